@@ -1,0 +1,60 @@
+"""Task panels: the fixed list of tasks behind a reported number, the same on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TaskPanel:
+    """An ordered list of dataset rows, each with a ``task_id``; every task once.
+
+    Raises:
+        ValueError: on an empty panel, a row without ``task_id`` or a repeated one.
+    """
+
+    environment: str
+    name: str
+    rows: tuple[Mapping[str, Any], ...]
+
+    def __post_init__(self) -> None:
+        if not self.rows:
+            raise ValueError(f"panel {self.name!r} of {self.environment!r} has no tasks")
+        seen: set[str] = set()
+        for number, row in enumerate(self.rows):
+            identity = row.get("task_id")
+            if not isinstance(identity, str) or not identity:
+                raise ValueError(f"panel {self.name!r}, row {number}: field 'task_id' must be a non-empty string")
+            if identity in seen:
+                raise ValueError(f"panel {self.name!r}, row {number}: task_id {identity!r} occurs twice")
+            seen.add(identity)
+
+    @classmethod
+    def of(cls, environment: str, name: str, rows: Iterable[Mapping[str, Any]]) -> TaskPanel:
+        return cls(environment, name, tuple(dict(row) for row in rows))
+
+    @property
+    def task_ids(self) -> tuple[str, ...]:
+        return tuple(row["task_id"] for row in self.rows)
+
+    @property
+    def checksum(self) -> str:
+        """First 16 hex digits of the sha256 over the rows in order (ids and every other column)."""
+        text = json.dumps([self.environment, [dict(row) for row in self.rows]], sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def head(self, count: int) -> TaskPanel:
+        """The first ``count`` tasks as a panel of their own (named so); all of them if there are no more."""
+        if count >= len(self.rows):
+            return self
+        return TaskPanel(self.environment, f"{self.name}[:{count}]", self.rows[:count])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return iter(self.rows)
