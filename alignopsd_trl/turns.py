@@ -1,0 +1,176 @@
+"""The one data structure that flows through the house: turns, trajectories, and a batch of turns.
+
+Shape letters, used in every room:
+
+    M  turns of this process in canonical order (task, rollout, turn)
+    L  response tokens, right-padded
+    P  prompt tokens
+    G  siblings, the rollouts of one task group
+    D  width of an embedding
+
+Matrices over turns are oriented ``[source, target]`` and kept per task group, never as one dense M x M.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import torch
+
+
+class StopReason(str, Enum):
+    """Why a trajectory ended. Mirrored as one-hot metrics."""
+
+    DONE = "done"
+    TURN_LIMIT = "turn limit"
+    ENVIRONMENT_ERROR = "environment error"
+    PROMPT_TOO_LONG = "prompt too long"
+
+
+@dataclass(frozen=True)
+class Thought:
+    """Thinking and action of one response. Empty text and ``valid=False`` go together."""
+
+    thinking: str
+    action: str
+
+    @property
+    def thinking_valid(self) -> bool:
+        return bool(self.thinking)
+
+    @property
+    def action_valid(self) -> bool:
+        return bool(self.action)
+
+
+_BLOCK = r"<{0}\b[^>]*>(.*?)</{0}\s*>"
+_THINK = re.compile(_BLOCK.format("think"), re.IGNORECASE | re.DOTALL)
+_ACTIONS = tuple(re.compile(_BLOCK.format(tag), re.IGNORECASE | re.DOTALL) for tag in ("action", "search", "answer"))
+
+
+def parse_response(text: str | None) -> Thought:
+    """Thinking and action of a response, for correspondence (not for the environment, which has its own rules).
+
+    The first complete think block gives the thinking; the first family among action, search, answer that has a
+    complete block gives the action, wherever it stands, even if its block is blank. Outer white space is stripped.
+    Any string or ``None`` is legal. Source: method facts A.1 to A.3.
+    """
+    text = text or ""
+    thought = _THINK.search(text)
+    found = next((match for pattern in _ACTIONS if (match := pattern.search(text))), None)
+    return Thought(thought.group(1).strip() if thought else "", found.group(1).strip() if found else "")
+
+
+@dataclass
+class Turn:
+    """One response of the policy and all that it was chosen on.
+
+    ``prompt_ids`` and ``response_ids`` are what was fed and what was sampled, never decoded and encoded again.
+    ``privileged_ids`` is the same prompt with the skill in its slot, rendered from the same cut history.
+    """
+
+    number: int
+    prompt_text: str
+    prompt_ids: list[int]
+    privileged_ids: list[int]
+    response_ids: list[int]
+    response_text: str
+    thought: Thought
+    action: str  # what the environment was given
+    action_valid: bool  # the environment's verdict on the format
+    observation: str  # the environment's answer
+    reward: float = 0.0
+    truncated: bool = False  # the response hit its token limit
+    history_shortened: bool = False
+    sampling_log_probs: list[float] | None = None
+
+
+@dataclass
+class Trajectory:
+    """One episode. ``won``, ``score`` and ``stop`` are three things: verified success, the environment's number, and
+    why it ended. ``reward`` is the terminal reward."""
+
+    row: dict[str, Any]
+    task: str  # identity of the sibling group
+    rollout: str  # identity inside the group
+    category: str = ""
+    task_text: str = ""
+    skill_text: str = ""
+    skill_ids: tuple[str, ...] = ()
+    turns: list[Turn] = field(default_factory=list)
+    stop: StopReason | None = None
+    message: str = ""  # of the environment error, if that is why it ended
+    reward: float = 0.0
+    won: bool = False
+    score: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Ended by its environment's fault: recorded, left out of its group's statistics and of the update."""
+        return self.stop is StopReason.ENVIRONMENT_ERROR
+
+
+@dataclass
+class TurnBatch:
+    """M turns of whole sibling groups, in canonical order, as tensors beside the turns themselves.
+
+    Attributes:
+        turns: the M turns.
+        task, rollout, turn: ``(M,)`` int64. Equal numbers mean equal identities and numbers rise with the identities'
+            order (ids compared as strings), so sorting rows by (task, rollout, turn) leaves them as they are.
+        response_ids: ``(M, L)`` int64.
+        policy_mask: ``(M, L)`` bool, the optimised tokens.
+        reward: ``(M,)`` float32, terminal reward of the turn's rollout.
+        action_valid: ``(M,)`` bool, the environment's verdict.
+        student_log_probs: ``(M, L)`` float32 under the rollout snapshot and the ordinary prompt; ``None`` until a
+            method that needs them is about to be asked.
+    """
+
+    turns: list[Turn]
+    task: torch.Tensor
+    rollout: torch.Tensor
+    turn: torch.Tensor
+    response_ids: torch.Tensor
+    policy_mask: torch.Tensor
+    reward: torch.Tensor
+    action_valid: torch.Tensor
+    student_log_probs: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.turns)
+
+    @classmethod
+    def of(cls, trajectories: Sequence[Trajectory], pad_id: int, device: torch.device | str = "cpu") -> TurnBatch:
+        """The turns of all trajectories that count (`Trajectory.failed` ones do not)."""
+        counted = sorted((t for t in trajectories if not t.failed and t.turns), key=lambda t: (t.task, t.rollout))
+        tasks = {name: number for number, name in enumerate(dict.fromkeys(t.task for t in counted))}
+        rows = [
+            (tasks[trajectory.task], number, turn, trajectory.reward)
+            for number, trajectory in enumerate(counted)
+            for turn in trajectory.turns
+        ]
+        turns = [turn for _, _, turn, _ in rows]
+        width = max((len(turn.response_ids) for turn in turns), default=1)
+        ids = torch.full((len(turns), width), pad_id, dtype=torch.int64)
+        mask = torch.zeros((len(turns), width), dtype=torch.bool)
+        for row, turn in enumerate(turns):
+            ids[row, : len(turn.response_ids)] = torch.tensor(turn.response_ids, dtype=torch.int64)
+            mask[row, : len(turn.response_ids)] = True
+
+        def column(values: list[Any], dtype: torch.dtype) -> torch.Tensor:
+            return torch.tensor(values, dtype=dtype, device=device)
+
+        return cls(
+            turns=turns,
+            task=column([task for task, _, _, _ in rows], torch.int64),
+            rollout=column([rollout for _, rollout, _, _ in rows], torch.int64),
+            turn=column([turn.number for turn in turns], torch.int64),
+            response_ids=ids.to(device),
+            policy_mask=mask.to(device),
+            reward=column([reward for _, _, _, reward in rows], torch.float32),
+            action_valid=column([turn.action_valid for turn in turns], torch.bool),
+        )
