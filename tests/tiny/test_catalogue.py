@@ -1,0 +1,63 @@
+"""The embedded catalogue is what its generator writes, and its goals can be reached."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from environments.webshop import make_catalogue
+
+ROOT = Path(__file__).parents[2]
+
+
+def read(name: str):
+    return json.loads((make_catalogue.CATALOGUE / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "271"])
+def test_generator_writes_the_shipped_bytes(tmp_path: Path, hash_seed: str):
+    command = [sys.executable, "-m", "environments.webshop.make_catalogue", "--output", str(tmp_path)]
+    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": hash_seed})
+    for name in make_catalogue.FILES:
+        assert (tmp_path / name).read_bytes() == (make_catalogue.CATALOGUE / name).read_bytes(), name
+
+
+def test_size_and_shape():
+    items, requests = read("items_shuffle.json"), read("items_ins_v2.json")
+    assert len(items) >= 500
+    assert set(Counter(item["category"] for item in items)) == {
+        "fashion",
+        "beauty",
+        "grocery",
+        "electronics",
+        "garden",
+    }
+    assert {item["asin"] for item in items} == set(requests)
+    assert all(len(item["asin"]) == 10 and item["asin"].isupper() for item in items)
+    assert all(4 <= len(item["name"].split()) <= 8 for item in items)
+    goals = sum(prod(len(values) for values in item["customization_options"].values()) for item in items)
+    assert 1500 <= goals <= 4000
+
+
+def test_every_wish_is_true_of_its_product():
+    requests = read("items_ins_v2.json")
+    for item in read("items_shuffle.json"):
+        text = " ".join([item["name"], *item["small_description"]]).lower()
+        for wish in requests[item["asin"]]["instruction_attributes"]:
+            assert wish in text, (item["asin"], wish)
+            assert wish in requests[item["asin"]]["instruction"]
+
+
+def test_features_that_tell_a_pair_apart_are_not_in_the_search_text():
+    requests = read("items_ins_v2.json")
+    for item in read("items_shuffle.json"):
+        hidden = requests[item["asin"]]["attributes"][2]
+        shown = " ".join([item["name"], item["full_description"], item["small_description"][0]])
+        assert hidden not in shown
