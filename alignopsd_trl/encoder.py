@@ -1,0 +1,213 @@
+"""The frozen sentence encoder: unit vectors of texts, for correspondence and for the retrieval of skills.
+
+``load_encoder`` takes a sentence-transformers id or path, any callable, or ``"lexical"``, which needs no weights.
+Whatever is behind it, an `Encoder` collapses white space, encodes each distinct text once, never sends an empty text
+through the model (its row is zero), and returns L2-normalised float32 rows. Source: method facts, item 11.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.functional import normalize
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+MAX_TOKENS = 4096
+_PADDING = 32  # every text is padded to its own multiple of this, whatever its companions in a pass are
+_TOKENS_PER_PASS = 16384
+_LEXICAL_WIDTH = 1024
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+class Encoder:
+    """Texts in, unit vectors out.
+
+    Attributes:
+        name: what was asked for; goes into records and cache keys.
+        device: where the rows are returned.
+    """
+
+    def __init__(
+        self,
+        encode: Callable[[list[str]], Any],
+        name: str,
+        device: torch.device | str | None = None,
+        checksum: Callable[[], str] = str,
+    ):
+        self._encode = encode
+        self._checksum = checksum
+        self.name = name
+        self.device = torch.device(device or "cpu")
+        self._width: int | None = None
+
+    @property
+    def width(self) -> int:
+        """D. Known from the first text that was encoded; a probe if there was none yet."""
+        if self._width is None:
+            self._rows(["width"])
+        return self._width
+
+    @cached_property
+    def revision(self) -> str:
+        """Checksum of the weights; a version for the lexical encoder; empty for a callable."""
+        return self._checksum()
+
+    def __call__(self, texts: Sequence[str]) -> torch.Tensor:
+        """The rows of the texts.
+
+        Args:
+            texts: n texts; a run of white space counts as one space.
+
+        Returns:
+            ``(n, D)`` float32 on ``device``, L2-normalised; a zero row for an empty or blank text. A row does not
+            depend on its companions, up to the rounding of the matrix kernels (about 1e-7).
+
+        Raises:
+            ValueError: if the model behind it returns a wrong shape or a value that is not finite.
+        """
+        tidy = [" ".join(text.split()) for text in texts]
+        position = {text: number for number, text in enumerate(dict.fromkeys(text for text in tidy if text))}
+        encoded = [self._rows(list(position))] if position else []
+        rows = torch.cat([*encoded, torch.zeros(1, self.width, device=self.device)])
+        return rows[[position.get(text, -1) for text in tidy]]
+
+    def _rows(self, texts: list[str]) -> torch.Tensor:
+        rows = torch.as_tensor(self._encode(texts)).detach().to(self.device, torch.float32)
+        if rows.ndim != 2 or rows.shape[0] != len(texts) or self._width not in (None, rows.shape[1]):
+            raise ValueError(
+                f"encoder {self.name!r} returned shape {tuple(rows.shape)} for {len(texts)} texts; "
+                f"return ({len(texts)}, {self._width or 'D'})"
+            )
+        if not rows.isfinite().all():
+            bad = int((~rows.isfinite().all(dim=1)).nonzero()[0])
+            raise ValueError(
+                f"encoder {self.name!r} returned a value that is not finite for the text {texts[bad][:80]!r}; "
+                "use another encoder or load it in float32"
+            )
+        self._width = rows.shape[1]
+        return normalize(rows, dim=1)
+
+
+def load_encoder(
+    spec: str | Callable[[list[str]], Any] | SentenceTransformer | Encoder, device: torch.device | str | None = None
+) -> Encoder:
+    """The encoder of a specification.
+
+    Args:
+        spec (`str`, callable or `SentenceTransformer`):
+            ``"lexical"`` (hashed words and character 4-grams: offline, no weights), a folder with a
+            sentence-transformers model, a Hub id ``owner/name`` (downloaded unless it is in the local cache), a
+            loaded `SentenceTransformer`, or a function from n strings to an ``(n, D)`` array. An `Encoder` is
+            returned as it is.
+        device (`torch.device`, *optional*, defaults to the CPU):
+            Where the model runs and the rows are returned.
+
+    Raises:
+        ValueError: for a specification that is none of these, and if the model can't be loaded.
+    """
+    if isinstance(spec, Encoder):
+        return spec
+    if spec == "lexical":
+        return Encoder(_lexical(), "lexical", device, lambda: f"1-{_LEXICAL_WIDTH}")
+    if isinstance(spec, str):
+        return _frozen(_load_weights(spec, device), spec, device)
+    if isinstance(spec, torch.nn.Module):
+        return _frozen(spec, _module_name(spec), device)
+    if callable(spec):
+        return Encoder(spec, getattr(spec, "name", None) or getattr(spec, "__qualname__", type(spec).__name__), device)
+    raise ValueError(f"encoder={spec!r} is unknown; {_CHOICES}")
+
+
+_CHOICES = (
+    "use 'lexical', a Hub id 'owner/name' of a sentence-transformers model, the path of a folder with one, a loaded "
+    "SentenceTransformer, or a function from a list of n strings to an (n, D) array"
+)
+
+
+def _lexical() -> Callable[[list[str]], torch.Tensor]:
+    """Half of the columns are words and word pairs, half are 4-grams of characters. The signed hash makes unrelated
+    features cancel on average, so unrelated texts have cosines near 0."""
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    half = {"n_features": _LEXICAL_WIDTH // 2, "alternate_sign": True, "norm": "l2"}
+    words = HashingVectorizer(ngram_range=(1, 2), stop_words="english", token_pattern=r"(?u)\b\w+\b", **half)
+    characters = HashingVectorizer(analyzer="char_wb", ngram_range=(4, 4), **half)
+
+    def encode(texts: list[str]) -> torch.Tensor:
+        parts = [torch.from_numpy(part.transform(texts).toarray()) for part in (words, characters)]
+        return torch.cat(parts, dim=1)
+
+    return encode
+
+
+def _load_weights(spec: str, device: torch.device | str | None) -> SentenceTransformer:
+    is_folder = Path(spec).expanduser().is_dir()
+    if not is_folder and not _HUB_ID.fullmatch(spec):
+        raise ValueError(f"encoder={spec!r} is neither an existing folder nor a Hub id 'owner/name'; {_CHOICES}")
+    from sentence_transformers import SentenceTransformer
+
+    try:
+        return SentenceTransformer(
+            str(Path(spec).expanduser()) if is_folder else spec,
+            device=str(device or "cpu"),
+            local_files_only=is_folder,
+            model_kwargs={"dtype": torch.float32},
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"encoder={spec!r} can't be loaded ({type(error).__name__}: {error}). Fetch it on a machine with network "
+            f"access (`hf download {spec} --local-dir FOLDER`) and pass encoder=FOLDER, or use encoder='lexical', "
+            "which needs no weights"
+        ) from error
+
+
+def _module_name(module: torch.nn.Module) -> str:
+    from sentence_transformers import SentenceTransformer
+
+    if not isinstance(module, SentenceTransformer):
+        raise ValueError(f"encoder of type {type(module).__name__} is no SentenceTransformer; {_CHOICES}")
+    return module.model_card_data.base_model or type(module).__name__
+
+
+def _frozen(model: SentenceTransformer, name: str, device: torch.device | str | None) -> Encoder:
+    """Evaluation mode, no gradients, no instruction prefix, right truncation; pooling as the model's own files say."""
+    model.eval().requires_grad_(False).to(torch.device(device or "cpu"))
+    model.default_prompt_name = None
+    model.max_seq_length = min(MAX_TOKENS, model.max_seq_length or MAX_TOKENS)
+    model.tokenizer.truncation_side = "right"
+    if "qwen" in getattr(model[0].config, "model_type", "").lower():
+        model.tokenizer.padding_side = "left"
+
+    def checksum() -> str:
+        digest = hashlib.sha256()
+        for parameter in model.state_dict().values():
+            digest.update(parameter.cpu().reshape(-1).view(torch.uint8).numpy())
+        return digest.hexdigest()[:12]
+
+    return Encoder(lambda texts: _by_length(model, texts), name, device, checksum)
+
+
+def _by_length(model: SentenceTransformer, texts: list[str]) -> torch.Tensor:
+    """Texts that share a padded length go through the model together, so a row's padding is its own."""
+    tokens = model.tokenizer(texts, truncation=True, max_length=model.max_seq_length)["input_ids"]
+    padded = torch.tensor([-(-max(len(ids), 1) // _PADDING) * _PADDING for ids in tokens])
+    rows = torch.zeros(len(texts), model.get_embedding_dimension())
+    for length in padded.unique().tolist():
+        chosen = (padded == length).nonzero().flatten().tolist()
+        with torch.autocast(model.device.type, enabled=False):
+            group = model.encode(
+                [texts[number] for number in chosen],
+                batch_size=max(1, _TOKENS_PER_PASS // length),
+                show_progress_bar=False,
+                processing_kwargs={"text": {"pad_to_multiple_of": _PADDING}},
+            )
+        rows[chosen] = torch.as_tensor(group, dtype=torch.float32)
+    return rows
