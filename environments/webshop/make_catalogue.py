@@ -9,6 +9,8 @@ A shelf is one product kind with eleven near-duplicates. What separates them is 
 * a *feature pair* shares material and style and differs in a feature that only the features page names;
 * a *price pair* shares everything but the price, and the dear one is above every ceiling of the cheap one;
 * option values (size, colour, flavour, ...) count only when they are clicked.
+
+The identifiers are ten digits (as those of books are), so that a page and a lower-cased action spell them alike.
 """
 
 from __future__ import annotations
@@ -26,7 +28,6 @@ SEED = 20240
 CATALOGUE = Path(__file__).parent / "catalogue"
 FILES = ("items_shuffle.json", "items_ins_v2.json", "items_human_ins.json")
 
-ASIN_LETTERS = "BCDFGHJKLMNPRSTVWXZ"
 BRANDS = "Velmora Tarkin Oldura Brisko Quenby Lumaro Feldan Norvia Castel Mirano Pelgro Sundry".split()
 CHEAP = (9.5, 12.0, 15.5, 18.0, 22.5, 26.0, 29.5, 33.0, 38.5, 44.0)
 DEAR = (96.0, 104.5, 112.0, 125.5, 138.0, 149.5)
@@ -164,9 +165,9 @@ TITLES = (
     "{brand} {kind}, {material} {style}",
 )
 REQUESTS = (
-    "find me a {material} {style} {kind}",
-    "i need a {style} {material} {kind}",
-    "looking for a {kind}, {material}, {style}",
+    "find me {material} {style} {kind}",
+    "i need {style} {material} {kind}",
+    "looking for {kind}, {material}, {style}",
 )
 
 
@@ -256,7 +257,7 @@ def make(seed: int = SEED) -> dict[str, str]:
     """File name -> text of the three files, for this seed. Every fourth product also has a human-style request."""
     draw = random.Random(seed)
     stock = [(aisle, kind, traits) for aisle, kind in shelves() for traits in shelf_traits(aisle, draw)]
-    asins = ["B0" + "".join(draw.choices(ASIN_LETTERS, k=8)) for _ in stock]
+    asins = [f"{number:010d}" for number in draw.sample(range(10**9, 10**10), len(stock))]
     items, requests, human = [], {}, {}
     for number, (asin, (aisle, kind, traits)) in enumerate(zip(asins, stock, strict=True)):
         items.append(product_record(asin, aisle, kind, traits, draw))

@@ -40,7 +40,7 @@ def test_size_and_shape():
         "garden",
     }
     assert {item["asin"] for item in items} == set(requests)
-    assert all(len(item["asin"]) == 10 and item["asin"].isupper() for item in items)
+    assert all(len(item["asin"]) == 10 and item["asin"] == item["asin"].upper() for item in items)
     assert all(4 <= len(item["name"].split()) <= 8 for item in items)
     goals = sum(prod(len(values) for values in item["customization_options"].values()) for item in items)
     assert 1500 <= goals <= 4000

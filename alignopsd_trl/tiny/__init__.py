@@ -1,0 +1,1 @@
+"""The tiny policy of the embedded WebShop: scripted shoppers, a word-level tokenizer and the script that trains it."""
