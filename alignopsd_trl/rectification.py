@@ -1,0 +1,139 @@
+"""Multi-view supervision rectification: what the matched privileged views say about the same sampled tokens.
+
+    sources (M, K), H ──► weights ──► rho, alpha
+    matched views (P, L) ──► aligned ──► blend with the identity view ──► rectified gap
+
+Views are kept as the P retained pairs, target by target and best first, that is in the order of
+``sources[sources >= 0]``. Tensors only, and none of the outputs carries a gradient.
+
+Sources: the paper's section "Multi-view supervision rectification"; method facts C.18 to C.21, F.51 and F.52.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Rectification:
+    """Attributes:
+    weights: ``(M, K)`` float64 source weights, 0 where there is no source; a matched row sums to 1.
+    rho, alpha: ``(M,)`` float64 confidence and rectification coefficient.
+    aligned, rectified: ``(M, L)`` log-probs of the matched mixture and of the blend.
+    identity_gap, rectified_gap: ``(M, L)``, the two against the student.
+    """
+
+    weights: torch.Tensor
+    rho: torch.Tensor
+    alpha: torch.Tensor
+    aligned: torch.Tensor
+    rectified: torch.Tensor
+    identity_gap: torch.Tensor
+    rectified_gap: torch.Tensor
+
+
+def source_weights(sources: torch.Tensor, similarity: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Columns of the operator M: softmax(H / tau) over the retained sources of each target.
+
+    Args:
+        sources: ``(M, K)`` int64, -1 for none.
+        similarity: ``(M, K)`` H of those pairs; anything where there is none.
+
+    Returns:
+        ``(M, K)`` float64.
+    """
+    present = sources >= 0
+    logits = (similarity.detach().double() / temperature).masked_fill(~present, -torch.inf)
+    return torch.where(present, logits.softmax(-1), 0.0)
+
+
+def confidence(weights: torch.Tensor, similarity: torch.Tensor, threshold: float) -> torch.Tensor:
+    """rho: the weighted mean of clip((H - gamma) / (1 - gamma), 0, 1). ``(M,)`` float64, 0 where unmatched.
+
+    Raises:
+        ValueError: if the threshold leaves nothing to rescale.
+    """
+    if threshold >= 1.0:
+        raise ValueError(f"similarity_threshold={threshold} leaves no room above it; choose a value below 1")
+    rescaled = ((similarity.detach().double() - threshold) / (1.0 - threshold)).clamp(0.0, 1.0)
+    return torch.where(weights > 0, weights * rescaled, 0.0).sum(-1)
+
+
+def aligned_log_probs(
+    identity: torch.Tensor, matched: torch.Tensor, sources: torch.Tensor, weights: torch.Tensor, aggregation: str
+) -> torch.Tensor:
+    """Log-probs of the mixture of matched views, token by token; the identity view where a target has none.
+
+    Args:
+        identity: ``(M, L)``.
+        matched: ``(P, L)``, one row a pair in the order of ``sources[sources >= 0]``.
+        aggregation: ``"probability_mixture"`` for log sum w p (the paper), ``"log_mean"`` for sum w log p.
+
+    Raises:
+        ValueError: for an unknown aggregation or if there is not one matched row a pair.
+    """
+    if aggregation not in ("probability_mixture", "log_mean"):
+        raise ValueError(f"aggregation={aggregation!r} is unknown; choose 'probability_mixture' or 'log_mean'")
+    present = sources >= 0
+    if len(matched) != int(present.sum()):
+        raise ValueError(f"{len(matched)} matched views for {int(present.sum())} pairs")
+    hit = present.any(-1).nonzero().squeeze(-1)
+    view = (present.flatten().cumsum(0) - 1).view_as(sources)[hit].clamp_min(0)
+    table, weight = matched[view], weights[hit].to(matched.dtype)[..., None]  # (hits, K, L), (hits, K, 1)
+    aligned = identity.clone()
+    if aggregation == "probability_mixture":
+        aligned[hit] = (table + weight.log()).logsumexp(1).to(identity.dtype)
+    else:
+        aligned[hit] = torch.where(weight > 0, table * weight, 0.0).sum(1).to(identity.dtype)
+    return aligned
+
+
+@torch.no_grad()
+def rectify(
+    student: torch.Tensor,
+    identity: torch.Tensor,
+    matched: torch.Tensor,
+    sources: torch.Tensor,
+    similarity: torch.Tensor,
+    *,
+    threshold: float,
+    temperature: float,
+    alpha_max: float,
+    aggregation: str = "probability_mixture",
+) -> Rectification:
+    """The rectified gap of every token (the paper's equations of M, alpha and the rectified gap).
+
+    The mixture is in probability space, the blend with the identity view in log space. A target without a source, or
+    whose confidence is 0, keeps its identity gap bit for bit.
+
+    Args:
+        student, identity: ``(M, L)`` log-probs of the sampled responses under the ordinary prompt and under the
+            privileged view of the same turn.
+        matched: ``(P, L)`` under the matched privileged views, in the order of ``sources[sources >= 0]``.
+        sources, similarity: ``(M, K)``; -1 for no source.
+        threshold, temperature, alpha_max, aggregation: gamma_H, tau, alpha_max and how views are mixed.
+    """
+    weights = source_weights(sources, similarity, temperature)
+    rho = confidence(weights, similarity, threshold)
+    alpha = alpha_max * rho
+    aligned = aligned_log_probs(identity, matched, sources, weights, aggregation)
+    rectified = identity.clone()
+    blended = (alpha > 0).nonzero().squeeze(-1)
+    share = alpha[blended].to(identity.dtype)[:, None]
+    rectified[blended] = (1.0 - share) * identity[blended] + share * aligned[blended]
+    return Rectification(weights, rho, alpha, aligned, rectified, identity - student, rectified - student)
+
+
+def gate(gap: torch.Tensor, beta: float) -> torch.Tensor:
+    """sigmoid(beta * gap), without gradient: how far the teacher's view of a token is trusted."""
+    return torch.sigmoid(beta * gap.detach())
+
+
+def gated_loss(log_probs: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Loss per token, weight * (target - log-prob), of the optional alignment term.
+
+    The gradient is -weight and flows through ``log_probs`` alone.
+    """
+    return weight.detach() * (target.detach() - log_probs)

@@ -1,0 +1,255 @@
+"""Correspondence-driven spans: where a rollout turns from one functional decision to the next.
+
+    H, eligible ──► profiles ──► divergence of neighbouring turns ──► batch threshold ──► segmentation
+
+Profiles and divergences are per task group in canonical order; the threshold is over the whole batch, all processes;
+the segmentation is a greedy walk over one rollout. Spans depend on the correspondence only, never on gaps, rewards,
+masks or advantages.
+
+Sources: the paper's appendix "Adaptive span construction"; method facts D, F.49 and F.50.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect, insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+
+def trajectories(task: torch.Tensor, rollout: torch.Tensor, turn: torch.Tensor) -> list[torch.Tensor]:
+    """Rows of each rollout in turn order, rollouts in (task, rollout) order. ``(n,)`` int64 each.
+
+    Args:
+        task, rollout, turn: ``(M,)`` integers that rise with the identities' order.
+    """
+    order = torch.argsort(turn, stable=True)
+    order = order[torch.argsort(rollout[order], stable=True)]
+    order = order[torch.argsort(task[order], stable=True)]
+    key = torch.stack([task[order], rollout[order]])
+    sizes = torch.unique_consecutive(key, dim=1, return_counts=True)[1] if len(order) else order
+    return list(order.split(sizes.tolist())) if len(order) else []
+
+
+@torch.no_grad()
+def profiles(
+    similarity: torch.Tensor, eligible: torch.Tensor, threshold: float, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Dense correspondence profiles P of one task group (method facts D.23 and D.24).
+
+    Args:
+        similarity: ``(S, T)`` H.
+        eligible: ``(S, T)`` bool.
+        threshold: gamma_H: below it at its best source a profile is not valid. It does not cut the profile itself.
+
+    Returns:
+        ``(T, S)`` float64, softmax(H[:, target] / temperature) over the eligible sources, a zero row without any; and
+        ``(T,)`` bool, whether the profile is valid.
+    """
+    eligible = eligible.bool().T
+    masked = similarity.T.masked_fill(~eligible, -torch.inf)
+    valid = (masked >= threshold).any(-1)
+    profile = (masked.double() / temperature).softmax(-1)
+    return torch.where(eligible, profile, 0.0), valid
+
+
+def divergence(left: torch.Tensor, right: torch.Tensor, distance: str = "jsd", columns: int | None = None):
+    """Distance between profiles along the last axis, in [0, 1], float64.
+
+    Args:
+        left, right: ``(..., S)`` distributions.
+        distance: ``"jsd"`` (Jensen-Shannon divergence in bits, the paper), ``"entropy"`` (difference of Shannon
+            entropies over the logarithm of ``columns``) or ``"cosine"`` (1 - cosine).
+        columns: number of turns in the batch, by default the width of the profiles; used by ``"entropy"`` only.
+
+    Raises:
+        ValueError: for an unknown distance.
+    """
+    left, right = left.detach().double(), right.detach().double()
+    if distance == "jsd":
+        mixed = _entropy((left + right) / 2)
+        value = (mixed - (_entropy(left) + _entropy(right)) / 2) / math.log(2)
+    elif distance == "entropy":
+        width = left.shape[-1] if columns is None else columns
+        value = (_entropy(left) - _entropy(right)).abs() / math.log(max(width, 2))
+    elif distance == "cosine":
+        value = 1.0 - torch.nn.functional.cosine_similarity(left, right, dim=-1)
+    else:
+        raise ValueError(f"profile_distance={distance!r} is unknown; choose 'jsd', 'entropy' or 'cosine'")
+    return value.clamp(0.0, 1.0)
+
+
+def _entropy(distribution: torch.Tensor) -> torch.Tensor:
+    # A clamp far below any softmax value in use makes 0 log 0 = 0 and stays vectorised, unlike torch.special.entr.
+    return -(distribution * distribution.clamp_min(1e-300).log()).sum(-1)
+
+
+@torch.no_grad()
+def adjacent_divergence(
+    profile: torch.Tensor,
+    valid: torch.Tensor,
+    eligible: torch.Tensor,
+    rollout: torch.Tensor,
+    distance: str = "jsd",
+    columns: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The correspondence shift D of each turn against the turn before it in its rollout.
+
+    A shift counts only between two valid profiles over the same eligible sources: a change of eligibility is no
+    evidence of a boundary (method facts D.26). "Before" is in turn order; a gap in turn numbers is not looked at.
+
+    Args:
+        profile: ``(m, S)``, rows in canonical order.
+        valid: ``(m,)`` bool.
+        eligible: ``(S, m)`` bool.
+        rollout: ``(m,)`` integers.
+
+    Returns:
+        ``(m,)`` float64, 0 at first turns and where it does not count, and ``(m,)`` bool, whether it counts.
+    """
+    counts = torch.zeros_like(valid, dtype=torch.bool)
+    same_sources = (eligible[:, 1:].bool() == eligible[:, :-1].bool()).all(0)
+    counts[1:] = valid[1:].bool() & valid[:-1].bool() & (rollout[1:] == rollout[:-1]) & same_sources
+    shift = torch.zeros(len(valid), dtype=torch.float64, device=profile.device)
+    at = counts.nonzero().squeeze(-1)
+    shift[at] = divergence(profile[at - 1], profile[at], distance, columns)
+    return shift, counts
+
+
+def boundary_quantile(shifts: torch.Tensor, quantile: float) -> float | None:
+    """Quantile of the counting divergences of the whole batch; ``None`` if there are none.
+
+    Linear interpolation between order statistics at rank q (n - 1), in float64. A rank that is an integer up to
+    rounding takes that order statistic itself, so that the turn that sets the threshold never exceeds it.
+    """
+    if not len(shifts):
+        return None
+    ordered = shifts.detach().double().sort().values
+    rank = quantile * (len(ordered) - 1)
+    if abs(rank - round(rank)) < 1e-9 * max(rank, 1.0):
+        return float(ordered[round(rank)])
+    low, high = ordered[math.floor(rank)], ordered[math.ceil(rank)]
+    return float(low + (high - low) * (rank - math.floor(rank)))
+
+
+def clip_threshold(quantile: float | None, low: float, high: float) -> float | None:
+    """The batch threshold: the quantile clipped to [low, high] (method facts D.28)."""
+    return None if quantile is None else min(max(quantile, low), high)
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """Partition of one rollout of n turns. Position k cuts before local turn k.
+
+    Attributes:
+        threshold: cuts kept by the threshold, rising.
+        drawn: cuts kept by chance (random spans).
+        guided, forced: cuts that repair over-long spans, at a divergence and at the middle.
+        spans: ``(start, end)`` of local turns, half open.
+        candidates, accepted: positions that asked to be cuts and those kept, before any repair.
+    """
+
+    spans: list[tuple[int, int]]
+    threshold: list[int] = field(default_factory=list)
+    drawn: list[int] = field(default_factory=list)
+    guided: list[int] = field(default_factory=list)
+    forced: list[int] = field(default_factory=list)
+    candidates: int = 0
+    accepted: int = 0
+
+
+def check_span_lengths(min_span: int, max_span: int) -> None:
+    """Raises ValueError if an over-long span might have no legal cut (method facts D.32)."""
+    if min_span < 1 or max_span < 2 * min_span - 1:
+        raise ValueError(
+            f"min_span={min_span}, max_span={max_span}: need min_span >= 1 and max_span >= 2 * min_span - 1 "
+            f"= {2 * min_span - 1}"
+        )
+
+
+def segment(
+    shifts: Sequence[float],
+    counts: Sequence[bool],
+    threshold: float | None,
+    min_span: int,
+    max_span: int,
+    fallback: float,
+) -> Segmentation:
+    """Cuts one rollout where its correspondence shifts (method facts D.29 to D.32).
+
+    Args:
+        shifts, counts: divergence of each of the n turns against the one before, and whether it counts.
+        threshold: cuts are strictly above it; ``None`` for no threshold cuts.
+        min_span, max_span: in turns.
+        fallback: least divergence, inclusive, of a cut inside an over-long span.
+
+    Raises:
+        ValueError: if ``max_span < 2 * min_span - 1``.
+    """
+    check_span_lengths(min_span, max_span)
+    above = [k for k in range(1, len(shifts)) if threshold is not None and counts[k] and shifts[k] > threshold]
+    kept = _keep_apart(sorted(above, key=lambda k: (-shifts[k], k)), len(shifts), min_span)
+    spans, guided, forced = _repair(kept, shifts, counts, min_span, max_span, fallback)
+    return Segmentation(spans, threshold=kept, guided=guided, forced=forced, candidates=len(above), accepted=len(kept))
+
+
+def random_segment(
+    shifts: Sequence[float],
+    counts: Sequence[bool],
+    seed: int,
+    min_span: int,
+    max_span: int,
+    fallback: float,
+) -> Segmentation:
+    """Cuts at positions in random order, packed until nothing fits, then the same repair (method facts F.49).
+
+    ``seed`` is the base seed plus the rollout's index in (task, rollout) order: the same lengths get the same cuts at
+    every step. The other arguments are those of `segment`.
+    """
+    check_span_lengths(min_span, max_span)
+    tried = list(range(min_span, len(shifts) - min_span + 1))
+    random.Random(seed).shuffle(tried)
+    kept = _keep_apart(tried, len(shifts), min_span)
+    spans, guided, forced = _repair(kept, shifts, counts, min_span, max_span, fallback)
+    return Segmentation(spans, drawn=kept, guided=guided, forced=forced, candidates=len(tried), accepted=len(kept))
+
+
+def _keep_apart(positions: Sequence[int], length: int, min_span: int) -> list[int]:
+    """Greedy: the positions, in the order given, that keep ``min_span`` from the cuts so far and from both ends."""
+    cuts = [0, length]
+    for position in positions:
+        after = bisect(cuts, position)
+        if position - cuts[after - 1] >= min_span and cuts[after] - position >= min_span:
+            cuts.insert(after, position)
+    return cuts[1:-1]
+
+
+def _repair(
+    kept: Sequence[int],
+    shifts: Sequence[float],
+    counts: Sequence[bool],
+    min_span: int,
+    max_span: int,
+    fallback: float,
+) -> tuple[list[tuple[int, int]], list[int], list[int]]:
+    """Cuts over-long spans from the left until none is left. Returns spans, guided cuts and forced cuts."""
+    cuts, guided, forced = [0, *kept, len(shifts)], [], []
+    left = 0
+    while left < len(cuts) - 1:
+        start, end = cuts[left], cuts[left + 1]
+        if end - start <= max_span:
+            left += 1
+            continue
+        legal = range(start + min_span, end - min_span + 1)
+        shifted = [k for k in legal if counts[k] and shifts[k] >= fallback]
+        if shifted:
+            cut = max(shifted, key=lambda k: (shifts[k], -k))
+            insort(guided, cut)
+        else:
+            cut = min(legal, key=lambda k: (abs(2 * k - start - end), k))
+            insort(forced, cut)
+        cuts.insert(left + 1, cut)
+    return list(zip(cuts[:-1], cuts[1:], strict=True)), guided, forced
