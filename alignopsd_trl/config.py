@@ -7,6 +7,8 @@ from typing import Any
 
 from trl import GRPOConfig
 
+from alignopsd_trl.skills import skill_budget
+
 TOKEN_MEAN_LOSSES = ("dapo", "cispo", "vespo")
 _CHOICES = {
     "aggregation": ("probability_mixture", "log_mean"),
@@ -60,7 +62,7 @@ class AlignOPSDConfig(GRPOConfig):
     )
     method_options: dict[str, Any] | str | None = field(
         default=None,
-        metadata={"help": "Options of a baseline, as JSON, e.g. '{\"aggregate\": \"turn\"}'; see the method's class."},
+        metadata={"help": 'Options of a baseline, as JSON, e.g. \'{"aggregate": "turn"}\'; see the method\'s class.'},
     )
 
     # Rollout
@@ -244,4 +246,4 @@ class AlignOPSDConfig(GRPOConfig):
     @property
     def skill_budget(self) -> int:
         """Tokens that the skill block may take (skill bank rules, length budget)."""
-        return self.skill_tokens or min(512, self.max_prompt_length // 4)
+        return self.skill_tokens or skill_budget(self.max_prompt_length)

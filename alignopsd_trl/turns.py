@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 
-class StopReason(str, Enum):
+class StopReason(str, Enum):  # noqa: UP042 (StrEnum needs Python 3.11)
     """Why a trajectory ended. Mirrored as one-hot metrics."""
 
     DONE = "done"

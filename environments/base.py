@@ -140,7 +140,7 @@ class TextEnvironment(ABC):
     def get_reward(self) -> float:
         """The terminal reward of the episode so far."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (most environments hold nothing)
         """Frees what the environment holds."""
 
     def open(self, task: Mapping[str, Any]) -> Opening:
@@ -264,7 +264,8 @@ class Suite:
     """An environment with its tasks: what a recipe or an evaluation asks for by name.
 
     Attributes:
-        name: of the environment and of its shipped skill bank.
+        name: of the environment.
+        skill_bank: name of the shipped skill bank that fits it.
         factory: without arguments, makes one `TextEnvironment`.
         tasks: split name -> `datasets.Dataset` with at least the columns ``task_id`` (str) and ``category`` (str).
         panel: panel name -> `TaskPanel`, the fixed and checksummed list that evaluations play.
@@ -278,6 +279,7 @@ class Suite:
     panel: Callable[[str], TaskPanel]
     categories: tuple[str, ...]
     description: Mapping[str, Any]
+    skill_bank: str = ""
 
 
 def load(name: str, **options: Any) -> Suite:

@@ -1,0 +1,41 @@
+"""Where the seconds of an update go."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+
+class Phases:
+    """Adds up wall seconds per named phase. Phases may nest; the inner one's time counts for the inner one only."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.total: defaultdict[str, float] = defaultdict(float)
+        self._open: list[str] = []
+        self._since = 0.0
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        self._charge()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._open.pop()
+
+    def take(self) -> dict[str, float]:
+        """Seconds per phase since the last call; `total` keeps the sums of the whole run."""
+        taken = dict(self.seconds)
+        self.seconds.clear()
+        return taken
+
+    def _charge(self) -> None:
+        now = time.perf_counter()
+        if self._open:
+            self.seconds[self._open[-1]] += now - self._since
+            self.total[self._open[-1]] += now - self._since
+        self._since = now

@@ -1,0 +1,52 @@
+"""Sequences of different lengths as one flat tensor, and padded views of any selection of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """n token sequences.
+
+    Attributes:
+        flat: ``(sum of lengths,)`` all tokens one after another.
+        start, length: ``(n,)`` int64, where each sequence begins and how long it is.
+    """
+
+    flat: torch.Tensor
+    start: torch.Tensor
+    length: torch.Tensor
+
+    @classmethod
+    def of(cls, sequences: Sequence[Sequence[int | float]], dtype: torch.dtype = torch.int64) -> Ragged:
+        length = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64)
+        flat = torch.tensor(list(chain.from_iterable(sequences)), dtype=dtype)
+        return cls(flat, length.cumsum(0) - length, length)
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def padded(self, rows: torch.Tensor, pad: int | float, side: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """The selected sequences, padded to the longest of them.
+
+        Args:
+            rows: ``(R,)`` int64, with repetitions if wanted.
+            pad: fills the rest.
+            side: ``"left"`` or ``"right"``, where the padding goes.
+
+        Returns:
+            Values ``(R, T)`` and mask ``(R, T)`` bool, ``T`` at least 1.
+        """
+        length = self.length[rows]
+        width = max(int(length.max()) if len(rows) else 0, 1)
+        column = torch.arange(width).expand(len(rows), width)
+        position = column - (width - length).unsqueeze(1) if side == "left" else column
+        mask = (position >= 0) & (position < length.unsqueeze(1))
+        index = torch.where(mask, self.start[rows].unsqueeze(1) + position, 0)
+        values = self.flat[index] if len(self.flat) else torch.zeros_like(index, dtype=self.flat.dtype)
+        return torch.where(mask, values, torch.as_tensor(pad, dtype=self.flat.dtype)), mask

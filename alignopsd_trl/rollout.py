@@ -1,0 +1,276 @@
+"""Multi-turn collection: render the prompts of all live episodes, generate for all at once, step, repeat.
+
+One round asks each live episode for one turn. Every process plays the same number of rounds and asks for equally many
+responses in each (`agree`), so that generation may run collectives. A failing environment ends its own episode only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+from alignopsd_trl.turns import StopReason, Trajectory, Turn, parse_response
+from environments.base import EnvironmentBatch, Failure, Opening, Prompt, Record, Step, View
+
+Generate = Callable[[list[list[int]]], tuple[list[list[int]], list[list[float]] | None]]
+"""Prompts to sampled responses (with the end token, if there is one) and the sampler's log-probs, if it gives them."""
+
+
+class SkillSource(Protocol):
+    """Privileged text of a task: retrieved once per task, the same for all its turns and siblings."""
+
+    def __call__(self, task_text: str, task_key: str | None, data_source: str | None) -> tuple[str, tuple[str, ...]]:
+        """The text of the skill block and the identifiers of its skills."""
+
+
+def no_skills(task_text: str, task_key: str | None, data_source: str | None) -> tuple[str, tuple[str, ...]]:
+    return "", ()
+
+
+def episode_seed(task_id: str, step: int, sibling: int) -> int:
+    """Seed of an episode: a function of the task, the training step and the sibling index, and of nothing else."""
+    digest = hashlib.sha256(f"{task_id}\x1f{step}\x1f{sibling}".encode()).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+class Renderer:
+    """Turns a `View` into prompt token ids, as one user message of the tokenizer's chat template.
+
+    Args:
+        tokenizer: with a chat template.
+        prompt: the environment's template.
+        max_length: tokens of a prompt at most.
+        chat_template_kwargs: handed to ``apply_chat_template``.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        prompt: Prompt,
+        max_length: int,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ):
+        self._tokenizer = tokenizer
+        self._prompt = prompt
+        self._max_length = max_length
+        self._kwargs = dict(chat_template_kwargs or {})
+
+    def text(self, view: View, skill: str) -> str:
+        return self._prompt.render(view, skill)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        if not texts:
+            return []
+        chats = [[{"role": "user", "content": text}] for text in texts]
+        return self._tokenizer.apply_chat_template(
+            chats, add_generation_prompt=True, tokenize=True, return_dict=True, **self._kwargs
+        )["input_ids"]
+
+    def fit(self, views: Sequence[View], skills: Sequence[str]) -> list[View | None]:
+        """The views with so much history that the prompt *with* the skill fits, oldest records dropped first; ``None``
+        where the protected parts alone are too long. Student and teacher of a turn share the cut."""
+        fitted: list[View | None] = list(views)
+        open_rows = list(range(len(views)))
+        while open_rows:
+            ids = self.encode([self.text(fitted[row], skills[row]) for row in open_rows])
+            long = [row for row, prompt in zip(open_rows, ids, strict=True) if len(prompt) > self._max_length]
+            for row in long:
+                history = fitted[row].history
+                fitted[row] = replace(fitted[row], history=history[1:]) if history else None
+            open_rows = [row for row in long if fitted[row] is not None]
+        return fitted
+
+
+@dataclass
+class Episode:
+    """A trajectory in the making: what the environment shows now, and the history for the next prompt."""
+
+    slot: int
+    trajectory: Trajectory
+    observation: str = ""
+    admissible: tuple[str, ...] = ()
+    records: list[Record] = field(default_factory=list)
+
+    @property
+    def live(self) -> bool:
+        return self.trajectory.stop is None
+
+    def view(self, history_length: int) -> View:
+        shown = tuple(self.records[-history_length:]) if history_length > 0 else ()
+        return View(self.trajectory.task_text, self.observation, self.admissible, shown, len(self.records))
+
+    def start(self, opening: Opening, skill: tuple[str, tuple[str, ...]]) -> None:
+        self.observation, self.admissible = opening.observation, opening.admissible
+        self.trajectory.category = opening.category or str(self.trajectory.row.get("category", ""))
+        self.trajectory.task_text = opening.task_text
+        self.trajectory.skill_text, self.trajectory.skill_ids = skill
+
+    def advance(self, turn: Turn, step: Step, max_turns: int) -> None:
+        turn.observation, turn.reward = step.observation, step.reward
+        self.records.append(Record(len(self.records) + 1, self.observation, turn.action, step.observation))
+        self.observation, self.admissible = step.observation, step.admissible
+        trajectory = self.trajectory
+        trajectory.turns.append(turn)
+        trajectory.reward += step.reward
+        trajectory.won, trajectory.score = step.won, step.score
+        if step.done:
+            trajectory.stop = StopReason.DONE
+        elif len(trajectory.turns) >= max_turns:
+            trajectory.stop = StopReason.TURN_LIMIT
+
+    def fail(self, failure: Failure) -> None:
+        self.trajectory.stop = StopReason.ENVIRONMENT_ERROR
+        self.trajectory.message = f"{failure.kind}: {failure.message}"
+
+
+@dataclass
+class Player:
+    """Plays episodes with a policy.
+
+    Attributes:
+        environments: as many slots as episodes are played at once, at least.
+        renderer: makes token ids of views.
+        generate: the policy.
+        tokenizer: decodes responses.
+        end_ids: tokens that end a response.
+        skills: privileged text of a task.
+        skills_in_rollout: the policy itself sees the skill (rows of the table that say so); else only
+            `Turn.privileged_ids` holds it.
+        agree: maximum of a number over all processes.
+        progress: called with the number of episodes that ended since the last call.
+    """
+
+    environments: EnvironmentBatch
+    renderer: Renderer
+    generate: Generate
+    tokenizer: PreTrainedTokenizerBase
+    end_ids: Sequence[int]
+    skills: SkillSource = no_skills
+    skills_in_rollout: bool = False
+    max_turns: int | None = None
+    agree: Callable[[int], int] = lambda number: number
+    progress: Callable[[int], None] = lambda ended: None
+
+    def play(self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int], tasks: Sequence[str]) -> list[Trajectory]:
+        """One finished trajectory per dataset row.
+
+        Args:
+            rows: dataset rows; each is handed to ``reset(**row, seed=...)``.
+            seeds: of the episodes.
+            tasks: identity of each row's sibling group; rollouts are numbered inside it in order.
+        """
+        episodes = self._open(rows, seeds, tasks)
+        limit = self.max_turns or self.environments.max_turns
+        self.progress(sum(not episode.live for episode in episodes))
+        while True:
+            live = [episode for episode in episodes if episode.live]
+            turns = self._render(live)
+            live = [episode for episode in live if episode.live]
+            width = self.agree(len(live))
+            if width == 0:
+                self.progress(sum(turn is None for turn in turns))
+                return [episode.trajectory for episode in episodes]
+            ready = [turn for turn in turns if turn is not None]
+            self._respond(ready, width)
+            self._step(live, ready, limit)
+            self.progress(len(turns) - sum(episode.live for episode in live))
+
+    def _open(self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int], tasks: Sequence[str]) -> list[Episode]:
+        seen: dict[str, int] = {}
+        episodes = []
+        for slot, (row, task) in enumerate(zip(rows, tasks, strict=True)):
+            seen[task] = seen.get(task, -1) + 1
+            episodes.append(Episode(slot, Trajectory(dict(row), task, f"{seen[task]:04d}")))
+        openings = self.environments.reset(
+            range(len(rows)), [{**row, "seed": seed} for row, seed in zip(rows, seeds, strict=True)]
+        )
+        for episode, opening in zip(episodes, openings, strict=True):
+            if isinstance(opening, Failure):
+                episode.fail(opening)
+            else:
+                skill = self.skills(opening.task_text, opening.task_key, opening.data_source)
+                episode.start(opening, skill)
+        return episodes
+
+    def _render(self, episodes: Sequence[Episode]) -> list[Turn | None]:
+        """The next turn of each episode, prompts filled in; ``None`` (and the episode ended) where no prompt fits."""
+        full = [episode.view(self.environments.history_length) for episode in episodes]
+        skills = [episode.trajectory.skill_text for episode in episodes]
+        fitted = self.renderer.fit(full, skills)
+        fits = [row for row, view in enumerate(fitted) if view is not None]
+        privileged = [self.renderer.text(fitted[row], skills[row]) for row in fits]
+        ordinary = privileged if self.skills_in_rollout else [self.renderer.text(fitted[row], "") for row in fits]
+        privileged_ids = self.renderer.encode(privileged)
+        ordinary_ids = privileged_ids if ordinary == privileged else self.renderer.encode(ordinary)
+        turns: list[Turn | None] = [None] * len(episodes)
+        for row, text, ids, skilled in zip(fits, ordinary, ordinary_ids, privileged_ids, strict=True):
+            cut = len(fitted[row].history) < len(full[row].history)
+            turns[row] = _blank_turn(full[row].step_count, text, ids, skilled, cut)
+        for episode, turn in zip(episodes, turns, strict=True):
+            if turn is None:
+                episode.trajectory.stop = StopReason.PROMPT_TOO_LONG
+        return turns
+
+    def _respond(self, turns: Sequence[Turn], width: int) -> None:
+        """Samples a response for each turn; ``width`` is how many responses every process asks for in this round."""
+        filler = self.renderer.encode(["."]) * (width - len(turns)) if width > len(turns) else []
+        responses, log_probs = self.generate([turn.prompt_ids for turn in turns] + filler)
+        texts = self.tokenizer.batch_decode(
+            responses[: len(turns)], skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        for row, turn in enumerate(turns):
+            turn.response_ids, turn.response_text = list(responses[row]), texts[row]
+            turn.truncated = not turn.response_ids or turn.response_ids[-1] not in self.end_ids
+            turn.sampling_log_probs = list(log_probs[row]) if log_probs is not None else None
+            turn.thought = parse_response(turn.response_text)
+            projection = self.environments.project(turn.response_text)
+            turn.action, turn.action_valid = projection.action, projection.valid
+
+    def _step(self, episodes: Sequence[Episode], turns: Sequence[Turn], limit: int) -> None:
+        answers = self.environments.step([episode.slot for episode in episodes], [turn.action for turn in turns])
+        for episode, turn, answer in zip(episodes, turns, answers, strict=True):
+            if isinstance(answer, Failure):
+                episode.trajectory.turns.append(turn)
+                episode.fail(answer)
+            else:
+                episode.advance(turn, answer, limit)
+
+
+def _blank_turn(number: int, text: str, ids: list[int], privileged_ids: list[int], shortened: bool) -> Turn:
+    return Turn(
+        number=number,
+        prompt_text=text,
+        prompt_ids=list(ids),
+        privileged_ids=list(privileged_ids),
+        response_ids=[],
+        response_text="",
+        thought=parse_response(None),
+        action="",
+        action_valid=False,
+        observation="",
+        history_shortened=shortened,
+    )
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """What a round of episodes looked like: outcome, length, validity, and why episodes ended (one-hot shares)."""
+    count = max(len(trajectories), 1)
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    counted = max(len(turns), 1)
+    metrics = {
+        "episodes/success": sum(t.won for t in trajectories) / count,
+        "episodes/score": sum(t.score for t in trajectories) / count,
+        "episodes/turns": len(turns) / count,
+        "turns/response_tokens": sum(len(turn.response_ids) for turn in turns) / counted,
+        "turns/prompt_tokens": sum(len(turn.prompt_ids) for turn in turns) / counted,
+        "turns/truncated": sum(turn.truncated for turn in turns) / counted,
+        "turns/invalid_actions": sum(not turn.action_valid for turn in turns) / counted,
+        "turns/shortened_history": sum(turn.history_shortened for turn in turns) / counted,
+    }
+    for reason in StopReason:
+        metrics[f"stop/{reason.value.replace(' ', '_')}"] = sum(t.stop is reason for t in trajectories) / count
+    return metrics

@@ -1,0 +1,154 @@
+"""The places where TRL's private names are touched, one function each; `trainer.py` calls them and nothing else does.
+
+Pinned to ``trl>=1.16,<1.17``; `tests/test_seams.py` fails with a named seam when one of them moves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import DynamicCache
+from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.utils import use_adapter
+
+from alignopsd_trl.scoring import Padded
+
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
+
+
+class PolicyScorer:
+    """The trained policy (or its frozen reference) as a `ScoringModel`.
+
+    Args:
+        trainer: whose model, autocast and fused language-model head are used.
+        reference: score with the reference model in place of the policy.
+    """
+
+    def __init__(self, trainer: GRPOTrainer, reference: bool = False):
+        self._trainer = trainer
+        self._reference = reference
+        self.device = trainer.accelerator.device
+
+    def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:
+        trainer = self._trainer
+        ids = torch.cat([prompt.ids, response.ids], dim=1)
+        mask = torch.cat([prompt.mask, response.mask], dim=1)
+        model = trainer.ref_model if self._reference and trainer.ref_model is not None else trainer.model
+        with self._scoring():
+            return trainer._get_per_token_logps_and_entropies(model, ids, mask, response.ids.size(1))[0]
+
+    def shared(self, prompt: Padded, response: Padded, parent: torch.Tensor) -> torch.Tensor:
+        trainer = self._trainer
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+        cache = DynamicCache(config=causal.config)
+        with self._scoring(), trainer.accelerator.autocast():
+            if prompt.ids.size(1) > 1:  # the last prompt token predicts the first response token: it comes later
+                causal.base_model(
+                    input_ids=prompt.ids[:, :-1],
+                    attention_mask=prompt.mask[:, :-1],
+                    past_key_values=cache,
+                    use_cache=True,
+                )
+                cache.batch_select_indices(parent)
+            ids = torch.cat([prompt.ids[parent, -1:], response.ids], dim=1)
+            labels = ids.masked_fill(
+                torch.cat([torch.zeros_like(parent).unsqueeze(1), response.mask], dim=1) == 0, -100
+            )
+            output = causal(
+                input_ids=ids,
+                attention_mask=torch.cat([prompt.mask[parent], response.mask], dim=1),
+                past_key_values=cache,
+                labels=labels,
+                fused_lm_head=True,
+            )
+        return output.log_probs
+
+    @contextlib.contextmanager
+    def _scoring(self) -> Iterator[None]:
+        trainer = self._trainer
+        with (
+            torch.no_grad(),
+            disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs),
+            self._adapter(),
+        ):
+            yield
+
+    def _adapter(self) -> contextlib.AbstractContextManager:
+        """For a LoRA policy the reference is the adapter switched off, or its frozen copy where one was passed in."""
+        if not self._reference or self._trainer.ref_model is not None:
+            return contextlib.nullcontext()
+        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        return use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None)
+
+
+@contextlib.contextmanager
+def sampling(trainer: GRPOTrainer, temperature: float, max_tokens: int) -> Iterator[None]:
+    """Generation with another temperature and token limit than the training rollouts'."""
+    if trainer.use_vllm:
+        target, limit = trainer.vllm_generation, "max_completion_length"
+    else:
+        target, limit = trainer.generation_config, "max_new_tokens"
+    before = target.temperature, getattr(target, limit)
+    target.temperature = temperature
+    setattr(target, limit, max_tokens)
+    try:
+        yield
+    finally:
+        target.temperature = before[0]
+        setattr(target, limit, before[1])
+
+
+def generate(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[int]], list[list[float]] | None]:
+    """One response per prompt through TRL's own path (transformers, continuous batching or vLLM). All processes must
+    call it equally often and with lists of equal length."""
+    return trainer._generate_single_turn(prompts, None, {}, num_generations=1)
+
+
+def is_sharded(trainer: GRPOTrainer) -> bool:
+    """Whether parameters are split over processes, so that the inner backbone can't be called on its own."""
+    return trainer.is_fsdp_enabled or (
+        trainer.is_deepspeed_enabled and trainer.accelerator.state.deepspeed_plugin.zero_stage == 3
+    )
+
+
+def needs_old_log_probs(trainer: GRPOTrainer) -> bool:
+    """Whether the update must be told the snapshot's log-probs (several optimiser steps per rollout, or vLLM)."""
+    every = trainer.args.steps_per_generation * trainer.num_iterations
+    return trainer.args.gradient_accumulation_steps % every != 0 or corrects_sampling(trainer)
+
+
+def corrects_sampling(trainer: GRPOTrainer) -> bool:
+    return trainer.use_vllm and trainer.vllm_importance_sampling_correction
+
+
+def sampling_ratio(trainer: GRPOTrainer, difference: torch.Tensor) -> torch.Tensor:
+    """TRL's importance-sampling correction from ``(R, T)`` masked differences of trainer and sampler log-probs; its
+    four modes, where a sequence is one turn. A NaN difference (no sampler log-prob) corrects nothing."""
+    difference = torch.nan_to_num(difference, nan=0.0)
+    mode, low, high = (
+        trainer.vllm_importance_sampling_mode,
+        trainer.vllm_importance_sampling_clip_min,
+        trainer.vllm_importance_sampling_clip_max,
+    )
+    if mode.startswith("sequence"):
+        difference = difference.sum(dim=-1, keepdim=True)
+    ratio = torch.exp(difference)
+    if mode.endswith("truncate"):
+        return torch.clamp(ratio, min=low, max=high)
+    outside = torch.zeros_like(ratio, dtype=torch.bool)
+    if low is not None:
+        outside |= ratio < low
+    if high is not None:
+        outside |= ratio > high
+    return ratio.masked_fill(outside, 0.0)
+
+
+def token_normalizer(trainer: GRPOTrainer, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """What TRL's token-mean losses divide a process's sum by, in training."""
+    tokens = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
+    return tokens * trainer.current_gradient_accumulation_steps / trainer.args.steps_per_generation

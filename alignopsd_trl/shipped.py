@@ -1,0 +1,13 @@
+"""Weights that come with the package, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_DATA = Path(__file__).parent / "data"
+SHIPPED_MODELS = {"tiny": _DATA / "tiny_webshop"}
+
+
+def resolve_model(name: str) -> str:
+    """The path of a shipped model (``tiny``); any other name is a path or a hub id and is returned as it is."""
+    return str(SHIPPED_MODELS[name]) if name in SHIPPED_MODELS else name

@@ -1,0 +1,113 @@
+"""The privileged view of the policy: the same weights under prompts with the skill in their slot.
+
+Nothing here has gradients, and all of it uses the snapshot that made the rollouts. Every process makes the same calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from alignopsd_trl.phases import Phases
+from alignopsd_trl.ragged import Ragged
+from alignopsd_trl.rollout import Generate, SkillSource
+from alignopsd_trl.scoring import Agree, ScoringModel, score_pairs
+from alignopsd_trl.skills import SkillBank, render
+from alignopsd_trl.turns import Thought, TurnBatch, parse_response
+
+
+class PrivilegedTeacher:
+    """A `Teacher` over one policy snapshot.
+
+    Args:
+        model: scores responses.
+        generate: samples the privileged thinking (its own token limit, the rollout's temperature).
+        tokenizer: decodes it.
+        encoder: texts to unit vectors ``(n, D)``; `None` if no method asks for it.
+        budget: padded tokens per scoring forward.
+        share_prefixes: whether a prompt may be encoded once for several responses.
+        agree: maximum of a number over all processes.
+        gather: concatenates one-dimensional tensors of all processes.
+        phases: where the seconds go.
+    """
+
+    def __init__(
+        self,
+        model: ScoringModel,
+        generate: Generate,
+        tokenizer: PreTrainedTokenizerBase,
+        encoder: Callable[[Sequence[str]], torch.Tensor] | None,
+        *,
+        budget: int,
+        share_prefixes: bool,
+        agree: Agree,
+        gather: Callable[[torch.Tensor], torch.Tensor],
+        phases: Phases,
+    ):
+        self._model, self._generate, self._tokenizer, self._encoder = model, generate, tokenizer, encoder
+        self._budget, self._share, self._agree, self._phases = budget, share_prefixes, agree, phases
+        self.gather = gather
+
+    def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Log-probs ``(P, L)`` of the responses of turns ``target`` under the privileged prompts of turns ``source``;
+        identity (``source == target``) and matched views in one pass."""
+        source, target = source.cpu(), target.cpu()
+        repeats = len(source) - len(torch.unique(source))
+        with self._phases("scoring"):
+            scores = score_pairs(
+                self._model,
+                Ragged.of([turn.privileged_ids for turn in batch.turns]),
+                Ragged.of([turn.response_ids for turn in batch.turns]),
+                source,
+                target,
+                pad_id=self._tokenizer.pad_token_id,
+                budget=self._budget,
+                shared=self._share and self._agree(repeats) > 0,
+                agree=self._agree,
+            )
+        return scores[:, : batch.policy_mask.size(1)]
+
+    def thoughts(self, batch: TurnBatch) -> list[Thought]:
+        """What the privileged view thinks and does at each turn: one generation for all M turns."""
+        width = self._agree(len(batch))
+        if width == 0:
+            return []
+        filler = [[self._tokenizer.pad_token_id] * 2] * (width - len(batch))
+        with self._phases("privileged_thinking"):
+            responses, _ = self._generate([turn.privileged_ids for turn in batch.turns] + filler)
+        texts = self._tokenizer.batch_decode(
+            responses[: len(batch)], skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return [parse_response(text) for text in texts]
+
+    def encode(self, texts: Sequence[str]) -> torch.Tensor:
+        """``(n, D)`` float32 unit vectors on the scoring device; a zero row for an empty text.
+
+        Raises:
+            RuntimeError: if the trainer was given no encoder.
+        """
+        if self._encoder is None:
+            raise RuntimeError(
+                "the method compares thinking traces, but there is no encoder; pass encoder='lexical', a "
+                "sentence-transformers id or path, or a callable"
+            )
+        with self._phases("encoding"):
+            return self._encoder(texts).to(self._model.device)
+
+
+def skill_source(bank: SkillBank, tokenizer: PreTrainedTokenizerBase, budget: int) -> SkillSource:
+    """The privileged text of a task: retrieved from ``bank`` by the task text alone, rendered within ``budget`` tokens,
+    once per task."""
+
+    def count(text: str) -> int:
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    @cache
+    def source(task_text: str, task_key: str | None, data_source: str | None) -> tuple[str, tuple[str, ...]]:
+        block = render(bank.retrieve(task_text, task_key, data_source), count, budget)
+        return block.text, block.ids
+
+    return source

@@ -1,0 +1,530 @@
+"""AlignOPSDTrainer wires the rooms to TRL's seams; it computes nothing itself.
+
+Per generation round, on every process: play the episodes of the local dataset rows in lockstep; make a `TurnBatch`;
+let the method assign credit; hand TRL one row per turn. TRL's sampler, loss, logging, checkpoints and generation
+backends stay as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from datasets import Dataset
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from trl import GRPOTrainer
+
+from alignopsd_trl import seams
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.evaluation import EvaluationResult, Outcome, summarise
+from alignopsd_trl.methods import Credit, get_method
+from alignopsd_trl.phases import Phases
+from alignopsd_trl.ragged import Ragged
+from alignopsd_trl.records import turn_records, write_records
+from alignopsd_trl.rollout import Player, Renderer, episode_seed, no_skills, rollout_metrics
+from alignopsd_trl.rows import TARGET, collate_rows, sampling_log_probs, split_and_trim
+from alignopsd_trl.scoring import score_pairs
+from alignopsd_trl.skills import SkillBank
+from alignopsd_trl.teacher import PrivilegedTeacher, skill_source
+from alignopsd_trl.turns import Trajectory, TurnBatch
+from environments.base import TextEnvironment, open_batch
+from environments.panel import TaskPanel
+
+
+def environment_reward(trajectory: Sequence[Trajectory], **columns: Any) -> list[float | None]:
+    """The environment's own terminal reward; the first reward function of every run. ``None`` where the environment
+    failed."""
+    return [None if one.failed else one.reward for one in trajectory]
+
+
+class AlignOPSDTrainer(GRPOTrainer):
+    """Trains a language agent over many turns with outcome-grounded credit per turn.
+
+    Args:
+        model (`str` or [`~transformers.PreTrainedModel`]):
+            Policy: a hub id, a path, or a model.
+        args ([`AlignOPSDConfig`]):
+            Configuration. Batch sizes count trajectories.
+        environment_factory (`Callable[[], TextEnvironment]`):
+            Makes one environment, without arguments. If it has a method ``batch(size, time_limit)``, that is used.
+        train_dataset ([`~datasets.Dataset`]):
+            One row per task, with a ``task_id``; every column is handed to ``reset``.
+        eval_dataset ([`~datasets.Dataset`], *optional*):
+            The same for `evaluate`.
+        skill_bank (`str`, path or [`SkillBank`], *optional*):
+            Privileged text; needed by methods with a teacher.
+        encoder (`str` or callable, *optional*):
+            ``"lexical"``, a sentence-transformers id or path, or a callable ``list[str] -> (n, D)``; needed by methods
+            that compare thinking.
+        reward_funcs (*optional*):
+            Further terms of the terminal reward, in TRL's convention, called on finished episodes with
+            ``trajectory=[...]`` beside the dataset's columns.
+        processing_class, callbacks, optimizers, quantization_config, peft_config:
+            As in [`~trl.GRPOTrainer`].
+
+    Raises:
+        TypeError: for a config of another class or a missing factory.
+        ValueError: for combinations that can't be met; the message names the argument, its value and the remedy.
+    """
+
+    _tag_names = ["trl", "align-opsd"]
+    _name = "AlignOPSD"
+    _paper = {
+        "title": "Beyond Timestamps: Decision-Aligned On-Policy Distillation for Long-Horizon Agents",
+        "id": None,
+        "citation": textwrap.dedent("""\
+            @article{chen2026alignopsd,
+                title  = {{Beyond Timestamps: Decision-Aligned On-Policy Distillation for Long-Horizon Agents}},
+                author = {Mingju Chen and Can Lv and Jinrong Liu and Huan Zhang and Heng Chang and Shiji Zhou},
+                year   = 2026,
+            }"""),
+    }
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel,
+        args: AlignOPSDConfig | None = None,
+        environment_factory: Callable[[], TextEnvironment] | None = None,
+        train_dataset: Dataset | None = None,
+        eval_dataset: Dataset | None = None,
+        skill_bank: str | Path | SkillBank | None = None,
+        encoder: str | Callable[[list[str]], Any] | None = None,
+        reward_funcs: Callable | list[Callable] | None = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        quantization_config: Any = None,
+        peft_config: Any = None,
+    ):
+        args = args if args is not None else AlignOPSDConfig(f"{Path(str(model)).name}-AlignOPSD")
+        if not isinstance(args, AlignOPSDConfig):
+            raise TypeError(f"args must be an AlignOPSDConfig, got {type(args).__name__}")
+        if not callable(environment_factory):
+            raise TypeError("environment_factory must be a callable without arguments that makes an environment")
+        self.method = get_method(args.method)(args)
+        self._check_parts(args, train_dataset, skill_bank, encoder)
+        extra = [] if reward_funcs is None else reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+        if args.reward_weights is not None and len(args.reward_weights) == len(extra):
+            args.reward_weights = [1.0, *args.reward_weights]
+        self._environment_factory = environment_factory
+        self._environment_batch: Any = None
+        self._live: tuple[torch.Tensor, ...] | None = None
+        self.phases = Phases()
+        super().__init__(
+            model=model,
+            reward_funcs=[environment_reward, *extra],
+            args=args,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            quantization_config=quantization_config,
+            peft_config=peft_config,
+        )
+        self._check_model()
+        self._entropy_bonus_enabled = False  # its per-micro-batch mean would change with sub-chunks: see _extra_loss
+        self.encoder = load_encoder(encoder, device=self.accelerator.device) if encoder is not None else None
+        self.skill_bank = SkillBank.load(skill_bank, self.encoder) if skill_bank is not None else None
+        self._skills = no_skills
+        if self.skill_bank is not None:
+            self._skills = skill_source(self.skill_bank, self._tokenizer, args.skill_budget)
+
+    def _check_parts(self, args: AlignOPSDConfig, dataset: Any, skill_bank: Any, encoder: Any) -> None:
+        method = self.method
+        if not method.trains:
+            raise ValueError(
+                f"method={method.name!r} trains nothing; evaluate it with python -m alignopsd_trl.evaluation"
+            )
+        if skill_bank is None and (method.needs_teacher or method.skills_in_rollout):
+            raise ValueError(
+                f"method={method.name!r} needs a skill_bank: pass 'webshop', 'alfworld', 'searchqa' or a path"
+            )
+        if encoder is None and method.needs_encoder:
+            raise ValueError(
+                f"method={method.name!r} needs an encoder: pass 'lexical' or a sentence-transformers id or path"
+            )
+        names = getattr(dataset, "column_names", None)
+        if dataset is None or (names is not None and "task_id" not in names):
+            raise ValueError(f"train_dataset needs a column 'task_id' (one row per task); it has {names}")
+        if names is not None and "seed" in names:
+            raise ValueError("train_dataset has a column 'seed', which reset() gets from the trainer; rename it")
+        if names is not None and len(dataset) < args.generation_batch_size // args.num_generations:
+            raise ValueError(
+                f"train_dataset has {len(dataset)} tasks, but one round needs "
+                f"{args.generation_batch_size // args.num_generations} (generation_batch_size / num_generations)"
+            )
+
+    def _check_model(self) -> None:
+        if self.aux_loss_enabled:
+            raise ValueError(
+                "a mixture-of-experts load-balancing loss is a mean per micro-batch, which sub-chunks would change; "
+                "set router_aux_loss_coef=0.0"
+            )
+        if self._is_vlm:
+            raise ValueError("processing_class must be a tokenizer: prompts are text")
+
+    # ------------------------------------------------------------------ rollout
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        step = self.state.global_step
+        with self.phases("rollout"):
+            trajectories = self._play_groups(inputs, step)
+            self._reward(inputs, trajectories)
+        with self.phases("credit"):
+            batch = TurnBatch.of(trajectories, self._tokenizer.pad_token_id, self.accelerator.device)
+            if self.mask_truncated_completions:
+                batch.policy_mask[[row for row, turn in enumerate(batch.turns) if turn.truncated]] = False
+            columns = self._snapshot_columns(batch)
+            credit = self.method.assign(batch, self._teacher(), step)
+            rows = self._rows(batch, credit, columns)
+        self._log_round(trajectories, batch, credit, step)
+        return rows
+
+    def _play_groups(self, inputs: Sequence[Mapping[str, Any]], step: int) -> list[Trajectory]:
+        """Episodes of whole sibling groups: `num_generations` equal rows side by side are one group."""
+        siblings = self.num_generations
+        seen: dict[str, int] = {}
+        tasks: list[str] = []
+        for first in range(0, len(inputs), siblings):
+            identity = inputs[first]["task_id"]
+            if any(row["task_id"] != identity for row in inputs[first : first + siblings]):
+                raise RuntimeError("a sibling group straddles processes; this is a bug, please report it")
+            count = seen[identity] = seen.get(identity, 0) + 1
+            tasks += [identity if count == 1 else f"{identity}#{count}"] * siblings
+        seeds = [episode_seed(row["task_id"], step, place % siblings) for place, row in enumerate(inputs)]
+        skilled = self.method.needs_teacher or self.method.skills_in_rollout
+        with self._bar(len(inputs), "rollout") as progress:
+            player = self._player(skilled, self.method.skills_in_rollout, progress)
+            return player.play(inputs, seeds, tasks)
+
+    def _player(self, skilled: bool, skills_in_rollout: bool, progress: Callable[[int], None]) -> Player:
+        batch = self._environments()
+        return Player(
+            environments=batch,
+            renderer=Renderer(self._tokenizer, batch.prompt, self.args.max_prompt_length, self.chat_template_kwargs),
+            generate=lambda prompts: seams.generate(self, prompts),
+            tokenizer=self._tokenizer,
+            end_ids=self.eos_token_ids,
+            skills=self._skills if skilled else no_skills,
+            skills_in_rollout=skills_in_rollout,
+            max_turns=self.args.max_turns,
+            agree=self._agree,
+            progress=progress,
+        )
+
+    def _environments(self) -> Any:
+        if self._environment_batch is None:
+            size = max(
+                self.args.per_device_train_batch_size * self.args.steps_per_generation,
+                self.args.per_device_eval_batch_size,
+            )
+            self._environment_batch = open_batch(self._environment_factory, size, self.args.environment_time_limit)
+            self._environment_slots = size
+        return self._environment_batch
+
+    def _reward(self, inputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Trajectory]) -> None:
+        """Terminal rewards through TRL's own reward path: the environment's, plus the user's functions."""
+        mode = "train" if self.model.training else "eval"
+        rows = [{**row, "trajectory": one} for row, one in zip(inputs, trajectories, strict=True)]
+        prompts = [one.task_text for one in trajectories]
+        completions = ["\n".join(turn.response_text for turn in one.turns) for one in trajectories]
+        ids = [[token for turn in one.turns for token in turn.response_ids] for one in trajectories]
+        table = self._calculate_rewards(rows, prompts, completions, ids)
+        weights = self.reward_weights.to(table.device)
+        total = (table * weights).nansum(dim=1)
+        first = self.accelerator.process_index * len(trajectories)
+        for one, reward in zip(trajectories, total[first : first + len(trajectories)].tolist(), strict=True):
+            one.reward = reward
+        for column, name in enumerate(self.reward_func_names):
+            self._metrics[mode][f"rewards/{name}/mean"].append(torch.nanmean(table[:, column]).item())
+        self._metrics[mode]["reward"].append(torch.nanmean(total).item())
+        self._logs["prompt"].extend(gather_object(prompts))
+        self._logs["completion"].extend(gather_object(completions))
+        for column, name in enumerate(self.reward_func_names):
+            self._logs["rewards"][name].extend(table[:, column].tolist())
+
+    # ------------------------------------------------------------------ credit
+
+    def _teacher(self) -> PrivilegedTeacher:
+        return PrivilegedTeacher(
+            seams.PolicyScorer(self),
+            self._think,
+            self._tokenizer,
+            self.encoder,
+            budget=self.args.scoring_tokens,
+            share_prefixes=self.args.share_prefixes and not seams.is_sharded(self),
+            agree=self._agree,
+            gather=self._gather_ragged,
+            phases=self.phases,
+        )
+
+    def _think(self, prompts: list[list[int]]) -> tuple[list[list[int]], Any]:
+        limit = self.args.teacher_max_completion_length or self.max_completion_length
+        with seams.sampling(self, self.temperature, limit):
+            return seams.generate(self, prompts)
+
+    def _snapshot_columns(self, batch: TurnBatch) -> dict[str, torch.Tensor]:
+        """Log-probs of the sampled responses under their own prompts: by the snapshot, and by the reference."""
+        columns = {}
+        with self.phases("scoring"):
+            if self.method.needs_student_log_probs or seams.needs_old_log_probs(self):
+                batch.student_log_probs = self._score_own(batch, reference=False)
+            if seams.needs_old_log_probs(self):
+                columns["old_per_token_logps"] = batch.student_log_probs
+            if self.beta != 0.0:
+                columns["ref_per_token_logps"] = self._score_own(batch, reference=True)
+        return columns
+
+    def _score_own(self, batch: TurnBatch, reference: bool) -> torch.Tensor:
+        rows = torch.arange(len(batch))
+        scores = score_pairs(
+            seams.PolicyScorer(self, reference),
+            Ragged.of([turn.prompt_ids for turn in batch.turns]),
+            Ragged.of([turn.response_ids for turn in batch.turns]),
+            rows,
+            rows,
+            pad_id=self._tokenizer.pad_token_id,
+            budget=self.args.scoring_tokens,
+            shared=False,
+            agree=self._agree,
+        )
+        return scores[:, : batch.policy_mask.size(1)]
+
+    def _rows(self, batch: TurnBatch, credit: Credit, columns: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        policy = self.method.coefficients(self.state.global_step).policy
+        columns["advantages"] = credit.advantages * policy
+        columns |= {TARGET + name: values for name, values in credit.targets.items()}
+        if self.use_vllm:
+            sampled = sampling_log_probs(batch.turns, batch.policy_mask.size(1), self.accelerator.device)
+            columns["sampling_per_token_logps"] = sampled
+            if seams.corrects_sampling(self):
+                difference = (columns["old_per_token_logps"] - sampled) * batch.policy_mask
+                columns["importance_sampling_ratio"] = seams.sampling_ratio(self, difference)
+        parts = self.args.steps_per_generation
+        count = -(-max(self._agree(len(batch)), 1) // parts) * parts
+        rows = collate_rows(batch, columns, count, self._tokenizer.pad_token_id, self._tokenizer.eos_token_id)
+        tokens = batch.policy_mask.sum().reshape(1)
+        rows["num_items_in_batch"] = self.accelerator.gather(tokens).sum()
+        return rows
+
+    # ------------------------------------------------------------------ update
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        with self.phases("update"):
+            return super().training_step(*args, **kwargs)
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """TRL's loss over sub-chunks of ``rows_per_forward`` rows: memory does not grow with the number of turns."""
+        if return_outputs:
+            raise ValueError("AlignOPSDTrainer does not return outputs")
+        chunks = split_and_trim(inputs, self.args.rows_per_forward)
+        done: torch.Tensor | float = 0.0
+        for chunk in chunks[:-1]:
+            with self._unsynchronised(model):
+                loss = self._chunk_loss(model, chunk)
+                self.accelerator.backward(loss)
+            done = done + loss.detach()
+        return self._chunk_loss(model, chunks[-1]) + done
+
+    @contextlib.contextmanager
+    def _unsynchronised(self, model: Any) -> Iterator[None]:
+        """No gradient exchange and, for DeepSpeed, no optimiser step until the last sub-chunk."""
+        state, before = self.accelerator.gradient_state, self.accelerator.sync_gradients
+        state._set_sync_gradients(False)
+        try:
+            with self.accelerator.no_sync(model):
+                yield
+        finally:
+            state._set_sync_gradients(before)
+
+    def _chunk_loss(self, model: Any, chunk: dict[str, torch.Tensor]) -> torch.Tensor:
+        loss = self._compute_loss(model, chunk)
+        return loss + self._extra_loss(chunk)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        """Keeps the live log-probs of TRL's own forward for `_extra_loss`."""
+        output = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._live = output if torch.is_grad_enabled() else None
+        return output
+
+    def _extra_loss(self, chunk: dict[str, torch.Tensor]) -> torch.Tensor | float:
+        """The method's auxiliary loss and the entropy bonus, as means over the same global tokens as TRL's loss."""
+        targets = {name.removeprefix(TARGET): value for name, value in chunk.items() if name.startswith(TARGET)}
+        if not targets and self.entropy_coef == 0.0:
+            return 0.0
+        log_probs, entropies, _ = self._live
+        per_token = -self.entropy_coef * entropies
+        if targets:
+            old = chunk.get("old_per_token_logps", log_probs.detach())
+            coefficient = self.method.coefficients(self.state.global_step).auxiliary
+            per_token = per_token + coefficient * self.method.auxiliary(targets, log_probs, old)
+        mask = chunk["completion_mask"] * chunk["tool_mask"]
+        return (per_token * mask).sum() / seams.token_normalizer(self, chunk)
+
+    # ------------------------------------------------------------------ evaluation
+
+    def prediction_step(
+        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[torch.Tensor, None, None]:
+        """Plays the rows' episodes and logs their outcome; there is no loss to report."""
+        seeds = [episode_seed(row["task_id"], 0, place) for place, row in enumerate(inputs)]
+        trajectories = self._play_evaluation(
+            inputs, seeds, self.method.skills_in_evaluation, self.args.eval_temperature
+        )
+        self._log_metrics("eval", rollout_metrics(trajectories))
+        return torch.zeros((), device=self.accelerator.device), None, None
+
+    def evaluate_panel(
+        self, panel: TaskPanel, skills: bool = False, temperature: float | None = None, seed: int = 0
+    ) -> EvaluationResult:
+        """Plays a panel once with the current policy, spread over all processes.
+
+        Args:
+            skills: put the skill into the policy's own prompt (the starred rows).
+            temperature: of sampling; the config's ``eval_temperature`` by default.
+            seed: of sampling; the training's own random state is left as it was.
+
+        Returns:
+            The same on every process.
+        """
+        temperature = self.args.eval_temperature if temperature is None else temperature
+        if skills and self.skill_bank is None:
+            raise ValueError("skills=True needs a skill_bank")
+        own = list(panel)[self.accelerator.process_index :: self.accelerator.num_processes]
+        self._environments()
+        rounds = -(-self._agree(len(own)) // self._environment_slots)
+        training, outcomes = self.model.training, []
+        self.model.eval()
+        with torch.random.fork_rng(), self._bar(len(own), f"panel {panel.name}") as progress:
+            torch.manual_seed(seed + self.accelerator.process_index)
+            for number in range(rounds):
+                rows = own[number * self._environment_slots : (number + 1) * self._environment_slots]
+                seeds = [episode_seed(row["task_id"], 0, 0) for row in rows]
+                played = self._play_evaluation(rows, seeds, skills, temperature, progress)
+                outcomes += [Outcome.of(one) for one in played]
+        self.model.train(training)
+        return summarise(panel, gather_object(outcomes), skills=skills, temperature=temperature, seed=seed)
+
+    def _play_evaluation(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        seeds: Sequence[int],
+        skills: bool,
+        temperature: float,
+        progress: Callable[[int], None] = lambda ended: None,
+    ) -> list[Trajectory]:
+        player = self._player(skills, skills, progress)
+        with seams.sampling(self, temperature, self.max_completion_length):
+            return player.play(rows, seeds, [row["task_id"] for row in rows])
+
+    # ------------------------------------------------------------------ logging and state
+
+    def _log_round(self, trajectories: list[Trajectory], batch: TurnBatch, credit: Credit, step: int) -> None:
+        self._log_metrics("train", rollout_metrics(trajectories) | credit.metrics)
+        self._log_metrics("train", {f"seconds/{name}": value for name, value in self.phases.take().items()})
+        means = credit.advantages.sum(1) / batch.policy_mask.sum(1).clamp(min=1)
+        place = {id(turn): row for row, turn in enumerate(batch.turns)}
+        first = [place.get(id(one.turns[0])) if one.turns else None for one in trajectories]
+        values = means.tolist()
+        self._logs["advantages"].extend(gather_object([0.0 if row is None else values[row] for row in first]))
+        if self.args.save_trajectories:
+            name = f"step_{step:06d}_{self._step:07d}_rank{self.accelerator.process_index:03d}.parquet"
+            records = turn_records(trajectories, step, batch, credit.trace)
+            write_records(Path(self.args.output_dir) / "trajectories" / name, records)
+
+    def _log_metrics(self, mode: str, metrics: Mapping[str, float]) -> None:
+        everywhere = gather_object([dict(metrics)])
+        for name in sorted({name for one in everywhere for name in one}):
+            values = [one[name] for one in everywhere if name in one]
+            self._metrics[mode][name].append(sum(values) / len(values))
+
+    def _bar(self, total: int, title: str) -> Any:
+        return _Bar(total, title, disable=self.args.disable_tqdm or not self.accelerator.is_local_main_process)
+
+    def _agree(self, number: int) -> int:
+        """The maximum over all processes."""
+        local = torch.tensor([number], device=self.accelerator.device)
+        return int(self.accelerator.gather(local).max())
+
+    def _gather_ragged(self, values: torch.Tensor) -> torch.Tensor:
+        width = self._agree(values.numel())
+        padded = torch.nn.functional.pad(values, (0, width - values.numel()), value=float("nan"))
+        gathered = self.accelerator.gather(padded)
+        return gathered[~torch.isnan(gathered)]
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+        """As in [`~transformers.Trainer`]; ``True`` resumes from the last checkpoint that was written to its end."""
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = str(last_whole_checkpoint(self.args.output_dir))
+        elif isinstance(resume_from_checkpoint, str) and not is_whole(Path(resume_from_checkpoint)):
+            raise ValueError(
+                f"resume_from_checkpoint={resume_from_checkpoint!r} has no readable trainer_state.json (the run was "
+                "stopped while writing it); use True for the last whole checkpoint"
+            )
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """TRL's card plus what AlignOPSD adds: method, settings, environment facts."""
+        super().create_model_card(*args, **kwargs)
+        if not self.is_world_process_zero():
+            return
+        path = Path(self.args.output_dir) / "README.md"
+        settings = {name: getattr(self.args, name) for name in _card_fields()}
+        text = path.read_text(encoding="utf-8")
+        section = "\n## AlignOPSD settings\n\n```json\n" + json.dumps(settings, indent=2, default=str) + "\n```\n"
+        path.write_text(text + section, encoding="utf-8")
+
+
+def _card_fields() -> list[str]:
+    """The fields that this project adds to TRL's config, and the few of TRL's that decide the protocol."""
+    from trl import GRPOConfig
+
+    own = [name for name in AlignOPSDConfig.__dataclass_fields__ if name not in GRPOConfig.__dataclass_fields__]
+    shared = ["num_generations", "learning_rate", "beta", "epsilon", "delta", "temperature", "max_steps", "seed"]
+    return [*own, *shared]
+
+
+class _Bar:
+    """A progress bar that is a callable, so that rooms below need not know of tqdm."""
+
+    def __init__(self, total: int, title: str, disable: bool):
+        self._bar = tqdm(total=total, desc=title, unit="episode", leave=False, disable=disable)
+
+    def __enter__(self) -> Callable[[int], None]:
+        return self._bar.update
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether a checkpoint was written to its end: its trainer state, the last file, can be read."""
+    try:
+        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def last_whole_checkpoint(output_dir: str | Path) -> Path:
+    """The newest checkpoint of a run that a kill did not cut short.
+
+    Raises:
+        FileNotFoundError: if there is none.
+    """
+    found = [path for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if is_whole(path)]
+    if not found:
+        raise FileNotFoundError(f"no whole checkpoint in {output_dir}: start without resume_from_checkpoint")
+    return max(found, key=lambda path: int(path.name.rpartition("-")[2]))

@@ -1,0 +1,128 @@
+"""A game, a tokenizer and a policy so small that a whole training run takes seconds."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from datasets import Dataset
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from environments.base import Projection, Step, TextEnvironment, View
+
+WORDS = (
+    "user assistant . : , you are at of go for seek skill hint always pick the largest number history action "
+    "think left right up down stay zero one two three four five six seven eight nine"
+).split()
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+ACTIONS = ("left", "right", "up", "down", "stay")
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per word, space or line break; decoding gives the text back."""
+    special = ["<|pad|>", "<|im_start|>", "<|im_end|>"]
+    tags = ["<think>", "</think>", "<action>", "</action>", " ", "\n", "<unk>"]
+    vocabulary = {token: number for number, token in enumerate([*special, *tags, *dict.fromkeys(WORDS)])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"</?\w+>|\w+|\s|[^\w\s]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<|pad|>",
+        eos_token="<|im_end|>",
+        additional_special_tokens=["<|im_start|>"],
+        padding_side="left",
+        chat_template=TEMPLATE,
+    )
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Qwen2ForCausalLM:
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        initializer_range=0.2,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+class ToyPrompt:
+    name = "toy"
+
+    def render(self, view: View, skill: str = "") -> str:
+        lines = ["you seek " + view.task_text]
+        if skill:
+            lines.append(skill)
+        lines += [f"history : {record.action} , {record.result}" for record in view.history]
+        return "\n".join([*lines, "you are at " + view.observation])
+
+
+class ToyEnvironment(TextEnvironment):
+    """Walks over the numbers zero to nine; won on reaching the target. The start, and so the number of turns, differs
+    from task to task and from sibling to sibling."""
+
+    prompt = ToyPrompt()
+    history_length = 2
+    max_turns = 5
+
+    def reset(self, task_id: str, target: str, seed: int, **columns: Any) -> str:
+        self.task_text, self.category = target, "odd" if NUMBERS.index(target) % 2 else "even"
+        self._place, self._target, self._won, self._turns = seed % 10, NUMBERS.index(target), False, 0
+        self._limit = 1 + seed % self.max_turns
+        return NUMBERS[self._place]
+
+    def step(self, action: str) -> Step:
+        self._turns += 1
+        self._place = (self._place + {"left": -1, "right": 1, "up": 3, "down": -3}.get(action, 0)) % 10
+        self._won = self._place == self._target
+        distance = abs(self._place - self._target)
+        done = self._won or self._turns >= self._limit
+        return Step(NUMBERS[self._place], float(self._won) if done else 0.0, done, self._won, 1 - distance / 10)
+
+    def project(self, response: str) -> Projection:
+        start, end = response.find("<action>"), response.find("</action>")
+        if start < 0 or end < start:
+            return Projection("", False)
+        return Projection(response[start + 8 : end].strip(), True)
+
+    def get_reward(self) -> float:
+        return float(self._won)
+
+
+def toy_dataset(count: int = 16) -> Dataset:
+    return Dataset.from_list([{"task_id": f"toy/{number}", "target": NUMBERS[number % 10]} for number in range(count)])
+
+
+def scripted(trainer: Any) -> None:
+    """Replaces the sampling of a trainer by responses that are a function of the prompt alone, so that runs on any
+    number of processes play the same episodes."""
+    tokenizer = trainer.processing_class
+
+    def respond(prompt_ids: list[list[int]], *ignored: Any, **options: Any) -> tuple[list[list[int]], None]:
+        calls.append(len(prompt_ids))
+        return [_response(tokenizer, ids) for ids in prompt_ids], None
+
+    calls: list[int] = []
+    trainer.generation_calls = calls
+    trainer._generate_single_turn = respond
+
+
+def _response(tokenizer: PreTrainedTokenizerFast, prompt: list[int]) -> list[int]:
+    digest = hashlib.sha256(str(prompt).encode()).digest()
+    action, word = ACTIONS[digest[0] % len(ACTIONS)], NUMBERS[digest[1] % 3]
+    thinking = f"<think>go {word} {action}</think>" if digest[2] % 8 else ""
+    text = f"{thinking}<action>{action}</action>" if digest[3] % 10 else f"{thinking}{action}"
+    return [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
