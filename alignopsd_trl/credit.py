@@ -18,12 +18,26 @@ EPSILON = 1e-6  # beside the deviation of the rewards
 
 
 def number_rows(*keys: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Numbers the distinct rows of the integer columns ``keys`` from 0, in their order: ``(M,)`` int64, and how many."""
+    """Numbers from 0 the distinct rows of integer columns, in their order: ``(M,)`` int64, and how many."""
     number = torch.zeros_like(keys[0])
     for key in keys:
         rank = torch.unique(key, return_inverse=True)[1]
         number = torch.unique(number * (len(key) + 1) + rank, return_inverse=True)[1]
     return number, int(number.max()) + 1 if len(number) else 0
+
+
+def _first_rows(task: torch.Tensor, rollout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """``(M,)`` number of each row's rollout, and the first row of each rollout."""
+    rollout, rollouts = number_rows(task, rollout)
+    first = torch.full((rollouts,), len(rollout), dtype=torch.int64, device=rollout.device)
+    return rollout, first.scatter_reduce_(0, rollout, torch.arange(len(rollout), device=rollout.device), "amin")
+
+
+def siblings(task: torch.Tensor, rollout: torch.Tensor) -> torch.Tensor:
+    """``(M,)`` int64 number of rollouts in the task group of each row."""
+    _, first = _first_rows(task, rollout)
+    task, tasks = number_rows(task)
+    return torch.bincount(task[first], minlength=tasks)[task]
 
 
 def segment_sum(values: torch.Tensor, segment: torch.Tensor, count: int) -> torch.Tensor:
@@ -83,16 +97,13 @@ def group_advantage(
     """
     if statistics not in ("trajectory", "turn"):
         raise ValueError(f"group_statistics={statistics!r} is unknown; choose 'trajectory' or 'turn'")
-    rollout, rollouts = number_rows(task, rollout)
-    task, tasks = number_rows(task)
-    first = torch.full((rollouts,), len(reward), dtype=torch.int64, device=reward.device)
-    first.scatter_reduce_(0, rollout, torch.arange(len(reward), device=reward.device), "amin")
-    siblings = torch.bincount(task[first], minlength=tasks)
-    if bool((siblings < 2).any()):
+    if bool((siblings(task, rollout) < 2).any()):
         raise ValueError(
             "a task group with fewer than 2 rollouts has no group-relative advantage; sample more siblings"
         )
     reward = reward.detach().double()
+    rollout, first = _first_rows(task, rollout)
+    task, tasks = number_rows(task)
     if statistics == "turn":
         return _normalise(reward, task, tasks, scale)
     return _normalise(reward[first], task[first], tasks, scale)[rollout]
