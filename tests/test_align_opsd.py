@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_method_vectors import TOLERANCE, Case, cases, flag, identity_columns, matched_views, matrix, padded, real
+from test_method_vectors import TOLERANCE, Case, cases, flag, identity_columns, matrix, real
 
 from alignopsd_trl.methods.base import get_method
 from alignopsd_trl.turns import Thought, Turn, TurnBatch, parse_response
@@ -188,3 +188,188 @@ def test_method_gives_the_pipeline_vectors(kind: str, case: Case) -> None:
     if "threshold" in expected and case["params"]["allocation"] == "adaptive":
         assert credit.metrics.get("spans/threshold") == pytest.approx(expected["threshold"], abs=TOLERANCE)
     assert teacher.calls[:2] == ["thoughts", "encode"] and teacher.calls.count("score") == 1
+
+
+# A small world: two tasks, three siblings each
+
+
+def small_world(seed: int = 0, turns: int = 6, width: int = 5, **changes: Any) -> tuple[TurnBatch, TableTeacher]:
+    draw = torch.Generator().manual_seed(seed)
+    names = [[f"t{task}", f"r{rollout}", at] for task in range(2) for rollout in range(3) for at in range(turns)]
+    students = [Thought(f"state {at // 2}", f"act {at}") for _, _, at in names]
+    teachers = [Thought(f"state {at // 2}", f"act {at}") for _, _, at in names]
+    vectors = {text: torch.randn(8, generator=draw).tolist() for text in sorted({t.thinking for t in students})}
+    vectors |= {text: torch.randn(8, generator=draw).tolist() for text in sorted({t.action for t in students})}
+    table = -torch.rand(len(names), len(names), width, generator=draw)
+    mask = torch.rand(len(names), width, generator=draw) < 0.8
+    mask[:, 0] = True
+    reward = torch.tensor([float(rollout == "r0" or (task == "t1" and rollout == "r1")) for task, rollout, _ in names])
+    student = -torch.rand(len(names), width, generator=draw)
+    batch = batch_of(names, students, mask, reward, student)
+    return batch, TableTeacher(teachers, vectors, lambda source, target: table[source, target], **changes)
+
+
+def empty_world() -> tuple[TurnBatch, TableTeacher]:
+    number = torch.zeros(0, dtype=torch.int64)
+    batch = TurnBatch(
+        [], number, number, number, torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, 1, dtype=torch.bool),
+        torch.zeros(0), torch.zeros(0, dtype=torch.bool), torch.zeros(0, 1),
+    )  # fmt: skip
+    return batch, TableTeacher([], {}, None)
+
+
+ABLATIONS = {
+    "default": ({}, ["thoughts", "encode", "score", "gather"]),
+    "no rectification": ({"rectify": False}, ["thoughts", "encode", "score", "gather"]),
+    "alpha 0": ({"alpha_max": 0.0}, ["thoughts", "encode", "score", "gather"]),
+    "flat turn": ({"allocation": "turn"}, ["thoughts", "encode", "score"]),
+    "flat turn, no rectification": ({"allocation": "turn", "rectify": False}, ["score"]),
+    "flat token": ({"allocation": "token"}, ["thoughts", "encode", "score"]),
+    "random spans": ({"allocation": "random"}, ["thoughts", "encode", "score"]),
+    "entropy distance": ({"profile_distance": "entropy"}, ["thoughts", "encode", "gather", "score", "gather"]),
+    "no allocation": ({"allocation": "none"}, []),
+    "rectification only": ({"allocation": "none", "auxiliary_loss": "alignment"}, ["thoughts", "encode", "score"]),
+    "sdar": ({"allocation": "none", "auxiliary_loss": "sdar"}, ["score"]),
+    "span and sdar": ({"auxiliary_loss": "sdar"}, ["thoughts", "encode", "score", "gather"]),
+}
+
+
+@pytest.mark.parametrize(("changes", "calls"), ABLATIONS.values(), ids=ABLATIONS)
+def test_the_teacher_is_asked_what_the_ablation_needs_whatever_the_batch(changes: Case, calls: list[str]) -> None:
+    method = get_method("align_opsd")(config(**changes))
+    for batch, teacher in (small_world(), small_world(turns=1), empty_world()):
+        credit = method.assign(batch, teacher, step=0)
+        assert teacher.calls == calls
+        assert credit.advantages.shape == batch.policy_mask.shape
+        assert all(math.isfinite(value) for value in credit.metrics.values())
+        assert all(len(column) == len(batch) for column in credit.trace.values())
+    assert method.needs_teacher == bool(calls) and method.needs_encoder == ("encode" in calls)
+
+
+@pytest.mark.parametrize("changes", [{"rectify": False}, {"alpha_max": 0.0}])
+def test_without_rectification_only_identity_views_are_scored(changes: Case) -> None:
+    batch, teacher = small_world()
+    credit = get_method("align_opsd")(config(**changes)).assign(batch, teacher, step=0)
+    assert teacher.pairs == [(row, row) for row in range(len(batch))]
+    assert credit.trace["identity_gap"] == credit.trace["rectified_gap"]
+    assert not any("act" in text for text in teacher.encoded), "actions are encoded for the filter only"
+
+
+def test_identity_and_matched_views_are_one_call_and_texts_are_encoded_once() -> None:
+    batch, teacher = small_world()
+    credit = get_method("align_opsd")(config()).assign(batch, teacher, step=0)
+    matched = [(source, target) for target, row in enumerate(credit.trace["sources"]) for source in row]
+    assert teacher.pairs == [(row, row) for row in range(len(batch))] + matched
+    assert matched and all(batch.task[source] == batch.task[target] for source, target in matched)
+    assert len(teacher.encoded) == len(set(teacher.encoded))
+
+
+def test_threshold_is_over_all_processes() -> None:
+    alone = get_method("align_opsd")(config()).assign(*small_world(), step=0)
+    among = get_method("align_opsd")(config()).assign(*small_world(others=[0.0] * 1000), step=0)
+    assert alone.metrics["spans/threshold"] == 0.1 and among.metrics["spans/threshold"] == 0.01
+    assert among.metrics["spans/threshold_unclipped"] == 0.0
+
+
+def test_config_without_allocation_is_grpo() -> None:
+    batch, teacher = small_world()
+    for changes in ({}, {"invalid_action_penalty": 0.1}, {"group_statistics": "turn", "scale_rewards": "none"}):
+        batch.action_valid = torch.arange(len(batch)) % 4 > 0
+        plain = get_method("grpo")(config(**changes)).assign(batch, teacher, step=0)
+        credit = get_method("align_opsd")(config(allocation="none", **changes)).assign(batch, teacher, step=0)
+        assert torch.equal(plain.advantages, credit.advantages)
+        assert bool((plain.advantages != 0).any()) and not teacher.calls
+
+
+def test_turn_statistics_with_a_penalty_normalise_the_penalised_rewards() -> None:
+    batch, teacher = small_world()
+    batch.action_valid = torch.arange(len(batch)) % 5 > 0
+    settings = config(group_statistics="turn", invalid_action_penalty=0.1)
+    credit = get_method("grpo")(settings).assign(batch, teacher, step=0)
+    for task in range(2):
+        rows = batch.task == task
+        penalised = batch.reward[rows] - 0.1 * (~batch.action_valid[rows]).float()
+        expected = (penalised - penalised.mean()) / (penalised.std() + 1e-6)
+        torch.testing.assert_close(credit.advantages[rows, 0], expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["grpo", "align_opsd"])
+def test_group_that_lost_its_siblings_has_no_advantage(name: str) -> None:
+    names = [["a", "r0", 0], ["a", "r0", 1], ["b", "r0", 0], ["b", "r1", 0]]
+    thoughts = [Thought("same", "go")] * 4
+    mask = torch.ones(4, 3, dtype=torch.bool)
+    batch = batch_of(names, thoughts, mask, torch.tensor([1.0, 1.0, 1.0, 0.0]), -torch.rand(4, 3), flag([0, 1, 1, 1]))
+    teacher = TableTeacher(thoughts, {"same": [1.0, 0.0], "go": [0.0, 1.0]}, lambda source, target: -torch.ones(3))
+    credit = get_method(name)(config(invalid_action_penalty=0.1)).assign(batch, teacher, step=0)
+    assert not credit.advantages[:2].any() and credit.advantages[2:].all()
+    assert credit.metrics["outcome/lone_groups"] == 1.0
+
+
+def test_turn_without_optimised_tokens_has_weight_one_and_no_say() -> None:
+    batch, teacher = small_world()
+    batch.policy_mask[2] = False
+    batch.student_log_probs[2] = -100.0  # would be overwhelming evidence
+    credit = get_method("align_opsd")(config()).assign(batch, teacher, step=0)
+    assert credit.trace["weight"][2] == 1.0 and not credit.advantages[2].any()
+    rows, tokens = batch.rollout + 3 * batch.task == 0, batch.policy_mask.sum(1)
+    weights = torch.tensor(credit.trace["weight"])
+    assert float((weights * tokens)[rows].sum()) == pytest.approx(float(tokens[rows].sum()), rel=1e-5)
+
+
+def test_advantages_keep_the_sign_and_the_token_budget() -> None:
+    batch, teacher = small_world()
+    for allocation in ("span", "turn", "random", "token"):
+        credit = get_method("align_opsd")(config(allocation=allocation)).assign(batch, teacher, step=0)
+        plain = get_method("grpo")(config()).assign(batch, teacher, step=0)
+        assert torch.equal(credit.advantages.sign(), plain.advantages.sign())
+        for task in range(2):
+            for rollout in range(3):
+                rows = (batch.task == task) & (batch.rollout == rollout)
+                torch.testing.assert_close(
+                    credit.advantages[rows].sum(), plain.advantages[rows].sum(), rtol=1e-5, atol=0
+                )
+        assert not torch.equal(credit.advantages, plain.advantages)
+
+
+# Auxiliary losses
+
+
+def test_alignment_loss_has_a_frozen_gate_and_target() -> None:
+    batch, teacher = small_world()
+    method = get_method("align_opsd")(config(allocation="none", auxiliary_loss="alignment", auxiliary_coefficient=0.02))
+    credit = method.assign(batch, teacher, step=0)
+    assert not credit.targets["teacher"].requires_grad and method.coefficients(0).auxiliary == 0.02
+    live = (batch.student_log_probs - 1.0).requires_grad_()
+    loss = method.auxiliary(credit.targets, live, batch.student_log_probs)
+    loss.sum().backward()
+    rectified_gap = credit.targets["teacher"] - batch.student_log_probs
+    gate = torch.sigmoid(5.0 * rectified_gap)
+    torch.testing.assert_close(live.grad, -gate)
+    torch.testing.assert_close(loss, gate * (credit.targets["teacher"] - live))
+
+
+def test_sdar_loss_has_the_identity_teacher_and_a_live_gate() -> None:
+    batch, teacher = small_world()
+    method = get_method("align_opsd")(config(auxiliary_loss="sdar", gate_beta=2.0))
+    credit = method.assign(batch, teacher, step=0)
+    identity = torch.stack([teacher._views(row, row) for row in range(len(batch))])
+    assert torch.equal(credit.targets["teacher"], identity)
+    live = (batch.student_log_probs - 1.0).requires_grad_()
+    loss = method.auxiliary(credit.targets, live, batch.student_log_probs)
+    loss.sum().backward()
+    gate = torch.sigmoid(2.0 * (identity - live.detach()))
+    torch.testing.assert_close(live.grad, -gate)
+    torch.testing.assert_close(loss, gate * (identity - live))
+
+
+def test_no_auxiliary_loss_by_default() -> None:
+    method = get_method("align_opsd")(config())
+    credit = method.assign(*small_world(), step=0)
+    assert method.coefficients(0).auxiliary == 0.0 and not credit.targets
+
+
+def test_missing_student_log_probs_are_named() -> None:
+    batch, teacher = small_world()
+    batch.student_log_probs = None
+    with pytest.raises(ValueError, match="student_log_probs"):
+        get_method("align_opsd")(config()).assign(batch, teacher, step=0)
