@@ -1,0 +1,219 @@
+"""WebShop for a rollout: prompts, projected actions, terminal rewards, many sessions over one shop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from random import Random
+from typing import Any
+
+from environments.base import Failure, Opening, Projection, Step, TextEnvironment
+from environments.webshop import pages
+from environments.webshop.goals import CONSTRUCT_SEED, SHUFFLE_SEED, GoalList
+from environments.webshop.index import open_catalogue
+from environments.webshop.options import WebShopOptions
+from environments.webshop.pages import Role
+from environments.webshop.projection import project
+from environments.webshop.prompt import TemplatePrompt
+from environments.webshop.session import Session
+from environments.webshop.shop import Shop
+
+KEPT_SHOPS = 256  # goal lists of different seeds that a process keeps (`splits="released"` has one a group)
+
+
+class Shops:
+    """The shops of one set of options: one catalogue, one goal list a seed. ``None`` is the canonical list."""
+
+    def __init__(self, options: WebShopOptions):
+        self.options = options
+        self.catalogue = open_catalogue(
+            options.data_dir,
+            data_variant=options.data_variant,
+            num_products=options.num_products,
+            cache_dir=options.cache_dir,
+            lenient=options.lenient,
+        )
+        self.of_seed = lru_cache(maxsize=KEPT_SHOPS)(self._of_seed)
+
+    def _of_seed(self, seed: int | None = None) -> Shop:
+        options = self.options
+        goals = GoalList(
+            self.catalogue,
+            human_goals=options.human_goals,
+            construct_seed=CONSTRUCT_SEED if seed is None else seed,
+            shuffle_seed=SHUFFLE_SEED if seed is None else seed,
+            lenient=options.lenient,
+        )
+        return Shop(
+            self.catalogue,
+            goals,
+            nouns=options.nouns,
+            show_attributes=options.show_attributes,
+            specials=options.specials,
+            results_per_page=options.results_per_page,
+        )
+
+
+class WebShopEnvironment(TextEnvironment):
+    """One shopper. The columns of a task that it reads are ``goal_index`` and, in the released splits, ``env_seed``."""
+
+    def __init__(self, shops: Shops, prompt: TemplatePrompt | None = None):
+        self._shops, self.options = shops, shops.options
+        self.prompt = prompt or TemplatePrompt(self.options.template)
+        self.history_length, self.max_turns = self.options.history_length, self.options.max_turns
+        self._session: Session | None = None
+        self._reward = 0.0
+
+    def reset(self, goal_index: int, env_seed: int | None = None, seed: int = 0, **_: Any) -> str:
+        """Starts the episode of a goal.
+
+        Args:
+            goal_index: of the goal list; negative ones count from the end.
+            env_seed: of the goal list; None for the canonical one.
+            seed: of the random search ``<r>``.
+
+        Raises:
+            IndexError: if there is no such goal.
+        """
+        shop = self._shops.of_seed(env_seed)
+        self._session = Session(shop, shop.goal(goal_index), Random(seed))
+        self._reward = 0.0
+        self.task_text = self._session.text.split(pages.SEPARATOR)[2]
+        self.category = self._session.goal["category"]
+        self.admissible = self._admissible()
+        return self._observation()
+
+    def step(self, action: str) -> Step:
+        """Executes any string. ``info``: the raw observation, whether the action was admissible, whether it counts as
+        valid beyond its format, and the breakdown at a purchase."""
+        session = self._live()
+        admitted = session.admits(action)
+        answer = session.step(action)
+        won = answer.done and answer.reward == 1.0
+        if answer.done:
+            self._reward = self._terminal(won, answer.reward)
+        self.admissible = self._admissible()
+        info: dict[str, Any] = {
+            "raw_observation": session.text,
+            "admissible": admitted,
+            "valid": admitted or self.options.validity == "format",
+        }
+        if answer.breakdown is not None:
+            info["breakdown"] = answer.breakdown
+        return Step(
+            observation=self._observation(),
+            reward=self._reward if answer.done else 0.0,
+            done=answer.done,
+            won=won,
+            score=float(answer.reward),
+            admissible=self.admissible,
+            info=info,
+        )
+
+    def project(self, response: str) -> Projection:
+        return project(response)
+
+    def get_reward(self) -> float:
+        """``won``: `won_reward` for a score of exactly 1, else 0. ``score``: the score. 0 when nothing was bought."""
+        return self._reward
+
+    def _live(self) -> Session:
+        if self._session is None:
+            raise RuntimeError("step before reset; call reset(goal_index=...) first")
+        return self._session
+
+    def _terminal(self, won: bool, score: float) -> float:
+        return float(score) if self.options.reward == "score" else self.options.won_reward * won
+
+    def _admissible(self) -> tuple[str, ...]:
+        session = self._live()
+        return compact_actions(session) if self.options.observation == "compact" else prompt_actions(session)
+
+    def _observation(self) -> str:
+        session = self._live()
+        if self.options.observation == "compact":
+            return compact_observation(session)
+        return prompt_observation(session.text, self.task_text)
+
+
+def prompt_observation(raw: str, task_text: str) -> str:
+    """The pieces after the task, each in single quotes; a page without the task is shown as it is."""
+    pieces = raw.split(pages.SEPARATOR)
+    if task_text not in pieces:
+        return raw
+    after = pieces[pieces.index(task_text) + 1 :]
+    return pages.SEPARATOR.join(f"'{piece}'" for piece in after)
+
+
+def prompt_actions(session: Session) -> tuple[str, ...]:
+    """The actions on offer as a prompt lists them."""
+    search = ("search[<your query>]",) if session.has_search_bar else ()
+    return search + tuple(f"click[{name}]" for name in session.clickables)
+
+
+def compact_actions(session: Session) -> tuple[str, ...]:
+    """`prompt_actions` without the click on the search button, which does nothing."""
+    return tuple(action for action in prompt_actions(session) if action != "click[search]")
+
+
+def compact_observation(session: Session) -> str:
+    """The page without the instruction and without what the list of actions says anyway; with the chosen options, which
+    mode ``text`` does not tell."""
+    shown = session.pieces[0 if session.has_search_bar else 2 :]
+    kept = [piece for piece in shown if piece.role in (Role.TEXT, Role.PRODUCT) and piece.text != "Rating: N.A."]
+    if session.has_search_bar:
+        kept = kept[:1]
+    texts = [text.lower() for piece in kept if (text := pages.plain_piece(piece.text))]
+    return " ; ".join([*texts, *(f"chosen {value}" for value in session.options.values())])
+
+
+class WebShopBatch:
+    """Many shoppers over one shop in one process. A shopper that raises costs its own episode only; there is no call
+    that can hang, so a time limit has nothing to do here."""
+
+    def __init__(self, shops: Shops, size: int):
+        prompt = TemplatePrompt(shops.options.template)
+        self._environments = [WebShopEnvironment(shops, prompt) for _ in range(size)]
+        self.prompt = prompt
+        self.history_length, self.max_turns = shops.options.history_length, shops.options.max_turns
+
+    def reset(self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]]) -> list[Opening | Failure]:
+        pairs = zip(slots, tasks, strict=True)
+        return [_guarded(self._environments[slot].open, task) for slot, task in pairs]
+
+    def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
+        pairs = zip(slots, actions, strict=True)
+        return [_guarded(self._environments[slot].step, action) for slot, action in pairs]
+
+    def project(self, response: str) -> Projection:
+        return project(response)
+
+    def close(self) -> None:
+        self._environments.clear()
+
+
+def _guarded(call: Any, argument: Any) -> Any:
+    try:
+        return call(argument)
+    except Exception as error:  # whatever one episode raises must not end the others
+        return Failure("error", f"{type(error).__name__}: {error}")
+
+
+class Factory:
+    """Makes environments over one shop, opened at the first use, so that a factory can be sent to a process."""
+
+    def __init__(self, options: WebShopOptions):
+        self.options = options
+
+    def __call__(self) -> WebShopEnvironment:
+        return WebShopEnvironment(open_shops(self.options))
+
+    def batch(self, size: int, time_limit: float = 60.0) -> WebShopBatch:
+        """All episodes in this process; see `WebShopBatch`."""
+        return WebShopBatch(open_shops(self.options), size)
+
+
+@lru_cache(maxsize=8)
+def open_shops(options: WebShopOptions) -> Shops:
+    """The shops of some options, opened once a process."""
+    return Shops(options)

@@ -1,0 +1,151 @@
+"""Named arrays in a folder: written once, checksummed, memory-mapped by every process that reads them.
+
+A folder appears under its final name complete or not at all (built beside it, renamed), so that a process never sees
+half of one and two that build the same do no harm: the first to finish wins. A folder whose checksums, sizes or key do
+not fit is moved away and built anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+FORMAT = 1
+_MANIFEST = "manifest.json"
+_log = logging.getLogger(__name__)
+
+
+class StoreError(ValueError):
+    """A folder of arrays that is incomplete, damaged or of another version."""
+
+
+class Store(Mapping[str, np.ndarray]):
+    """Read-only arrays by name, with the ``notes`` that the builder left."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], notes: Mapping[str, Any], folder: Path):
+        self._arrays, self.notes, self.folder = dict(arrays), MappingProxyType(dict(notes)), folder
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._arrays[name]
+
+    def __iter__(self):
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self._arrays.values())
+
+
+class Writer:
+    """Takes the arrays of a store that is being built."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.notes: dict[str, Any] = {}
+        self._entries: dict[str, dict[str, Any]] = {}
+
+    def add(self, name: str, array: np.ndarray) -> None:
+        with open(self.folder / name, "wb") as file:
+            file.write(np.ascontiguousarray(array).data if array.size else b"")
+        self.declare(name, array.dtype, array.shape)
+
+    def declare(self, name: str, dtype: Any, shape: tuple[int, ...]) -> None:
+        """Announces an array whose bytes the builder wrote itself."""
+        checksum = digest(self.folder / name)
+        self._entries[name] = {"dtype": np.dtype(dtype).str, "shape": list(shape), "sha256": checksum}
+
+    def finish(self, key: str) -> None:
+        manifest = {"format": FORMAT, "key": key, "notes": self.notes, "arrays": self._entries}
+        (self.folder / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def open_or_build(cache: Path, key: str, build: Callable[[Writer], None]) -> Store:
+    """The store called ``key`` under ``cache``; built if it is not there or not sound.
+
+    Raises:
+        OSError: if the cache folder cannot be written.
+        whatever ``build`` raises; nothing is left behind then.
+    """
+    folder = cache / key
+    for _ in range(8):
+        if folder.exists():
+            try:
+                return read(folder, key)
+            except (StoreError, OSError) as error:
+                _log.warning("%s is rebuilt: %s", folder, error)
+                _discard(folder)
+        _build(cache, folder, key, build)
+    raise StoreError(f"{folder} is damaged again each time it is built; check the disk or set cache_dir to another one")
+
+
+def read(folder: Path, key: str) -> Store:
+    """Opens a store after checking its key, its sizes and every checksum.
+
+    Raises:
+        StoreError: if anything does not fit.
+    """
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT or manifest["key"] != key:
+            raise StoreError("it was made by another version or from other data")
+        arrays = {name: _map(folder / name, entry) for name, entry in manifest["arrays"].items()}
+        return Store(arrays, manifest["notes"], folder)
+    except (FileNotFoundError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise StoreError(f"it is incomplete ({type(error).__name__}: {error})") from error
+
+
+def _map(path: Path, entry: Mapping[str, Any]) -> np.ndarray:
+    dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
+    wanted = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    if path.stat().st_size != wanted:
+        raise StoreError(f"{path.name} has {path.stat().st_size} bytes, not {wanted}")
+    if digest(path) != entry["sha256"]:
+        raise StoreError(f"{path.name} does not fit its checksum")
+    return np.memmap(path, dtype=dtype, mode="r", shape=shape) if wanted else np.empty(shape, dtype)
+
+
+def digest(path: Path) -> str:
+    """sha256 of a file, in hex."""
+    checksum = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 22):
+            checksum.update(piece)
+    return checksum.hexdigest()
+
+
+def _build(cache: Path, folder: Path, key: str, build: Callable[[Writer], None]) -> None:
+    partial = cache / f".{key}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+    partial.mkdir(parents=True)
+    try:
+        writer = Writer(partial)
+        build(writer)
+        writer.finish(key)
+        try:
+            partial.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _discard(folder: Path) -> None:
+    away = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.discarded")
+    try:
+        folder.rename(away)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(away, ignore_errors=True)

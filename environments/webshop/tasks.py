@@ -1,0 +1,106 @@
+"""Tasks and panels: which goals are for training and which for testing.
+
+Canonical splits (the default): one goal list (construction seed 42, shuffle seed 233). ``test`` is its first 500 goals,
+``train`` the rest without goals that repeat one of ``test`` word for word. A list of fewer than 1,000 goals gives its
+first half to ``test``.
+
+Released splits: as the published training code of the paper family draws them. Group k of a batch has a goal list of its
+own (seed ``split_seed + k``, validation ``split_seed + 1000 + k``), and indices come from one continuing generator a
+split. The same goal can be in both splits: they **overlap**.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from environments.panel import TaskPanel
+from environments.webshop.environment import Shops
+from environments.webshop.goals import GoalList
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+TEST_GOALS = 500
+TRAIN_TASKS, VALIDATION_TASKS = 16, 128  # a batch, in the published scripts
+TRAIN_BATCHES = 150
+VALIDATION_SHIFT = 1000
+SPLITS = ("train", "test")
+
+
+def test_size(goals: int) -> int:
+    """How many goals at the start of a list are for testing: 500, or half of a list of fewer than 1,000."""
+    return TEST_GOALS if goals >= 2 * TEST_GOALS else goals // 2
+
+
+def task_draws(pool: range, count: int, group_size: int, seed: int) -> Iterator[list[int]]:
+    """Batches of goal indices as the released code draws them: ``count`` different ones, each ``group_size`` times."""
+    generator = np.random.RandomState(seed)
+    while True:
+        chosen = generator.choice(pool, size=count, replace=False)
+        yield np.repeat(chosen, group_size).tolist()
+
+
+class Tasks:
+    """The dataset rows and panels of a set of shops."""
+
+    def __init__(self, shops: Shops):
+        self._shops, self._options = shops, shops.options
+
+    def rows(self, split: str) -> list[dict[str, Any]]:
+        """The tasks of a split, in order.
+
+        Raises:
+            ValueError: if there is no such split.
+        """
+        if split not in SPLITS:
+            raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
+        return self._canonical(split) if self._options.splits == "canonical" else self._released(split)
+
+    def dataset(self, split: str) -> Dataset:
+        """`rows` as a `datasets.Dataset` with columns task_id, category, goal_index, instruction (and env_seed)."""
+        from datasets import Dataset
+
+        return Dataset.from_list(self.rows(split))
+
+    def panel(self, name: str) -> TaskPanel:
+        """The panel of a split, named with the options that choose its goals."""
+        kind = "human" if self._options.human_goals else "synthetic"
+        return TaskPanel.of("webshop", f"{name}-{self._options.splits}-{kind}", self.rows(name))
+
+    def _canonical(self, split: str) -> list[dict[str, Any]]:
+        goals = self._shops.of_seed(None).goals
+        border = test_size(len(goals))
+        test = [_row(goals, index, f"canonical-{index:05d}") for index in range(border)]
+        if split == "test":
+            return test
+        tested = {row["instruction"] for row in test}
+        train = (_row(goals, index, f"canonical-{index:05d}") for index in range(border, len(goals)))
+        return [row for row in train if row["instruction"] not in tested]
+
+    def _released(self, split: str) -> list[dict[str, Any]]:
+        train = split == "train"
+        base = self._options.split_seed + (0 if train else VALIDATION_SHIFT)
+        border, total = (test_size(n := len(self._shops.of_seed(base).goals)), n)
+        pool = range(border, total) if train else range(border)
+        count = min(TRAIN_TASKS if train else VALIDATION_TASKS, len(pool))
+        draws = task_draws(pool, count, 1, base)
+        rows = []
+        for batch in range(TRAIN_BATCHES if train else 1):
+            for group, index in enumerate(next(draws)):
+                goals = self._shops.of_seed(base + group).goals
+                identity = f"released-{split}-{batch:04d}-{group:03d}"
+                rows.append({**_row(goals, index, identity), "env_seed": base + group})
+        return rows
+
+
+def _row(goals: GoalList, index: int, identity: str) -> dict[str, Any]:
+    goal = goals[index]
+    return {
+        "task_id": identity,
+        "category": goal["category"],
+        "goal_index": index,
+        "instruction": goal["instruction_text"],
+    }
