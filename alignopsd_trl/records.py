@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from alignopsd_trl.turns import Trajectory, TurnBatch
+from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
 
 
 def turn_records(
@@ -31,22 +31,18 @@ def turn_records(
     place = {id(turn): row for row, turn in enumerate(batch.turns)} if batch is not None else {}
     records = []
     for trajectory in trajectories:
-        for turn in trajectory.turns:
+        for turn in trajectory.turns or [None]:  # an episode that ended before its first turn leaves a row as well
             row = place.get(id(turn))
             credit = {f"credit_{name}": None if row is None else values[row] for name, values in columns.items()}
-            records.append(_turn_record(trajectory, turn, step) | credit)
+            records.append(_trajectory_columns(trajectory, step) | _turn_columns(turn) | credit)
     return records
 
 
-def _turn_record(trajectory: Trajectory, turn: Any, step: int) -> dict[str, Any]:
+def _turn_columns(turn: Turn | None) -> dict[str, Any]:
+    if turn is None:
+        return {}
     return {
-        "step": step,
-        "task": trajectory.task,
-        "task_id": trajectory.row.get("task_id"),
-        "rollout": trajectory.rollout,
         "turn": turn.number,
-        "category": trajectory.category,
-        "task_text": trajectory.task_text,
         "prompt": turn.prompt_text,
         "response": turn.response_text,
         "thinking": turn.thought.thinking,
@@ -58,6 +54,18 @@ def _turn_record(trajectory: Trajectory, turn: Any, step: int) -> dict[str, Any]
         "truncated": turn.truncated,
         "history_shortened": turn.history_shortened,
         "turn_reward": turn.reward,
+    }
+
+
+def _trajectory_columns(trajectory: Trajectory, step: int) -> dict[str, Any]:
+    return {
+        "step": step,
+        "task": trajectory.task,
+        "task_id": trajectory.row.get("task_id"),
+        "rollout": trajectory.rollout,
+        "turn": None,
+        "category": trajectory.category,
+        "task_text": trajectory.task_text,
         "reward": trajectory.reward,
         "won": trajectory.won,
         "score": trajectory.score,
@@ -77,7 +85,9 @@ def write_records(path: str | os.PathLike, records: Sequence[Mapping[str, Any]])
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.partial")
-    pq.write_table(pa.Table.from_pylist([dict(record) for record in records]), partial)
+    names = list(dict.fromkeys(name for record in records for name in record))
+    table = pa.table({name: [record.get(name) for record in records] for name in names})
+    pq.write_table(table, partial)
     partial.replace(path)
 
 

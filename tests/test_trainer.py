@@ -1,0 +1,374 @@
+"""The trainer over TRL's seams: losses by hand, sub-chunks, dummy rows, resume, options."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from peft import LoraConfig
+from toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
+from trainers import difference, hand_loss, losses, make_config, make_trainer
+from trl import GRPOTrainer
+
+from alignopsd_trl.records import read_records
+from alignopsd_trl.skills import SkillBank
+from alignopsd_trl.trainer import AlignOPSDTrainer, last_whole_checkpoint
+from environments import Step, TaskPanel
+
+
+@pytest.mark.parametrize("method", ["grpo", "align_opsd"])
+def test_loss_and_gradient_are_the_hand_computed_token_mean(tmp_path: Path, method: str) -> None:
+    trainer = make_trainer(tmp_path, method=method, learning_rate=0.0, rows_per_forward=3)
+    trainer.train()
+    expected, gradient = hand_loss(build_model(trainer.processing_class), trainer.seen_rows)
+    assert losses(trainer)[0] == pytest.approx(expected, abs=1e-6)
+    assert difference(trainer.seen_gradients[0], gradient) < 1e-5
+    assert max(float(value.abs().max()) for value in gradient.values()) > 1e-3
+
+
+def test_two_optimizer_steps_per_rollout_average_to_the_hand_value(tmp_path: Path) -> None:
+    trainer = make_trainer(
+        tmp_path, learning_rate=0.0, max_steps=2, per_device_train_batch_size=2, steps_per_generation=4,
+        gradient_accumulation_steps=2,
+    )  # fmt: skip
+    trainer.train()
+    assert len(trainer.seen_rows) == 1
+    expected, _ = hand_loss(build_model(trainer.processing_class), trainer.seen_rows)
+    assert sum(losses(trainer)) / 2 == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_size_of_sub_chunks_changes_nothing(tmp_path: Path, checkpointing: bool) -> None:
+    runs = []
+    for size in (1, 3, 1000):
+        trainer = make_trainer(
+            tmp_path / str(size), method="align_opsd", rows_per_forward=size, max_steps=2, max_grad_norm=1.0,
+            gradient_checkpointing=checkpointing, beta=0.05, entropy_coef=0.01, optim="sgd", auxiliary_loss="alignment",
+        )  # fmt: skip
+        trainer.train()
+        norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
+        runs.append((losses(trainer), norms, {k: v.detach().clone() for k, v in trainer.model.named_parameters()}))
+    for other in runs[1:]:
+        assert other[0] == pytest.approx(runs[0][0], abs=1e-6)
+        assert other[1] == pytest.approx(runs[0][1], rel=1e-3)
+        assert difference(other[2], runs[0][2]) < 1e-4
+
+
+def test_dummy_rows_add_nothing(tmp_path: Path) -> None:
+    runs = []
+    for extra in (0, 7):
+        trainer = make_trainer(tmp_path / str(extra), method="align_opsd")
+        real = trainer._agree
+        trainer._agree = lambda number, real=real, extra=extra: real(number) + (extra if number else 0)
+        trainer.train()
+        runs.append(trainer)
+    assert len(runs[1].seen_rows[0]["advantages"]) == len(runs[0].seen_rows[0]["advantages"]) + 7
+    assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=1e-7)
+    assert difference(runs[1].seen_gradients[0], runs[0].seen_gradients[0]) < 1e-6
+
+
+def test_neutral_weights_reproduce_grpo_and_the_base_class_loss(tmp_path: Path) -> None:
+    grpo = make_trainer(tmp_path / "grpo", learning_rate=0.0)
+    neutral = make_trainer(tmp_path / "neutral", method="align_opsd", credit_mixing=0.0, learning_rate=0.0)
+    for trainer in (grpo, neutral):
+        trainer.train()
+    assert torch.allclose(neutral.seen_rows[0]["advantages"], grpo.seen_rows[0]["advantages"], atol=1e-6)
+    assert difference(neutral.seen_gradients[0], grpo.seen_gradients[0]) < 1e-6
+
+    rows = dict(grpo.seen_rows[0])
+    rows["advantages"] = rows["advantages"].sum(1) / rows["tool_mask"].sum(1).clamp(min=1)
+    base = GRPOTrainer.compute_loss(grpo, grpo.model, rows)
+    assert losses(grpo)[0] == pytest.approx(base.item(), abs=1e-6)
+
+
+def test_credit_differs_from_grpo_and_keeps_the_budget(tmp_path: Path) -> None:
+    grpo = make_trainer(tmp_path / "grpo", learning_rate=0.0)
+    ours = make_trainer(tmp_path / "ours", method="align_opsd", learning_rate=0.0, save_trajectories=True)
+    for trainer in (grpo, ours):
+        trainer.train()
+    assert not torch.allclose(ours.seen_rows[0]["advantages"], grpo.seen_rows[0]["advantages"])
+    assert float(ours.seen_rows[0]["advantages"].sum()) == pytest.approx(
+        float(grpo.seen_rows[0]["advantages"].sum()), abs=1e-4
+    )
+    frame = read_records(tmp_path / "ours" / "trajectories")
+    for _, rollout in frame.groupby(["task", "rollout"]):
+        weighted = (rollout.credit_weight * rollout.response_tokens).sum()
+        assert weighted == pytest.approx(rollout.response_tokens.sum(), rel=1e-5)
+
+
+def test_privileged_view_differs_from_the_student_only_by_the_skill(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, method="align_opsd", save_trajectories=True)
+    played = []
+    inner = trainer._play_groups
+    trainer._play_groups = lambda *arguments: played.extend(inner(*arguments)) or played
+    trainer.train()
+    sentences = list(SkillBank.load("webshop").texts())
+    decode = trainer.processing_class.decode
+    for trajectory in played:
+        assert trajectory.skill_text.startswith("Guidance for this kind of task:")
+        block = decode(trainer.processing_class(trajectory.skill_text)["input_ids"])
+        for turn in trajectory.turns:
+            assert not any(sentence in turn.prompt_text for sentence in sentences)
+            assert decode(turn.privileged_ids).replace(block + "\n", "") == decode(turn.prompt_ids)
+    frame = read_records(tmp_path / "trajectories")
+    assert (frame.skill_text.str.len() > 0).all() and not frame.prompt.str.contains("Guidance").any()
+
+
+def test_same_seed_same_trajectories_through_real_generation(tmp_path: Path) -> None:
+    frames = []
+    for run in ("one", "two"):
+        trainer = make_trainer(tmp_path / run, script=False, method="align_opsd", save_trajectories=True, max_steps=2)
+        trainer.train()
+        frames.append(read_records(tmp_path / run / "trajectories"))
+    assert frames[0].response.tolist() == frames[1].response.tolist()
+    assert frames[0].response.nunique() > 4
+
+
+def _weights(trainer: AlignOPSDTrainer) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_resume_repeats_the_remaining_steps(tmp_path: Path, script: bool) -> None:
+    options = {"method": "align_opsd", "save_strategy": "steps", "save_steps": 2, "max_steps": 4, "script": script}
+    whole = make_trainer(tmp_path, **options)
+    whole.train()
+    resumed = make_trainer(tmp_path, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert losses(resumed)[-2:] == losses(whole)[-2:]
+    assert difference(_weights(resumed), _weights(whole)) == 0.0
+
+
+def test_resume_passes_over_a_checkpoint_that_was_cut_short(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, save_strategy="steps", save_steps=1, max_steps=2)
+    trainer.train()
+    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text('{"global_st')
+    assert last_whole_checkpoint(tmp_path).name == "checkpoint-1"
+    again = make_trainer(tmp_path, save_strategy="steps", save_steps=1, max_steps=2)
+    again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == 2 and losses(again)[-1] == losses(trainer)[-1]
+    with pytest.raises(ValueError, match="trainer_state.json"):
+        (tmp_path / "checkpoint-2" / "trainer_state.json").unlink()
+        again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
+def test_completions_table_has_one_line_per_trajectory(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, log_completions=True, num_completions_to_print=1)
+    trainer.train()
+    table = pd.read_parquet(tmp_path / "completions" / "completions_00001.parquet")
+    assert len(table) == 8 < (trainer.seen_rows[0]["tool_mask"].sum(1) > 0).sum()
+    assert table.advantage.abs().sum() > 0
+
+
+def test_lora_with_reference_trains_the_adapter_only(tmp_path: Path) -> None:
+    parts = {"peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")}
+    trainer = make_trainer(tmp_path, method="align_opsd", beta=0.1, max_steps=2, parts=parts)
+    before = _weights(trainer)
+    trainer.train()
+    after = _weights(trainer)
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    assert changed and all("lora" in name for name in changed)
+    assert "ref_per_token_logps" in trainer.seen_rows[0]
+    own, reference = trainer._score_own(_batch(trainer), False), trainer._score_own(_batch(trainer), True)
+    assert not torch.allclose(own, reference)
+
+
+def _batch(trainer: AlignOPSDTrainer):
+    from alignopsd_trl.turns import TurnBatch
+
+    rows = [row for row in toy_dataset(2) for _ in range(4)]
+    return TurnBatch.of(trainer._play_groups(rows, 0), trainer.processing_class.pad_token_id)
+
+
+def test_kl_to_the_reference_is_zero_at_first_and_grows(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, beta=0.1, max_steps=3, learning_rate=3e-2)
+    trainer.train()
+    kl = [entry["kl"] for entry in trainer.state.log_history if "kl" in entry]
+    assert kl[0] == pytest.approx(0.0, abs=1e-6) and kl[-1] > 1e-4
+
+
+def test_several_iterations_use_the_snapshots_log_probs(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, method="align_opsd", num_iterations=2, max_steps=2, learning_rate=3e-2)
+    trainer.train()
+    assert len(trainer.seen_rows) == 1 and "old_per_token_logps" in trainer.seen_rows[0]
+    first, second = losses(trainer)
+    assert first != second
+
+
+def test_reward_functions_add_to_the_environments_reward(tmp_path: Path) -> None:
+    def short(trajectory, target, **columns):
+        assert len(target) == len(trajectory)
+        return [-0.01 * len(one.turns) for one in trajectory]
+
+    trainer = make_trainer(tmp_path, parts={"reward_funcs": short}, reward_weights=[2.0])
+    trainer.train()
+    log = trainer.state.log_history[0]
+    assert log["rewards/short/mean"] == pytest.approx(-0.01 * log["episodes/turns"])
+    assert log["reward"] == pytest.approx(log["rewards/environment_reward/mean"] + 2 * log["rewards/short/mean"])
+
+
+class Faulty(ToyEnvironment):
+    """Raises in the episodes of one sibling, hangs in those of another."""
+
+    def reset(self, seed: int, **row):
+        self._kind = seed % 3
+        return super().reset(seed=seed, **row)
+
+    def step(self, action: str) -> Step:
+        if self._kind == 0:
+            raise RuntimeError("the shop burnt down")
+        if self._kind == 1:
+            time.sleep(1.5)
+        return super().step(action)
+
+
+def test_a_faulty_environment_costs_its_own_trajectories_only(tmp_path: Path) -> None:
+    trainer = make_trainer(
+        tmp_path, factory=Faulty, method="align_opsd", environment_time_limit=0.5, save_trajectories=True
+    )
+    trainer.train()
+    frame = read_records(tmp_path / "trajectories")
+    failed = frame[frame.stop == "environment error"]
+    assert failed.message.str.contains("the shop burnt down").any() and failed.message.str.contains("0.5 s").any()
+    assert failed.credit_weight.isna().all() and frame[frame.stop != "environment error"].credit_weight.notna().all()
+    log = trainer.state.log_history[0]
+    assert log["stop/environment_error"] == failed.groupby(["task", "rollout"]).ngroups / 8
+
+
+def test_history_is_dropped_before_anything_else_and_then_the_turn_refused(tmp_path: Path) -> None:
+    longest = make_trainer(tmp_path / "long", method="align_opsd")
+    played = longest._play_groups([row for row in toy_dataset(2) for _ in range(4)], 0)
+    turns = [turn for trajectory in played for turn in trajectory.turns]
+    assert not any(turn.history_shortened for turn in turns)
+    limit = max(len(turn.privileged_ids) for turn in turns if turn.number == 0)
+    assert any(len(turn.privileged_ids) > limit for turn in turns)
+
+    short = make_trainer(tmp_path / "short", method="align_opsd", save_trajectories=True, max_prompt_length=limit)
+    short.train()
+    cut = read_records(tmp_path / "short" / "trajectories")
+    assert cut.history_shortened.any() and (cut.prompt_tokens <= limit).all()
+    assert cut.prompt.str.contains("you seek").all() and cut.prompt.str.contains("you are at").all()
+
+    nothing = make_trainer(tmp_path / "nothing", method="grpo", max_prompt_length=4, save_trajectories=True)
+    nothing.train()
+    assert (read_records(tmp_path / "nothing" / "trajectories").stop == "prompt too long").sum() == 8
+    assert nothing.state.log_history[0]["stop/prompt_too_long"] == 1.0
+
+
+def test_evaluation_in_the_trainer_plays_and_leaves_training_as_it_was(tmp_path: Path) -> None:
+    panel = TaskPanel.of("toy", "test", list(toy_dataset(10)))
+    runs = []
+    for evaluates in (False, True):
+        trainer = make_trainer(tmp_path / str(evaluates), script=False, max_steps=2)
+        if evaluates:
+            first, second = (trainer.evaluate_panel(panel, seed=3) for _ in range(2))
+            assert first == second and first.episodes == 10 and first.checksum == panel.checksum
+        trainer.train()
+        runs.append(losses(trainer))
+    assert runs[0] == runs[1]
+
+
+def test_evaluate_reports_success_under_the_eval_prefix(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, eval_strategy="steps", eval_steps=1, parts={"eval_dataset": toy_dataset(6)})
+    trainer.train()
+    log = next(entry for entry in trainer.state.log_history if "eval_episodes/success" in entry)
+    assert 0.0 <= log["eval_episodes/success"] <= 1.0
+
+
+class FakeSampler:
+    """Stands in for vLLM: the same responses, with log-probs that are off by a known amount."""
+
+    temperature, max_completion_length = 1.0, 12
+
+    def __init__(self, trainer: AlignOPSDTrainer, offset: float):
+        self.trainer, self.offset, self.synced = trainer, offset, 0
+        self.respond = trainer._generate_single_turn
+
+    def sync_weights(self) -> None:
+        self.synced += 1
+
+    def generate(self, prompts, images, num_generations, profiler):
+        responses, _ = self.respond(prompts)
+        model, values = self.trainer.model, []
+        for prompt, response in zip(prompts, responses, strict=True):
+            with torch.no_grad():
+                logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+            exact = logits.log_softmax(-1).gather(1, torch.tensor(response).unsqueeze(1)).squeeze(1)
+            values.append([[value - self.offset] for value in exact.tolist()])
+        return prompts, responses, values, None
+
+
+@pytest.mark.parametrize("mode", ["token_truncate", "sequence_mask"])
+def test_sampler_log_probs_correct_the_loss(tmp_path: Path, mode: str) -> None:
+    trainer = make_trainer(
+        tmp_path, learning_rate=0.0, vllm_importance_sampling_mode=mode, vllm_importance_sampling_clip_max=3.0
+    )
+    trainer.vllm_generation = FakeSampler(trainer, offset=0.1)
+    del trainer._generate_single_turn
+    trainer.use_vllm, trainer._last_loaded_step = True, -1
+    trainer.train()
+    rows = trainer.seen_rows[0]
+    real = rows["tool_mask"].bool()
+    ratio = rows["importance_sampling_ratio"]
+    if mode == "token_truncate":
+        assert torch.allclose(ratio[real], torch.exp(torch.tensor(0.1)), atol=1e-4)
+    else:
+        length = real.sum(1, keepdim=True)
+        expected = torch.exp(0.1 * length)
+        assert torch.allclose(ratio, expected.masked_fill(expected > 3.0, 0.0), atol=1e-3)
+    assert trainer.vllm_generation.synced == 1
+
+
+BAD = [
+    ({"per_device_train_batch_size": 6}, "num_generations"),
+    ({"loss_type": "grpo"}, "loss_type='grpo'"),
+    ({"max_span": 2, "min_span": 2}, "at least 3"),
+    ({"allocation": "words"}, "allocation='words'"),
+    ({"similarity_threshold": 1.5}, "similarity_threshold=1.5"),
+    ({"top_k": 0}, "top_k=0"),
+    ({"density_cap": 0.5}, "density_cap=0.5"),
+    ({"top_entropy_quantile": 0.5}, "top_entropy_quantile"),
+    ({"use_adaptive_entropy": True}, "entropy_coef"),
+    ({"boundary_min": 0.2}, "boundary_min"),
+    ({"scale_rewards": "batch"}, "scale_rewards='batch'"),
+    ({"remove_unused_columns": True}, "reset"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_impossible_settings_are_refused_with_a_remedy(tmp_path: Path, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        make_config(tmp_path, **options)
+
+
+def test_missing_parts_are_refused_before_the_model_loads(tmp_path: Path) -> None:
+    args = make_config(tmp_path, method="align_opsd")
+    with pytest.raises(TypeError, match="environment_factory"):
+        AlignOPSDTrainer("/no/model", args, train_dataset=toy_dataset())
+    with pytest.raises(ValueError, match="skill_bank"):
+        AlignOPSDTrainer("/no/model", args, ToyEnvironment, toy_dataset(), encoder="lexical")
+    with pytest.raises(ValueError, match="encoder"):
+        AlignOPSDTrainer("/no/model", args, ToyEnvironment, toy_dataset(), skill_bank="webshop")
+    parts = {"skill_bank": "webshop", "encoder": "lexical"}
+    with pytest.raises(ValueError, match="task_id"):
+        AlignOPSDTrainer("/no/model", args, ToyEnvironment, toy_dataset().remove_columns("task_id"), **parts)
+    with pytest.raises(ValueError, match="needs 2"):
+        AlignOPSDTrainer("/no/model", args, ToyEnvironment, toy_dataset(1), **parts)
+    with pytest.raises(ValueError, match="unknown"):
+        AlignOPSDTrainer("/no/model", make_config(tmp_path, method="alchemy"), ToyEnvironment, toy_dataset())
+
+
+def test_model_card_names_the_method_and_its_settings(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, method="align_opsd")
+    trainer.create_model_card(model_name="toy-policy")
+    card = (tmp_path / "README.md").read_text()
+    assert "align-opsd" in card and '"similarity_threshold": 0.8' in card and "Beyond Timestamps" in card
+
+
+def test_tokenizer_of_the_toy_is_lossless() -> None:
+    tokenizer = build_tokenizer()
+    text = "<think>go one left</think><action>left</action>"
+    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text

@@ -1,0 +1,117 @@
+"""Trainers over the toy game, and the loss of their rows computed by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from toy import ToyEnvironment, build_model, build_tokenizer, scripted, toy_dataset
+from transformers import TrainerCallback
+
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.trainer import AlignOPSDTrainer
+
+DEFAULTS = {
+    "use_cpu": True,
+    "bf16": False,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "method": "grpo",
+    "per_device_train_batch_size": 8,
+    "num_generations": 4,
+    "max_steps": 1,
+    "logging_steps": 1,
+    "learning_rate": 1e-2,
+    "max_prompt_length": 128,
+    "max_completion_length": 12,
+    "skill_tokens": 30,
+    "save_strategy": "no",
+    "save_trajectories": False,
+    "gradient_checkpointing": False,
+    "max_grad_norm": 0.0,
+}
+
+
+def make_config(folder: Path, **options: Any) -> AlignOPSDConfig:
+    return AlignOPSDConfig(output_dir=str(folder), **DEFAULTS | options)
+
+
+def make_trainer(
+    folder: Path,
+    factory: Any = ToyEnvironment,
+    script: bool = True,
+    tasks: int = 16,
+    parts: dict[str, Any] | None = None,
+    **options: Any,
+) -> AlignOPSDTrainer:
+    """A trainer of the toy game; ``script`` replaces sampling by responses that depend on the prompt alone."""
+    tokenizer = build_tokenizer()
+    build_model(tokenizer).save_pretrained(folder / "policy")
+    trainer = AlignOPSDTrainer(
+        str(folder / "policy"),
+        make_config(folder, **options),
+        environment_factory=factory,
+        train_dataset=toy_dataset(tasks),
+        skill_bank="webshop",
+        encoder="lexical",
+        processing_class=tokenizer,
+        **(parts or {}),
+    )
+    if script:
+        scripted(trainer)
+    watch(trainer)
+    return trainer
+
+
+class _Gradients(TrainerCallback):
+    def __init__(self, trainer: AlignOPSDTrainer):
+        self.trainer = trainer
+
+    def on_pre_optimizer_step(self, *ignored: Any, **also: Any) -> None:
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        self.trainer.seen_gradients.append(
+            {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+        )
+
+
+def watch(trainer: AlignOPSDTrainer) -> None:
+    """Keeps the rows of every round and the gradients of every optimiser step."""
+    trainer.seen_rows, trainer.seen_gradients = [], []
+    inner = trainer._generate_and_score_completions
+
+    def rounds(inputs: Any) -> dict[str, torch.Tensor]:
+        rows = inner(inputs)
+        trainer.seen_rows.append({name: value.clone() for name, value in rows.items()})
+        return rows
+
+    trainer._generate_and_score_completions = rounds
+    trainer.add_callback(_Gradients(trainer))
+
+
+def losses(trainer: AlignOPSDTrainer) -> list[float]:
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def hand_loss(model: Any, parts: list[dict[str, torch.Tensor]]) -> tuple[float, dict[str, torch.Tensor]]:
+    """The token-mean policy loss at ratio 1 over the rows of all processes, one unpadded row at a time, and its
+    gradient."""
+    model.zero_grad()
+    tokens = sum(int((part["completion_mask"] * part["tool_mask"]).sum()) for part in parts)
+    total = torch.zeros(())
+    for part in parts:
+        for row in range(len(part["prompt_ids"])):
+            prompt = part["prompt_ids"][row][part["prompt_mask"][row].bool()]
+            response = part["completion_ids"][row][part["completion_mask"][row].bool()]
+            logits = model(torch.cat([prompt, response]).unsqueeze(0)).logits[0, len(prompt) - 1 : -1]
+            log_probs = logits.log_softmax(-1).gather(1, response.unsqueeze(1)).squeeze(1)
+            mask = part["tool_mask"][row][: len(response)]
+            advantage = part["advantages"][row][: len(response)]
+            total = total - (torch.exp(log_probs - log_probs.detach()) * advantage * mask).sum() / tokens
+    total.backward()
+    return total.item(), {name: value.grad.clone() for name, value in model.named_parameters()}
+
+
+def difference(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
+    assert left.keys() == right.keys()
+    return max(float((left[name] - right[name]).abs().max()) for name in left)
