@@ -1,0 +1,110 @@
+"""ALFWorld's text games on the real TextWorld engine, with games of our own where the official ones are not at hand.
+
+Importing this package needs none of the optional packages; playing does (``pip install "alignopsd-trl[alfworld]"``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from environments.alfworld.categories import CATEGORIES, TASK_TYPES, format_rates, parse_task_type, success_rates
+from environments.alfworld.environment import AlfWorldEnvironment, Factory, Settings
+from environments.alfworld.experts import Explorer, Walkthrough, play
+from environments.alfworld.packages import MissingPackage, logic_checksum, require, versions
+from environments.alfworld.pool import ProcessBatch
+from environments.alfworld.prompt import AlfWorldPrompt, project
+from environments.alfworld.splits import COUNTS, SPLITS, source
+from environments.base import Suite
+from environments.panel import TaskPanel
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+__all__ = [
+    "CATEGORIES",
+    "TASK_TYPES",
+    "AlfWorldEnvironment",
+    "AlfWorldPrompt",
+    "Explorer",
+    "Factory",
+    "MissingPackage",
+    "ProcessBatch",
+    "Settings",
+    "Walkthrough",
+    "format_rates",
+    "play",
+    "project",
+    "success_rates",
+    "suite",
+]
+
+
+def suite(
+    games: str = "generated",
+    folder: str | Path | None = None,
+    counts: Mapping[str, int] | None = None,
+    task_types: Sequence[str] | None = None,
+    seed: int = 0,
+    engine: str = "fast",
+    validity: str = "authors",
+    max_steps: int = 50,
+    history_length: int = 2,
+) -> Suite:
+    """ALFWorld with its tasks. Splits and panels: ``train``, ``valid_seen``, ``valid_unseen``.
+
+    Args:
+        games (`str`, *optional*, defaults to `"generated"`): ``generated`` makes and keeps games of our own;
+            ``official`` plays those of ``alfworld-download``.
+        folder (*optional*): of the official splits, by default ``$ALFWORLD_DATA/json_2.1.1``.
+        counts (*optional*): split -> number of games, its first ones. Default: all official games; 600, 120 and 120
+            generated ones.
+        task_types (*optional*): names, categories or numbers of the wanted types, by default all six.
+        seed (`int`, *optional*, defaults to 0): of generated splits; another seed makes other games.
+        engine (`str`, *optional*, defaults to `"fast"`): ``fast``, or ``plain`` for TextWorld's own text layer.
+        validity (`str`, *optional*, defaults to `"authors"`): ``authors`` or ``admissible``.
+        max_steps (`int`, *optional*, defaults to 50): commands in an episode.
+        history_length (`int`, *optional*, defaults to 2): turns shown in a prompt.
+
+    Raises:
+        MissingPackage: without the extra ``alfworld``.
+        FileNotFoundError: if official games are wanted and not there.
+        ValueError: on an unknown value of an argument.
+    """
+    require()
+    kinds = [parse_task_type(str(kind)) for kind in task_types] if task_types else list(TASK_TYPES.values())
+    wanted = _counts(counts)
+    where = source(games, folder, seed, [kind for kind in TASK_TYPES.values() if kind in kinds])
+    roots = {split: str(where.root(split)) for split in SPLITS}
+    settings = Settings(roots, engine, max_steps, history_length, validity)
+
+    def rows(split: str) -> list[dict]:
+        if split not in SPLITS:
+            raise ValueError(f"split {split!r} is unknown; ALFWorld has {', '.join(SPLITS)}")
+        return where.rows(split, wanted[split])
+
+    def tasks(split: str) -> Dataset:
+        from datasets import Dataset
+
+        return Dataset.from_list(rows(split))
+
+    def panel(name: str) -> TaskPanel:
+        return TaskPanel.of("alfworld", name, rows(name))
+
+    description = where.describe() | {
+        "engine": engine,
+        "validity": validity,
+        "max_steps": max_steps,
+        "history_length": history_length,
+        "logic": logic_checksum(),
+        "versions": versions(),
+    }
+    return Suite("alfworld", Factory(settings), tasks, panel, CATEGORIES, description)
+
+
+def _counts(counts: Mapping[str, int] | None) -> dict[str, int]:
+    unknown = sorted(set(counts or {}) - set(SPLITS))
+    if unknown or any(count < 0 for count in (counts or {}).values()):
+        raise ValueError(f"counts={dict(counts)} must map {', '.join(COUNTS)} to numbers of games (0: the default)")
+    return dict.fromkeys(SPLITS, 0) | dict(counts or {})

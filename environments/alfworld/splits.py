@@ -1,0 +1,123 @@
+"""Where the games of a split come from: the official data, or splits of our own that are made on demand and kept.
+
+A generated split is a numbered list: game ``i`` has task type ``i mod 6`` and a seed that no other split uses. Asking
+for more games than there are makes the missing ones; the first ones never change. ``valid_seen`` shares its rooms with
+``train`` (with other things in them), ``valid_unseen`` plays in rooms that are held out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from environments.alfworld.categories import TASK_TYPES
+from environments.alfworld.games import list_games
+from environments.alfworld.generator import VERSION, Variant, generate_all
+from environments.alfworld.packages import cache_folder, logic_checksum, official_folder, versions
+from environments.alfworld.translation import write_atomically
+
+SPLITS = ("train", "valid_seen", "valid_unseen")
+COUNTS = {"train": 600, "valid_seen": 120, "valid_unseen": 120}
+_SEEDS_PER_SPLIT, _SEEDS = 1_000_000, 10_000_000
+_AT_ONCE = 64  # games that are proven side by side
+
+
+@dataclass(frozen=True)
+class OfficialGames:
+    """The official splits under a folder, by the official listing rules, in sorted order."""
+
+    folder: Path
+    task_types: tuple[str, ...] = tuple(TASK_TYPES.values())
+
+    def root(self, split: str) -> Path:
+        return self.folder / split
+
+    def rows(self, split: str, count: int = 0) -> list[dict[str, Any]]:
+        """Rows of a split, the first ``count`` where that is above 0."""
+        return list_games(self.root(split), split, self.task_types, count)
+
+    def describe(self) -> dict[str, Any]:
+        return {"games": "official", "task_types": list(self.task_types)}
+
+
+@dataclass(frozen=True)
+class GeneratedGames:
+    """Splits of our own under the cache folder. ``seed`` gives other splits of the same kind."""
+
+    seed: int = 0
+    task_types: tuple[str, ...] = tuple(TASK_TYPES.values())
+
+    def root(self, split: str) -> Path:
+        rules = f"v{VERSION}-{logic_checksum()}-alfworld{versions()['alfworld']}"
+        numbers = "".join(str(number) for number, kind in TASK_TYPES.items() if kind in self.task_types)
+        return cache_folder() / "games" / rules / f"seed{self.seed}-types{numbers}" / split
+
+    def rows(self, split: str, count: int = 0) -> list[dict[str, Any]]:
+        """Rows of the first ``count`` games of a split (0: the default number). Makes those that are not there."""
+        count = count or COUNTS[split]
+        manifest = self.root(split) / "rows.json"
+        rows = self._kept(split, manifest)
+        if len(rows) < count:
+            rows = rows + self._make(split, range(len(rows), count))
+            write_atomically(manifest, json.dumps(rows).encode())
+        return rows[:count]
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "games": "generated",
+            "generator": VERSION,
+            "seed": self.seed,
+            "task_types": list(self.task_types),
+        }
+
+    def _kept(self, split: str, manifest: Path) -> list[dict[str, Any]]:
+        if not manifest.exists():
+            return []
+        rows = json.loads(manifest.read_bytes())
+        for index, row in enumerate(rows):
+            if not (self.root(split) / row["task_id"] / "game.tw-pddl").exists():
+                return rows[:index]
+        return rows
+
+    def _make(self, split: str, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        from tqdm import tqdm
+
+        from environments.alfworld.environment import Factory
+
+        first = self.seed * _SEEDS + SPLITS.index(split) * _SEEDS_PER_SPLIT
+        wanted = [(self.task_types[number % len(self.task_types)], first + number) for number in numbers]
+        variant = Variant(held_out=split == "valid_unseen")
+        size = min(_AT_ONCE, len(wanted))
+        batch = Factory().batch(size)
+        try:
+            with tqdm(total=len(wanted), desc=f"ALFWorld games, {split}", unit="game") as bar:
+                games = generate_all(wanted, batch, size, variant, progress=bar.update)
+        finally:
+            batch.close()
+        for game in games:
+            game.write(self.root(split))
+        return [game.row(split) for game in games]
+
+
+def source(
+    games: str, folder: str | Path | None, seed: int, task_types: Sequence[str]
+) -> OfficialGames | GeneratedGames:
+    """Where games come from.
+
+    Raises:
+        ValueError: if ``games`` is neither ``generated`` nor ``official``.
+        FileNotFoundError: if the official data are not there.
+    """
+    if games == "generated":
+        return GeneratedGames(seed, tuple(task_types))
+    if games != "official":
+        raise ValueError(f"games={games!r} is unknown; use 'generated' or 'official'")
+    place = Path(folder).expanduser() if folder else official_folder()
+    if not place.is_dir():
+        raise FileNotFoundError(
+            f"{place}: no official ALFWorld games; run `alfworld-download`, set ALFWORLD_DATA, or use games='generated'"
+        )
+    return OfficialGames(place, tuple(task_types))

@@ -1,0 +1,81 @@
+"""The process at the other end of a `ProcessBatch`: environments, and a loop that answers one item after another.
+
+Orphans can't stay: the loop ends when the connection closes, and a thread ends the process (and removes the pool's
+temporary folder) as soon as the parent is gone, whatever the loop is doing. A Ctrl-C in the terminal is the parent's
+business.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from environments.base import Failure, TextEnvironment
+
+READY = "ready"
+RESET, STEP, RESTORE = "reset", "step", "restore"
+
+
+def main() -> None:
+    """Entry point; arguments are the connection's descriptor, the parent's process id and the pool's folder."""
+    descriptor, parent, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_watch, args=(parent, folder), daemon=True).start()
+    connection = Connection(descriptor)
+    try:
+        serve(connection)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the parent closed the connection: it wants no more of us
+    os._exit(0)  # engines leave nothing behind that an orderly shutdown would have to free
+
+
+def serve(connection: Connection) -> None:
+    """Receives a factory, reports that it is ready (or why not), then answers batches item by item, in order."""
+    try:
+        factory: Callable[[], TextEnvironment] = connection.recv()
+        getattr(factory, "prepare", lambda: None)()
+    except EOFError:
+        raise
+    except Exception as error:
+        connection.send(f"{type(error).__name__}: {error}")
+        return
+    connection.send(READY)
+    environments: dict[int, TextEnvironment] = {}
+    while True:
+        for slot, kind, payload in connection.recv():
+            connection.send(_answer(environments, factory, slot, kind, payload))
+
+
+def _answer(
+    environments: dict[int, TextEnvironment], factory: Callable[[], TextEnvironment], slot: int, kind: str, payload: Any
+) -> Any:
+    try:
+        if slot not in environments:
+            environments[slot] = factory()
+        environment = environments[slot]
+        if kind == STEP:
+            return environment.step(payload)
+        if kind == RESET:
+            return environment.open(payload)
+        task, actions = payload
+        environment.open(task)
+        for action in actions:
+            environment.step(action)
+        return None
+    except Exception as error:  # whatever an environment raises ends its own episode only
+        environments.pop(slot).close() if slot in environments else None
+        return Failure("error", f"{type(error).__name__}: {error}")
+
+
+def _watch(parent: int, folder: str) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
