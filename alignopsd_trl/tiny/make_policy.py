@@ -1,0 +1,146 @@
+"""Makes the tiny policy that the embedded WebShop recipe starts from.
+
+    python -m alignopsd_trl.tiny.make_policy --output alignopsd_trl/data/tiny_webshop
+
+1. Scripted shoppers play the training goals; their turns become demonstrations, with and without a skill block.
+2. Every word of them and of the skill bank becomes one token.
+3. A Qwen2 model of a million parameters is trained on the responses.
+4. The panel of test goals says what came out, with and without skills.
+
+Needs one CPU core, 3 GB and about 20 minutes. Seeds are fixed: the same versions on the same machine give the same
+weights. `recipe.json` beside the weights holds the options and limits that the policy was made for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+
+from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.evaluation import evaluate
+from alignopsd_trl.skills import Retrieved, SkillBank, render
+from alignopsd_trl.teacher import skill_source
+from alignopsd_trl.tiny.demonstrations import Demonstration, demonstrations
+from alignopsd_trl.tiny.supervised import encode, train
+from alignopsd_trl.tiny.tokenizer import build_tokenizer
+from environments.base import Suite, load
+
+RECIPE: dict[str, Any] = {
+    "environment": "webshop",
+    "environment_options": {
+        "template": "tiny",
+        "observation": "text",
+        "results_per_page": 4,
+        "history_length": 5,
+        "max_turns": 12,
+        "reward": "won",
+        "validity": "format",
+    },
+    "skill_bank": "webshop",
+    "encoder": "lexical",
+    "max_prompt_length": 256,
+    "max_completion_length": 40,
+    "skill_tokens": 64,
+}
+ROLES = ("user\n", "assistant\n")
+ANY_ITEM = 10_000  # tokens: a block of drawn skills is never shortened
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, required=True, help="folder of the policy")
+    parser.add_argument("--passes", type=int, default=6, help="episodes per training goal")
+    parser.add_argument("--steps", type=int, default=1000, help="supervised updates")
+    parser.add_argument("--batch", type=int, default=64, help="turns an update")
+    parser.add_argument("--learning_rate", type=float, default=2e-3)
+    parser.add_argument("--panel", type=int, default=200, help="test goals of the closing measurement; 0 for none")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    torch.manual_seed(arguments.seed)
+    suite = load(RECIPE["environment"], **RECIPE["environment_options"])
+    bank = SkillBank.load(RECIPE["skill_bank"], load_encoder(RECIPE["encoder"]))
+    shown = demonstrate(suite, bank, arguments.passes, arguments.seed)
+    tokenizer = build_tokenizer(corpus(shown, bank), length=512)
+    model = build_model(tokenizer)
+    print(f"{len(shown)} demonstrations, {len(tokenizer)} tokens, {model.num_parameters()} parameters")
+    examples = [encode(tokenizer, demonstration) for demonstration in shown]
+    loss = train(model, examples, arguments.steps, arguments.batch, arguments.learning_rate, arguments.seed)
+    model.save_pretrained(arguments.output)
+    tokenizer.save_pretrained(arguments.output)
+    made = {name: getattr(arguments, name) for name in ("passes", "steps", "batch", "learning_rate", "seed")}
+    recipe = {**RECIPE, "made_with": made, "loss": round(loss, 4)}
+    if arguments.panel:
+        recipe["measured"] = measure(model, tokenizer, suite, bank, arguments.panel)
+    (arguments.output / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
+
+
+def demonstrate(suite: Suite, bank: SkillBank, passes: int, seed: int) -> list[Demonstration]:
+    """`passes` episodes on every training goal, in a drawn order."""
+    draw, rows = random.Random(seed), list(suite.tasks("train"))
+    order = [row for _ in range(passes) for row in draw.sample(rows, len(rows))]
+    return list(demonstrations(suite.factory(), order, partial(guidance, bank), seed))
+
+
+def guidance(bank: SkillBank, task_text: str, draw: random.Random) -> str:
+    """A block of one or two skills from anywhere in the bank, so that what the policy learns to heed does not depend
+    on the rule of retrieval."""
+    skills = [*bank.general, *(skill for kind in bank.task_types for skill in kind.skills)]
+    chosen = tuple(draw.sample(skills, draw.choice((1, 1, 2))))
+    return render(Retrieved((), chosen, (0.0,) * len(chosen), (), ()), len, ANY_ITEM).text
+
+
+def corpus(shown: Sequence[Demonstration], bank: SkillBank) -> Iterator[str]:
+    """All that the vocabulary covers: the roles, the demonstrations and every item of the bank."""
+    yield from ROLES
+    for demonstration in shown:
+        yield from (demonstration.prompt, demonstration.response)
+    skills = (*bank.general, *(skill for kind in bank.task_types for skill in kind.skills))
+    yield render(Retrieved((), skills, (0.0,) * len(skills), (), bank.mistakes), len, ANY_ITEM * len(skills)).text
+
+
+def build_model(tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
+    """Four layers of width 128; about a million parameters, a fifth of them in the tied vocabulary."""
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=320,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def measure(
+    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, suite: Suite, bank: SkillBank, tasks: int
+) -> list[dict[str, Any]]:
+    """Success, score and invalid actions on the first test goals: temperatures 0.4 and 1.0, without and with skills."""
+    panel, source = suite.panel("test").head(tasks), skill_source(bank, tokenizer, RECIPE["skill_tokens"])
+    limits = {name: RECIPE[name] for name in ("max_prompt_length", "max_completion_length")}
+    model.eval()
+    rows = []
+    for temperature in (0.4, 1.0):
+        for skills in (None, source):
+            result, _ = evaluate(
+                model, tokenizer, suite.factory, panel, skills=skills, temperature=temperature, batch_size=100, **limits
+            )
+            rows.append(result.to_dict())
+            print(f"temperature {temperature}, {'with' if skills else 'without'} skills\n{result.table()}")
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Supervised training of a small causal language model on prompt-response pairs, on one CPU core."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from tqdm import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from alignopsd_trl.tiny.demonstrations import Demonstration
+
+IGNORED = -100
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, demonstration: Demonstration) -> tuple[list[int], int]:
+    """Token ids of the whole conversation and the number of them that belong to the prompt."""
+    message = [{"role": "user", "content": demonstration.prompt}]
+    prompt = tokenizer.apply_chat_template(message, add_generation_prompt=True)["input_ids"]
+    response = tokenizer(demonstration.response)["input_ids"]
+    return prompt + response + [tokenizer.eos_token_id], len(prompt)
+
+
+def train(
+    model: PreTrainedModel,
+    examples: Sequence[tuple[list[int], int]],
+    steps: int,
+    batch: int,
+    learning_rate: float,
+    seed: int,
+) -> float:
+    """AdamW with 5 % warm-up and cosine decay on the mean loss of response tokens. Returns the mean loss of the last
+    fiftieth of the steps."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps))
+    losses: list[float] = []
+    model.train()
+    bar = tqdm(zip(range(steps), _batches(examples, batch, random.Random(seed)), strict=False), total=steps)
+    for _, chosen in bar:
+        ids, labels = _pad(chosen)
+        loss = response_loss(model, ids, labels)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        bar.set_postfix_str(f"loss {losses[-1]:.3f}")
+    tail = losses[-max(1, steps // 50) :]
+    return sum(tail) / len(tail)
+
+
+def response_loss(model: PreTrainedModel, ids: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy of the labelled tokens; the output layer sees no other position.
+
+    Args:
+        ids (`torch.LongTensor` of shape `(B, T)`): right-padded, so that causal attention needs no mask.
+        labels (`torch.LongTensor` of shape `(B, T)`): -100 on prompt and padding.
+    """
+    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+    targets = labels[:, 1:]
+    wanted = targets != IGNORED
+    return functional.cross_entropy(model.lm_head(hidden[wanted]), targets[wanted])
+
+
+def _rate(step: int, steps: int) -> float:
+    warm_up = max(1, steps // 20)
+    if step < warm_up:
+        return (step + 1) / warm_up
+    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up)))
+
+
+def _batches(examples: Sequence[tuple[list[int], int]], batch: int, draw: random.Random) -> Iterator[list]:
+    """Shuffled batches for ever; inside a window of eight batches, neighbours in length go together."""
+    while True:
+        order = draw.sample(range(len(examples)), len(examples))
+        for start in range(0, len(order) - 8 * batch + 1, 8 * batch):
+            window = sorted(order[start : start + 8 * batch], key=lambda place: len(examples[place][0]))
+            groups = [window[place : place + batch] for place in range(0, len(window), batch)]
+            draw.shuffle(groups)
+            yield from ([examples[place] for place in group] for group in groups)
+
+
+def _pad(chosen: Sequence[tuple[list[int], int]]) -> tuple[Tensor, Tensor]:
+    width = max(len(ids) for ids, _ in chosen)
+    ids = torch.zeros(len(chosen), width, dtype=torch.long)
+    labels = torch.full((len(chosen), width), IGNORED)
+    for row, (tokens, prompt) in enumerate(chosen):
+        ids[row, : len(tokens)] = torch.tensor(tokens)
+        labels[row, prompt : len(tokens)] = torch.tensor(tokens[prompt:])
+    return ids, labels

@@ -1,0 +1,98 @@
+"""A word-level tokenizer that loses nothing.
+
+Every word, number (decimals included) and punctuation mark is one token, whether or not a space comes before it: a
+word between brackets, in a title and in a request is the same token, which makes copying easy for a small model. The
+normaliser sets marks around words and drops the single space between two of them; the decoder turns the marks back.
+Words outside of the vocabulary are spelt in characters, other characters in bytes, so that
+``decode(encode(text)) == text`` for any text without the two marks (private-use characters).
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+OPEN, CLOSE = "\ue000", "\ue001"
+PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+PHRASES = (
+    "<think>",
+    "</think>",
+    "<action>",
+    "</action>",
+    "search[",
+    "click[",
+    "' [SEP] '",
+    "' [SEP] '$",
+    "Back to Search",
+    "back to search",
+    "< Prev",
+    "< prev",
+    "Next >",
+    "next >",
+    "buy now",
+    " (Total results: ",
+    ", and price lower than ",
+    "' [SEP] 'Rating: N.A.' [SEP] 'Description' [SEP] 'Features' [SEP] 'Reviews' [SEP] 'Buy Now'",
+)
+
+
+def build_tokenizer(texts: Iterable[str], length: int) -> PreTrainedTokenizerFast:
+    """A tokenizer with one token for every piece that occurs in `texts`, in order of first occurrence.
+
+    Args:
+        texts: all that the vocabulary must cover.
+        length (`int`): the model's context in tokens.
+    """
+    normalizer, splitter = _normalizer(), _splitter()
+    vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)}
+    for character in [OPEN, CLOSE, *string.printable]:
+        vocabulary.setdefault(character, len(vocabulary))
+    for text in texts:
+        for piece, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)):
+            vocabulary.setdefault(piece, len(vocabulary))
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True, byte_fallback=True))
+    backend.normalizer, backend.pre_tokenizer, backend.decoder = normalizer, splitter, _decoder()
+    backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in (PAD, START, END)])
+    backend.add_tokens([AddedToken(phrase, normalized=False) for phrase in PHRASES])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token=END,
+        pad_token=PAD,
+        padding_side="left",
+        model_max_length=length,
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _normalizer() -> normalizers.Normalizer:
+    return normalizers.Sequence(
+        [
+            normalizers.Replace(Regex(r"(?<!\w)(?<!\d\.)(?=\w)"), OPEN),
+            normalizers.Replace(Regex(r"(?<=\w)(?!\w)(?!(?<=\d)\.\d)"), CLOSE),
+            normalizers.Replace(f"{CLOSE} {OPEN}", f"{CLOSE}{OPEN}"),
+        ]
+    )
+
+
+def _splitter() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Split(Regex(f"{OPEN}[^{OPEN}{CLOSE}]+{CLOSE}|[^{OPEN}{CLOSE}] ?"), "isolated")
+
+
+def _decoder() -> decoders.Decoder:
+    return decoders.Sequence(
+        [
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Replace(f"{CLOSE}{OPEN}", " "),
+            decoders.Replace(OPEN, ""),
+            decoders.Replace(CLOSE, ""),
+        ]
+    )
