@@ -1,0 +1,80 @@
+"""From a response to an action, by the rules of the two public code bases.
+
+``agent_loop`` (the default, verl-agent family): an action string and a verdict on the format; an invalid response can
+still carry an action. ``search_r1``: the first complete pair in text order; invalid only if there is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from environments.base import Projection
+
+SEARCH, ANSWER = "search", "answer"
+
+_SEARCH_PAIR = re.compile(r"<search>(.*?)</search>", re.IGNORECASE | re.DOTALL)
+_ANSWER_PAIR = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
+_SEARCH_OPENING = re.compile(r"<search>", re.IGNORECASE)
+_ANSWER_OPENING = re.compile(r"<answer>", re.IGNORECASE)
+_FIRST_PAIR = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
+_ACTION = re.compile(r"\s*<(search|answer)>(.*)</\1>\s*", re.DOTALL)
+
+
+class Action(NamedTuple):
+    """What an episode executes: ``kind`` is ``search``, ``answer`` or empty (no action)."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"<{self.kind}>{self.text}</{self.kind}>" if self.kind else ""
+
+
+NO_ACTION = Action("", "")
+
+
+def read_action(action: str) -> Action:
+    """Types an action string once, by its outer tags; what stands inside is never looked at again.
+
+    ``<search><answer>a</answer></search>`` is therefore a search. Anything but one tagged text is no action.
+    """
+    match = _ACTION.fullmatch(action)
+    return Action(match[1], match[2].strip()) if match else NO_ACTION
+
+
+def project_agent_loop(response: str) -> Projection:
+    """Cuts after the first ``</search>`` (else the first ``</answer>``), prefers a search pair to an answer pair and
+    ignores the case of tags in pairs. Invalid: no pair, both opening tags, or one of them more than once, anywhere in
+    the uncut response."""
+    cut = _cut(response)
+    if match := _SEARCH_PAIR.search(cut):
+        action = Action(SEARCH, match[1].strip())
+    elif match := _ANSWER_PAIR.search(cut):
+        action = Action(ANSWER, match[1].strip())
+    else:
+        action = NO_ACTION
+    openings = len(_SEARCH_OPENING.findall(response)) + len(_ANSWER_OPENING.findall(response))
+    return Projection(str(action), bool(action.kind) and openings == 1)
+
+
+def project_search_r1(response: str) -> Projection:
+    """After the same cut, the first pair of either kind in text order; case-sensitive. Invalid: no pair."""
+    match = _FIRST_PAIR.search(_cut(response))
+    action = Action(match[1], match[2].strip()) if match else NO_ACTION
+    return Projection(str(action), bool(action.kind))
+
+
+def _cut(response: str) -> str:
+    for closing in ("</search>", "</answer>"):
+        head, found, _ = response.partition(closing)
+        if found:
+            return head + closing
+    return response
+
+
+PROJECTIONS: dict[str, Callable[[str], Projection]] = {
+    "agent_loop": project_agent_loop,
+    "search_r1": project_search_r1,
+}

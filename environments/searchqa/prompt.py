@@ -1,0 +1,37 @@
+"""How a turn of Search-QA is shown to a policy: the paper's template, filled anew at every turn."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+
+from environments.base import Record, View
+
+TEMPLATE = Path(__file__).parent / "data" / "prompt.jinja"
+
+
+def memory(history: Sequence[Record]) -> str:
+    """``Step n:action result`` and a line break for each record, joined by a line break. Reasoning is not kept."""
+    return "\n".join(f"Step {record.number}:{record.action} {record.result}\n" for record in history)
+
+
+class SearchQAPrompt:
+    """Renders a `View` as one user message.
+
+    Args:
+        template: a jinja file with the names ``question``, ``skill``, ``step_count`` and ``memory``.
+    """
+
+    def __init__(self, template: str | Path = TEMPLATE):
+        text = Path(template).read_text(encoding="utf-8")
+        self.name = f"{Path(template).stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+        self._template = environment.from_string(text)
+
+    def render(self, view: View, skill: str = "") -> str:
+        return self._template.render(
+            question=view.task_text, skill=skill, step_count=view.step_count, memory=memory(view.history)
+        )

@@ -1,0 +1,231 @@
+"""A retrieval service for Search-QA that speaks both dialects on one route.
+
+Usage:
+
+    python -m environments.searchqa.serve --corpus corpus.jsonl --backend bm25
+    python -m environments.searchqa.serve --corpus wiki-18.jsonl --backend dense --index e5_Flat.index \\
+        --encoder intfloat/e5-base-v2 --device cuda
+
+``POST /retrieve`` takes ``{"queries": [...]}`` or ``{"query": "..."}``, with ``topk`` (default: ``--topk``) and
+``return_scores``; ``GET /health`` says what is served. It listens on the loopback address unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from environments.searchqa.corpus import CorpusError
+from environments.searchqa.retrieval import Passage, Retriever, SearchFailure
+
+log = logging.getLogger(__name__)
+
+DOCUMENTS = ("plain", "stored_raw")
+_LARGEST_BODY = 1 << 26  # bytes
+
+
+class BadRequest(ValueError):
+    """A request that the service refuses, with the list of reasons that goes into the reply."""
+
+    def __init__(self, kind: str, field: str | None, message: str, given: Any):
+        super().__init__(message)
+        self.detail = [{"type": kind, "loc": ["body", field] if field else ["body"], "msg": message, "input": given}]
+
+
+class Service:
+    """What the routes answer, without HTTP.
+
+    Args:
+        retriever: the backend.
+        topk: passages a query where the request names none.
+        dialect: ``both``, or one of ``list`` and ``single`` to refuse the other.
+        documents: ``plain`` (``id`` and ``contents``) or ``stored_raw`` (``title``, ``text``, ``contents``), the two
+            shapes of the reference service.
+    """
+
+    def __init__(self, retriever: Retriever, topk: int = 3, dialect: str = "both", documents: str = "plain"):
+        self.retriever, self.topk, self.dialect, self.documents = retriever, topk, dialect, documents
+
+    def retrieve(self, body: Any) -> dict[str, Any]:
+        """The reply to a decoded request.
+
+        Raises:
+            BadRequest: if a field is missing or has the wrong type.
+        """
+        queries, topk, scores = self._read(body)
+        outcomes = self.retriever.search(queries, topk)
+        for outcome in outcomes:
+            if isinstance(outcome, SearchFailure):
+                raise RuntimeError(outcome.message)
+        return {"result": [[self._hit(passage, scores) for passage in passages] for passages in outcomes]}
+
+    def health(self) -> dict[str, Any]:
+        return {"status": "ok", "dialect": self.dialect, "topk": self.topk, **self.retriever.description}
+
+    def _read(self, body: Any) -> tuple[list[str], int, bool]:
+        if not isinstance(body, dict):
+            raise BadRequest("model_attributes_type", None, "Input should be a valid dictionary", body)
+        field = "query" if self.dialect == "single" or (self.dialect == "both" and "queries" not in body) else "queries"
+        if field not in body:
+            missing = "queries" if self.dialect == "both" else field
+            raise BadRequest("missing", missing, "Field required", body)
+        queries = [body["query"]] if field == "query" else body["queries"]
+        if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
+            kind = "string" if field == "query" else "list of strings"
+            raise BadRequest("type", field, f"Input should be a valid {kind}", body[field])
+        return queries, _topk(body, self.topk), _flag(body, "return_scores")
+
+    def _hit(self, passage: Passage, scores: bool) -> dict[str, Any]:
+        if self.documents == "stored_raw":
+            document = {"title": passage.title.strip('"'), "text": passage.text, "contents": passage.contents}
+        else:
+            document = {"id": passage.id, "contents": passage.contents}
+        return {"document": document, "score": passage.score} if scores else document
+
+
+def _topk(body: Mapping[str, Any], default: int) -> int:
+    topk = body.get("topk")
+    if topk is not None and (isinstance(topk, bool) or not isinstance(topk, int) or topk < 0):
+        raise BadRequest("int_type", "topk", "Input should be a valid integer that is not negative", topk)
+    return topk or default
+
+
+def _flag(body: Mapping[str, Any], field: str) -> bool:
+    value = body.get(field, False)
+    if not isinstance(value, bool):
+        raise BadRequest("bool_type", field, "Input should be a valid boolean", value)
+    return value
+
+
+class Server(ThreadingHTTPServer):
+    """One thread a connection; ``port`` 0 takes a free one."""
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, service: Service, host: str = "127.0.0.1", port: int = 8000):
+        self.service = service
+        super().__init__((host, port), _Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.server_address[0]}:{self.server_address[1]}/retrieve"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, ConnectionError | TimeoutError):
+            log.debug("client %s went away: %s", client_address, error)
+        else:
+            log.error("request of %s failed", client_address, exc_info=error)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = 1 << 16  # head and body leave in one piece
+    timeout = 600  # seconds that an idle connection is kept
+
+    def do_POST(self) -> None:
+        content = self._body()
+        if content is None:
+            return
+        if self.path != "/retrieve":
+            status = 405 if self.path == "/health" else 404
+            return self._reply(status, {"detail": "Not Found" if status == 404 else "Method Not Allowed"})
+        try:
+            self._reply(200, self.server.service.retrieve(_decode(content)))
+        except BadRequest as refusal:
+            self._reply(422, {"detail": refusal.detail})
+        except Exception as error:  # the backend failed: the client may try again, the service goes on
+            log.exception("search failed")
+            self._reply(500, {"detail": f"{type(error).__name__}: {error}"})
+
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            return self._reply(200, self.server.service.health())
+        known = self.path == "/retrieve"
+        self._reply(405 if known else 404, {"detail": "Method Not Allowed" if known else "Not Found"})
+
+    do_PUT = do_DELETE = do_PATCH = do_HEAD = do_GET
+
+    def _body(self) -> bytes | None:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > _LARGEST_BODY:
+            self.close_connection = True
+            self._reply(413 if length.isdecimal() else 411, {"detail": "a Content-Length within the limit is required"})
+            return None
+        return self.rfile.read(int(length))
+
+    def _reply(self, status: int, content: dict[str, Any]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug(format, *args)
+
+
+def _decode(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest("json_invalid", None, f"JSON decode error: {error}", {}) from error
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(
+        prog="python -m environments.searchqa.serve", description="Retrieval service for Search-QA."
+    )
+    options.add_argument("--corpus", type=Path, required=True, help=".jsonl file, or folder with corpus.jsonl")
+    options.add_argument("--backend", choices=("bm25", "dense"), default="bm25")
+    options.add_argument(
+        "--index", type=Path, help="BM25: index folder; dense: FAISS file (default: beside the corpus)"
+    )
+    options.add_argument("--encoder", default="intfloat/e5-base-v2", help="dense: sentence-transformers id or path")
+    options.add_argument("--device", default="cpu", help="dense: cpu or cuda")
+    options.add_argument("--topk", type=int, default=3, help="passages where a request names no number")
+    options.add_argument("--dialect", choices=("both", "list", "single"), default="both")
+    options.add_argument("--documents", choices=DOCUMENTS, default="plain", help="shape of a document in a reply")
+    options.add_argument("--host", default="127.0.0.1", help="address to listen on; the default is this machine only")
+    options.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    from environments.searchqa.backends import open_local
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    given = parser().parse_args(arguments)
+    try:
+        retriever = open_local(
+            given.backend, given.corpus, given.index, encoder=given.encoder, device=given.device, progress=True
+        )
+        server = Server(Service(retriever, given.topk, given.dialect, given.documents), given.host, given.port)
+    except (CorpusError, ImportError, OSError) as error:
+        raise SystemExit(f"error: {error}") from error
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+    print(f"serving {retriever.description} at {server.url}", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
+    finally:
+        server.server_close()
+        retriever.close()
+
+
+if __name__ == "__main__":
+    main()
