@@ -1,0 +1,58 @@
+"""AgentOPSD: turn weights from a belief that the teacher's gaps update turn by turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from alignopsd_trl.methods.base import Credit, Teacher, register
+from alignopsd_trl.methods.baseline import Baseline, identity_gap, mean_over
+from alignopsd_trl.objectives import belief_advantage, belief_recursion, success_rate
+from alignopsd_trl.turns import TurnBatch
+
+
+@dataclass(frozen=True)
+class AgentOPSDOptions:
+    mode: str = field(
+        default="signed",
+        metadata={
+            "choices": ("signed", "telescoping"),
+            "help": "'signed': weights from the oriented belief steps (the paper's form). 'telescoping': the outcome "
+            "less the prior, shared out in proportion to the steps.",
+        },
+    )
+    mixing: float = field(default=0.5, metadata={"help": "lambda (0.5 in the paper)."})
+    band: float = field(default=0.2, metadata={"help": "b: weights stay in [1 - b, 1 + b]."})
+    gamma: float = field(default=0.95, metadata={"help": "Decay of earlier evidence."})
+
+
+@register
+class AgentOPSD(Baseline):
+    """A ((1 - lambda) + lambda w_k) with w_k from the steps of a recursive belief; no auxiliary loss, no encoder.
+
+    e_k = sum of the turn's gaps, c_k = gamma c_{k-1} + e_k, B_k = sigmoid(logit(B_0) + c_k) with B_0 the group's
+    success rate in [1e-4, 1 - 1e-4]; w_k = clip(1 + b z(sgn(A) (B_k - B_{k-1})), 1 - b, 1 + b), z within the rollout.
+    Gaps are summed, not averaged: long turns saturate the belief. A rollout's success is its terminal reward, clipped
+    to [0, 1].
+
+    Contexts: rollout, loss and evaluation without skill, teacher with it. Everything is detached. Source: AgentOPSD
+    (arXiv 2608.05987) and its published code. Beyond the paper's table. Confidence: high for ``mode="signed"``.
+    """
+
+    name = "agent_opsd"
+    Options = AgentOPSDOptions
+    needs_student_log_probs = True
+    needs_teacher = True
+
+    def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
+        options, advantage = self.options, self.outcome(batch)
+        gap, outcome = identity_gap(batch, teacher).double(), batch.reward.double().clamp(0, 1)
+        prior = success_rate(outcome, batch.task, batch.rollout)
+        belief, steps = belief_recursion(gap.sum(-1), prior, batch.rollout, batch.turn, options.gamma)
+        weight, shaped = belief_advantage(
+            options.mode, advantage, steps, outcome, prior, batch.rollout, options.mixing, options.band
+        )
+        return Credit(
+            self.per_token(batch, shaped[:, None]),
+            metrics={"gap": mean_over(batch, gap), "belief": float(belief.mean()) if len(batch) else 0.0},
+            trace={"outcome_advantage": advantage, "belief": belief, "turn_weight": weight},
+        )

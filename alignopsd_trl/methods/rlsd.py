@@ -1,0 +1,58 @@
+"""RLSD: GRPO whose advantage is reweighted token by token with the teacher's gap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from alignopsd_trl.methods.base import Credit, Teacher, register
+from alignopsd_trl.methods.baseline import Baseline, identity_gap, mean_over
+from alignopsd_trl.objectives import mix, mixing_weight, rlsd_weight
+from alignopsd_trl.turns import TurnBatch
+
+
+@dataclass(frozen=True)
+class RLSDOptions:
+    mixing: float = field(default=0.5, metadata={"help": "lambda at the first update (0.5 in all published figures)."})
+    band: float = field(default=0.2, metadata={"help": "eps_w: weights stay in [1 - band, 1 + band]."})
+    decay_steps: int = field(
+        default=100,
+        metadata={
+            "help": "Updates over which lambda falls to 0: 100 in the launchers of the published table, 60 in the "
+            "authors' own code, 0 (constant) in the SDAR paper's table."
+        },
+    )
+    warmup_steps: int = field(
+        default=0, metadata={"help": "Updates over which lambda rises before it falls (authors' code: optional)."}
+    )
+    negative_only: bool = field(
+        default=False, metadata={"help": "Reweight failed rollouts only (an option of the authors' code)."}
+    )
+
+
+@register
+class RLSD(Baseline):
+    """Token advantages A ((1 - lambda) + lambda w), w = clip(exp(sgn(A) delta), 0.8, 1.2); no auxiliary loss.
+
+    delta is the identity gap of the rollout snapshot, so weights are fixed for the batch; all of it is detached. The
+    sign of A is kept and |A_hat / A - 1| <= lambda * band. Contexts: rollout, loss and evaluation without skill,
+    teacher with it. The penalty on invalid actions is added after weighting, as for every method here. The authors'
+    older teacher snapshot (every 20 updates) is left out: the teacher is the rollout snapshot.
+
+    Source: RLSD (arXiv 2604.03128) and SDAR's release, which agree. Confidence: high.
+    """
+
+    name = "rlsd"
+    Options = RLSDOptions
+    needs_student_log_probs = True
+    needs_teacher = True
+
+    def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
+        options, advantage = self.options, self.outcome(batch)
+        gap = identity_gap(batch, teacher).double()
+        weight = rlsd_weight(advantage, gap, options.band, options.negative_only)
+        mixing = mixing_weight(step + 1, options.mixing, options.decay_steps, options.warmup_steps)
+        return Credit(
+            self.per_token(batch, mix(advantage, weight, mixing)),
+            metrics={"mixing": mixing, "gap": mean_over(batch, gap), "token_weight": mean_over(batch, weight)},
+            trace={"outcome_advantage": advantage},
+        )

@@ -1,0 +1,303 @@
+"""The formulas of the methods that AlignOPSD is compared with: token advantages, and auxiliary losses per token.
+
+Shapes as everywhere: ``M`` turns, ``L`` response tokens. Losses come back per token, ``(M, L)``, before masking and the
+token mean, since the trainer takes one mean over the global batch. Teacher scores never carry a gradient. Any floating
+dtype goes through unchanged; gaps need float32 at least.
+
+Symbols: ``log_probs`` l of the current policy (with gradient), ``old`` l under the rollout snapshot, ``teacher`` l+
+under the privileged view, ``gap`` l+ - old, ``advantage`` A of each turn's rollout.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import log_softmax
+
+from alignopsd_trl.credit import EPSILON, number_rows, segment_sum
+
+MAX_LOG_IMPORTANCE = 10.0
+MAX_NEGATIVE_LOG_RATIO = 20.0
+
+# Auxiliary losses per token
+
+
+def sampled_token_loss(log_probs: torch.Tensor, teacher: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """-sg(rho (l+ - l)) l with rho = exp(l - old): its expected gradient is that of KL(student || teacher).
+
+    On-policy (rho = 1) this is the sampled-token distillation loss; rho, bounded in the exponent, keeps it unbiased
+    over further optimiser steps of the batch.
+    """
+    with torch.no_grad():
+        weight = (log_probs - old).clamp(max=MAX_LOG_IMPORTANCE).exp() * (teacher - log_probs)
+    return -weight * log_probs
+
+
+def gated_loss(log_probs: torch.Tensor, teacher: torch.Tensor, beta: float) -> torch.Tensor:
+    """g (l+ - l) with the detached gate g = sigmoid(beta (l+ - l)) of the current policy; beta = 0: g = 1/2.
+
+    The gradient with respect to l is -g: every sampled token is pushed up, the more the better the teacher likes it.
+    The value is about -KL and rises toward 0 as the policy approaches the teacher.
+    """
+    gap = teacher - log_probs
+    return torch.sigmoid(beta * gap.detach()) * gap
+
+
+def weighted_k3_loss(log_probs: torch.Tensor, teacher: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """rho k3 with rho = exp(l - old), k3 = exp(-d) - 1 + d, d = l - l+, both exponents bounded.
+
+    The gradient runs through both factors, so that with respect to l it is rho d: the reverse-KL gradient, on- and
+    off-policy. A detached rho would give the forward-KL gradient.
+    """
+    difference = log_probs - teacher
+    k3 = (-difference).clamp(max=MAX_NEGATIVE_LOG_RATIO).exp() - 1 + difference
+    return (log_probs - old).clamp(max=MAX_LOG_IMPORTANCE).exp() * k3
+
+
+def divergence_loss(
+    logits: torch.Tensor,
+    teacher_logits: torch.Tensor,
+    beta: float = 0.5,
+    temperature: float = 1.1,
+    teacher_top_k: int | None = None,
+) -> torch.Tensor:
+    """beta KL(teacher || M) + (1 - beta) KL(student || M) over the vocabulary, M = (1 - beta) student + beta teacher.
+
+    Args:
+        logits, teacher_logits: ``(..., V)``.
+        beta: 0 is KL(teacher || student), 1 is KL(student || teacher).
+        temperature: divides both logits.
+        teacher_top_k: keep the teacher's largest logits only and renormalise both sides.
+
+    Returns:
+        ``(...)``.
+    """
+    if teacher_top_k is not None:
+        teacher_logits, kept = teacher_logits.topk(min(teacher_top_k, teacher_logits.size(-1)), dim=-1)
+        logits = logits.gather(-1, kept)
+    student = log_softmax(logits / temperature, -1)
+    teacher = log_softmax(teacher_logits.detach() / temperature, -1)
+    if beta == 0:
+        return _kl(teacher, student)
+    if beta == 1:
+        return _kl(student, teacher)
+    weights = torch.tensor([1 - beta, beta], dtype=student.dtype, device=student.device).log()
+    mixture = torch.logsumexp(torch.stack([student + weights[0], teacher + weights[1]]), 0)
+    return beta * _kl(teacher, mixture) + (1 - beta) * _kl(student, mixture)
+
+
+def _kl(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+# Token weights
+
+
+def mixing_weight(step: int, initial: float, decay_steps: int, warmup_steps: int = 0) -> float:
+    """lambda at policy update ``step``, counted from 1: a linear rise over the warm-up, then linearly down to 0.
+
+    ``decay_steps=0`` keeps it constant after the warm-up.
+    """
+    if step < warmup_steps:
+        return initial * step / warmup_steps
+    if decay_steps == 0:
+        return initial
+    return initial * max(0.0, 1.0 - (step - warmup_steps) / decay_steps)
+
+
+def bounded_weight(advantage: torch.Tensor, evidence: torch.Tensor, band: float, shape: str = "exp") -> torch.Tensor:
+    """clip(f(sgn(A) e), 1 - band, 1 + band), 1 where A = 0; f is ``"exp"`` or ``"sigmoid"`` (2 sigmoid, also 1 at 0).
+
+    The sign makes a failed rollout's token weigh more where the teacher *dislikes* it.
+
+    Args:
+        advantage: ``(M,)``.
+        evidence: ``(M,)`` or ``(M, L)`` gaps.
+    """
+    exponent = advantage.sign().reshape(-1, *[1] * (evidence.ndim - 1)) * evidence
+    # bounded before the exponential, so that no gap overflows; 2 band is outside of the clip for both shapes
+    raw = exponent.clamp(max=MAX_LOG_IMPORTANCE).exp() if shape == "exp" else 2 * torch.sigmoid(exponent)
+    return raw.clamp(1 - band, 1 + band)
+
+
+def rlsd_weight(advantage: torch.Tensor, gap: torch.Tensor, band: float, negative_only: bool = False) -> torch.Tensor:
+    """clip(exp(sgn(A) gap), 1 - band, 1 + band) per token; with ``negative_only`` 1 wherever A >= 0."""
+    weight = bounded_weight(advantage, gap, band)
+    return torch.where(advantage[:, None] < 0, weight, 1.0) if negative_only else weight
+
+
+def turn_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Mean over the masked tokens of each turn, ``(M,)``; 0 for a turn without any."""
+    return (values * mask).sum(-1) / mask.sum(-1).clamp_min(1)
+
+
+def mix(advantage: torch.Tensor, weight: torch.Tensor, mixing: float) -> torch.Tensor:
+    """A ((1 - lambda) + lambda w), with A ``(M,)`` spread over the columns of ``weight``."""
+    return advantage.reshape(-1, *[1] * (weight.ndim - 1)) * ((1 - mixing) + mixing * weight)
+
+
+def equalise_steps(
+    token_advantage: torch.Tensor, mask: torch.Tensor, rollout: torch.Tensor, ratio: float = 2.0
+) -> torch.Tensor:
+    """Rescales each turn toward the mean |advantage| of its rollout's turns, by a factor in [1/ratio, ratio].
+
+    Rollouts of one turn and turns without tokens are left alone. Sizes become equal; the token budget is not conserved.
+
+    Args:
+        token_advantage: ``(M, L)``.
+        mask: ``(M, L)`` bool.
+        rollout: ``(M,)`` integers, unique over the batch.
+
+    Returns:
+        ``(M, L)``, 0 outside the mask.
+    """
+    masked = token_advantage * mask
+    rollout, count = number_rows(rollout)
+    tokens = mask.sum(-1).to(masked.dtype)
+    size = masked.abs().sum(-1) / tokens.clamp_min(1)
+    turns = segment_sum((tokens > 0).to(masked.dtype), rollout, count)
+    mean = (segment_sum(size, rollout, count) / turns.clamp_min(1))[rollout]
+    factor = (mean / (size + EPSILON)).clamp(1 / ratio, ratio)
+    return masked * torch.where(turns[rollout] > 1, factor, 1.0)[:, None]
+
+
+# Turn-level credit
+
+
+def row_advantage(
+    reward: torch.Tensor, group: torch.Tensor, population: torch.Tensor | None = None, scale: bool = True
+) -> torch.Tensor:
+    """(x - mean) / (deviation + 1e-6) of rows within groups, Bessel's correction; 0 in groups of one row.
+
+    Args:
+        reward: ``(M,)``, may differ between the turns of a rollout.
+        group: ``(M,)`` integers.
+        population: ``(M,)`` bool, the rows that mean and deviation are taken over; all by default.
+    """
+    group, count = number_rows(group)
+    counted = torch.ones_like(reward) if population is None else population.to(reward.dtype)
+    size = segment_sum(counted, group, count)
+    mean = segment_sum(reward * counted, group, count) / size.clamp_min(1)
+    centred = torch.where(size[group] > 1, reward - mean[group], 0.0)
+    if not scale:
+        return centred
+    variance = segment_sum((reward - mean[group]).square() * counted, group, count) / (size - 1).clamp_min(1)
+    return centred / (variance.sqrt() + EPSILON)[group]
+
+
+def discounted_returns(reward: torch.Tensor, rollout: torch.Tensor, turn: torch.Tensor, gamma: float) -> torch.Tensor:
+    """G_k = r_k + gamma G_{k+1} within each rollout, ``(M,)``; rows may come in any order."""
+    table, place = _turn_table(reward, rollout, turn)
+    for column in range(table.size(1) - 2, -1, -1):
+        table[:, column] += gamma * table[:, column + 1]
+    return table[place]
+
+
+def belief_recursion(
+    evidence: torch.Tensor, prior: torch.Tensor, rollout: torch.Tensor, turn: torch.Tensor, gamma: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Beliefs B_k = sigmoid(logit(B_0) + c_k), c_k = gamma c_{k-1} + e_k, and their steps B_k - B_{k-1}: ``(M,)`` each.
+
+    Args:
+        evidence: ``(M,)`` sums of the gap over each turn.
+        prior: ``(M,)`` B_0, inside (0, 1).
+    """
+    table, place = _turn_table(evidence, rollout, turn)
+    for column in range(1, table.size(1)):
+        table[:, column] += gamma * table[:, column - 1]
+    start = table.new_zeros(len(table))
+    start[place[0]] = prior
+    beliefs = torch.sigmoid(torch.logit(start)[:, None] + torch.cat([torch.zeros_like(table[:, :1]), table], 1))
+    return beliefs[:, 1:][place], beliefs.diff(dim=1)[place]
+
+
+def _turn_table(
+    values: torch.Tensor, rollout: torch.Tensor, turn: torch.Tensor
+) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+    """One row a rollout, its turns from the left in order, zeros after them; and where each value went."""
+    rollout, count = number_rows(rollout)
+    order = number_rows(rollout, turn)[0]  # numbers rise by (rollout, turn)
+    first = order.new_full((count,), len(order)).scatter_reduce_(0, rollout, order, "amin")
+    place = (rollout, order - first[rollout])
+    table = values.new_zeros(count, int(place[1].max()) + 1 if len(values) else 1)
+    table[place] = values
+    return table, place
+
+
+def belief_advantage(
+    mode: str,
+    advantage: torch.Tensor,
+    steps: torch.Tensor,
+    outcome: torch.Tensor,
+    prior: torch.Tensor,
+    rollout: torch.Tensor,
+    mixing: float,
+    band: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Multipliers and turn advantages from the steps B_k - B_{k-1} of a belief, ``(M,)`` each.
+
+    ``"signed"`` and ``"magnitude"``: A ((1 - lambda) + lambda w) with w = clip(1 + band z(q), 1 - band, 1 + band),
+    q = sgn(A) step or |step|, and z standardising within the rollout (biased deviation; w = 1 for a single turn).
+    ``"telescoping"`` and ``"anchored"``: (1 - lambda) A + lambda T, where T distributes outcome - B_0 over the turns:
+    in proportion to the steps; or as the steps themselves with the last belief replaced by the outcome. The multiplier
+    is then 1. The formulas of "magnitude" and "anchored" are inferred from their names.
+    """
+    group, count = number_rows(rollout)
+    size = segment_sum(torch.ones_like(steps), group, count)[group]
+    if mode in ("telescoping", "anchored"):
+        travelled = segment_sum(steps, group, count)[group]
+        if mode == "telescoping":
+            share = torch.where(travelled == 0, 1 / size, steps / travelled)
+            target = (outcome - prior) * share
+        else:
+            last = torch.ones_like(group, dtype=torch.bool)
+            last[:-1] = group[1:] != group[:-1]
+            target = torch.where(last, outcome - prior - travelled + steps, steps)
+        return torch.ones_like(steps), (1 - mixing) * advantage + mixing * target
+    q = advantage.sign() * steps if mode == "signed" else steps.abs()
+    centred = q - segment_sum(q, group, count)[group] / size
+    deviation = (segment_sum(centred.square(), group, count)[group] / size).sqrt()
+    weight = (1 + band * centred / (deviation + EPSILON)).clamp(1 - band, 1 + band)
+    weight = torch.where(size > 1, weight, 1.0)
+    return weight, mix(advantage, weight, mixing)
+
+
+def success_rate(outcome: torch.Tensor, task: torch.Tensor, rollout: torch.Tensor, clip: float = 1e-4) -> torch.Tensor:
+    """Mean outcome of the task's rollouts, each counted once, inside [clip, 1 - clip]: the prior belief, ``(M,)``."""
+    rollout, rollouts = number_rows(task, rollout)
+    task, tasks = number_rows(task)
+    share = 1 / torch.bincount(rollout, minlength=rollouts).to(outcome.dtype)[rollout]
+    rate = segment_sum(outcome * share, task, tasks) / segment_sum(share, task, tasks)
+    return rate[task].clamp(clip, 1 - clip)
+
+
+def hindsight_shaping(
+    episode_gap: torch.Tensor,
+    step_gap: torch.Tensor,
+    has_step: torch.Tensor,
+    mask: torch.Tensor,
+    weights: tuple[float, float] = (0.001, 0.001),
+    clip: float | None = None,
+    normalise: bool = False,
+) -> torch.Tensor:
+    """What hindsight skills add to a token's advantage: w_st gap_st where a turn has a step skill, else w_ep gap_ep.
+
+    Args:
+        episode_gap, step_gap: ``(M, L)``.
+        has_step: ``(M,)`` bool.
+        mask: ``(M, L)`` bool.
+        weights: of the episode's and of the step's gap.
+        clip: bound of each gap.
+        normalise: standardise each gap over the tokens of the batch that use it (biased deviation).
+
+    Returns:
+        ``(M, L)``, 0 outside the mask.
+    """
+    total = torch.zeros_like(episode_gap)
+    for gap, chosen, weight in zip((episode_gap, step_gap), (~has_step, has_step), weights, strict=True):
+        used = mask & chosen[:, None]
+        if normalise and used.any():
+            gap = (gap - gap[used].mean()) / (gap[used].std(unbiased=False) + EPSILON)
+        if clip is not None:
+            gap = gap.clamp(-clip, clip)
+        total = total + torch.where(used, weight * gap, 0.0)
+    return total
