@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +92,12 @@ def check(folder: Path) -> dict[str, Any]:
     )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder to write the three files into")
     parser.add_argument("--check", type=Path, help="folder whose files are to be verified")
     parser.add_argument("--seed", type=int, default=7)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if args.out:
         generate(args.out, args.seed)
     for folder in {p for p in (args.out, args.check) if p}:

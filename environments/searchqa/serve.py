@@ -133,14 +133,15 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     wbufsize = 1 << 16  # head and body leave in one piece
     timeout = 600  # seconds that an idle connection is kept
+    error_content_type = "application/json"
+    error_message_format = '{"detail": "%(message)s"}'
 
     def do_POST(self) -> None:
         content = self._body()
         if content is None:
             return
         if self.path != "/retrieve":
-            status = 405 if self.path == "/health" else 404
-            return self._reply(status, {"detail": "Not Found" if status == 404 else "Method Not Allowed"})
+            return self._refuse()
         try:
             self._reply(200, self.server.service.retrieve(_decode(content)))
         except BadRequest as refusal:
@@ -150,12 +151,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(500, {"detail": f"{type(error).__name__}: {error}"})
 
     def do_GET(self) -> None:
-        if self.path == "/health":
-            return self._reply(200, self.server.service.health())
-        known = self.path == "/retrieve"
-        self._reply(405 if known else 404, {"detail": "Method Not Allowed" if known else "Not Found"})
+        if "Content-Length" in self.headers and self._body() is None:
+            return
+        if self.path == "/health" and self.command == "GET":
+            self._reply(200, self.server.service.health())
+        else:
+            self._refuse()
 
     do_PUT = do_DELETE = do_PATCH = do_HEAD = do_GET
+
+    def _refuse(self) -> None:
+        known = self.path in ("/retrieve", "/health")
+        self._reply(405 if known else 404, {"detail": "Method Not Allowed" if known else "Not Found"})
 
     def _body(self) -> bytes | None:
         length = self.headers.get("Content-Length", "")
