@@ -14,6 +14,8 @@ import torch
 from torch.nn.functional import log_softmax
 
 from alignopsd_trl.credit import EPSILON, number_rows, segment_sum
+from alignopsd_trl.rectification import gate
+from alignopsd_trl.rectification import gated_loss as alignment_loss
 
 MAX_LOG_IMPORTANCE = 10.0
 MAX_NEGATIVE_LOG_RATIO = 20.0
@@ -38,8 +40,7 @@ def gated_loss(log_probs: torch.Tensor, teacher: torch.Tensor, beta: float) -> t
     The gradient with respect to l is -g: every sampled token is pushed up, the more the better the teacher likes it.
     The value is about -KL and rises toward 0 as the policy approaches the teacher.
     """
-    gap = teacher - log_probs
-    return torch.sigmoid(beta * gap.detach()) * gap
+    return alignment_loss(log_probs, teacher, gate(teacher - log_probs, beta))
 
 
 def weighted_k3_loss(log_probs: torch.Tensor, teacher: torch.Tensor, old: torch.Tensor) -> torch.Tensor:

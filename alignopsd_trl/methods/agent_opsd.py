@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from alignopsd_trl.methods.base import Credit, Teacher, register
-from alignopsd_trl.methods.baseline import Baseline, identity_gap, mean_over
+from alignopsd_trl.methods.baseline import Baseline, credit_of, identity_gap, token_mean
+from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.objectives import belief_advantage, belief_recursion, success_rate
 from alignopsd_trl.turns import TurnBatch
 
@@ -44,15 +45,12 @@ class AgentOPSD(Baseline):
     needs_teacher = True
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
-        options, advantage = self.options, self.outcome(batch)
-        gap, outcome = identity_gap(batch, teacher).double(), batch.reward.double().clamp(0, 1)
-        prior = success_rate(outcome, batch.task, batch.rollout)
+        options, found = self.options, outcome(batch, self.config)
+        gap, success = identity_gap(batch, teacher).double(), batch.reward.double().clamp(0, 1)
+        prior = success_rate(success, batch.task, batch.rollout)
         belief, steps = belief_recursion(gap.sum(-1), prior, batch.rollout, batch.turn, options.gamma)
         weight, shaped = belief_advantage(
-            options.mode, advantage, steps, outcome, prior, batch.rollout, options.mixing, options.band
+            options.mode, found.advantage, steps, success, prior, batch.rollout, options.mixing, options.band
         )
-        return Credit(
-            self.per_token(batch, shaped[:, None]),
-            metrics={"gap": mean_over(batch, gap), "belief": float(belief.mean()) if len(batch) else 0.0},
-            trace={"outcome_advantage": advantage, "belief": belief, "turn_weight": weight},
-        )
+        metrics = token_mean(batch, "teacher/gap", gap)
+        return credit_of(batch, found, shaped, metrics, {"belief": belief, "weight": weight})

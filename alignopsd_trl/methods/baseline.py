@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from alignopsd_trl.credit import group_advantage, invalid_action_residual
-from alignopsd_trl.methods.base import Credit, Method, Teacher
+from alignopsd_trl.credit import token_advantages
+from alignopsd_trl.methods.base import Credit, Teacher
+from alignopsd_trl.methods.grpo import GRPO, Outcome
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -49,9 +50,12 @@ def read_options(kind: type, given: dict[str, Any] | None, method: str) -> Any:
     return kind(**values)
 
 
-class Baseline(Method):
-    """Outcome advantages from the group's rewards, as `AlignOPSDConfig.group_statistics`, ``scale_rewards`` and
-    ``invalid_action_penalty`` say. A subclass adds token weights (`weigh`) or an auxiliary loss (`targets`)."""
+class Baseline(GRPO):
+    """GRPO's outcome advantages, with options of the method's own.
+
+    ``group_statistics``, ``scale_rewards`` and ``invalid_action_penalty`` of the config mean for every method what they
+    mean for GRPO: the penalty is a residual that is added after a method's weights.
+    """
 
     Options: ClassVar[type] = NoOptions
 
@@ -59,28 +63,17 @@ class Baseline(Method):
         super().__init__(config)
         self.options = read_options(self.Options, config.method_options, self.name)
 
-    def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
-        advantage = self.outcome(batch)
-        return Credit(self.per_token(batch, advantage[:, None]), trace={"outcome_advantage": advantage})
 
-    def outcome(self, batch: TurnBatch) -> torch.Tensor:
-        """A of each turn's rollout, ``(M,)`` float64, without the penalty on invalid actions."""
-        return group_advantage(
-            batch.reward,
-            batch.task,
-            batch.rollout,
-            statistics=self.config.group_statistics,
-            scale=self.config.scale_rewards == "group",
-        )
-
-    def per_token(self, batch: TurnBatch, values: torch.Tensor) -> torch.Tensor:
-        """``(M, 1)`` or ``(M, L)`` advantages plus the residual of invalid actions, on optimised tokens, float32."""
-        if self.config.invalid_action_penalty:
-            scale = self.config.scale_rewards == "group"
-            penalty = self.config.invalid_action_penalty
-            residual = invalid_action_residual(batch.reward, batch.action_valid, batch.task, penalty, scale)
-            values = values + residual[:, None]
-        return torch.where(batch.policy_mask, values, 0.0).float()
+def credit_of(
+    batch: TurnBatch, found: Outcome, shaped: torch.Tensor, metrics: dict[str, float], trace: dict[str, torch.Tensor]
+) -> Credit:
+    """Credit from ``(M,)`` or ``(M, L)`` shaped advantages, with the residual of ``found``, its metrics and trace."""
+    columns = {"advantage": found.advantage} | ({} if found.residual is None else {"residual": found.residual}) | trace
+    return Credit(
+        token_advantages(shaped, batch.policy_mask, found.residual),
+        found.metrics | metrics,
+        trace={name: column.tolist() for name, column in columns.items()},
+    )
 
 
 def identity_scores(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:
@@ -94,6 +87,6 @@ def identity_gap(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:
     return (identity_scores(batch, teacher) - batch.student_log_probs) * batch.policy_mask
 
 
-def mean_over(batch: TurnBatch, values: torch.Tensor) -> float:
-    """Mean over the optimised tokens of this process, for metrics; 0 without any."""
-    return float((values * batch.policy_mask).sum() / batch.policy_mask.sum().clamp_min(1))
+def token_mean(batch: TurnBatch, name: str, values: torch.Tensor) -> dict[str, float]:
+    """A metric: the mean over the optimised tokens of this process; nothing where there are none."""
+    return {name: float(values[batch.policy_mask].mean())} if batch.policy_mask.any() else {}

@@ -9,7 +9,8 @@ import torch
 
 from alignopsd_trl.credit import number_rows
 from alignopsd_trl.methods.base import Credit, Teacher, register
-from alignopsd_trl.methods.baseline import Baseline
+from alignopsd_trl.methods.baseline import Baseline, credit_of
+from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.objectives import discounted_returns, row_advantage
 from alignopsd_trl.turns import TurnBatch
 
@@ -40,19 +41,19 @@ class GiGPO(Baseline):
     Options = GiGPOOptions
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
-        options, advantage = self.options, self.outcome(batch)
+        options, found = self.options, outcome(batch, self.config)
         last = torch.ones_like(batch.rollout, dtype=torch.bool)
         last[:-1] = batch.rollout[1:] != batch.rollout[:-1]
         reward = torch.where(last, batch.reward.double(), 0.0)
         returns = discounted_returns(reward, batch.rollout, batch.turn, options.gamma)
         group, groups = number_rows(batch.task, start_states(batch))
         steps = row_advantage(returns, group, scale=options.scale_steps)
-        shared = (torch.bincount(group, minlength=groups)[group] > 1).double()
-        return Credit(
-            self.per_token(batch, (advantage + options.step_weight * steps)[:, None]),
-            metrics={"shared_states": float(shared.mean()) if len(batch) else 0.0},
-            trace={"outcome_advantage": advantage, "step_advantage": steps, "state_group": group},
-        )
+        metrics = {}
+        if len(batch):
+            shared = torch.bincount(group, minlength=groups)[group] > 1
+            metrics["credit/shared_state_share"] = float(shared.double().mean())
+        shaped = found.advantage + options.step_weight * steps
+        return credit_of(batch, found, shaped, metrics, {"step_advantage": steps, "state_group": group})
 
 
 def start_states(batch: TurnBatch) -> torch.Tensor:

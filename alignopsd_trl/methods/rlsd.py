@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from alignopsd_trl.methods.base import Credit, Teacher, register
-from alignopsd_trl.methods.baseline import Baseline, identity_gap, mean_over
-from alignopsd_trl.objectives import mix, mixing_weight, rlsd_weight
+from alignopsd_trl.methods.baseline import Baseline, credit_of, identity_gap, token_mean
+from alignopsd_trl.methods.grpo import outcome
+from alignopsd_trl.objectives import mix, mixing_weight, rlsd_weight, turn_mean
 from alignopsd_trl.turns import TurnBatch
 
 
@@ -47,12 +48,11 @@ class RLSD(Baseline):
     needs_teacher = True
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
-        options, advantage = self.options, self.outcome(batch)
+        options, found = self.options, outcome(batch, self.config)
         gap = identity_gap(batch, teacher).double()
-        weight = rlsd_weight(advantage, gap, options.band, options.negative_only)
+        weight = rlsd_weight(found.advantage, gap, options.band, options.negative_only)
         mixing = mixing_weight(step + 1, options.mixing, options.decay_steps, options.warmup_steps)
-        return Credit(
-            self.per_token(batch, mix(advantage, weight, mixing)),
-            metrics={"mixing": mixing, "gap": mean_over(batch, gap), "token_weight": mean_over(batch, weight)},
-            trace={"outcome_advantage": advantage},
-        )
+        metrics = {"credit/mixing": mixing} | token_mean(batch, "teacher/gap", gap)
+        metrics |= token_mean(batch, "credit/token_weight", weight)
+        trace = {"identity_gap": turn_mean(gap, batch.policy_mask), "weight": turn_mean(weight, batch.policy_mask)}
+        return credit_of(batch, found, mix(found.advantage, weight, mixing), metrics, trace)

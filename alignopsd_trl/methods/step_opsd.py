@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
-
 from alignopsd_trl.methods.base import Credit, Teacher, register
-from alignopsd_trl.methods.baseline import Baseline, identity_gap, mean_over
+from alignopsd_trl.methods.baseline import Baseline, credit_of, identity_gap, token_mean
+from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.objectives import bounded_weight, equalise_steps, mix, mixing_weight, turn_mean
 from alignopsd_trl.turns import TurnBatch
 
@@ -62,19 +61,17 @@ class StepOPSD(Baseline):
     needs_teacher = True
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
-        options, advantage = self.options, self.outcome(batch)
+        options, found, mask = self.options, outcome(batch, self.config), batch.policy_mask
         gap = identity_gap(batch, teacher).double()
+        evidence = turn_mean(gap, mask)
         mixing = mixing_weight(step + 1, options.mixing, options.decay_steps)
         if options.aggregate == "turn":
-            weight = bounded_weight(advantage, turn_mean(gap, batch.policy_mask), options.band)[:, None]
+            weight = bounded_weight(found.advantage, evidence, options.band)[:, None].expand_as(gap)
         else:
-            weight = bounded_weight(advantage, gap, options.band, options.shape)
-        shaped = mix(advantage, weight, mixing).expand_as(gap)
+            weight = bounded_weight(found.advantage, gap, options.band, options.shape)
+        shaped = mix(found.advantage, weight, mixing)
         if options.aggregate == "token" and options.equal_steps:
-            shaped = equalise_steps(shaped, batch.policy_mask, batch.rollout, options.step_ratio)
-        weights = torch.broadcast_to(weight, gap.shape)
-        return Credit(
-            self.per_token(batch, shaped),
-            metrics={"mixing": mixing, "gap": mean_over(batch, gap), "token_weight": mean_over(batch, weights)},
-            trace={"outcome_advantage": advantage},
-        )
+            shaped = equalise_steps(shaped, mask, batch.rollout, options.step_ratio)
+        metrics = {"credit/mixing": mixing} | token_mean(batch, "teacher/gap", gap)
+        metrics |= token_mean(batch, "credit/token_weight", weight)
+        return credit_of(batch, found, shaped, metrics, {"identity_gap": evidence, "weight": turn_mean(weight, mask)})
