@@ -11,14 +11,16 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from pathlib import Path
 from random import Random
 from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
 
+from environments.webshop import store
 from environments.webshop.files import DataError
 from environments.webshop.index import Catalogue
 
@@ -26,6 +28,9 @@ CONSTRUCT_SEED = 42
 SHUFFLE_SEED = 233
 PRICE_GRID = tuple(10.0 * step for step in range(1, 100))
 NO_BOUND = 1_000_000
+
+SHARED_FROM = 100_000  # products from which on goal lists are kept on disk and shared by processes
+_STATE_VERSION = 3  # of Python's generator
 
 Goal = dict[str, Any]
 
@@ -87,35 +92,31 @@ class GoalList:
         limit_goals: int = -1,
         lenient: bool = False,
     ):
-        self.catalogue, self.human_goals, self._lenient = catalogue, human_goals, lenient
-        generator = Random(construct_seed)
-        self.prices = sampled_prices(catalogue, generator)
-        self._rows, self._variants = array("i"), array("i")
-        self._bounds, self._weights = array("d"), array("d")
-        (self._add_human if human_goals else self._add_synthetic)(generator)
-        self.generator = Random(shuffle_seed)
-        order = list(range(len(self._rows)))
-        self.generator.shuffle(order)
-        self._order = array("i", order)
+        self.catalogue, self.human_goals = catalogue, human_goals
+        table = goal_table(catalogue, human_goals, construct_seed, shuffle_seed, lenient)
+        self.prices: np.ndarray = table["prices"]
+        self._rows, self._variants = table["goal_rows"], table["goal_variants"]
+        self._bounds, self._weights = table["goal_bounds"], table["goal_weights"]
+        self._order, self._cumulative = table["goal_order"], table["goal_cumulative"]
+        self.generator = Random()
+        self.generator.setstate((_STATE_VERSION, tuple(table["generator"].tolist()), None))
         if filter_goals is not None:
-            kept = [number for i, number in enumerate(self._order) if filter_goals(i, self[i])]
-            self._order = array("i", kept)
-        if 0 <= limit_goals < len(self._order):
-            self._limit(limit_goals)
-        if not self._order:
+            self._keep([index for index in range(len(self)) if filter_goals(index, self[index])])
+        if 0 <= limit_goals < len(self):
+            self._keep(self._limited(limit_goals))
+        if not len(self):
             kind = "human" if human_goals else "synthetic"
             raise ValueError(f"the catalogue has no {kind} goals; check the instruction file and filter_goals")
-        self._cumulative = self._cumulate()
 
     def __len__(self) -> int:
         return len(self._order)
 
     def __getitem__(self, index: int) -> Goal:
         number = self._order[index]
-        product = self.catalogue.product(self._rows[number])
-        bound = self._bounds[number]
+        product = self.catalogue.product(int(self._rows[number]))
+        bound = float(self._bounds[number])
         suffix = f", and price lower than {bound:.2f} dollars" if bound != NO_BOUND else ""
-        text, attributes, options = self._wish(product, self._variants[number])
+        text, attributes, options = self._wish(product, int(self._variants[number]))
         return {
             "asin": product["asin"],
             "category": product["category"],
@@ -126,21 +127,15 @@ class GoalList:
             "attributes": attributes,
             "price_upper": bound if suffix else NO_BOUND,
             "goal_options": options,
-            "weight": 1 if self.human_goals else self._weights[number],
+            "weight": 1 if self.human_goals else float(self._weights[number]),
         }
-
-    def row(self, index: int) -> int:
-        """The catalogue row of a goal's product."""
-        return self._rows[self._order[index]]
-
-    def category(self, index: int) -> str:
-        return self.catalogue.notes["category"][int(self.catalogue["category"][self.row(index)])]
 
     def draw(self, generator: Random | None = None) -> int:
         """The index of a goal, by weight."""
         return weighted_index(self._cumulative, generator or self.generator)
 
     def _wish(self, product: Mapping[str, Any], variant: int) -> tuple[str, list[str], Any]:
+        """Instruction without the bound, attributes and options of one variant of a product's goal."""
         if self.human_goals:
             record = product["human"][variant]
             return record["instruction"].strip("."), record["instruction_attributes"], record["instruction_options"]
@@ -153,61 +148,113 @@ class GoalList:
         text = product["instruction_text"] + (f" with {wished}" if options else "")
         return text, product["instruction_attributes"], options
 
-    def _add_human(self, generator: Random) -> None:
-        for row in range(len(self.catalogue)):
-            for variant, record in enumerate(self.catalogue.record(row)["human"]):
-                if record["instruction_attributes"]:
-                    self._add(row, (variant,), price_bound(self.prices[row], generator), 1.0)
+    def _keep(self, chosen: list[int]) -> None:
+        self._order = self._order[chosen]
+        self._cumulative = _cumulated(self._weights[self._order])
 
-    def _add_synthetic(self, generator: Random) -> None:
+    def _limited(self, count: int) -> list[int]:
+        chosen: dict[int, None] = {}
+        while len(chosen) < count:
+            chosen.setdefault(self.draw())
+        return list(chosen)
+
+
+def goal_table(
+    catalogue: Catalogue, human_goals: bool, construct_seed: int, shuffle_seed: int, lenient: bool
+) -> Mapping[str, np.ndarray]:
+    """Prices, goals, their order and the generator's state as arrays: on disk and shared for a large catalogue, in
+    memory otherwise (a quarter of a second for 10,000 products)."""
+    if len(catalogue) < SHARED_FROM:
+        return _table(catalogue, human_goals, construct_seed, shuffle_seed, lenient)
+    kind = "human" if human_goals else "synthetic"
+    name = f"goals-{kind}-{construct_seed}-{shuffle_seed}{'-lenient' if lenient else ''}"
+
+    def build(writer: store.Writer) -> None:
+        for key, values in _table(catalogue, human_goals, construct_seed, shuffle_seed, lenient).items():
+            writer.add(key, values)
+
+    folder = catalogue.folder.with_name(f"{catalogue.folder.name}-goals")
+    return store.open_or_build(folder, f"{name}-{store.digest(Path(__file__))[:16]}", build)
+
+
+def _table(
+    catalogue: Catalogue, human_goals: bool, construct_seed: int, shuffle_seed: int, lenient: bool
+) -> dict[str, np.ndarray]:
+    generator = Random(construct_seed)
+    prices = sampled_prices(catalogue, generator)
+    drawn = _Drawn()
+    if human_goals:
+        drawn.add_human(catalogue, prices, generator)
+    else:
+        drawn.add_synthetic(catalogue, prices, generator, lenient)
+    shuffler = Random(shuffle_seed)
+    order = list(range(len(drawn.rows)))
+    shuffler.shuffle(order)
+    weights, order_ = np.array(drawn.weights, np.float64), np.array(order, np.int32)
+    return {
+        "prices": prices,
+        "goal_rows": np.array(drawn.rows, np.int32),
+        "goal_variants": np.array(drawn.variants, np.int32),
+        "goal_bounds": np.array(drawn.bounds, np.float64),
+        "goal_weights": weights,
+        "goal_order": order_,
+        "goal_cumulative": _cumulated(weights[order_]),
+        "generator": np.array(shuffler.getstate()[1], np.int64),
+    }
+
+
+def _cumulated(weights: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0.0], np.cumsum(weights)])
+
+
+class _Drawn:
+    """Goals in the order of construction, as columns."""
+
+    def __init__(self) -> None:
+        self.rows, self.variants = array("i"), array("i")
+        self.bounds, self.weights = array("d"), array("d")
+
+    def add_human(self, catalogue: Catalogue, prices: np.ndarray, generator: Random) -> None:
+        for row in range(len(catalogue)):
+            for variant, record in enumerate(catalogue.record(row)["human"]):
+                if record["instruction_attributes"]:
+                    self._add(row, variant, variant + 1, price_bound(prices[row], generator))
+        self.weights = array("d", [1.0]) * len(self.rows)
+
+    def add_synthetic(self, catalogue: Catalogue, prices: np.ndarray, generator: Random, lenient: bool) -> None:
         mentions: Counter[str] = Counter()
         wished: list[tuple[list[str], int]] = []
-        for row in range(len(self.catalogue)):
-            product = self.catalogue.record(row)
-            if not self._usable(product):
+        for row in range(len(catalogue)):
+            product = catalogue.record(row)
+            if not _usable(product, catalogue.notes["files"][1], lenient):
                 continue
-            bound = price_bound(self.prices[row], generator)
-            count = prod(len(values) for values in product["options"].values())
-            self._add(row, range(count), bound, 0.0)
+            bound = price_bound(prices[row], generator)
+            count = prod(map(len, product["options"].values()))
+            self._add(row, 0, count, bound)
             for attribute in product["instruction_attributes"]:
                 mentions[attribute] += count
             wished.append((product["instruction_attributes"], count))
-        self._weights = array("d")
         for attributes, count in wished:
             if count:
                 weight = sum(1.0 / mentions[attribute] for attribute in attributes) / len(attributes)
-                self._weights.extend([weight] * count)
+                self.weights.extend([weight] * count)
 
-    def _usable(self, product: Mapping[str, Any]) -> bool:
-        if product["listed"] and product["instruction_text"] is None:
-            return False
-        if product["listed"] and product["instruction_attributes"]:
-            return True
-        if self._lenient:
-            return False
-        name = "instruction_attributes" if product["listed"] else "(whole record)"
-        problem = "is empty" if product["listed"] else "is missing"
-        file = self.catalogue.notes["files"][1]
-        raise DataError(
-            f"{file}: {product['asin']}, field {name!r}: {problem}; synthetic goals need it: "
-            "complete the record, use human_goals=True, or load with lenient=True"
-        )
+    def _add(self, row: int, first: int, last: int, bound: float) -> None:
+        self.rows.extend([row] * (last - first))
+        self.variants.extend(range(first, last))
+        self.bounds.extend([bound] * (last - first))
 
-    def _add(self, row: int, variants: Iterable[int], bound: float, weight: float) -> None:
-        for variant in variants:
-            self._rows.append(row)
-            self._variants.append(variant)
-            self._bounds.append(bound)
-            self._weights.append(weight)
 
-    def _cumulate(self) -> list[float]:
-        if self.human_goals:
-            return list(range(len(self._order) + 1))
-        weights = np.frombuffer(self._weights, np.float64)[np.frombuffer(self._order, np.int32)]
-        return [0, *np.cumsum(weights).tolist()]
-
-    def _limit(self, count: int) -> None:
-        cumulative, chosen = self._cumulate(), {}
-        while len(chosen) < count:
-            chosen.setdefault(weighted_index(cumulative, self.generator))
-        self._order = array("i", [self._order[index] for index in chosen])
+def _usable(product: Mapping[str, Any], file: str, lenient: bool) -> bool:
+    """Whether a product has synthetic goals."""
+    if product["listed"] and product["instruction_text"] is None:
+        return False
+    if product["listed"] and product["instruction_attributes"]:
+        return True
+    if lenient:
+        return False
+    name, problem = ("instruction_attributes", "is empty") if product["listed"] else ("(whole record)", "is missing")
+    raise DataError(
+        f"{file}: {product['asin']}, field {name!r}: {problem}; synthetic goals need it: complete the record, use "
+        "human_goals=True, or load with lenient=True"
+    )

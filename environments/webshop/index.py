@@ -60,7 +60,13 @@ class Catalogue:
         return self.notes["checksum"]
 
     @property
+    def folder(self) -> Path:
+        """Where the prepared catalogue lies."""
+        return self._arrays.folder
+
+    @property
     def nbytes(self) -> int:
+        """Bytes of the prepared catalogue, shared by all processes."""
         return self._arrays.nbytes
 
     def record(self, row: int) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """How a turn is shown to a policy (specification section 11.3): a template file, filled.
 
 A template file has four sections: ``[[prompt]]`` with the slots ``skill_context``, ``task_description``, ``history``,
-``current_step``, ``step_count``, ``current_observation`` and ``available_actions``; ``[[history]]`` with ``step_count``,
-``history_length`` and ``action_history``; ``[[record]]`` with ``number``, ``observation``, ``action`` and ``result``;
-``[[action]]`` with ``action``. What stands above the first section (source, remarks) is not sent.
+``current_step``, ``step_count``, ``current_observation`` and ``available_actions``; ``[[history]]`` with
+``step_count``, ``history_length`` and ``action_history``; ``[[record]]`` with ``number``, ``observation``, ``action``
+and ``result``; ``[[action]]`` with ``action``. What stands above the first section (source, remarks) is not sent.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Canonical splits (the default): one goal list (construction seed 42, shuffle see
 ``train`` the rest without goals that repeat one of ``test`` word for word. A list of fewer than 1,000 goals gives its
 first half to ``test``.
 
-Released splits: as the published training code of the paper family draws them. Group k of a batch has a goal list of its
-own (seed ``split_seed + k``, validation ``split_seed + 1000 + k``), and indices come from one continuing generator a
-split. The same goal can be in both splits: they **overlap**.
+Released splits: as the published training code of the paper family draws them. Group k of a batch has a goal list of
+its own (seed ``split_seed + k``, validation ``split_seed + 1000 + k``), and indices come from one continuing generator
+a split. The same goal can be in both splits: they **overlap**.
 """
 
 from __future__ import annotations

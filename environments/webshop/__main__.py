@@ -1,0 +1,99 @@
+"""Shop by hand: ``python -m environments.webshop --seed 3``.
+
+Type a number to take an action of the list, any other text to search for it (where there is a search bar), a whole
+action such as ``search[red shoes]`` from anywhere, or ``q`` to leave.
+"""
+
+from __future__ import annotations
+
+import argparse
+from random import Random
+
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+
+from environments.webshop import pages
+from environments.webshop.environment import open_shops
+from environments.webshop.options import WebShopOptions
+from environments.webshop.pages import Role
+from environments.webshop.session import Answer, Session, parse
+
+_STYLES = {Role.BUTTON: "bold cyan", Role.PRODUCT: "bold yellow", Role.OPTION: "green", Role.TEXT: "default"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    chosen = WebShopOptions(data_dir=options.data_dir, human_goals=options.human_goals)
+    shop = open_shops(chosen).of_seed(None)
+    generator = Random(options.seed)
+    index = shop.goals.draw(generator) if options.goal is None else options.goal
+    console = Console()
+    session = Session(shop, shop.goals[index], generator)
+    console.print(f"goal {index} of {len(shop.goals)}; type a number, a search, or q to leave", style="dim")
+    return _play(console, session, options.max_steps)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m environments.webshop", description="Shop in the terminal.")
+    parser.add_argument("--seed", type=int, default=0, help="draws the goal (default: %(default)s)")
+    parser.add_argument("--goal", type=int, help="take this goal of the list instead")
+    parser.add_argument("--data-dir", help="folder of the official data files (default: the embedded catalogue)")
+    parser.add_argument("--human-goals", action="store_true", help="instructions of people instead of synthetic ones")
+    parser.add_argument("--max-steps", type=int, default=15, help="steps before the shop closes (default: %(default)s)")
+    return parser
+
+
+def _play(console: Console, session: Session, max_steps: int) -> int:
+    for left in range(max_steps, 0, -1):
+        actions = _show(console, session)
+        try:
+            typed = console.input(f"[dim]{left} steps left[/dim] > ")
+        except (EOFError, KeyboardInterrupt):
+            console.print()
+            return 1
+        if typed.strip() == "q":
+            return 1
+        answer = session.step(_action(typed, actions, session))
+        if answer.done:
+            _receipt(console, session, answer)
+            return 0
+    console.print("The shop closes: no steps left, nothing was bought.", style="red")
+    return 1
+
+
+def _show(console: Console, session: Session) -> list[str]:
+    """Prints the page and the numbered actions; returns the actions."""
+    shown = [
+        f"[{_STYLES[piece.role]}]{escape(text)}[/]"
+        for piece in session.pieces
+        if (text := pages.plain_piece(piece.text)) is not None
+    ]
+    chosen = "".join(f"\n[green]chosen {escape(f'{name}: {value}')}[/]" for name, value in session.options.items())
+    console.print(Panel("\n".join(shown) + chosen, title=session.kind.value))
+    actions = [f"click[{name}]" for name in session.clickables if name != "search"]
+    console.print("   ".join(f"[bold]{number}[/] {escape(action)}" for number, action in enumerate(actions, 1)))
+    return actions
+
+
+def _action(typed: str, actions: list[str], session: Session) -> str:
+    if typed.isdecimal() and 1 <= int(typed) <= len(actions):
+        return actions[int(typed) - 1]
+    return f"search[{typed}]" if session.has_search_bar and parse(typed) is None else typed
+
+
+def _receipt(console: Console, session: Session, answer: Answer) -> None:
+    table = Table(title=f"score {answer.reward:g} of 1")
+    table.add_column("part")
+    table.add_column("value", justify="right")
+    for name, value in (answer.breakdown or {}).items():
+        table.add_row(name, f"{value:.3g}" if isinstance(value, float) else str(value))
+    goal = session.goal
+    wanted = f"{goal['name']}, {goal['goal_options'] or 'no options'}"
+    console.print(Panel(escape(f"wanted: {wanted}\nbought: {session.asin}, {session.options or 'no options'}")))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
