@@ -239,7 +239,7 @@ def test_a_faulty_environment_costs_its_own_trajectories_only(tmp_path: Path) ->
 
 
 def test_history_is_dropped_before_anything_else_and_then_the_turn_refused(tmp_path: Path) -> None:
-    longest = make_trainer(tmp_path / "long", method="align_opsd")
+    longest = make_trainer(tmp_path / "long", method="align_opsd", max_prompt_length=512)
     played = longest._play_groups([row for row in toy_dataset(2) for _ in range(4)], 0)
     turns = [turn for trajectory in played for turn in trajectory.turns]
     assert not any(turn.history_shortened for turn in turns)

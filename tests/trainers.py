@@ -41,15 +41,18 @@ def make_trainer(
     folder: Path,
     factory: Any = ToyEnvironment,
     script: bool = True,
+    policy: Path | None = None,
     tasks: int = 16,
     parts: dict[str, Any] | None = None,
     **options: Any,
 ) -> AlignOPSDTrainer:
     """A trainer of the toy game; ``script`` replaces sampling by responses that depend on the prompt alone."""
     tokenizer = build_tokenizer()
-    build_model(tokenizer).save_pretrained(folder / "policy")
+    if policy is None:
+        policy = folder / "policy"
+        build_model(tokenizer).save_pretrained(policy)
     trainer = AlignOPSDTrainer(
-        str(folder / "policy"),
+        str(policy),
         make_config(folder, **options),
         environment_factory=factory,
         train_dataset=toy_dataset(tasks),

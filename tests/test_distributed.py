@@ -1,0 +1,85 @@
+"""Two real processes against one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from toy import build_model, build_tokenizer
+from trainers import difference, hand_loss, losses, make_trainer
+from two_processes import OPTIONS
+
+from alignopsd_trl.records import read_records
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("two")
+    here = Path(__file__).parent
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": _path(here)}
+    command = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0", "--standalone"]
+    done = subprocess.run(
+        [sys.executable, *command, str(here / "two_processes.py"), str(target)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return target
+
+
+def _path(here: Path) -> str:
+    return os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
+
+
+def _load(folder: Path, name: str) -> list[dict]:
+    return [torch.load(folder / f"{name}_{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+def test_loss_and_gradient_are_the_global_token_mean(folder: Path) -> None:
+    ranks = _load(folder, "still")
+    rows = [part for rank in ranks for part in rank["rows"]]
+    real = [int((part["tool_mask"].sum(1) > 0).sum()) for part in rows]
+    assert real[0] != real[1] and len(rows[0]["advantages"]) == len(rows[1]["advantages"])
+    expected, gradient = hand_loss(build_model(build_tokenizer()), rows)
+    for rank in ranks:
+        assert rank["loss"][0] == pytest.approx(expected, abs=1e-6)
+        assert difference(rank["gradients"][0], gradient) < 1e-5
+
+
+def test_two_processes_train_as_one(folder: Path, tmp_path: Path) -> None:
+    ranks = _load(folder, "equal")
+    single = make_trainer(tmp_path, per_device_train_batch_size=16, **OPTIONS)
+    single.train()
+    assert ranks[0]["loss"] == pytest.approx(losses(single), abs=1e-6)
+    assert difference(ranks[0]["weights"], single.model.state_dict()) < 1e-6
+    keys = ["task", "rollout", "turn"]
+    one = read_records(tmp_path / "trajectories").set_index(keys).sort_index()
+    both = [read_records(folder / "equal" / f"rank{rank}" / "trajectories").set_index(keys) for rank in range(2)]
+    two = pd.concat(both).sort_index()
+    assert one.index.equals(two.index) and one.index.is_unique
+    assert one.response.tolist() == two.response.tolist()
+    for column in ("credit_advantage", "credit_weight"):
+        assert one[column].to_numpy() == pytest.approx(two[column].to_numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["equal", "uneven", "still"])
+def test_every_process_makes_the_same_calls(folder: Path, name: str) -> None:
+    first, second = _load(folder, name)
+    assert first["generations"] == second["generations"]
+    assert first["forwards"] == second["forwards"]
+    assert first["forwards"].get("loss", 0) > 0
+
+
+def test_a_process_without_live_episodes_waits_for_the_other(folder: Path) -> None:
+    first, second = _load(folder, "uneven")
+    rows = [rank["rows"][0] for rank in (first, second)]
+    played = [int((part["tool_mask"].sum(1) > 0).sum()) for part in rows]
+    assert played[1] == 8 < played[0]
+    assert first["loss"] == second["loss"]

@@ -1,0 +1,70 @@
+"""Run by `test_distributed.py` under torchrun: a round and an update on each process, saved for comparison."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from toy import ToyEnvironment, build_model, build_tokenizer
+from trainers import losses, make_trainer
+
+from alignopsd_trl import seams
+
+OPTIONS = {"method": "align_opsd", "save_trajectories": True, "beta": 0.02, "optim": "sgd", "scoring_tokens": 300}
+
+
+class OneTurnOnTheSecondProcess(ToyEnvironment):
+    """Episodes of process 1 end at once, so it has nothing alive while process 0 still plays."""
+
+    def reset(self, **row: Any) -> str:
+        observation = super().reset(**row)
+        self._limit = 1 if os.environ["RANK"] == "1" else self.max_turns
+        return observation
+
+
+def count_forwards(trainer: Any) -> Counter:
+    counts: Counter = Counter()
+
+    def counted(name: str, inner: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return inner(*arguments, **options)
+
+        return call
+
+    seams.PolicyScorer.plain = counted("plain", seams.PolicyScorer.plain)
+    seams.PolicyScorer.shared = counted("shared", seams.PolicyScorer.shared)
+    trainer._compute_loss = counted("loss", trainer._compute_loss)
+    return counts
+
+
+def run(folder: Path, name: str, factory: Any, **options: Any) -> None:
+    own, policy = folder / name / f"rank{os.environ['RANK']}", folder / f"policy{os.environ['RANK']}"
+    trainer = make_trainer(own, factory=factory, policy=policy, **OPTIONS | options)
+    assert trainer.accelerator.num_processes == 2, "not a two-process run"
+    counts = count_forwards(trainer)
+    trainer.train()
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    result = {
+        "loss": losses(trainer),
+        "rows": trainer.seen_rows,
+        "gradients": trainer.seen_gradients,
+        "weights": model.state_dict(),
+        "generations": trainer.generation_calls,
+        "forwards": dict(counts),
+    }
+    torch.save(result, folder / f"{name}_{os.environ['RANK']}.pt")
+    trainer._environment_batch.close()
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    # before the processes know of each other, so that each writes the (same) weights
+    build_model(build_tokenizer()).save_pretrained(target / f"policy{os.environ['RANK']}")
+    run(target, "equal", ToyEnvironment)
+    run(target, "uneven", OneTurnOnTheSecondProcess, beta=0.0)
+    run(target, "still", ToyEnvironment, beta=0.0, learning_rate=0.0, method="grpo", rows_per_forward=3)
