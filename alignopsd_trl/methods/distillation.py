@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from alignopsd_trl.methods.base import Coefficients, Credit, Teacher
-from alignopsd_trl.methods.baseline import Baseline, identity_scores
+from alignopsd_trl.methods.baseline import Baseline, identity_scores, token_mean
 from alignopsd_trl.turns import TurnBatch
 
 
@@ -29,8 +29,14 @@ class Distillation(Baseline):
     needs_teacher = True
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
-        credit = super().assign(batch, teacher, step)
-        credit.targets["teacher"] = identity_scores(batch, teacher)
+        return self.with_teacher(super().assign(batch, teacher, step), batch, teacher)
+
+    def with_teacher(self, credit: Credit, batch: TurnBatch, teacher: Teacher) -> Credit:
+        """Adds the teacher's scores as targets, and the mean gap as a metric where the snapshot was scored anyway."""
+        scores = identity_scores(batch, teacher)
+        credit.targets["teacher"] = scores
+        if batch.student_log_probs is not None:
+            credit.metrics |= token_mean(batch, "teacher/gap", scores - batch.student_log_probs)
         return credit
 
     def auxiliary(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import torch
 
 from alignopsd_trl.methods.base import Coefficients, Credit, Teacher, register
-from alignopsd_trl.methods.baseline import identity_scores
 from alignopsd_trl.methods.distillation import Distillation
 from alignopsd_trl.objectives import gated_loss, sampled_token_loss
 from alignopsd_trl.turns import TurnBatch
@@ -54,7 +53,7 @@ class OPSD(Distillation):
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         zero = torch.zeros_like(batch.policy_mask, dtype=torch.float32)
-        return Credit(zero, targets={"teacher": identity_scores(batch, teacher)})
+        return self.with_teacher(Credit(zero), batch, teacher)
 
     def auxiliary(
         self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
