@@ -71,7 +71,7 @@ def unit_rows(embedding: torch.Tensor) -> torch.Tensor:
     """Rows scaled to length 1 in float32; a zero row stays zero."""
     embedding = embedding.detach().float()
     length = embedding.norm(dim=-1, keepdim=True)
-    return torch.where(length > 0, embedding / length, 0.0)
+    return embedding / length.masked_fill(length == 0, 1.0)
 
 
 def cosine(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -85,11 +85,6 @@ def cosine(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         ``(S, T)`` float32 in [-1, 1].
     """
     return (unit_rows(source) @ unit_rows(target).T).clamp(-1.0, 1.0)
-
-
-def pair_cosine(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Cosine of row p with row p: ``(P, D)``, ``(P, D)`` -> ``(P,)`` float32 in [-1, 1]."""
-    return (unit_rows(source) * unit_rows(target)).sum(-1).clamp(-1.0, 1.0)
 
 
 def eligibility(

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
+_BLOCK = 512  # target turns at a time: what is in flight stays small whatever the batch
+
 
 @dataclass(frozen=True)
 class Rectification:
@@ -57,7 +59,9 @@ def confidence(weights: torch.Tensor, similarity: torch.Tensor, threshold: float
     """
     if threshold >= 1.0:
         raise ValueError(f"similarity_threshold={threshold} leaves no room above it; choose a value below 1")
-    rescaled = ((similarity.detach().double() - threshold) / (1.0 - threshold)).clamp(0.0, 1.0)
+    # gamma in the precision of H, the one it was selected in: H = gamma is then exactly 0 confidence.
+    gamma = similarity.new_tensor(threshold).double()
+    rescaled = ((similarity.detach().double() - gamma) / (1.0 - gamma)).clamp(0.0, 1.0)
     return torch.where(weights > 0, weights * rescaled, 0.0).sum(-1)
 
 
@@ -79,15 +83,25 @@ def aligned_log_probs(
     present = sources >= 0
     if len(matched) != int(present.sum()):
         raise ValueError(f"{len(matched)} matched views for {int(present.sum())} pairs")
-    hit = present.any(-1).nonzero().squeeze(-1)
-    view = (present.flatten().cumsum(0) - 1).view_as(sources)[hit].clamp_min(0)
-    table, weight = matched[view], weights[hit].to(matched.dtype)[..., None]  # (hits, K, L), (hits, K, 1)
+    view = (present.flatten().cumsum(0) - 1).view_as(sources).clamp_min(0)
     aligned = identity.clone()
-    if aggregation == "probability_mixture":
-        aligned[hit] = (table + weight.log()).logsumexp(1).to(identity.dtype)
-    else:
-        aligned[hit] = torch.where(weight > 0, table * weight, 0.0).sum(1).to(identity.dtype)
+    for hit in present.any(-1).nonzero().squeeze(-1).split(_BLOCK):
+        table, weight = matched[view[hit]], weights[hit].to(matched.dtype)[..., None]  # (hits, K, L), (hits, K, 1)
+        if aggregation == "probability_mixture":
+            mixed = (table + weight.log()).logsumexp(1)
+        else:
+            mixed = torch.where(weight > 0, table * weight, 0.0).sum(1)
+        aligned[hit] = mixed.to(identity.dtype)
     return aligned
+
+
+def _blend(identity: torch.Tensor, aligned: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    """(1 - alpha) * identity + alpha * aligned in log space; rows of alpha 0 stay the identity bit for bit."""
+    rectified = identity.clone()
+    for rows in (alpha > 0).nonzero().squeeze(-1).split(_BLOCK):
+        share = alpha[rows].to(identity.dtype)[:, None]
+        rectified[rows] = (1.0 - share) * identity[rows] + share * aligned[rows]
+    return rectified
 
 
 @torch.no_grad()
@@ -119,10 +133,7 @@ def rectify(
     rho = confidence(weights, similarity, threshold)
     alpha = alpha_max * rho
     aligned = aligned_log_probs(identity, matched, sources, weights, aggregation)
-    rectified = identity.clone()
-    blended = (alpha > 0).nonzero().squeeze(-1)
-    share = alpha[blended].to(identity.dtype)[:, None]
-    rectified[blended] = (1.0 - share) * identity[blended] + share * aligned[blended]
+    rectified = _blend(identity, aligned, alpha)
     return Rectification(weights, rho, alpha, aligned, rectified, identity - student, rectified - student)
 
 

@@ -193,12 +193,20 @@ def test_method_gives_the_pipeline_vectors(kind: str, case: Case) -> None:
 # A small world: two tasks, three siblings each
 
 
-def small_world(seed: int = 0, turns: int = 6, width: int = 5, **changes: Any) -> tuple[TurnBatch, TableTeacher]:
+def small_world(
+    seed: int = 0, turns: int = 6, width: int = 5, ties: bool = True, **changes: Any
+) -> tuple[TurnBatch, TableTeacher]:
+    """Turns 2n and 2n + 1 think alike in all siblings, word for word unless there shall be no ties."""
     draw = torch.Generator().manual_seed(seed)
     names = [[f"t{task}", f"r{rollout}", at] for task in range(2) for rollout in range(3) for at in range(turns)]
-    students = [Thought(f"state {at // 2}", f"act {at}") for _, _, at in names]
-    teachers = [Thought(f"state {at // 2}", f"act {at}") for _, _, at in names]
-    vectors = {text: torch.randn(8, generator=draw).tolist() for text in sorted({t.thinking for t in students})}
+    own = ["" if ties else f" of {task} {rollout} {at}" for task, rollout, at in names]
+    students = [Thought(f"state {name[2] // 2}{mark}", f"act {name[2]}") for name, mark in zip(names, own, strict=True)]
+    teachers = [Thought(thought.thinking, thought.action) for thought in students]
+    states = {f"state {at}": torch.randn(8, generator=draw) for at in range(turns)}
+    vectors = {
+        text: (states[" ".join(text.split()[:2])] + (0.0 if ties else 0.1) * torch.randn(8, generator=draw)).tolist()
+        for text in sorted({t.thinking for t in students})
+    }
     vectors |= {text: torch.randn(8, generator=draw).tolist() for text in sorted({t.action for t in students})}
     table = -torch.rand(len(names), len(names), width, generator=draw)
     mask = torch.rand(len(names), width, generator=draw) < 0.8

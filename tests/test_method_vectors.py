@@ -20,7 +20,6 @@ from alignopsd_trl.correspondence import (
     canonicalize,
     cosine,
     eligibility,
-    pair_cosine,
     select_sources,
     task_groups,
 )
@@ -475,7 +474,7 @@ def pipeline(inputs: Case, params: Case) -> Case:
         kept = accept_actions(
             [thought.action for thought in teacher],
             [thought.action for thought in student],
-            pair_cosine(acts[0][source], acts[1][target]),
+            computed["action_similarity"][source, target],
             params["action_threshold"],
             params["action_filter"],
             source,

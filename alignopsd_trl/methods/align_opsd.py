@@ -23,7 +23,6 @@ from alignopsd_trl.correspondence import (
     accept_actions,
     cosine,
     eligibility,
-    pair_cosine,
     select_sources,
     task_groups,
 )
@@ -142,7 +141,7 @@ class AlignOPSD(Method):
         students = [turn.thought for turn in batch.turns]
         texts = [[thought.thinking for thought in side] for side in (thoughts, students)]
         texts += [[thought.action for thought in side] for side in (thoughts, students)] if filters else []
-        embedded = _embed(teacher, texts, batch.task.device)
+        embeddings = Embeddings(teacher, texts, batch.task.device)
         columns = self._columns(batch, teacher)
         empty = torch.full((len(batch), self.config.top_k), -1, device=batch.task.device)
         found = Correspondence(thoughts, empty, torch.zeros_like(empty, dtype=torch.float32))
@@ -150,7 +149,7 @@ class AlignOPSD(Method):
             found.shift = torch.zeros(len(batch), dtype=torch.float64, device=empty.device)
             found.counts = torch.zeros(len(batch), dtype=torch.bool, device=empty.device)
         for rows in task_groups(batch.task, batch.rollout, batch.turn):
-            self._correspond_group(batch, rows, embedded, students, columns, found)
+            self._correspond_group(batch, rows, embeddings, students, columns, found)
         credit.trace |= {
             "teacher_thinking": [thought.thinking for thought in thoughts],
             "teacher_action": [thought.action for thought in thoughts],
@@ -169,7 +168,7 @@ class AlignOPSD(Method):
         self,
         batch: TurnBatch,
         rows: torch.Tensor,
-        embedded: Sequence[torch.Tensor],
+        embeddings: Embeddings,
         students: Sequence[Thought],
         columns: int | None,
         found: Correspondence,
@@ -177,13 +176,13 @@ class AlignOPSD(Method):
         """Fills the rows of one task group into ``found``."""
         config, rollout, place = self.config, batch.rollout[rows], rows.tolist()
         theirs, ours = [found.thoughts[row] for row in place], [students[row] for row in place]
-        similarity = cosine(embedded[0][rows], embedded[1][rows])
+        similarity = cosine(embeddings.rows(0, rows), embeddings.rows(1, rows))
         valid = [rows.new_tensor([thought.thinking_valid for thought in side]).bool() for side in (theirs, ours)]
         eligible = eligibility(rollout, *valid)
         if self.needs_matches:
             sources = select_sources(similarity, eligible, rollout, config.similarity_threshold, config.top_k)
             if config.action_filter != "none":
-                kept = self._filter(sources, theirs, ours, embedded[2][rows], embedded[3][rows])
+                kept = self._filter(sources, rows, theirs, ours, embeddings)
                 found.rejected += int((sources >= 0).sum() - (kept >= 0).sum())
                 sources = kept
             found.sources[rows] = torch.where(sources >= 0, rows[sources], -1)
@@ -199,10 +198,10 @@ class AlignOPSD(Method):
     def _filter(
         self,
         sources: torch.Tensor,
+        rows: torch.Tensor,
         theirs: Sequence[Thought],
         ours: Sequence[Thought],
-        their_actions: torch.Tensor,
-        our_actions: torch.Tensor,
+        embeddings: Embeddings,
     ) -> torch.Tensor:
         """Sources whose action agrees with the target's; a rejected one leaves -1 and is not replaced."""
         target, slot = (sources >= 0).nonzero(as_tuple=True)
@@ -210,7 +209,7 @@ class AlignOPSD(Method):
         kept = accept_actions(
             [thought.action for thought in theirs],
             [thought.action for thought in ours],
-            pair_cosine(their_actions[source], our_actions[target]),
+            embeddings.cosine(2, 3, rows[source], rows[target]),
             self.config.action_threshold,
             self.config.action_filter,
             source,
@@ -338,13 +337,35 @@ class AlignOPSD(Method):
             credit.metrics["credit/weight_max"] = float(mean.max())
 
 
-def _embed(teacher: Teacher, columns: Sequence[Sequence[str]], device: torch.device) -> list[torch.Tensor]:
-    """Embeddings of several columns of texts with each distinct text encoded once; zero rows for empty ones."""
-    position = {text: number for number, text in enumerate(dict.fromkeys(t for column in columns for t in column if t))}
-    rows = teacher.encode(list(position)).to(device=device, dtype=torch.float32)
-    table = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
-    index = [torch.tensor([position.get(text, -1) for text in column], dtype=torch.int64) for column in columns]
-    return [table[one.to(device)] for one in index]
+class Embeddings:
+    """Embeddings of several columns of texts; each distinct text is encoded once, an empty one has a zero row.
+
+    Args:
+        teacher: encodes.
+        columns: M texts each.
+        device: where the rows are used.
+    """
+
+    def __init__(self, teacher: Teacher, columns: Sequence[Sequence[str]], device: torch.device):
+        texts = dict.fromkeys(text for column in columns for text in column if text)
+        place = {text: number for number, text in enumerate(texts)}
+        self._table = teacher.encode(list(texts)).to(device=device, dtype=torch.float32)
+        self._index = [torch.tensor([place.get(text, -1) for text in column], device=device) for column in columns]
+
+    def rows(self, column: int, rows: torch.Tensor) -> torch.Tensor:
+        """``(len(rows), D)``."""
+        return self._at(self._index[column][rows])
+
+    def cosine(self, left: int, right: int, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """``(P,)`` cosine of row ``source[p]`` of one column with row ``target[p]`` of another. Few texts differ among
+        the actions of a task, so all distinct pairs cost less than one product a pair."""
+        texts, source = self._index[left][source].unique(return_inverse=True)
+        others, target = self._index[right][target].unique(return_inverse=True)
+        return cosine(self._at(texts), self._at(others))[source, target]
+
+    def _at(self, index: torch.Tensor) -> torch.Tensor:
+        found = self._table[index.clamp_min(0)] if len(self._table) else self._table.new_zeros(len(index), 1)
+        return found.masked_fill_((index < 0)[:, None], 0.0)
 
 
 # Metrics and trace

@@ -1,0 +1,385 @@
+"""What the method core keeps whatever the numbers are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_align_opsd import TableTeacher, batch_of, config, small_world
+
+from alignopsd_trl.correspondence import accept_actions, cosine, eligibility, select_sources, task_groups
+from alignopsd_trl.credit import (
+    allocate,
+    check_budget,
+    group_advantage,
+    invalid_action_residual,
+    project_to_box,
+    token_advantages,
+    token_weights,
+    turn_evidence,
+    turn_weights,
+)
+from alignopsd_trl.methods.base import get_method
+from alignopsd_trl.rectification import rectify
+from alignopsd_trl.spans import (
+    adjacent_divergence,
+    boundary_quantile,
+    divergence,
+    profiles,
+    random_segment,
+    segment,
+    trajectories,
+)
+from alignopsd_trl.turns import Thought
+
+SEEDS = range(5)
+
+
+def draw(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def rollouts(seed: int, count: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rollout and span number of each turn of ``count`` rollouts of different lengths."""
+    lengths = torch.randint(1, 12, (count,), generator=draw(seed))
+    rollout = torch.arange(count).repeat_interleave(lengths)
+    starts = torch.cat([torch.ones(1), (rollout[1:] != rollout[:-1]).float()])
+    span = ((torch.rand(len(rollout), generator=draw(seed)) < 0.4) | (starts > 0)).cumsum(0) - 1
+    return rollout, span
+
+
+# Budget
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("box", [(0.0, 4.0), (0.0, 1.2), (0.0, 1.0), (0.5, 1.5), (1.0, 1.0)])
+def test_token_budget_is_conserved(seed: int, box: tuple[float, float]) -> None:
+    rollout, span = rollouts(seed)
+    tokens = torch.randint(0, 500, rollout.shape, generator=draw(seed)).double()
+    evidence = 3 * torch.randn(rollout.shape, generator=draw(seed), dtype=torch.float64)
+    advantage = torch.randn(7, generator=draw(seed), dtype=torch.float64)[rollout]
+    shared = allocate(evidence, tokens, rollout, span, temperature=0.2)
+    weight = turn_weights(shared.density, tokens, rollout, advantage, 0.5, box).weight
+    for number in range(7):
+        rows = rollout == number
+        assert float((weight * tokens)[rows].sum()) == pytest.approx(float(tokens[rows].sum()), rel=1e-5)
+    assert weight.min() >= 0.5 + 0.5 * box[0] - 1e-9 and weight.max() <= 0.5 + 0.5 * box[1] + 1e-9
+    assert bool((weight[tokens == 0] == 1).all())
+
+
+def test_shares_are_the_closed_form_by_hand() -> None:
+    """Two spans, (turn 0, turn 1) and (turn 2), tokens 1, 3, 4, T = 1."""
+    tokens, evidence = torch.tensor([1.0, 3.0, 4.0]).double(), torch.tensor([0.0, 2.0, 0.0]).double()
+    shared = allocate(evidence, tokens, torch.zeros(3).long(), torch.tensor([0, 0, 1]), temperature=1.0)
+    e1, e2 = float(torch.tensor(1.0).exp()), float(torch.tensor(2.0).exp())
+    assert shared.budget.tolist() == pytest.approx([4 * e1 / (4 * e1 + 4), 4 / (4 * e1 + 4)], rel=1e-6)
+    assert shared.share.tolist() == pytest.approx([1 / (1 + 3 * e2), 3 * e2 / (1 + 3 * e2), 1.0], rel=1e-6)
+    assert float((shared.density * tokens).sum()) == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("box", [(0.0, 2.0), (0.3, 1.4), (0.9, 50.0)])
+def test_projection_is_the_nearest_point_of_the_box(seed: int, box: tuple[float, float]) -> None:
+    """Against bisection on the shift, and against random points that keep the budget."""
+    mass = torch.rand(9, generator=draw(seed), dtype=torch.float64) + 0.1
+    density = torch.randn(9, generator=draw(seed), dtype=torch.float64).mul(2).exp()
+    density = density * mass.sum() / (density * mass).sum()
+    found = project_to_box(density, mass, torch.zeros(9).long(), *box)
+    low, high = float(density.min()) - box[1], float(density.max()) - box[0]
+    for _ in range(200):
+        middle = (low + high) / 2
+        over = float((mass * ((density - middle).clamp(*box) - 1)).sum()) > 0
+        low, high = (middle, high) if over else (low, middle)
+    torch.testing.assert_close(found, (density - low).clamp(*box), atol=1e-9, rtol=0)
+
+
+def test_projection_leaves_densities_inside_the_box_untouched() -> None:
+    density, mass = torch.tensor([0.3, 1.1, 1.6]).double(), torch.tensor([1.0, 1.0, 1.0]).double()
+    segment_of = torch.zeros(3).long()
+    assert torch.equal(project_to_box(density, mass, segment_of, 0.0, 4.0), density)
+    with pytest.raises(ValueError, match="must hold 1"):
+        project_to_box(density, mass, segment_of, 0.0, 0.9)
+
+
+def test_weights_that_miss_the_budget_are_refused() -> None:
+    rollout, mass = torch.zeros(2).long(), torch.tensor([3.0, 5.0]).double()
+    check_budget(torch.ones(2).double(), mass, rollout)
+    for weight in ([1.0, 1.1], [1.0, float("nan")]):
+        with pytest.raises(RuntimeError, match="token budget"):
+            check_budget(torch.tensor(weight).double(), mass, rollout)
+
+
+# Zero advantage
+
+
+def test_equal_rewards_are_exactly_no_advantage() -> None:
+    task, rollout = torch.zeros(6).long(), torch.arange(6) // 2
+    for value in (0.1, 1 / 3, 10.0, -0.7):
+        reward = torch.full((6,), value)
+        for statistics in ("trajectory", "turn"):
+            assert not group_advantage(reward, task, rollout, statistics).any()
+    middle = group_advantage(torch.tensor([0.0, 0.0, 1 / 3, 1 / 3, 2 / 3, 2 / 3]), task, rollout)
+    assert middle.tolist() == pytest.approx([-1, -1, 0, 0, 1, 1], abs=1e-4) and not middle[2:4].any()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_weights_are_exactly_one_without_advantage(seed: int) -> None:
+    rollout, span = rollouts(seed)
+    mask = torch.rand(len(rollout), 13, generator=draw(seed)) < 0.7
+    gap, none = torch.randn(mask.shape, generator=draw(seed)), torch.zeros(len(rollout)).double()
+    found = turn_evidence(gap, mask, none)
+    shared = allocate(found.evidence, found.tokens, rollout, span, 0.1)
+    assert bool((turn_weights(shared.density, found.tokens, rollout, none, 1.0, (0.0, 1.5)).weight == 1.0).all())
+    assert bool((token_weights(gap, mask, none, rollout, 0.1, (0.0, 4.0)) == 1.0).all())
+    assert not token_advantages(none, mask).any()
+
+
+def test_lone_rollout_is_an_error_of_the_pure_function() -> None:
+    with pytest.raises(ValueError, match="fewer than 2 rollouts"):
+        group_advantage(torch.ones(3), torch.tensor([0, 0, 1]), torch.tensor([0, 1, 2]))
+
+
+def test_penalty_is_relative_within_the_task() -> None:
+    task, valid = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([True, False, True, True, True])
+    residual = invalid_action_residual(torch.ones(5), valid, task, 0.1)
+    assert residual[1] < 0 < residual[0] and residual[0] == residual[2] and not residual[3:].any()
+
+
+# Order
+
+
+@pytest.mark.parametrize("allocation", ["span", "turn", "token"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_order_of_rows_does_not_matter(seed: int, allocation: str) -> None:
+    batch, teacher = small_world(seed)
+    plain = get_method("align_opsd")(config(allocation=allocation)).assign(batch, teacher, step=0)
+    order = torch.randperm(len(batch), generator=draw(seed))
+    shuffled, answers = reordered(batch, teacher, order)
+    credit = get_method("align_opsd")(config(allocation=allocation)).assign(shuffled, answers, step=0)
+    torch.testing.assert_close(credit.advantages, plain.advantages[order], atol=1e-6, rtol=0)
+    back = order.argsort()
+    assert credit.trace["weight"] == pytest.approx([plain.trace["weight"][row] for row in order.tolist()], abs=1e-9)
+    expected = [[int(back[source]) for source in plain.trace["sources"][row]] for row in order.tolist()]
+    assert credit.trace["sources"] == expected
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_names_of_tasks_and_siblings_do_not_matter(seed: int) -> None:
+    """Renumbering reverses the order of tasks and of siblings; only exact ties could tell."""
+    batch, teacher = small_world(seed, ties=False)
+    plain = get_method("align_opsd")(config()).assign(batch, teacher, step=0)
+    batch.task, batch.rollout = 9 - batch.task, 9 - batch.rollout
+    credit = get_method("align_opsd")(config()).assign(batch, teacher, step=0)
+    torch.testing.assert_close(credit.advantages, plain.advantages, atol=1e-6, rtol=0)
+    assert credit.trace["sources"] == plain.trace["sources"]
+    assert credit.trace["cut"] == plain.trace["cut"]
+
+
+def reordered(batch, teacher: TableTeacher, order: torch.Tensor):
+    rows = order.tolist()
+    shuffled = batch_of(
+        [["", "", 0]] * len(rows),
+        [batch.turns[row].thought for row in rows],
+        batch.policy_mask[order],
+        batch.reward[order],
+        batch.student_log_probs[order],
+    )
+    shuffled.task, shuffled.rollout, shuffled.turn = batch.task[order], batch.rollout[order], batch.turn[order]
+    thoughts = [teacher._thoughts[row] for row in rows]
+    views = teacher._views
+    return shuffled, TableTeacher(
+        thoughts, teacher._embeddings, lambda source, target: views(rows[source], rows[target])
+    )
+
+
+def test_tasks_do_not_meet() -> None:
+    """The credit of a task is the same alone and beside another one, but for the batch's threshold."""
+    batch, teacher = small_world(3)
+    both = get_method("align_opsd")(config(allocation="turn")).assign(batch, teacher, step=0)
+    rows = (batch.task == 1).nonzero().squeeze(-1)
+    alone, answers = reordered(batch, teacher, rows)
+    credit = get_method("align_opsd")(config(allocation="turn")).assign(alone, answers, step=0)
+    torch.testing.assert_close(credit.advantages, both.advantages[rows], atol=1e-6, rtol=0)
+
+
+def test_groups_are_in_canonical_order_and_ties_go_to_the_smaller_identity() -> None:
+    task, rollout = torch.tensor([1, 0, 0, 1, 0, 0]), torch.tensor([5, 2, 1, 4, 1, 0])
+    turn = torch.tensor([0, 0, 1, 0, 0, 0])
+    groups = task_groups(task, rollout, turn)
+    assert [group.tolist() for group in groups] == [[5, 4, 2, 1], [3, 0]]
+    siblings = rollout[groups[0]]
+    eligible = eligibility(siblings, torch.ones(4).bool(), torch.ones(4).bool())
+    chosen = select_sources(torch.full((4, 4), 0.875), eligible, siblings, threshold=0.875, top_k=3)
+    assert chosen.tolist() == [[1, 3, -1], [0, 3, -1], [0, 3, -1], [0, 1, -1]]
+
+
+# Rectification
+
+
+@pytest.mark.parametrize("aggregation", ["probability_mixture", "log_mean"])
+def test_unmatched_target_keeps_its_identity_gap_bit_for_bit(aggregation: str) -> None:
+    student, identity = -torch.rand(4, 6, generator=draw(0)), -5 * torch.rand(4, 6, generator=draw(1))
+    sources = torch.tensor([[-1, -1], [2, -1], [-1, 0], [1, 0]])
+    similarity = torch.tensor([[0.0, 0.0], [0.9, 0.0], [0.0, 0.8], [1.0, 0.85]])  # row 2 is matched with confidence 0
+    views = rectify(
+        student, identity, -torch.rand(4, 6, generator=draw(2)), sources, similarity,
+        threshold=0.8, temperature=0.1, alpha_max=0.8, aggregation=aggregation,
+    )  # fmt: skip
+    assert torch.equal(views.rectified_gap[[0, 2]], views.identity_gap[[0, 2]])
+    assert torch.equal(views.rectified[0], identity[0]) and torch.equal(views.aligned[0], identity[0])
+    assert views.alpha[0] == views.rho[0] == 0 and not views.weights[0].any()
+    assert bool((views.rectified_gap[[1, 3]] != views.identity_gap[[1, 3]]).all())
+
+
+def test_mixture_is_in_probability_space_and_the_blend_in_log_space() -> None:
+    matched = torch.tensor([[0.2], [0.6]]).log()
+    views = rectify(
+        torch.zeros(1, 1), torch.tensor([[0.5]]).log(), matched, torch.tensor([[0, 1]]), torch.ones(1, 2),
+        threshold=0.5, temperature=0.1, alpha_max=0.25,
+    )  # fmt: skip
+    assert float(views.aligned.exp()) == pytest.approx(0.4)
+    assert float(views.rectified.exp()) == pytest.approx(0.5**0.75 * 0.4**0.25)
+    impossible = rectify(
+        torch.zeros(1, 1), torch.zeros(1, 1), torch.full((2, 1), -torch.inf), torch.tensor([[0, 1]]), torch.ones(1, 2),
+        threshold=0.5, temperature=0.1, alpha_max=0.25,
+    )  # fmt: skip
+    assert float(impossible.aligned) == -torch.inf and not impossible.aligned.isnan().any()
+
+
+def test_one_view_a_pair_is_required() -> None:
+    with pytest.raises(ValueError, match="1 matched views for 2 pairs"):
+        rectify(
+            torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1), torch.tensor([[0, 1]]), torch.ones(1, 2),
+            threshold=0.5, temperature=0.1, alpha_max=0.25,
+        )  # fmt: skip
+
+
+# Gradients
+
+
+def test_no_gradient_leaves_the_core() -> None:
+    group, width = torch.arange(6) // 3, 4
+    embedding = torch.randn(6, 5, generator=draw(0)).requires_grad_()
+    similarity = cosine(embedding, embedding)
+    log_probs = [(-torch.rand(6, width)).requires_grad_() for _ in range(2)]
+    matched = (-torch.rand(1, width)).requires_grad_()
+    sources = torch.tensor([[3], [-1], [-1], [-1], [-1], [-1]])
+    views = rectify(
+        *log_probs,
+        matched,
+        sources,
+        torch.ones(6, 1, requires_grad=True),
+        threshold=0.1,
+        temperature=0.1,
+        alpha_max=1.0,
+    )
+    eligible = eligibility(group, torch.ones(6).bool(), torch.ones(6).bool())
+    given = torch.rand(6, 6, requires_grad=True)
+    profile, valid = profiles(given, eligible, 0.1, 0.1)
+    shift, _ = adjacent_divergence(profile, valid, eligible, group)
+    mask, advantage = (
+        torch.ones(6, width).bool(),
+        group_advantage(torch.arange(6.0).requires_grad_(), torch.zeros(6).long(), torch.arange(6)),
+    )
+    gap = torch.randn(6, width, requires_grad=True)
+    found = turn_evidence(gap, mask, advantage)
+    shared = allocate(found.evidence, found.tokens, group, group, 0.5)
+    weights = turn_weights(shared.density, found.tokens, group, advantage, 0.5, (0.0, 4.0))
+    outputs = [similarity, shift, profile, advantage, weights.weight, shared.budget, *vars(views).values()]
+    outputs += [token_weights(gap, mask, advantage, group, 0.5, (0.0, 4.0)), token_advantages(gap, mask)]
+    outputs += [divergence(given, given.flip(0)), *vars(found).values()]
+    assert not any(output.requires_grad for output in outputs)
+
+
+@pytest.mark.parametrize("auxiliary", ["none", "alignment", "sdar"])
+def test_no_gradient_leaves_the_method(auxiliary: str) -> None:
+    batch, teacher = small_world()
+    batch.student_log_probs.requires_grad_()
+    credit = get_method("align_opsd")(config(auxiliary_loss=auxiliary)).assign(batch, teacher, step=0)
+    assert not credit.advantages.requires_grad and not any(one.requires_grad for one in credit.targets.values())
+
+
+# Spans
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("shortest", "longest"), [(1, 1), (2, 3), (2, 8), (3, 5)])
+def test_spans_partition_the_rollout_within_their_limits(seed: int, shortest: int, longest: int) -> None:
+    count = seed + 1
+    shift = torch.rand(count, generator=draw(seed)).tolist()
+    counts = (torch.rand(count, generator=draw(seed)) < 0.7).tolist()
+    for cuts in (
+        segment(shift, counts, 0.5, shortest, longest, 0.1),
+        random_segment(shift, counts, seed, shortest, longest, 0.1),
+    ):
+        assert [turn for start, end in cuts.spans for turn in range(start, end)] == list(range(count))
+        assert all(end - start <= longest for start, end in cuts.spans)
+        assert count < shortest or all(end - start >= shortest for start, end in cuts.spans)
+        found = cuts.threshold + cuts.drawn + cuts.guided + cuts.forced
+        assert sorted(found) == [start for start, _ in cuts.spans[1:]]
+
+
+def test_cuts_by_hand() -> None:
+    shift, counts = [0.0, 0.9, 0.5, 0.9, 0.2, 0.6], [False, True, True, True, True, True]
+    assert segment(shift, counts, 0.5, 2, 8, 0.01).threshold == [3]  # 1 and 5 are too near the ends, 0.5 not above
+    assert segment([0.0, 0.5, 0.7, 0.7, 0.5], [True] * 5, 0.1, 2, 8, 0.01).threshold == [2]  # tie to the earlier
+    flat = segment([0.0] * 9, [True] * 9, 0.1, 2, 8, 0.01)
+    assert flat.forced == [4] and flat.spans == [(0, 4), (4, 9)]
+    with pytest.raises(ValueError, match="2 \\* min_span - 1 = 5"):
+        segment(shift, counts, 0.5, 3, 4, 0.01)
+
+
+def test_quantile_at_an_order_statistic_is_that_value() -> None:
+    """0.29 * 100 is 28.999...96 in binary: the turn that sets the threshold must not exceed it."""
+    values = torch.rand(101, generator=draw(0), dtype=torch.float64)
+    assert boundary_quantile(values, 0.29) == float(values.sort().values[29])
+    assert boundary_quantile(torch.tensor([1.0, 2.0]), 0.25) == 1.25
+    assert boundary_quantile(torch.zeros(0), 0.8) is None
+
+
+def test_change_of_eligibility_is_no_boundary() -> None:
+    eligible = torch.tensor([[1, 1, 0], [0, 1, 1], [0, 0, 0]]).bool()
+    profile, valid = profiles(torch.ones(3, 3), eligible, 0.8, 0.1)
+    shift, counts = adjacent_divergence(profile, valid, eligible, torch.zeros(3).long())
+    assert valid.tolist() == [True, True, True] and not counts.any() and not shift.any()
+
+
+def test_trajectories_are_in_identity_order() -> None:
+    task, rollout, turn = torch.tensor([1, 0, 0, 0]), torch.tensor([0, 7, 7, 3]), torch.tensor([0, 5, 2, 0])
+    assert [rows.tolist() for rows in trajectories(task, rollout, turn)] == [[3], [2, 1], [0]]
+
+
+# Actions
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "cosine_rule", "webshop_rule"),
+    [
+        ("click[Red]", "click[ Red ]", True, True),
+        ("click[Red]", "click[red]", True, False),
+        ("search[a]b]", "search[c]", True, True),
+        ("search[red]", "click[red]", True, False),
+        ("CLICK[red]", "CLICK[red]", True, False),
+        ("click[ ]", "click[ ]", True, False),
+        ("buy", "buy", True, False),
+        ("", "", False, False),
+        ("  ", "go", False, False),
+    ],
+)
+def test_action_rules(theirs: str, ours: str, cosine_rule: bool, webshop_rule: bool) -> None:
+    for rule, expected in (("cosine", cosine_rule), ("webshop", webshop_rule)):
+        assert accept_actions([theirs], [ours], torch.tensor([0.75]), 0.75, rule).tolist() == [expected]
+        for similarity in (0.5, float("nan"), float("inf")):
+            assert accept_actions([theirs], [ours], torch.tensor([similarity]), 0.75, rule).tolist() == [False]
+
+
+def test_rejected_source_is_not_replaced() -> None:
+    batch, teacher = small_world()
+    open_filter = get_method("align_opsd")(config(action_filter="none")).assign(batch, teacher, step=0)
+    teacher._thoughts = [
+        Thought(t.thinking, "wait" if row >= 24 else t.action) for row, t in enumerate(teacher._thoughts)
+    ]
+    teacher._embeddings["wait"] = [-value for value in teacher._embeddings["act 0"]]
+    closed = get_method("align_opsd")(config()).assign(batch, teacher, step=0)
+    for before, after in zip(open_filter.trace["sources"], closed.trace["sources"], strict=True):
+        assert [source for source in before if source in after] == after
+    assert 0 < closed.metrics["correspondence/action_rejected_share"] < 1
