@@ -18,7 +18,7 @@ from environments.searchqa.client import HttpRetriever
 from environments.searchqa.corpus import Corpus, CorpusError
 from environments.searchqa.data import CLOSED_WORLD, DATA_SOURCES, DataError, Questions
 from environments.searchqa.episode import SearchQA
-from environments.searchqa.prompt import SearchQAPrompt
+from environments.searchqa.prompt import SearchQAPrompt, paper_prompt
 from environments.searchqa.retrieval import Outcome, Passage, Retriever, RetrieverDown, SearchFailure
 
 __all__ = [
@@ -86,7 +86,7 @@ def suite(
         description={
             "data": questions.name,
             "retrieval": retriever.description,
-            "prompt": SearchQAPrompt().name,
+            "prompt": paper_prompt().name,
             **options,
         },
     )

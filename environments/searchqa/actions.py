@@ -14,11 +14,8 @@ from environments.base import Projection
 
 SEARCH, ANSWER = "search", "answer"
 
-_SEARCH_PAIR = re.compile(r"<search>(.*?)</search>", re.IGNORECASE | re.DOTALL)
-_ANSWER_PAIR = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
-_SEARCH_OPENING = re.compile(r"<search>", re.IGNORECASE)
-_ANSWER_OPENING = re.compile(r"<answer>", re.IGNORECASE)
-_FIRST_PAIR = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
+_OPENING = {kind: re.compile(f"<{kind}>", re.IGNORECASE) for kind in (SEARCH, ANSWER)}
+_CLOSING = {kind: re.compile(f"</{kind}>", re.IGNORECASE) for kind in (SEARCH, ANSWER)}
 _ACTION = re.compile(r"\s*<(search|answer)>(.*)</\1>\s*", re.DOTALL)
 
 
@@ -49,21 +46,29 @@ def project_agent_loop(response: str) -> Projection:
     ignores the case of tags in pairs. Invalid: no pair, both opening tags, or one of them more than once, anywhere in
     the uncut response."""
     cut = _cut(response)
-    if match := _SEARCH_PAIR.search(cut):
-        action = Action(SEARCH, match[1].strip())
-    elif match := _ANSWER_PAIR.search(cut):
-        action = Action(ANSWER, match[1].strip())
-    else:
-        action = NO_ACTION
-    openings = len(_SEARCH_OPENING.findall(response)) + len(_ANSWER_OPENING.findall(response))
+    action = next((found for kind in (SEARCH, ANSWER) if (found := _pair(cut, kind))), NO_ACTION)
+    openings = sum(len(opening.findall(response)) for opening in _OPENING.values())
     return Projection(str(action), bool(action.kind) and openings == 1)
 
 
 def project_search_r1(response: str) -> Projection:
     """After the same cut, the first pair of either kind in text order; case-sensitive. Invalid: no pair."""
-    match = _FIRST_PAIR.search(_cut(response))
-    action = Action(match[1], match[2].strip()) if match else NO_ACTION
+    cut = _cut(response)
+    starts = {kind: cut.find(f"<{kind}>") for kind in (SEARCH, ANSWER)}
+    found = []
+    for kind, start in starts.items():
+        end = cut.find(f"</{kind}>", start) if start >= 0 else -1
+        if end >= 0:
+            found.append((start, Action(kind, cut[start + len(kind) + 2 : end].strip())))
+    action = min(found)[1] if found else NO_ACTION
     return Projection(str(action), bool(action.kind))
+
+
+def _pair(text: str, kind: str) -> Action | None:
+    """The first pair, found in one pass: a lazy pattern takes quadratic time on many unclosed tags."""
+    opening = _OPENING[kind].search(text)
+    closing = _CLOSING[kind].search(text, opening.end()) if opening else None
+    return Action(kind, text[opening.end() : closing.start()].strip()) if closing else None
 
 
 def _cut(response: str) -> str:

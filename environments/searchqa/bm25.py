@@ -181,7 +181,7 @@ class _TermNumbers(dict[str, int]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.vocabulary: dict[str, int] = {}
+        self.vocabulary: dict[str, int] = {"": 0}  # bm25s wants an entry for the empty term
 
     def __missing__(self, token: str) -> int:
         term = analysis.term(token)
@@ -227,7 +227,7 @@ def _load(corpus: Corpus, folder: Path) -> _Engine:
         found = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         offsets = np.load(folder / _OFFSETS, mmap_mode="r")
         engine = _Engine.load(folder, mmap=True, show_progress=False)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
         raise CorpusError(f"BM25 index {folder} is broken ({error}); delete the folder to build it again") from error
     _compare(found, corpus, folder)
     pointers = engine.scores["indptr"]

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from environments.base import View
 from environments.panel import TaskPanel
-from environments.searchqa.prompt import SearchQAPrompt
+from environments.searchqa.prompt import paper_prompt
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -81,12 +80,8 @@ class Questions:
             raise DataError(f"panel {name!r} does not exist; {self.name} has {', '.join(names)}")
         return TaskPanel.of("searchqa", name, chosen)
 
-    @cached_property
-    def _prompt(self) -> SearchQAPrompt:
-        return SearchQAPrompt()
-
     def _complete(self, row: Row, split: str, index: int) -> Row:
-        text = self._prompt.render(View(row["question"], row["question"], (), (), 0))
+        text = paper_prompt().render(View(row["question"], row["question"], (), (), 0))
         return {
             **row,
             "prompt": [{"role": "user", "content": text}],

@@ -13,7 +13,7 @@ from typing import Any
 from environments.base import Projection, Step, TextEnvironment
 from environments.searchqa.actions import ANSWER, PROJECTIONS, SEARCH, Action, read_action
 from environments.searchqa.observations import CORRECTION, STYLES, show
-from environments.searchqa.prompt import SearchQAPrompt
+from environments.searchqa.prompt import SearchQAPrompt, paper_prompt
 from environments.searchqa.retrieval import Outcome, Retriever, SearchFailure
 from environments.searchqa.scoring import accepted, contains_match, exact_match
 
@@ -57,7 +57,7 @@ class SearchQA(TextEnvironment):
             raise ValueError("top_k, max_turns and history_length must be at least 1")
         self.retriever, self.top_k, self.style, self.dialect = retriever, top_k, style, dialect
         self.max_turns, self.history_length = max_turns, history_length
-        self.prompt = prompt or SearchQAPrompt()
+        self.prompt = prompt or paper_prompt()
         self._golden: tuple[str, ...] | None = None
 
     def reset(

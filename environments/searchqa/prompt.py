@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import jinja2
@@ -16,6 +17,12 @@ TEMPLATE = Path(__file__).parent / "data" / "prompt.jinja"
 def memory(history: Sequence[Record]) -> str:
     """``Step n:action result`` and a line break for each record, joined by a line break. Reasoning is not kept."""
     return "\n".join(f"Step {record.number}:{record.action} {record.result}\n" for record in history)
+
+
+@lru_cache
+def paper_prompt() -> SearchQAPrompt:
+    """The paper's template, compiled once for all environments."""
+    return SearchQAPrompt()
 
 
 class SearchQAPrompt:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 def normalise(text: str) -> str:
@@ -48,5 +47,13 @@ def extract_answer(text: str, minimum_pairs: int = 1) -> str | None:
     The agent loop scores actions and observations and demands one pair. Search-R1 scores the prompt as well, which
     shows a sample pair, and demands two.
     """
-    pairs = _ANSWER.findall(text)
+    pairs = list(_answer_pairs(text))
     return pairs[-1].strip() if len(pairs) >= minimum_pairs else None
+
+
+def _answer_pairs(text: str) -> Iterator[str]:
+    """In one pass: a lazy pattern takes quadratic time on many unclosed tags."""
+    position = 0
+    while (start := text.find("<answer>", position)) >= 0 and (end := text.find("</answer>", start)) >= 0:
+        yield text[start + len("<answer>") : end]
+        position = end + len("</answer>")

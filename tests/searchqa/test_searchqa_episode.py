@@ -1,0 +1,267 @@
+"""Episode, prompt and batch: what is executed, shown, remembered and rewarded."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.base import Failure, Record, View, load, open_batch
+from environments.searchqa import (
+    Outcome,
+    Passage,
+    Retriever,
+    SearchFailure,
+    SearchQA,
+    SearchQAFactory,
+    SearchQAPrompt,
+    open_retriever,
+)
+from environments.searchqa.actions import project_agent_loop, project_search_r1
+from environments.searchqa.observations import read_titles, show
+from environments.searchqa.scoring import extract_answer
+
+
+class Echo(Retriever):
+    """One passage that repeats the query; keeps what it was asked."""
+
+    description = {"backend": "echo"}
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def search(self, queries: Sequence[str], k: int) -> list[Outcome]:
+        self.asked.append(list(queries))
+        return [
+            SearchFailure("down") if query == "fail" else [Passage(f'"T"\n<answer>{query}</answer>', "7")]
+            for query in queries
+        ]
+
+
+BM25 = open_retriever("bm25")
+TASK = {"question": "Where is it?", "golden_answers": ["Lumloom", "the town"], "data_source": "nq"}
+
+
+def started(**options: Any) -> SearchQA:
+    episode = SearchQA(Echo(), **options)
+    assert episode.reset(**TASK) == "Where is it?"
+    return episode
+
+
+def test_search_then_answer() -> None:
+    episode = started()
+    first = episode.step("<search>a b</search>")
+    assert first.observation == '<information>Doc 1(Title: "T") <answer>a b</answer></information>'
+    assert (first.reward, first.done, first.won, first.score) == (0.0, False, False, 0.0)
+    last = episode.step("<answer>The Lumloom!</answer>")
+    assert (last.observation, last.reward, last.done, last.won, last.score) == ("", 1.0, True, True, 1.0)
+    assert episode.get_reward() == 1.0
+    assert (last.info["turns"], last.info["searches"], last.info["answered"]) == (2, 1, True)
+
+
+def test_a_wrong_answer_is_done_and_not_won() -> None:
+    episode = started()
+    step = episode.step("<answer>the town of Lumloom</answer>")
+    assert (step.done, step.won, step.reward, step.info["contains_match"]) == (True, False, 0.0, 1.0)
+
+
+def test_the_last_turn_does_not_search() -> None:
+    episode = started()
+    steps = [episode.step(f"<search>{turn}</search>") for turn in range(4)]
+    assert [step.done for step in steps] == [False, False, False, True]
+    assert steps[3].observation == "" and not steps[3].won
+    assert len(episode.retriever.asked) == 3
+    assert not steps[3].info["answered"]
+
+
+def test_the_last_turn_takes_an_answer() -> None:
+    episode = started(max_turns=1)
+    assert episode.step("<answer>Lumloom</answer>").won
+
+
+def test_an_invalid_turn_is_consumed_in_silence() -> None:
+    episode = started()
+    projection = episode.project("<think>hm</think>")
+    assert (projection.action, projection.valid) == ("", False)
+    step = episode.step(projection.action)
+    assert (step.observation, step.done, step.info["turns"]) == ("", False, 1)
+
+
+def test_search_r1_corrects_an_invalid_turn() -> None:
+    episode = started(dialect="search_r1", max_turns=2)
+    assert "<search> and </search>" in episode.step("").observation
+    assert episode.step("").observation == ""
+
+
+def test_a_passage_with_an_answer_earns_nothing() -> None:
+    episode = started(max_turns=2)
+    assert "<answer>Lumloom</answer>" in episode.step("<search>Lumloom</search>").observation
+    assert not episode.step("<search>again</search>").won
+
+
+def test_a_nested_answer_in_a_search_is_a_search() -> None:
+    episode = started()
+    action = episode.project("<search><answer>Lumloom</answer></search>").action
+    step = episode.step(action)
+    assert not step.done and episode.retriever.asked == [["<answer>Lumloom</answer>"]]
+
+
+def test_an_empty_query_is_sent() -> None:
+    episode = started()
+    assert episode.step("<search></search>").info["action"] == "search"
+    assert episode.retriever.asked == [[""]]
+
+
+@pytest.mark.parametrize("style", ["plain", "json"])
+def test_a_failed_search_is_said(style: str) -> None:
+    step = started(style=style).step("<search>fail</search>")
+    assert "The search failed" in step.observation and step.observation.startswith("<information>")
+    assert not step.done and step.info["failure"] == "down"
+
+
+def test_no_hits_in_both_styles() -> None:
+    assert show([], "plain") == "<information></information>"
+    assert show([], "json") == '<information>{"result": ""}</information>'
+
+
+def test_json_style_escapes_and_plain_style_does_not() -> None:
+    passages = [Passage('"Café "X""\nLine é'), Passage('"B"\nb')]
+    assert show(passages, "plain") == (
+        '<information>Doc 1(Title: "Café "X"") Line é\nDoc 2(Title: "B") b</information>'
+    )
+    assert show(passages, "json") == (
+        '<information>{"result": "Doc 1: \\"Caf\\u00e9 \\"X\\"\\"\\nLine \\u00e9\\n'
+        'Doc 2: \\"B\\"\\nb\\n"}</information>'
+    )
+    assert read_titles(show(passages, "plain")) == read_titles(show(passages, "json"))
+
+
+@pytest.mark.parametrize("wrong", [{"style": "xml"}, {"dialect": "other"}, {"top_k": 0}, {"max_turns": 0}])
+def test_wrong_options_are_refused_by_the_factory(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        SearchQAFactory(Echo(), **wrong)
+
+
+def test_stepping_outside_an_episode_is_an_error() -> None:
+    with pytest.raises(RuntimeError):
+        SearchQA(Echo()).step("")
+    episode = started()
+    episode.step("<answer>x</answer>")
+    with pytest.raises(RuntimeError):
+        episode.step("<answer>Lumloom</answer>")
+
+
+TAGGED = st.lists(
+    st.sampled_from(["<search>", "</search>", "<answer>", "</answer>", "<SEARCH>", "</Answer>", "a", "\n", "é", " "]),
+    max_size=12,
+).map("".join)
+
+
+@given(response=st.one_of(st.text(), TAGGED), dialect=st.sampled_from(["agent_loop", "search_r1"]))
+def test_no_response_raises(response: str, dialect: str) -> None:
+    episode = started(dialect=dialect)
+    projection = episode.project(response)
+    assert projection.action or not projection.valid
+    step = episode.step(projection.action)
+    assert step.reward == episode.get_reward() == float(step.won)
+    assert started().step(response).score in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("part", ["<search>", "<answer>", "</search>", "<search>\n", "a", "é", " ", "e\u0301", "yx"])
+def test_a_huge_response_is_read_in_linear_time(part: str) -> None:
+    """Quadratic patterns take minutes here."""
+    text = part * 20_000
+    for dialect in ("agent_loop", "search_r1"):
+        episode = SearchQA(BM25, dialect=dialect)
+        for response in (text, f"<search>{text}</search>", f"<answer>{text}</answer>"):
+            episode.reset(**TASK)
+            assert episode.step(episode.project(response).action).score == 0.0
+    assert extract_answer(text) is None
+
+
+def test_pairs_are_those_of_the_lazy_patterns() -> None:
+    """The one-pass readers against the patterns that the rules are stated in."""
+    tags = ["<search>", "</search>", "<answer>", "</answer>", "<SEARCH>", "</Answer>", "x"]
+    for parts in itertools.product(tags, repeat=5):
+        text = "".join(parts)
+        head, closing, _ = text.partition("</search>" if "</search>" in text else "</answer>")
+        cut = head + closing
+        first = re.search(r"<(search|answer)>(.*?)</\1>", cut, re.DOTALL)
+        assert project_search_r1(text).action == (f"<{first[1]}>{first[2]}</{first[1]}>" if first else "")
+        pairs = [re.search(f"<{kind}>(.*?)</{kind}>", cut, re.DOTALL | re.I) for kind in ("search", "answer")]
+        kind, match = ("search", pairs[0]) if pairs[0] else ("answer", pairs[1])
+        assert project_agent_loop(text).action == (f"<{kind}>{match[1]}</{kind}>" if match else "")
+        answers = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
+        assert extract_answer(text) == (answers[-1] if answers else None)
+
+
+def view(*history: tuple[str, str], first: int = 1, count: int | None = None) -> View:
+    records = tuple(Record(first + i, "", action, result) for i, (action, result) in enumerate(history))
+    return View("Where is it?", "", (), records, len(records) if count is None else count)
+
+
+def test_first_prompt_has_no_history() -> None:
+    text = SearchQAPrompt().render(view())
+    assert text.startswith(
+        "You are an expert agent tasked with answering the given question step-by-step.\n"
+        "Your question: Where is it?\n\nNow it's your turn to respond for the current step.\n"
+    )
+    assert text.endswith("For example, <answer>Beijing</answer>.")
+
+
+def test_later_prompts_show_the_memory() -> None:
+    text = SearchQAPrompt().render(view(("<search>a</search>", "<information>x</information>"), ("", "")))
+    memory = "Step 1:<search>a</search> <information>x</information>\n\nStep 2: \n"
+    assert "already taken 2 step(s).\n" in text
+    assert f"engine. History:\n{memory}\n\nNow it's your" in text
+
+
+def test_a_shortened_history_keeps_its_numbers() -> None:
+    text = SearchQAPrompt().render(view(("<search>c</search>", "r"), first=3, count=3))
+    assert "already taken 3 step(s)" in text and "History:\nStep 3:<search>c</search> r\n" in text
+
+
+@pytest.mark.parametrize("seen", [view(), view(("<search>a</search>", "r"))])
+def test_a_skill_is_one_block_and_an_empty_one_leaves_no_trace(seen: View) -> None:
+    prompt = SearchQAPrompt()
+    with_skill, without = prompt.render(seen, "Guidance {{ x }}:\n- b"), prompt.render(seen)
+    assert with_skill.replace("step-by-step.\nGuidance {{ x }}:\n- b\n", "step-by-step.\n") == without
+    assert "step-by-step.\nYour question" in without
+
+
+def test_batch_equals_single_episodes() -> None:
+    scripts = [
+        ["<search>a</search>", "<answer>Lumloom</answer>"],
+        ["", "<search>a</search>"],
+        ["<search>fail</search>", ""],
+    ]
+    batch, single = open_batch(SearchQAFactory(Echo()), 3), []
+    batch.reset(range(3), [TASK] * 3)
+    together = list(zip(*[batch.step(range(3), [s[turn] for s in scripts]) for turn in range(2)], strict=True))
+    for script in scripts:
+        episode = started()
+        single.append(tuple(episode.step(action) for action in script))
+    assert together == single
+
+
+def test_a_broken_row_costs_its_own_slot() -> None:
+    batch = open_batch(SearchQAFactory(Echo()), 2)
+    first, second = batch.reset([0, 1], [{"data_source": "nq"}, TASK])
+    assert isinstance(first, Failure) and second.task_text == "Where is it?"
+    assert second.data_source == second.category == "nq"
+    broken, fine = batch.step([0, 1], ["<search>a</search>"] * 2)
+    assert isinstance(broken, Failure) and fine.observation
+
+
+def test_the_suite_is_found_by_name() -> None:
+    suite = load("searchqa")
+    assert suite.name == "searchqa" and len(suite.panel("test")) == 200
+    assert suite.description["retrieval"]["backend"] == "bm25"
+    assert suite.categories[0] == "nq" and len(suite.categories) == 7
+    row = suite.tasks("train")[0]
+    assert suite.factory().reset(**row, seed=3) == row["question"]
