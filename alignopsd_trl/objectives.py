@@ -231,6 +231,7 @@ def belief_advantage(
     outcome: torch.Tensor,
     prior: torch.Tensor,
     rollout: torch.Tensor,
+    turn: torch.Tensor,
     mixing: float,
     band: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -250,9 +251,8 @@ def belief_advantage(
             share = torch.where(travelled == 0, 1 / size, steps / travelled)
             target = (outcome - prior) * share
         else:
-            last = torch.ones_like(group, dtype=torch.bool)
-            last[:-1] = group[1:] != group[:-1]
-            target = torch.where(last, outcome - prior - travelled + steps, steps)
+            last = turn.new_zeros(count).scatter_reduce_(0, group, turn, "amax", include_self=False)[group]
+            target = torch.where(turn == last, outcome - prior - travelled + steps, steps)
         return torch.ones_like(steps), (1 - mixing) * advantage + mixing * target
     q = advantage.sign() * steps if mode == "signed" else steps.abs()
     centred = q - segment_sum(q, group, count)[group] / size

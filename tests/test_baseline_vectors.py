@@ -91,10 +91,11 @@ def clipped(
 
 
 def grpo_rows(reward: torch.Tensor, task: torch.Tensor, scale: bool, population: torch.Tensor | None = None) -> Any:
-    """The release keeps the raw reward of a group of one; ours is 0."""
+    """The release takes mean 0 and deviation 1 for a group of one, which keeps its raw reward; ours is 0."""
     counted = torch.ones_like(reward) if population is None else population.double()
     alone = o.segment_sum(counted, task, int(task.max()) + 1)[task] < 2
-    return torch.where(alone, reward, o.row_advantage(reward, task, population, scale))
+    raw = reward / (1 + o.EPSILON) if scale else reward
+    return torch.where(alone, raw, o.row_advantage(reward, task, population, scale))
 
 
 # One check a file
@@ -245,7 +246,7 @@ def agentopsd_turn(case: dict[str, Any]) -> dict[str, Any]:
     else:
         belief, steps = o.belief_recursion(gap.sum(-1), prior, x.rollout, x.turn, h["gamma"])
         weight, advantage = o.belief_advantage(
-            case["mode"], x.row_advantage, steps, x.outcome, prior, x.rollout, h["lambda"], h["band"]
+            case["mode"], x.row_advantage, steps, x.outcome, prior, x.rollout, x.turn, h["lambda"], h["band"]
         )
     return {"prior": prior, "belief": belief, "multiplier": weight, "turn_advantage": advantage}
 

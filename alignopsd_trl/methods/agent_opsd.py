@@ -50,7 +50,15 @@ class AgentOPSD(Baseline):
         prior = success_rate(success, batch.task, batch.rollout)
         belief, steps = belief_recursion(gap.sum(-1), prior, batch.rollout, batch.turn, options.gamma)
         weight, shaped = belief_advantage(
-            options.mode, found.advantage, steps, success, prior, batch.rollout, options.mixing, options.band
+            options.mode,
+            found.advantage,
+            steps,
+            success,
+            prior,
+            batch.rollout,
+            batch.turn,
+            options.mixing,
+            options.band,
         )
         metrics = token_mean(batch, "teacher/gap", gap)
         return credit_of(batch, found, shaped, metrics, {"belief": belief, "weight": weight})
