@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,9 +27,7 @@ from alignopsd_trl.correspondence import (
     task_groups,
 )
 from alignopsd_trl.credit import (
-    Allocation,
     Evidence,
-    Weights,
     allocate,
     density_box,
     number_rows,
@@ -38,11 +36,22 @@ from alignopsd_trl.credit import (
     turn_evidence,
     turn_weights,
 )
+from alignopsd_trl.diagnostics import (
+    allocation_trace,
+    evidence_metrics,
+    evidence_trace,
+    match_metrics,
+    match_trace,
+    outcome_trace,
+    span_metrics,
+    span_trace,
+    view_metrics,
+    weight_metrics,
+)
 from alignopsd_trl.methods.base import Coefficients, Credit, Method, Teacher, register
 from alignopsd_trl.methods.grpo import Outcome, outcome
 from alignopsd_trl.rectification import Rectification, gate, gated_loss, rectify
 from alignopsd_trl.spans import (
-    Segmentation,
     adjacent_divergence,
     boundary_quantile,
     clip_threshold,
@@ -77,19 +86,6 @@ class Correspondence:
     counts: torch.Tensor | None = None
 
 
-@dataclass
-class Spans:
-    """Attributes:
-    span: ``(M,)`` int64 numbered over the batch.
-    cuts: one segmentation a rollout, in (task, rollout) order, with the rollout's rows.
-    metrics: scalars for the log.
-    """
-
-    span: torch.Tensor
-    cuts: list[tuple[torch.Tensor, Segmentation]]
-    metrics: dict[str, float]
-
-
 @register
 class AlignOPSD(Method):
     """The method of the paper and, by its config, the paper's ablations.
@@ -112,11 +108,12 @@ class AlignOPSD(Method):
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         with torch.no_grad():
             found = outcome(batch, self.config)
-            credit = Credit(batch.policy_mask.float(), dict(found.metrics), trace=_outcome_trace(found))
+            trace = outcome_trace(found.advantage, found.residual)
+            credit = Credit(torch.zeros_like(batch.policy_mask, dtype=torch.float32), dict(found.metrics), trace=trace)
             matches = self._correspond(batch, teacher, credit) if self.needs_encoder else None
             views = self._score(batch, teacher, matches, credit) if self.needs_scores else None
-            spans = self._segment(batch, teacher, matches, credit) if self.needs_profiles else None
-            self._allocate(batch, found, views, spans, credit)
+            span = self._segment(batch, teacher, matches, credit) if self.needs_profiles else None
+            self._allocate(batch, found, views, span, credit)
         return credit
 
     def auxiliary(
@@ -154,8 +151,8 @@ class AlignOPSD(Method):
             "teacher_thinking": [thought.thinking for thought in thoughts],
             "teacher_action": [thought.action for thought in thoughts],
         }
-        if self.needs_matches and len(batch):
-            credit.metrics |= _match_metrics(batch, found)
+        if self.needs_matches:
+            credit.metrics |= match_metrics(found.sources, found.similarity, found.rejected, batch.turn)
         return found
 
     def _columns(self, batch: TurnBatch, teacher: Teacher) -> int | None:
@@ -238,18 +235,20 @@ class AlignOPSD(Method):
             raise ValueError("align_opsd needs batch.student_log_probs: score the responses under their own prompts")
         views = self._rectify(batch.student_log_probs, identity, matched, matches)
         if self.config.auxiliary_loss == "alignment":
-            trust = gate(views.rectified_gap, self.config.gate_beta)
-            credit.targets = {"teacher": views.rectified, "gate": trust}
-            if batch.policy_mask.any():
-                trusted = trust[batch.policy_mask]
-                credit.metrics["auxiliary/gate_mean"] = float(trusted.mean())
-                credit.metrics["auxiliary/gate_active_share"] = float((trusted > 0.5).float().mean())
+            self._gate(batch, views, credit)
         if self.needs_matches:
-            credit.trace |= _match_trace(matches, views)
-            if len(batch):
-                credit.metrics["rectification/confidence_mean"] = float(views.rho.mean())
-                credit.metrics["rectification/alpha_mean"] = float(views.alpha.mean())
+            credit.trace |= match_trace(matches.sources, matches.similarity, views)
+            credit.metrics |= view_metrics(views)
         return views
+
+    def _gate(self, batch: TurnBatch, views: Rectification, credit: Credit) -> None:
+        """Targets of the alignment loss, frozen at rollout time."""
+        trust = gate(views.rectified_gap, self.config.gate_beta)
+        credit.targets = {"teacher": views.rectified, "gate": trust}
+        if batch.policy_mask.any():
+            trusted = trust[batch.policy_mask]
+            credit.metrics["auxiliary/gate_mean"] = float(trusted.mean())
+            credit.metrics["auxiliary/gate_active_share"] = float((trusted > 0.5).float().mean())
 
     def _rectify(
         self, student: torch.Tensor, identity: torch.Tensor, matched: torch.Tensor, matches: Correspondence | None
@@ -270,32 +269,35 @@ class AlignOPSD(Method):
 
     # Spans
 
-    def _segment(self, batch: TurnBatch, teacher: Teacher, matches: Correspondence, credit: Credit) -> Spans:
-        config, metrics, threshold = self.config, {}, None
-        if config.allocation == "span":
-            everywhere = teacher.gather(matches.shift[matches.counts])
-            quantile = boundary_quantile(everywhere, config.boundary_quantile)
-            threshold = clip_threshold(quantile, config.boundary_min, config.boundary_max)
-            if quantile is not None:
-                metrics = {"spans/threshold": threshold, "spans/threshold_unclipped": quantile}
+    def _segment(self, batch: TurnBatch, teacher: Teacher, matches: Correspondence, credit: Credit) -> torch.Tensor:
+        """``(M,)`` int64 span of each turn, numbered over the batch in (task, rollout) order."""
+        threshold = self._threshold(teacher, matches, credit) if self.config.allocation == "span" else None
         shift, counts = matches.shift.tolist(), matches.counts.tolist()
-        limits = config.min_span, config.max_span, config.boundary_min
+        limits = self.config.min_span, self.config.max_span, self.config.boundary_min
         span, cuts, number = torch.zeros(len(batch), dtype=torch.int64), [], 0
         for index, rows in enumerate(trajectories(batch.task, batch.rollout, batch.turn)):
             local = rows.tolist()
             columns = [shift[row] for row in local], [counts[row] for row in local]
-            if config.allocation == "span":
+            if self.config.allocation == "span":
                 found = segment(*columns, threshold, *limits)
             else:
-                found = random_segment(*columns, config.random_span_seed + index, *limits)
-            length = torch.tensor([end - start for start, end in found.spans])
-            span[local] = number + torch.repeat_interleave(length)
-            cuts.append((rows, found))
+                found = random_segment(*columns, self.config.random_span_seed + index, *limits)
+            lengths = torch.tensor([end - start for start, end in found.spans])
+            span[local] = number + torch.repeat_interleave(lengths)
+            cuts.append((local, found))
             number += len(found.spans)
-        spans = Spans(span.to(batch.task.device), cuts, metrics | _span_metrics(cuts))
-        credit.metrics |= spans.metrics
-        credit.trace |= _span_trace(matches, spans)
-        return spans
+        credit.metrics |= span_metrics(cuts)
+        credit.trace |= {"divergence": shift, "divergence_counts": counts} | span_trace(len(batch), cuts)
+        return span.to(batch.task.device)
+
+    def _threshold(self, teacher: Teacher, matches: Correspondence, credit: Credit) -> float | None:
+        """One threshold from the counting divergences of all processes."""
+        everywhere = teacher.gather(matches.shift[matches.counts])
+        quantile = boundary_quantile(everywhere, self.config.boundary_quantile)
+        threshold = clip_threshold(quantile, self.config.boundary_min, self.config.boundary_max)
+        if quantile is not None:
+            credit.metrics |= {"spans/threshold": threshold, "spans/threshold_unclipped": quantile}
+        return threshold
 
     # Credit
 
@@ -304,37 +306,50 @@ class AlignOPSD(Method):
         batch: TurnBatch,
         found: Outcome,
         views: Rectification | None,
-        spans: Spans | None,
+        span: torch.Tensor | None,
         credit: Credit,
     ) -> None:
-        """Turns gaps and spans into token advantages, metrics and trace."""
-        config, mask, advantage = self.config, batch.policy_mask, found.advantage
-        evidence = None if views is None else turn_evidence(views.rectified_gap, mask, advantage)
-        if evidence is not None:
-            identity = turn_evidence(views.identity_gap, mask, advantage)
-            credit.trace |= _evidence_trace(identity, evidence)
-            credit.metrics |= _evidence_metrics(identity, evidence)
-        box = density_box(config.weighting, config.density_cap, config.band)
-        rollout, _ = number_rows(batch.task, batch.rollout)
-        if config.allocation == "none":
+        """Token advantages: A times the weights that the configured allocation gives, plus the residual."""
+        mask, advantage = batch.policy_mask, found.advantage
+        evidence = None if views is None else self._evidence(batch, found, views, credit)
+        if self.config.allocation == "none":
             credit.advantages = token_advantages(advantage, mask, found.residual)
             return
-        if config.allocation == "token":
-            weight = token_weights(views.rectified_gap, mask, advantage, rollout, config.credit_temperature, box)
-            turn_mean = torch.where(mask, weight, 0.0).sum(-1) / evidence.tokens.clamp_min(1.0)
-            mean = torch.where(evidence.tokens > 0, turn_mean.double(), 1.0)
-            credit.advantages = token_advantages(advantage[:, None] * weight, mask, found.residual)
+        rollout, _ = number_rows(batch.task, batch.rollout)
+        box = density_box(self.config.weighting, self.config.density_cap, self.config.band)
+        if self.config.allocation == "token":
+            temperature = self.config.credit_temperature
+            weight = token_weights(views.rectified_gap, mask, advantage, rollout, temperature, box)
+            mean = torch.where(mask, weight, 0.0).sum(-1, dtype=torch.float64) / evidence.tokens
+            mean = mean.masked_fill(evidence.tokens == 0, 1.0)
         else:
-            span = rollout if spans is None else spans.span
-            shared = allocate(evidence.evidence, evidence.tokens, rollout, span, config.credit_temperature)
-            weights = turn_weights(shared.density, evidence.tokens, rollout, advantage, config.credit_mixing, box)
-            mean = weights.weight
-            credit.advantages = token_advantages(advantage * mean, mask, found.residual)
-            credit.trace |= _allocation_trace(shared, weights, span)
+            mean = self._turn_weights(evidence, rollout, rollout if span is None else span, advantage, box, credit)
+            weight = mean[:, None]
+        credit.advantages = token_advantages(advantage[:, None] * weight, mask, found.residual)
         credit.trace["weight"] = mean.tolist()
-        if len(batch):
-            credit.metrics["credit/weight_std"] = float(mean.std(correction=0))
-            credit.metrics["credit/weight_max"] = float(mean.max())
+        credit.metrics |= weight_metrics(mean)
+
+    def _evidence(self, batch: TurnBatch, found: Outcome, views: Rectification, credit: Credit) -> Evidence:
+        identity = turn_evidence(views.identity_gap, batch.policy_mask, found.advantage)
+        evidence = turn_evidence(views.rectified_gap, batch.policy_mask, found.advantage)
+        credit.trace |= evidence_trace(identity, evidence)
+        credit.metrics |= evidence_metrics(identity, evidence)
+        return evidence
+
+    def _turn_weights(
+        self,
+        evidence: Evidence,
+        rollout: torch.Tensor,
+        span: torch.Tensor,
+        advantage: torch.Tensor,
+        box: tuple[float, float],
+        credit: Credit,
+    ) -> torch.Tensor:
+        """``(M,)`` W. One span a rollout is the flat turn allocation."""
+        shared = allocate(evidence.evidence, evidence.tokens, rollout, span, self.config.credit_temperature)
+        weights = turn_weights(shared.density, evidence.tokens, rollout, advantage, self.config.credit_mixing, box)
+        credit.trace |= allocation_trace(shared, weights, span)
+        return weights.weight
 
 
 class Embeddings:
@@ -366,103 +381,3 @@ class Embeddings:
     def _at(self, index: torch.Tensor) -> torch.Tensor:
         found = self._table[index.clamp_min(0)] if len(self._table) else self._table.new_zeros(len(index), 1)
         return found.masked_fill_((index < 0)[:, None], 0.0)
-
-
-# Metrics and trace
-
-
-def _match_metrics(batch: TurnBatch, found: Correspondence) -> dict[str, float]:
-    per_target = (found.sources >= 0).sum(-1)
-    target, slot = (found.sources >= 0).nonzero(as_tuple=True)
-    pairs = len(target)
-    metrics = {
-        "correspondence/matched_share": float((per_target > 0).double().mean()),
-        "correspondence/sources_per_target": float(per_target.double().mean()),
-    }
-    if pairs:
-        off_turn = batch.turn[found.sources[target, slot]] != batch.turn[target]
-        metrics["correspondence/off_turn_share"] = float(off_turn.double().mean())
-        metrics["correspondence/similarity_mean"] = float(found.similarity[target, slot].mean())
-    if pairs + found.rejected:
-        metrics["correspondence/action_rejected_share"] = found.rejected / (pairs + found.rejected)
-    return metrics
-
-
-def _span_metrics(cuts: Sequence[tuple[torch.Tensor, Segmentation]]) -> dict[str, float]:
-    if not cuts:
-        return {}
-    turns, spans = sum(len(rows) for rows, _ in cuts), sum(len(found.spans) for _, found in cuts)
-    return {
-        "spans/length_mean": turns / spans,
-        "spans/per_rollout": spans / len(cuts),
-        "spans/guided_cuts_per_rollout": sum(len(found.guided) for _, found in cuts) / len(cuts),
-        "spans/forced_cuts_per_rollout": sum(len(found.forced) for _, found in cuts) / len(cuts),
-    }
-
-
-def _evidence_metrics(identity: Evidence, rectified: Evidence) -> dict[str, float]:
-    total = rectified.tokens.sum()
-    if not total:
-        return {}
-    return {
-        "rectification/identity_gap_mean": float((identity.gap * identity.tokens).sum() / total),
-        "rectification/rectified_gap_mean": float((rectified.gap * rectified.tokens).sum() / total),
-        "credit/evidence_mean": float(rectified.evidence.mean()),
-        "credit/evidence_std": float(rectified.evidence.std(correction=0)),
-    }
-
-
-def _outcome_trace(found: Outcome) -> dict[str, Any]:
-    trace = {"row": list(range(len(found.advantage))), "advantage": found.advantage.tolist()}
-    return trace if found.residual is None else trace | {"residual": found.residual.tolist()}
-
-
-def _match_trace(matches: Correspondence, views: Rectification) -> dict[str, Any]:
-    keep = [[slot for slot, source in enumerate(row) if source >= 0] for row in matches.sources.tolist()]
-
-    def picked(table: torch.Tensor) -> list[list[Any]]:
-        return [[row[slot] for slot in slots] for row, slots in zip(table.tolist(), keep, strict=True)]
-
-    return {
-        "sources": picked(matches.sources),
-        "source_similarities": picked(matches.similarity),
-        "source_weights": picked(views.weights),
-        "rho": views.rho.tolist(),
-        "alpha": views.alpha.tolist(),
-    }
-
-
-def _span_trace(matches: Correspondence, spans: Spans) -> dict[str, Any]:
-    place, cut = [0] * len(spans.span), [""] * len(spans.span)
-    for rows, found in spans.cuts:
-        local = rows.tolist()
-        for number, (start, end) in enumerate(found.spans):
-            for row in local[start:end]:
-                place[row] = number
-        for kind in ("threshold", "drawn", "guided", "forced"):
-            for position in getattr(found, kind):
-                cut[local[position]] = kind
-    return {
-        "divergence": matches.shift.tolist(),
-        "divergence_counts": matches.counts.tolist(),
-        "span": place,
-        "cut": cut,
-    }
-
-
-def _evidence_trace(identity: Evidence, rectified: Evidence) -> dict[str, Any]:
-    return {
-        "tokens": rectified.tokens.long().tolist(),
-        "identity_gap": identity.gap.tolist(),
-        "rectified_gap": rectified.gap.tolist(),
-        "evidence": rectified.evidence.tolist(),
-    }
-
-
-def _allocation_trace(shared: Allocation, weights: Weights, span: torch.Tensor) -> dict[str, Any]:
-    return {
-        "span_budget": shared.budget[span].tolist(),
-        "turn_share": shared.share.tolist(),
-        "density": shared.density.tolist(),
-        "projected_density": weights.projected.tolist(),
-    }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from alignopsd_trl.credit import group_advantage, invalid_action_residual, siblings, token_advantages
+from alignopsd_trl.diagnostics import outcome_trace
 from alignopsd_trl.methods.base import Credit, Method, Teacher, register
 from alignopsd_trl.turns import TurnBatch
 
@@ -64,7 +65,4 @@ class GRPO(Method):
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         found = outcome(batch, self.config)
         advantages = token_advantages(found.advantage, batch.policy_mask, found.residual)
-        trace = {"advantage": found.advantage.tolist()}
-        if found.residual is not None:
-            trace["residual"] = found.residual.tolist()
-        return Credit(advantages, found.metrics, trace=trace)
+        return Credit(advantages, found.metrics, trace=outcome_trace(found.advantage, found.residual))
