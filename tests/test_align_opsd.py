@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_method_vectors import TOLERANCE, Case, cases, flag, identity_columns, matrix, real
+from method_vectors import TOLERANCE, Case, cases, flag, identity_columns, matrix, real
 
 from alignopsd_trl.methods.base import get_method
 from alignopsd_trl.turns import Thought, Turn, TurnBatch, parse_response
