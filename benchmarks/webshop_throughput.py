@@ -58,6 +58,7 @@ def write_catalogue(folder: Path, products: int) -> None:
         asin = f"B{number:09d}"
         names = generator.sample(sorted(OPTIONS), generator.choice((0, 1, 2, 2)))
         wanted = [text(2) for _ in range(3)]
+        instruction = {"instruction": f"find {text(3)}", "instruction_attributes": wanted[:2]}
         items.append(
             {
                 "asin": asin,
@@ -72,11 +73,7 @@ def write_catalogue(folder: Path, products: int) -> None:
                 "product_category": " › ".join(text(1) for _ in range(4)),
             }
         )
-        attributes[asin] = {
-            "attributes": wanted,
-            "instruction": f"find {text(3)}",
-            "instruction_attributes": wanted[:2],
-        }
+        attributes[asin] = {"attributes": wanted, **instruction}
     (folder / "items_shuffle.json").write_text(json.dumps(items, ensure_ascii=False))
     (folder / "items_ins_v2.json").write_text(json.dumps(attributes))
 

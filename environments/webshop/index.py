@@ -25,6 +25,7 @@ from environments.webshop.search import PostingsBuilder, Searcher, document_text
 
 # What a prepared catalogue follows from besides the data: a change to any of these rebuilds it.
 _RULES = ("files.py", "json_stream.py", "porter.py", "tokens.py", "search.py", "store.py", "index.py")
+LARGE_FILE = 1 << 26  # bytes from which on the digest of a data file is remembered
 KEPT_PRODUCTS = 4096  # decoded products that a process remembers
 
 
@@ -71,7 +72,8 @@ class Catalogue:
 
     def record(self, row: int) -> dict[str, Any]:
         """A cleaned product, decoded anew. ``Title``, ``Reviews`` and ``Rating`` as in the reference."""
-        record = json.loads(self._records[self._start[row] : self._start[row + 1]].tobytes())
+        text = self._records[self._start[row] : self._start[row + 1]].tobytes().decode("utf-8", "surrogatepass")
+        record = json.loads(text)
         record["Title"], record["Reviews"], record["Rating"] = record["name"], [], "N.A."
         return record
 
@@ -155,7 +157,7 @@ def _rules_digest() -> str:
 def _file_digest(path: Path, cache: Path) -> str:
     """sha256 of a file; that of a large one is remembered by its size and time of change."""
     status = path.stat()
-    if status.st_size < 1 << 26:
+    if status.st_size < LARGE_FILE:
         return store.digest(path)
     identity = json.dumps([str(path.resolve()), status.st_size, status.st_mtime_ns])
     memo = cache / "digests" / hashlib.sha256(identity.encode()).hexdigest()[:32]

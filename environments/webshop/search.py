@@ -113,7 +113,7 @@ class Searcher:
             number = self._number(name)
             if number is not None:
                 self._add(scores, number, repeated)
-        matched = np.flatnonzero(scores)  # idf is positive, so a match is
+        matched = np.flatnonzero(scores > 0)  # idf is positive, so every match is
         return _best(matched, scores[matched].astype(np.float32), limit)
 
     def _add(self, scores: np.ndarray, number: int, repeated: int) -> None:

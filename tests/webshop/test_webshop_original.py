@@ -1,0 +1,170 @@
+"""The names that the original's own tests import, rewards and their pieces by hand."""
+
+from __future__ import annotations
+
+import json
+import random
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.webshop.fuzzy import similar, token_set_ratio
+from environments.webshop.nouns import extractor, standin
+from environments.webshop.original import (
+    get_attribute_reward,
+    get_option_reward,
+    get_reward,
+    get_type_reward,
+    normalize_color,
+    normalize_color_size,
+    random_idx,
+)
+from environments.webshop.porter import stem
+from environments.webshop.tokens import terms, words
+
+SHIRT = {"query": "shirts", "product_category": "Clothing › Men › Shirts", "name": "Plain Cotton Shirt"}
+
+
+def goal(**changes: Any) -> dict[str, Any]:
+    return {**SHIRT, "attributes": ["soft"], "goal_options": {"size": "m"}, "price_upper": 20.0, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "factor", "title"),
+    [
+        ({}, 1.0, 1.0),
+        ({"query": "socks", "product_category": "Clothing", "name": "cotton wool red socks pair extra"}, 0.5, 1 / 6),
+        ({"name": "one two three four five six seven eight nine ten shirt"}, 0.1, 1 / 11),
+        ({"name": "wool socks"}, 0.0, 0.0),
+        ({"name": "the of"}, 1.0, 0.2),
+    ],
+)
+def test_type_reward(changes: dict[str, Any], factor: float, title: float) -> None:
+    found = get_type_reward(SHIRT, goal(**changes))
+    assert (found["r_type"], found["title_score"]) == (factor, title)
+
+
+def test_attributes_are_looked_up_lazily_and_bullets_may_be_a_string() -> None:
+    assert get_attribute_reward({"Attributes": ["soft"]}, goal()) == (1.0, 1)
+    texts = {"Attributes": [], "Title": "", "Description": "Very Soft"}
+    assert get_attribute_reward({**texts, "BulletPoints": "x"}, goal()) == (1.0, 1)
+    assert get_attribute_reward({**texts, "BulletPoints": []}, goal(attributes=["SOFT", "soft"])) == (0.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("bought", "wanted", "found"),
+    [
+        (["sky blue"], ["navy blue"], (1.0, 1)),
+        (["x-large"], ["large"], (1.0, 1)),
+        (["standard"], [("fit type", "standard")], (0.0, 0)),
+        (["navy blue"], [("color", "blue")], (1.0, 1)),
+        (["blue"], [], (None, 0)),
+        ([], ["blue"], (0.0, 0)),
+    ],
+)
+def test_option_reward(bought: list[str], wanted: list[Any], found: tuple[float | None, int]) -> None:
+    assert get_option_reward(bought, wanted) == found
+
+
+def test_total_by_hand() -> None:
+    bought = {**SHIRT, "Attributes": ["soft"], "Title": "", "BulletPoints": [], "Description": ""}
+    assert get_reward(bought, goal(), 20.0, {"size": "m"}) == 1.0
+    total, parts = get_reward(bought, goal(), 20.01, {"size": "l"}, verbose=True)
+    assert total == 1 / 3
+    assert (parts["w_att"], parts["w_option"], parts["r_option"], parts["r_price"]) == (1 / 3, 1 / 3, 0.0, False)
+
+
+def test_colours_and_sizes() -> None:
+    assert [normalize_color(text) for text in ("deep navy blue", "standard", "plain")] == ["blue", "tan", "plain"]
+    keys = {("A", "Navy", "XX-Large"): 1, ("A", "odd", "10.5"): 2, ("A", "x", '7"'): 3, ("A", "x", "?"): 4}
+    colors, sizes = normalize_color_size(keys)
+    assert colors == {"N.A.": "not_matched", "navy": "navy", "odd": "not_matched", "x": "not_matched"}
+    assert sizes == {
+        "N.A.": "not_matched",
+        "xx-large": "xx-large",
+        "10.5": "numeric_size",
+        '7"': r'(\d+)"$',
+        "?": "not_matched",
+    }
+
+
+def test_weighted_draws_of_the_original() -> None:
+    random.seed(24)
+    weights = [random.randint(0, 10) for _ in range(50)]
+    cumulative = [0]
+    for weight in weights:
+        cumulative.append(cumulative[-1] + weight)
+    assert [random_idx(cumulative) for _ in range(3)] == [44, 15, 36]
+
+
+@given(st.text(alphabet="ab c-é1", max_size=12), st.text(alphabet="ab c-é1", max_size=12))
+def test_the_quick_verdict_equals_the_measured_one(a: str, b: str) -> None:
+    assert similar(a, b) == (token_set_ratio(a, b) > 85)
+
+
+def test_nothing_is_similar_to_nothing() -> None:
+    assert [token_set_ratio(None, "a"), token_set_ratio("", ""), token_set_ratio("é", "é")] == [0, 0, 0]
+
+
+def test_ratio_of_long_strings_keeps_the_junk_rule() -> None:
+    a, b = "x" + "ab" * 120, "y" + "ab" * 130
+    assert token_set_ratio(a, b) == int(round(100 * SequenceMatcher(None, a, b).ratio()))
+
+
+def test_nouns_from_a_table_or_a_function(tmp_path: Path) -> None:
+    table = tmp_path / "nouns.json"
+    table.write_text(json.dumps({"Red Shoe": ["shoe"]}))
+    name, nouns = extractor(str(table))
+    assert (name, nouns("Red Shoe")) == ("table:nouns.json", ("shoe",))
+    with pytest.raises(KeyError, match="no nouns for the title 'Other'"):
+        nouns("Other")
+    assert extractor(lambda title: [title])[1]("x") == ("x",)
+    assert standin("The 2-in-1 Men's T.V. 42") == ("2-in-1", "men's", "t.v")
+    table.write_text("[]")
+    with pytest.raises(ValueError, match="noun table"):
+        extractor(str(table))
+
+
+STEMS = """caresses caress ponies poni ties ti caress caress cats cat feed feed agreed agre plastered plaster bled bled
+motoring motor sing sing conflated conflat troubled troubl sized size hopping hop tanned tan falling fall hissing hiss
+fizzed fizz failing fail filing file happy happi sky sky relational relat conditional condit rational ration valenci
+valenc digitizer digit conformabli conform radicalli radic differentli differ vileli vile analogousli analog
+vietnamization vietnam predication predic operator oper feudalism feudal decisiveness decis hopefulness hope
+callousness callous formaliti formal sensitiviti sensit sensibiliti sensibl triplicate triplic formative form formalize
+formal electriciti electr electrical electr hopeful hope goodness good revival reviv allowance allow inference infer
+airliner airlin adjustable adjust defensible defens irritant irrit replacement replac adjustment adjust dependent depend
+adoption adopt communism commun activate activ angulariti angular homologous homolog effective effect bowdlerize bowdler
+probate probat rate rate cease ceas controll control roll roll archaeologi archaeolog geologi geologi possibli possibl by by é é""".split()
+
+
+@pytest.mark.parametrize(("word", "wanted"), list(zip(STEMS[::2], STEMS[1::2], strict=True)))
+def test_stems_of_the_published_examples(word: str, wanted: str) -> None:
+    assert stem(word) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("a.b o'neil 3.5 1,000 x_y a:b 1:2 _ .a. b-c", ["a.b", "o'neil", "3.5", "1,000", "x_y", "a:b", "1", "2", "a", "b", "c"]),
+        ("日本ひカタ한국 สวัสดี", ["日", "本", "ひ", "カタ", "한국", "สวัสดี"]),
+        ("½ ² ™ ★☕ 👍🏽 👩\u200d👧 🇩🇪🇫🇷", ["™", "★", "☕", "👍🏽", "👩\u200d👧", "🇩🇪", "🇫🇷"]),
+        ("a\u00adb e\u0301t ａｂ", ["a\u00adb", "e\u0301t", "ａｂ"]),
+        ("x" * 300, ["x" * 255, "x" * 45]),
+        ("é" * 300 + ".", ["é" * 255, "é" * 45]),
+    ],
+)  # fmt: skip
+def test_words(text: str, wanted: list[str]) -> None:
+    assert list(words(text)) == wanted
+
+
+def test_terms_lose_possessives_and_stop_words() -> None:
+    assert terms("The Woman’s Running shoes' it's") == ["woman", "run", "shoe"]
+
+
+@given(st.text(alphabet="ab1_.',;: -", max_size=14))
+def test_the_quick_pattern_for_ascii_agrees_with_the_full_one(text: str) -> None:
+    assert list(words(text)) == list(words(text + " é"))[:-1]

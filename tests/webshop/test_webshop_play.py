@@ -1,0 +1,40 @@
+"""Shopping by hand, with typed lines in place of a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from webshop_files import COPIES
+
+from environments.webshop.__main__ import main
+
+Play = Callable[..., int]
+
+
+@pytest.fixture
+def play(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    monkeypatch.setenv("ALIGNOPSD_CACHE", str(cache))
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(*lines: str, arguments: tuple[str, ...] = ("--seed", "3")) -> int:
+        typed = iter(lines)
+        monkeypatch.setattr("builtins.input", lambda *_: next(typed, "q"))
+        return main([*arguments, "--data-dir", str(COPIES / "catalogue_a")])
+
+    return run
+
+
+def test_a_purchase_shows_the_score_in_parts(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    assert play("henley shirt", "3", "click[buy now]") == 0
+    shown = capsys.readouterr().out
+    assert "Page 1 (Total results:" in shown
+    assert "2 click[next >]" in shown
+    assert "r_type" in shown and "title_score" in shown
+
+
+def test_leaving_and_running_out_of_steps(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    assert play("q") == 1
+    assert play("a", "b", arguments=("--goal", "1", "--max-steps", "2")) == 1
+    assert "nothing was bought" in capsys.readouterr().out
