@@ -108,10 +108,12 @@ class BM25Retriever(Retriever):
                 _save(_build(corpus, progress), corpus, Path(index))
             self._engine = _load(corpus, Path(index))
         self._rows = np.asarray(self._engine.scores["indices"])
+        self._weights = np.asarray(self._engine.scores["data"])
+        self._total = np.zeros(len(corpus))  # scratch, all zero between searches
         self.description = {"backend": "bm25", "corpus": corpus.checksum[:16], "passages": len(corpus),
                             "k1": K1, "b": B, "analyser": analysis.NAME}  # fmt: skip
         self._counters = {"queries": 0.0, "seconds": 0.0}
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # one search at a time: they share the scratch
 
     def search(self, queries: Sequence[str], k: int) -> list[Outcome]:
         """Passages that share a term with the query, best first."""
@@ -130,26 +132,37 @@ class BM25Retriever(Retriever):
         ids = [vocabulary[term] for term in analysis.terms(query) if term in vocabulary]
         if not ids or k <= 0:
             return []
-        scores = self._scores(ids)
-        return [self.corpus.passage(row, float(scores[row])) for row in top(scores, k)]
+        with self._lock:
+            rows, scores = self._candidates(ids, k)
+        return [self.corpus.passage(row, score) for row, score in top(rows, scores, k)]
 
-    def _scores(self, ids: Sequence[int]) -> np.ndarray:
-        """(last matching row + 1,) float32; 0 where no term matches."""
-        pointers, weights = self._engine.scores["indptr"], self._engine.scores["data"]
-        spans = [slice(int(pointers[i]), int(pointers[i + 1])) for i in ids]
-        rows = np.concatenate([self._rows[span] for span in spans])
-        return np.bincount(rows, weights=np.concatenate([weights[span] for span in spans])).astype(np.float32)
+    def _candidates(self, ids: Sequence[int], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows that may be among the best ``k``, with their scores (float32).
+
+        The ``k``-th best row of a rare term bounds the ``k``-th best of all from below.
+        """
+        spans = [slice(*self._engine.scores["indptr"][number : number + 2].tolist()) for number in ids]
+        total = self._total
+        for span in spans:
+            np.add.at(total, self._rows[span], self._weights[span].astype(np.float64))
+        sizes = [(span.stop - span.start, span.start, span) for span in spans if span.stop - span.start >= k]
+        some = total[self._rows[min(sizes)[2]]] if sizes else np.zeros(k)
+        bound = np.partition(some, len(some) - k)[len(some) - k] * (1 - 1e-6)  # equal after rounding must stay in
+        rows = np.flatnonzero(total >= max(bound, np.finfo(np.float64).tiny))
+        scores = total[rows].astype(np.float32)
+        for span in spans:
+            total[self._rows[span]] = 0.0
+        return rows, scores
 
 
-def top(scores: np.ndarray, k: int) -> list[int]:
-    """Rows of the ``k`` highest positive scores, best first. Ties go by the row number compared as text ("255" before
-    "29"), since that is how the reference service orders its string ids."""
-    if k < len(scores):
-        least = np.partition(scores, len(scores) - k)[len(scores) - k]
-        rows = np.flatnonzero(scores >= max(least, np.finfo(scores.dtype).tiny))
-    else:
-        rows = np.flatnonzero(scores)
-    return heapq.nsmallest(k, rows.tolist(), key=lambda row: (-scores[row], str(row)))
+def top(rows: np.ndarray, scores: np.ndarray, k: int) -> list[tuple[int, float]]:
+    """The ``k`` best of some rows with their scores. Ties go by the row number compared as text ("255" before "29"),
+    since that is how the reference service orders its string ids."""
+    if k < len(rows):
+        kept = scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
+        rows, scores = rows[kept], scores[kept]
+    pairs = zip(rows.tolist(), scores.tolist(), strict=True)
+    return heapq.nsmallest(k, pairs, key=lambda pair: (-pair[1], str(pair[0])))
 
 
 def _build(corpus: Corpus, progress: bool) -> _Engine:

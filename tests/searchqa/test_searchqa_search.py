@@ -90,8 +90,16 @@ def test_scores_are_those_of_the_formula(corpus: Corpus, bm25: BM25Retriever) ->
 def test_ties_go_by_the_id_as_text() -> None:
     scores = np.ones(40, dtype=np.float32)
     scores[5] = 2.0
-    assert top(scores, 4) == [5, 0, 1, 10]
-    assert top(np.array([0, 1, 0], dtype=np.float32), 3) == [1]
+    assert top(np.arange(40), scores, 4) == [(5, 2.0), (0, 1.0), (1, 1.0), (10, 1.0)]
+    assert top(np.array([7, 3]), np.array([1, 2], dtype=np.float32), 3) == [(3, 2.0), (7, 1.0)]
+
+
+def test_few_hits_are_the_first_of_all_hits(corpus: Corpus, bm25: BM25Retriever) -> None:
+    queries = ["capital of Marevia", "river town", "Lumloom Lumloom river", "in which year was lidda eskerry born"]
+    for query in queries:
+        everything = bm25.search([query], len(corpus))[0]
+        for k in (1, 2, 3, 7, 50):
+            assert bm25.search([query], k)[0] == everything[:k]
 
 
 def test_the_saved_index_answers_as_the_one_in_memory(tmp_path: Path, corpus: Corpus, bm25: BM25Retriever) -> None:
