@@ -1,7 +1,8 @@
 """The prepared catalogue: cleaned products and postings, built once on disk and shared by every process.
 
 Arrays of the store (N products in file order, numbered by row): ``records`` (uint8, JSON of all products end to end),
-``record_start`` (int64, N+1), ``asins`` (U10, N, ascending), ``asin_order`` (int32, N: their rows), ``price_low`` and
+``record_start`` (int64, N+1), ``cards`` and ``card_start`` (the same for what a page of results shows), ``asins`` (U10,
+N, ascending), ``asin_order`` (int32, N: their rows), ``price_low`` and
 ``price_high`` (float64, N), ``price_count`` (int8, N: 1 or 2), ``category`` and ``query`` (int32, N: numbers into the
 lists of the notes) and the postings of `environments.webshop.search`.
 """
@@ -43,6 +44,7 @@ class Catalogue:
     def __init__(self, arrays: store.Store):
         self._arrays = arrays
         self._records, self._start = arrays["records"], arrays["record_start"]
+        self._cards, self._card_start = arrays["cards"], arrays["card_start"]
         self._by_asin, self._asins = arrays["asin_order"], arrays["asins"]
         self._searcher = Searcher(arrays)
         self.notes = arrays.notes
@@ -72,10 +74,13 @@ class Catalogue:
 
     def record(self, row: int) -> dict[str, Any]:
         """A cleaned product, decoded anew. ``Title``, ``Reviews`` and ``Rating`` as in the reference."""
-        text = self._records[self._start[row] : self._start[row + 1]].tobytes().decode("utf-8", "surrogatepass")
-        record = json.loads(text)
+        record = _read(self._records, self._start, row)
         record["Title"], record["Reviews"], record["Rating"] = record["name"], [], "N.A."
         return record
+
+    def card(self, row: int) -> dict[str, str]:
+        """The ``asin``, ``name`` and ``Price`` of a product, without decoding the rest of it."""
+        return _read(self._cards, self._card_start, row)
 
     def _product(self, row: int) -> dict[str, Any]:
         """`record`, remembered for the products that were used last; not to be changed."""
@@ -171,16 +176,24 @@ def _file_digest(path: Path, cache: Path) -> str:
     return found
 
 
+def _spelled(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _read(texts: np.ndarray, starts: np.ndarray, row: int) -> dict[str, Any]:
+    return json.loads(texts[starts[row] : starts[row + 1]].tobytes().decode("utf-8", "surrogatepass"))
+
+
 def _build(writer: store.Writer, cleaner: Cleaner) -> None:
-    postings, starts, asins = PostingsBuilder(), [0], []
+    postings, starts, card_starts, asins = PostingsBuilder(), [0], [0], []
     prices: list[tuple[float, float, int]] = []
     codes: dict[str, dict[str, int]] = {"category": {}, "query": {}}
     columns: dict[str, list[int]] = {"category": [], "query": []}
-    with open(writer.folder / "records", "wb") as file:
+    with open(writer.folder / "records", "wb") as file, open(writer.folder / "cards", "wb") as card_file:
         for product in cleaner:
-            starts.append(
-                starts[-1] + file.write(json.dumps(product, ensure_ascii=False).encode("utf-8", "surrogatepass"))
-            )
+            starts.append(starts[-1] + file.write(_spelled(product)))
+            card = {key: product[key] for key in ("asin", "name", "Price")}
+            card_starts.append(card_starts[-1] + card_file.write(_spelled(card)))
             asins.append(product["asin"])
             postings.add(document_text(product))
             low, high = product["pricing"][0], product["pricing"][-1]
@@ -188,6 +201,8 @@ def _build(writer: store.Writer, cleaner: Cleaner) -> None:
             for name, column in columns.items():
                 column.append(codes[name].setdefault(product[name], len(codes[name])))
     writer.declare("records", np.uint8, (starts[-1],))
+    writer.declare("cards", np.uint8, (card_starts[-1],))
+    writer.add("card_start", np.array(card_starts, np.int64))
     _write_columns(writer, starts, prices, columns)
     order = np.array(sorted(range(len(asins)), key=asins.__getitem__), np.int32)
     writer.add("asin_order", order)

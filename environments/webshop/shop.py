@@ -77,7 +77,7 @@ class Shop:
         return reward.score(self.catalogue.product(row), goal, price, options, self._nouns)
 
     def _results_sheet(self, rows: tuple[int, ...], page: int, total: int) -> Sheet:
-        return _sheet(pages.results_page(page, total, map(self.catalogue.product, rows)))
+        return _sheet(pages.results_page(page, total, map(self.catalogue.card, rows)))
 
     def _item_sheet(self, row: int) -> Sheet:
         return _sheet(pages.item_page(self.catalogue.product(row), self.show_attributes))

@@ -63,7 +63,7 @@ def _pattern() -> regex.Pattern[str]:
     emoji = rf"(?:{keycap}|{flag}|{modified}{tagged}(?:\u200D{modified}{tagged})*|\p{{Emoji_Modifier}}){extend}"
     alone = unit(r"[\p{Han}\p{Hiragana}]")
     complex_script = rf"(?:\p{{LB=SA}}{extend})+"
-    return regex.compile(f"{emoji}|{complex_script}|{alone}|{word}", regex.V1)
+    return regex.compile(f"{word}|{emoji}|{complex_script}|{alone}", regex.V1)
 
 
 _WORDS = _pattern()

@@ -111,9 +111,8 @@ def test_special_searches(made: Made) -> None:
         session.step(f"search[{query}]")
         return session.text.split("Total results: ")[1].split(")")[0]
 
-    assert [total(q) for q in ("<c> fashion", "<q> q w", "<r>", "<a> x", "<c>", "<c> no")] == [
-        *"30 60 50 0 0 0".split()
-    ]
+    queries = ("<c> fashion", "<q> q w", "<r>", "<a> x", "<c>", "<c> no")
+    assert [total(query) for query in queries] == "30 60 50 0 0 0".split()
     assert total("shirt") == "50"
     walk(session, *["click[next >]"] * 6)
     assert "Page 7 (Total results: 50) [SEP] < Prev [SEP] Next >" in session.text

@@ -138,7 +138,8 @@ callousness callous formaliti formal sensitiviti sensit sensibiliti sensibl trip
 formal electriciti electr electrical electr hopeful hope goodness good revival reviv allowance allow inference infer
 airliner airlin adjustable adjust defensible defens irritant irrit replacement replac adjustment adjust dependent depend
 adoption adopt communism commun activate activ angulariti angular homologous homolog effective effect bowdlerize bowdler
-probate probat rate rate cease ceas controll control roll roll archaeologi archaeolog geologi geologi possibli possibl by by é é""".split()
+probate probat rate rate cease ceas controll control roll roll archaeologi archaeolog geologi geologi
+possibli possibl by by é é""".split()
 
 
 @pytest.mark.parametrize(("word", "wanted"), list(zip(STEMS[::2], STEMS[1::2], strict=True)))
@@ -149,7 +150,8 @@ def test_stems_of_the_published_examples(word: str, wanted: str) -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("a.b o'neil 3.5 1,000 x_y a:b 1:2 _ .a. b-c", ["a.b", "o'neil", "3.5", "1,000", "x_y", "a:b", "1", "2", "a", "b", "c"]),
+        ("a.b o'neil 3.5 1,000 x_y a:b", ["a.b", "o'neil", "3.5", "1,000", "x_y", "a:b"]),
+        ("1:2 _ .a. b-c", ["1", "2", "a", "b", "c"]),
         ("日本ひカタ한국 สวัสดี", ["日", "本", "ひ", "カタ", "한국", "สวัสดี"]),
         ("½ ² ™ ★☕ 👍🏽 👩\u200d👧 🇩🇪🇫🇷", ["™", "★", "☕", "👍🏽", "👩\u200d👧", "🇩🇪", "🇫🇷"]),
         ("a\u00adb e\u0301t ａｂ", ["a\u00adb", "e\u0301t", "ａｂ"]),
