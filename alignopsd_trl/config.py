@@ -23,7 +23,7 @@ _CHOICES = {
 }
 _UNIT_INTERVAL = ("similarity_threshold", "alpha_max", "action_threshold", "boundary_quantile", "credit_mixing")
 _POSITIVE = (
-    "top_k",
+    "max_sources",
     "aggregation_temperature",
     "profile_temperature",
     "credit_temperature",
@@ -110,7 +110,9 @@ class AlignOPSDConfig(GRPOConfig):
     similarity_threshold: float = field(
         default=0.80, metadata={"help": "gamma_H: least cosine of thinking traces for a match."}
     )
-    top_k: int = field(default=3, metadata={"help": "K: most matched sources of a turn, at most one per sibling."})
+    max_sources: int = field(
+        default=3, metadata={"help": "K: most matched sources of a turn, at most one per sibling."}
+    )
     aggregation: str = field(
         default="probability_mixture",
         metadata={"help": "How matched views are mixed: 'probability_mixture' or 'log_mean'."},

@@ -32,6 +32,7 @@ class Encoder:
 
     Attributes:
         name: what was asked for; goes into records and cache keys.
+        semantic: whether texts without a common word can be near each other (not so for the lexical encoder).
         device: where the rows are returned.
     """
 
@@ -41,10 +42,12 @@ class Encoder:
         name: str,
         device: torch.device | str | None = None,
         checksum: Callable[[], str] = str,
+        semantic: bool = True,
     ):
         self._encode = encode
         self._checksum = checksum
         self.name = name
+        self.semantic = semantic
         self.device = torch.device(device or "cpu")
         self._width: int | None = None
 
@@ -116,7 +119,7 @@ def load_encoder(
     if isinstance(spec, Encoder):
         return spec
     if spec == "lexical":
-        return Encoder(_lexical(), "lexical", device, lambda: f"1-{_LEXICAL_WIDTH}")
+        return Encoder(_lexical(), "lexical", device, lambda: f"1-{_LEXICAL_WIDTH}", semantic=False)
     if isinstance(spec, str):
         return _frozen(_load_weights(spec, device), spec, device)
     if isinstance(spec, torch.nn.Module):

@@ -16,7 +16,7 @@ from alignopsd_trl.turns import Thought, Turn, TurnBatch, parse_response
 
 DEFAULTS: Case = {
     "similarity_threshold": 0.8,
-    "top_k": 3,
+    "max_sources": 3,
     "aggregation_temperature": 0.1,
     "aggregation": "probability_mixture",
     "alpha_max": 0.8,

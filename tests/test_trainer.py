@@ -11,8 +11,9 @@ import torch
 from peft import LoraConfig
 from toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from trainers import difference, hand_loss, losses, make_config, make_trainer
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
+from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.records import read_records
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.trainer import AlignOPSDTrainer, last_whole_checkpoint
@@ -328,7 +329,7 @@ BAD = [
     ({"max_span": 2, "min_span": 2}, "at least 3"),
     ({"allocation": "words"}, "allocation='words'"),
     ({"similarity_threshold": 1.5}, "similarity_threshold=1.5"),
-    ({"top_k": 0}, "top_k=0"),
+    ({"max_sources": 0}, "max_sources=0"),
     ({"density_cap": 0.5}, "density_cap=0.5"),
     ({"top_entropy_quantile": 0.5}, "top_entropy_quantile"),
     ({"use_adaptive_entropy": True}, "entropy_coef"),
@@ -372,3 +373,9 @@ def test_tokenizer_of_the_toy_is_lossless() -> None:
     tokenizer = build_tokenizer()
     text = "<think>go one left</think><action>left</action>"
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
+
+
+def test_no_setting_shadows_one_of_trls_by_accident() -> None:
+    meant = {"max_completion_length", "disable_dropout", "scale_rewards"}
+    own = set(AlignOPSDConfig.__annotations__) - {"_VALID_DICT_FIELDS"}
+    assert own & set(GRPOConfig.__dataclass_fields__) == meant

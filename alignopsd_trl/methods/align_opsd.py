@@ -140,7 +140,7 @@ class AlignOPSD(Method):
         texts += [[thought.action for thought in side] for side in (thoughts, students)] if filters else []
         embeddings = Embeddings(teacher, texts, batch.task.device)
         columns = self._columns(batch, teacher)
-        empty = torch.full((len(batch), self.config.top_k), -1, device=batch.task.device)
+        empty = torch.full((len(batch), self.config.max_sources), -1, device=batch.task.device)
         found = Correspondence(thoughts, empty, torch.zeros_like(empty, dtype=torch.float32))
         if self.needs_profiles:
             found.shift = torch.zeros(len(batch), dtype=torch.float64, device=empty.device)
@@ -177,7 +177,7 @@ class AlignOPSD(Method):
         valid = [rows.new_tensor([thought.thinking_valid for thought in side]).bool() for side in (theirs, ours)]
         eligible = eligibility(rollout, *valid)
         if self.needs_matches:
-            sources = select_sources(similarity, eligible, rollout, config.similarity_threshold, config.top_k)
+            sources = select_sources(similarity, eligible, rollout, config.similarity_threshold, config.max_sources)
             if config.action_filter != "none":
                 kept = self._filter(sources, rows, theirs, ours, embeddings)
                 found.rejected += int((sources >= 0).sum() - (kept >= 0).sum())

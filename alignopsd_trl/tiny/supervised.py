@@ -15,14 +15,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from alignopsd_trl.tiny.demonstrations import Demonstration
 
 IGNORED = -100
+PROMPT_PHASE, PROMPT_WEIGHT = 0.4, 0.25
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, demonstration: Demonstration) -> tuple[list[int], int]:
-    """Token ids of the whole conversation and the number of them that belong to the prompt."""
-    message = [{"role": "user", "content": demonstration.prompt}]
-    prompt = tokenizer.apply_chat_template(message, add_generation_prompt=True)["input_ids"]
-    response = tokenizer(demonstration.response)["input_ids"]
-    return prompt + response + [tokenizer.eos_token_id], len(prompt)
+def encode(tokenizer: PreTrainedTokenizerBase, demonstrations: Sequence[Demonstration]) -> list[tuple[list[int], int]]:
+    """For each demonstration, the token ids of the whole conversation and how many of them belong to the prompt."""
+    chats = [[{"role": "user", "content": shown.prompt}] for shown in demonstrations]
+    prompts = tokenizer.apply_chat_template(chats, add_generation_prompt=True)["input_ids"]
+    responses = tokenizer([shown.response for shown in demonstrations])["input_ids"]
+    pairs = zip(prompts, responses, strict=True)
+    return [(prompt + response + [tokenizer.eos_token_id], len(prompt)) for prompt, response in pairs]
 
 
 def train(
@@ -33,38 +35,43 @@ def train(
     learning_rate: float,
     seed: int,
 ) -> float:
-    """AdamW with 5 % warm-up and cosine decay on the mean loss of response tokens. Returns the mean loss of the last
-    fiftieth of the steps."""
+    """AdamW with 5 % warm-up and cosine decay on the mean loss of response tokens; for the first 40 % of the steps the
+    prompts are learnt too, with a quarter of the weight, which is where a small model learns to copy. Returns the mean
+    loss of the last fiftieth of the steps."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps))
-    losses: list[float] = []
+    seen: list[float] = []
     model.train()
     bar = tqdm(zip(range(steps), _batches(examples, batch, random.Random(seed)), strict=False), total=steps)
-    for _, chosen in bar:
+    for step, chosen in bar:
         ids, labels = _pad(chosen)
-        loss = response_loss(model, ids, labels)
-        loss.backward()
+        response, prompt = losses(model, ids, labels, with_prompt=step < PROMPT_PHASE * steps)
+        (response + PROMPT_WEIGHT * prompt).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.item())
-        bar.set_postfix_str(f"loss {losses[-1]:.3f}")
-    tail = losses[-max(1, steps // 50) :]
+        seen.append(response.item())
+        bar.set_postfix_str(f"loss {seen[-1]:.3f}")
+    tail = seen[-max(1, steps // 50) :]
     return sum(tail) / len(tail)
 
 
-def response_loss(model: PreTrainedModel, ids: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy of the labelled tokens; the output layer sees no other position.
+def losses(model: PreTrainedModel, ids: Tensor, labels: Tensor, with_prompt: bool) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy of the response tokens and of the prompt tokens (zero unless asked for); the output layer sees
+    no other position.
 
     Args:
-        ids (`torch.LongTensor` of shape `(B, T)`): right-padded, so that causal attention needs no mask.
+        ids (`torch.LongTensor` of shape `(B, T)`): right-padded with 0, so that causal attention needs no mask.
         labels (`torch.LongTensor` of shape `(B, T)`): -100 on prompt and padding.
     """
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
-    targets = labels[:, 1:]
-    wanted = targets != IGNORED
-    return functional.cross_entropy(model.lm_head(hidden[wanted]), targets[wanted])
+    following, wanted = ids[:, 1:], labels[:, 1:] != IGNORED
+    response = functional.cross_entropy(model.lm_head(hidden[wanted]), following[wanted])
+    if not with_prompt:
+        return response, response.new_zeros(())
+    shown = ~wanted & (following != 0)
+    return response, functional.cross_entropy(model.lm_head(hidden[shown]), following[shown])
 
 
 def _rate(step: int, steps: int) -> float:

@@ -1,0 +1,201 @@
+"""The paper's protocol and hyper-parameters, the published launchers' settings, and the laptop's.
+
+A preset is a plain mapping from field names (of the recipe's arguments or of `AlignOPSDConfig`) to values; flags and
+YAML files override it. Sources: the paper's tables of protocol, rectification and credit; method facts, table H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A language model's shape, for memory estimates without its weights. Source: the published config files."""
+
+    hub_id: str
+    parameters: int
+    layers: int
+    hidden: int
+    kv_width: int  # key and value channels per token and layer
+    vocabulary: int
+
+
+BACKBONES = {
+    "3b": Backbone("Qwen/Qwen2.5-3B-Instruct", 3_085_938_688, 36, 2048, 2 * 2 * 128, 151_936),
+    "7b": Backbone("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512, 28, 3584, 2 * 4 * 128, 152_064),
+}
+
+_SHARED: dict[str, Any] = {
+    "method": "align_opsd",
+    "encoder": "Qwen/Qwen3-Embedding-0.6B",
+    "num_generations": 8,
+    "rounds": 150,
+    "learning_rate": 1e-6,
+    "lr_scheduler_type": "constant",
+    "weight_decay": 0.01,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "eval_temperature": 0.4,
+    "max_completion_length": 512,
+    "epsilon": 0.2,
+    "max_grad_norm": 1.0,
+    "num_iterations": 1,
+    "gradient_checkpointing": True,
+    "bf16": True,
+    "save_steps": 25,
+    "logging_steps": 1,
+    "log_completions": True,
+}
+"""The paper's tables, and where they are silent the launchers' common settings."""
+
+_BENCHMARKS: dict[str, dict[str, Any]] = {
+    "webshop": {
+        "tasks_per_round": 16,
+        "max_prompt_length": 4096,
+        "max_turns": 15,
+        "beta": 0.01,
+        "action_filter": "webshop",
+    },
+    "alfworld": {"tasks_per_round": 16, "max_prompt_length": 2048, "max_turns": 50, "beta": 0.01},
+    "searchqa": {
+        "tasks_per_round": 128,
+        "max_prompt_length": 4096,
+        "max_turns": 4,
+        "beta": 0.001,
+        "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": 0.1,
+    },
+}
+
+_RELEASED: dict[str, dict[str, Any]] = {
+    "alfworld_3b": {
+        "similarity_threshold": 0.65,
+        "max_sources": 2,
+        "auxiliary_loss": "sdar",
+        "auxiliary_coefficient": 0.01,
+    },
+    "alfworld_7b": {"action_filter": "none"},
+    "webshop_3b": {"credit_temperature": 0.2},
+    "webshop_7b": {"max_sources": 2, "action_filter": "none"},
+    "searchqa_3b": {
+        "similarity_threshold": 0.70,
+        "aggregation": "log_mean",
+        "alpha_max": 0.20,
+        "action_filter": "none",
+        "credit_temperature": 1.0,
+        "group_statistics": "trajectory",
+        "teacher_max_completion_length": 512,
+    },
+    "searchqa_7b": {"similarity_threshold": 0.70, "action_filter": "none"},
+}
+"""What each launcher sets differently from the paper (method facts, table H)."""
+
+_RELEASED_SHARED: dict[str, Any] = {
+    "group_statistics": "turn",
+    "teacher_max_completion_length": 2048,
+    "delta": 3.0,
+    "entropy_coef": 0.001,
+    "updates_per_round": 16,
+}
+"""Mini-batches of 64 (WebShop) or 256 turn rows are some 12 to 16 optimiser steps a round; TRL cuts a round into a
+fixed number of parts, so it is 16."""
+
+_RELEASED_PENALTY = {"webshop": 0.1, "alfworld": 0.1, "searchqa": 0.01}
+
+TINY: dict[str, Any] = {
+    "method": "align_opsd",
+    "model_name_or_path": "tiny",
+    "encoder": "lexical",
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "num_generations": 8,
+    "tasks_per_round": 8,
+    "rounds": 40,
+    "learning_rate": 3e-4,
+    "lr_scheduler_type": "constant",
+    "temperature": 1.0,
+    "top_k": 0,
+    "eval_temperature": 0.4,
+    "max_prompt_length": 256,
+    "max_completion_length": 40,
+    "skill_tokens": 64,
+    "beta": 0.0,
+    "rows_per_forward": 64,
+    "scoring_tokens": 16384,
+    "save_steps": 20,
+    "save_total_limit": 2,
+    "logging_steps": 1,
+    "report_to": "none",
+    "panel_limit": 200,
+}
+"""A laptop: a policy of a million parameters on the embedded data. The method's settings are the paper's."""
+
+
+def preset(name: str, kind: str = "paper") -> dict[str, Any]:
+    """The defaults of a recipe.
+
+    Args:
+        name: ``<benchmark>_<backbone>``, such as ``webshop_7b``, or ``<benchmark>_tiny``.
+        kind: ``"paper"``, or ``"released"`` for the published launcher's settings.
+
+    Raises:
+        ValueError: for an unknown name or kind, with the known ones.
+    """
+    benchmark, _, backbone = name.partition("_")
+    if benchmark not in _BENCHMARKS or backbone not in (*BACKBONES, "tiny"):
+        raise ValueError(f"recipe {name!r} is unknown; known are {', '.join(sorted(_RELEASED))} and the tiny ones")
+    if backbone == "tiny":
+        _only_paper(name, kind)
+        filters = _BENCHMARKS[benchmark].get("action_filter", "cosine")
+        return {**TINY, "environment": f"{benchmark}_tiny", "action_filter": filters}
+    chosen: Mapping[str, Any] = {}
+    if kind == "released":
+        penalty = {"invalid_action_penalty": _RELEASED_PENALTY[benchmark]}
+        chosen = {**_RELEASED_SHARED, **penalty, **_RELEASED[name]}
+    elif kind != "paper":
+        raise ValueError(f"preset={kind!r} is unknown; choose 'paper' or 'released'")
+    return {
+        **_SHARED,
+        "environment": benchmark,
+        "model_name_or_path": BACKBONES[backbone].hub_id,
+        **_BENCHMARKS[benchmark],
+        **chosen,
+    }
+
+
+def _only_paper(name: str, kind: str) -> None:
+    if kind != "paper":
+        raise ValueError(f"recipe {name!r} has no preset {kind!r}; only 'paper'")
+
+
+def round_shape(tasks: int, siblings: int, updates: int, processes: int) -> dict[str, int]:
+    """TRL's batch arguments for a round of whole sibling groups.
+
+    Args:
+        tasks: task groups per round over all processes.
+        siblings: rollouts per group.
+        updates: optimiser steps per round.
+        processes: of the launch.
+
+    Raises:
+        ValueError: if the groups can't be spread evenly; names numbers that work.
+    """
+    if tasks % processes:
+        near = max(processes, round(tasks / processes) * processes)
+        raise ValueError(f"tasks_per_round={tasks} can't be spread over {processes} processes; use {near}")
+    local = tasks // processes * siblings
+    if local % updates:
+        fits = [number for number in range(1, local + 1) if local % number == 0]
+        raise ValueError(
+            f"updates_per_round={updates} does not divide the {local} trajectories of a process; use one of {fits}"
+        )
+    return {
+        "per_device_train_batch_size": local // updates,
+        "steps_per_generation": updates,
+        "gradient_accumulation_steps": 1,
+    }

@@ -1,0 +1,25 @@
+"""WebShop as a policy of a few million parameters plays it: the embedded catalogue, short prompts, few results a page.
+
+Engine, goals, actions and rewards are WebShop's own; `environments.load("webshop_tiny")` only sets options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from environments import webshop
+from environments.base import Suite
+
+OPTIONS: dict[str, Any] = {
+    "template": "tiny",
+    "observation": "text",
+    "results_per_page": 4,
+    "history_length": 5,
+    "max_turns": 12,
+}
+
+
+def suite(**options: Any) -> Suite:
+    """WebShop's suite with `OPTIONS` as defaults."""
+    return replace(webshop.suite(**OPTIONS | options), skill_bank="webshop")

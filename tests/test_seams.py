@@ -1,0 +1,58 @@
+"""Fails loudly, by name, when a private place of TRL that we build on has moved."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import metadata
+
+import pytest
+from packaging.version import Version
+from transformers import DynamicCache
+from trl import GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head, use_adapter
+
+SEAMS = {
+    "_generate_single_turn": ["self", "prompt_ids", "images", "multimodal_fields", "num_generations"],
+    "_generate_and_score_completions": ["self", "inputs"],
+    "_prepare_inputs": ["self", "generation_batch"],
+    "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
+    "_get_per_token_logps_and_entropies": ["self", "model", "input_ids", "attention_mask", "logits_to_keep"],
+    "_compute_loss": ["self", "model", "inputs"],
+    "compute_loss": ["self", "model", "inputs", "return_outputs", "num_items_in_batch"],
+    "prediction_step": ["self", "model", "inputs", "prediction_loss_only", "ignore_keys"],
+    "create_model_card": ["self", "model_name", "dataset_name", "tags"],
+}
+
+
+def test_trl_is_of_the_pinned_series() -> None:
+    assert Version("1.16") <= Version(metadata.version("trl")) < Version("1.17")
+
+
+@pytest.mark.parametrize("name", SEAMS)
+def test_method_is_where_we_left_it(name: str) -> None:
+    found = list(inspect.signature(getattr(GRPOTrainer, name)).parameters)
+    assert found[: len(SEAMS[name])] == SEAMS[name], f"GRPOTrainer.{name} has moved: {found}"
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("_compute_loss", ["tool_mask", "old_per_token_logps", "num_items_in_batch", "importance_sampling_ratio"]),
+        ("_compute_loss", ["ref_per_token_logps", "steps_per_generation", "current_gradient_accumulation_steps"]),
+        ("_prepare_inputs", ["steps_per_generation", "num_iterations", "_buffered_inputs"]),
+        ("_generate_single_turn", ["_last_loaded_step", "vllm_generation", "generation_config"]),
+        ("log", ["_metrics", '_logs["prompt"]', '_logs["advantages"]', '_logs["rewards"]']),
+        ("__init__", ["eos_token_ids", "reward_func_names", "reward_weights", "aux_loss_enabled", "_is_vlm"]),
+        ("__init__", ["_entropy_bonus_enabled", "mask_truncated_completions", "chat_template_kwargs"]),
+    ],
+)
+def test_names_that_we_read_or_write_are_still_used(method: str, words: list[str]) -> None:
+    source = inspect.getsource(getattr(GRPOTrainer, method))
+    missing = [word for word in words if word not in source]
+    assert not missing, f"GRPOTrainer.{method} no longer mentions {missing}"
+
+
+def test_helpers_are_where_we_left_them() -> None:
+    assert "temperature" in inspect.signature(add_fused_lm_head).parameters
+    assert "adapter_name" in inspect.signature(use_adapter).parameters
+    assert "indices" in inspect.signature(DynamicCache.batch_select_indices).parameters
