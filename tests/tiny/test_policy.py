@@ -1,0 +1,70 @@
+"""The shipped tiny policy: loads offline, writes what it reads without loss, and gains from the skill."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import alignopsd_trl
+from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.skills import SkillBank
+from alignopsd_trl.teacher import skill_source
+from alignopsd_trl.tiny.demonstrations import demonstrations
+from alignopsd_trl.tiny.make_policy import RECIPE, guidance, measure
+from environments.base import Suite
+
+FOLDER = Path(alignopsd_trl.__file__).parent / "data" / "tiny_webshop"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(FOLDER, local_files_only=True)
+
+
+@pytest.fixture(scope="module")
+def bank() -> SkillBank:
+    return SkillBank.load(RECIPE["skill_bank"], load_encoder(RECIPE["encoder"]))
+
+
+def test_size_and_recipe():
+    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 10 * 2**20
+    recipe = json.loads((FOLDER / "recipe.json").read_text(encoding="utf-8"))
+    assert {name: recipe[name] for name in RECIPE} == RECIPE
+
+
+def test_every_word_of_the_shop_and_the_bank_is_one_token(suite: Suite, tokenizer, bank: SkillBank):
+    rows = random.Random(3).sample(list(suite.tasks("test")), 40)
+    for shown in demonstrations(suite.factory(), rows, lambda text, draw: guidance(bank, text, draw), seed=3):
+        for text in (shown.prompt, shown.response):
+            ids = tokenizer(text)["input_ids"]
+            assert tokenizer.decode(ids) == text
+            assert not any(token.startswith("<0x") for token in tokenizer.convert_ids_to_tokens(ids)), text
+    for text in bank.texts():
+        ids = tokenizer(text)["input_ids"]
+        assert tokenizer.decode(ids) == text
+        assert len(ids) <= 2 * len(text.split())
+
+
+def test_prompts_with_a_skill_fit_the_limit(suite: Suite, tokenizer, bank: SkillBank):
+    source = skill_source(bank, tokenizer, RECIPE["skill_tokens"])
+    rows = list(suite.tasks("test"))[:40]
+    lengths = []
+    for shown in demonstrations(suite.factory(), rows, lambda text, draw: source(text, None, None)[0], seed=5):
+        chat = [{"role": "user", "content": shown.prompt}]
+        lengths.append(len(tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]))
+        assert len(tokenizer(shown.response)["input_ids"]) < RECIPE["max_completion_length"]
+    assert max(lengths) <= RECIPE["max_prompt_length"]
+
+
+@pytest.mark.slow
+def test_reading_the_skill_helps(suite: Suite, tokenizer, bank: SkillBank):
+    model = AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True)
+    rows = measure(model, tokenizer, suite, bank, tasks=200)
+    for plain, skilled in zip(rows[::2], rows[1::2], strict=True):
+        assert 10 <= plain["success"]["mean"] <= 50
+        assert skilled["success"]["mean"] >= plain["success"]["mean"] + 15
+        assert plain["invalid_actions"] < 0.05

@@ -1,0 +1,65 @@
+"""Scripted shoppers: what they read from a prompt, and how well they shop."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from alignopsd_trl.skills import SkillBank
+from alignopsd_trl.tiny.demonstrations import demonstrations, play
+from alignopsd_trl.tiny.make_policy import guidance
+from alignopsd_trl.tiny.shoppers import Page, Request, Row, Shopper
+from environments.base import Suite
+
+
+def success(suite: Suite, care: float, episodes: int = 150) -> float:
+    environment, rows, draw = suite.factory(), list(suite.tasks("train"))[:episodes], random.Random(0)
+    return sum(play(environment, row, Shopper(care, draw))[2] for row in rows) / episodes
+
+
+def test_a_request_is_read_as_a_checklist():
+    request = Request.read(
+        "looking for tea, organic, cold brew that is fair trade with flavor: apple, and pack: single, and price lower "
+        "than 40.00 dollars"
+    )
+    assert request == Request(
+        "tea", ("tea", "organic", "cold", "brew"), "fair trade", {"flavor": "apple", "pack": "single"}, 40.0
+    )
+    assert Request.read("find me velvet hand made rug") == Request(
+        "rug", ("velvet", "hand", "made", "rug"), "", {}, float("inf")
+    )
+
+
+def test_a_foreign_request_is_refused():
+    with pytest.raises(ValueError, match="not a request"):
+        Request.read("buy something nice")
+
+
+def test_a_page_of_results_is_read_in_rows():
+    page = Page.read(
+        "'Back to Search' [SEP] 'Page 1 (Total results: 2)' [SEP] 'Next >' [SEP] '1234567890' [SEP] 'Tarkin wool coat' "
+        "[SEP] '$9.5 to $12.0' [SEP] '2234567890' [SEP] 'Norvia coat, wool' [SEP] '$96.0'"
+    )
+    assert page.kind == "results"
+    assert page.rows == (Row("1234567890", "Tarkin wool coat", 9.5), Row("2234567890", "Norvia coat, wool", 96.0))
+    request = Request.read("i need wool coat, and price lower than 50.00 dollars")
+    assert [row.fits(request) for row in page.rows] == [True, False]
+
+
+def test_care_pays(suite: Suite):
+    careless, half, careful = (success(suite, care) for care in (0.0, 0.5, 1.0))
+    assert careless < 0.1 < half < 0.6 < 0.99 <= careful
+
+
+def test_demonstrations_under_a_skill_are_the_careful_ones(suite: Suite):
+    bank = SkillBank.load("webshop")
+    rows = list(suite.tasks("train"))[:60]
+    shown = list(demonstrations(suite.factory(), rows, lambda text, draw: guidance(bank, text, draw), seed=1))
+    again = list(demonstrations(suite.factory(), rows, lambda text, draw: guidance(bank, text, draw), seed=1))
+    assert shown == again
+    openings = [item for item in shown if "Actions so far" not in item.prompt]
+    skilled = [item for item in openings if "Guidance" in item.prompt]
+    plain = [item for item in openings if "Guidance" not in item.prompt]
+    assert sum("looking for some" in item.response for item in skilled) < 0.3 * len(skilled)
+    assert 0.2 * len(plain) < sum("looking for some" in item.response for item in plain) < 0.8 * len(plain)
