@@ -130,6 +130,15 @@ def test_keywords_decide_without_an_encoder() -> None:
     assert bank.retrieve(LEGGINGS).scores == (0.0,) * 8
 
 
+def test_keywords_come_before_lexical_cosines_but_not_before_meaning(lexical: Encoder) -> None:
+    plain, scored = SkillBank.load("webshop"), SkillBank.load("webshop", lexical)
+    for request in (LEGGINGS, "usb cable", "pack of 6 gluten free snack"):
+        assert scored.retrieve(request).type_keys == plain.retrieve(request).type_keys
+    meaning = load_encoder(lambda texts: torch.tensor([[1.0, 0.0] if "shoes" in t else [0.0, 1.0] for t in texts]))
+    assert SkillBank.load("webshop", meaning).retrieve("shirt to go with shoes").type_keys == ("footwear",)
+    assert scored.retrieve("shirt to go with shoes").type_keys[0] == "apparel"
+
+
 def test_without_an_encoder_everything_is_in_file_order() -> None:
     found = SkillBank.load("webshop").retrieve("leggings")
     assert found.ids == (
