@@ -6,6 +6,7 @@ conventions are in `environments.webshop.gym`, the trainer's in `environments.we
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 from environments.webshop import pages
@@ -20,7 +21,7 @@ class ClassicWebShop:
     """One environment over a shop. Constructing it resets once without a session, as the original does.
 
     Args:
-        shop: its goal list's generator serves session names and goal draws, so a shop has one of these at a time.
+        shop: session names and goals are drawn from a copy of its goal list's generator.
         observation_mode: ``"text"`` or ``"text_rich"``.
         num_prev_obs, num_prev_actions: how much of the past `step` puts in front of an observation.
         reset_after_purchase: show the receipt but go on in a new episode, as the wrapper of the paper family does.
@@ -39,8 +40,9 @@ class ClassicWebShop:
         self.shop, self.observation_mode = shop, observation_mode
         self._prev_obs, self._prev_actions = num_prev_obs, num_prev_actions
         self._reset_after_purchase = reset_after_purchase
-        self._generator = shop.goals.generator
-        self._sessions: dict[Any, Session] = {}
+        self._generator = Random()
+        self._generator.setstate(shop.goals.generator.getstate())
+        self._sessions: dict[str, Session] = {}
         self.breakdown: dict[str, Any] | None = None
         self.reset()
 
@@ -50,10 +52,10 @@ class ClassicWebShop:
         Raises:
             IndexError: if a goal index is out of range.
         """
-        name = session_name(self._generator) if session is None else session
+        name = session_name(self._generator) if session is None else str(session)
         if name not in self._sessions:
-            index = name if type(name) is int else self.shop.goals.draw(self._generator)
-            self._sessions[name] = Session(self.shop, self.shop.goals[index], self._generator, str(name))
+            index = session if type(session) is int else self.shop.goals.draw(self._generator)
+            self._sessions[name] = Session(self.shop, self.shop.goals[index], self._generator, name)
         self.session = self._sessions[name]
         self.session.enter()
         self.observations, self.actions = [self.observation], []

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from environments.base import Failure, Opening, Projection, Step, TextEnvironment
 from environments.webshop import pages
+from environments.webshop.files import DataFiles
 from environments.webshop.goals import CONSTRUCT_SEED, SHUFFLE_SEED, GoalList
-from environments.webshop.index import open_catalogue
+from environments.webshop.index import data_checksum, default_cache, open_catalogue
 from environments.webshop.options import WebShopOptions
 from environments.webshop.pages import Role
 from environments.webshop.projection import project
@@ -213,7 +215,13 @@ class Factory:
         return WebShopBatch(open_shops(self.options), size)
 
 
-@lru_cache(maxsize=8)
 def open_shops(options: WebShopOptions) -> Shops:
-    """The shops of some options, opened once a process."""
+    """The shops of some options, opened once a process as long as the data files stay the same."""
+    files = DataFiles.find(options.data_dir, options.data_variant)
+    cache = Path(options.cache_dir) if options.cache_dir is not None else default_cache()
+    return _shops(options, data_checksum(files, cache, options.num_products, options.lenient))
+
+
+@lru_cache(maxsize=8)
+def _shops(options: WebShopOptions, checksum: str) -> Shops:
     return Shops(options)

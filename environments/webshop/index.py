@@ -138,7 +138,7 @@ def open_catalogue(
         raise ValueError(f"num_products must be at least 1, got {num_products}")
     files = DataFiles.find(data_dir, data_variant)
     cache = Path(cache_dir) if cache_dir is not None else default_cache()
-    checksum = _hash([num_products, lenient, *(_file_digest(path, cache) if path else None for path in files)])
+    checksum = data_checksum(files, cache, num_products, lenient)
 
     def build(writer: store.Writer) -> None:
         cleaner = Cleaner(files, num_products, lenient, progress)
@@ -147,6 +147,11 @@ def open_catalogue(
         writer.notes.update(checksum=checksum, repairs=dict(cleaner.repairs), files=names)
 
     return Catalogue(store.open_or_build(cache, f"{checksum}-{_rules_digest()}", build))
+
+
+def data_checksum(files: DataFiles, cache: Path, num_products: int | None, lenient: bool) -> str:
+    """16 hex digits over the data files and what selects from them."""
+    return _hash([num_products, lenient, *(_file_digest(path, cache) if path else None for path in files)])
 
 
 def _hash(parts: list[Any]) -> str:

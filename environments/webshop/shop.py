@@ -14,6 +14,7 @@ from environments.webshop.nouns import Nouns, extractor
 from environments.webshop.search import RETURN_N
 
 PAGE_SIZE = 10
+KEPT_PAGES = 1024  # pages of results, and sub-pages, that a process remembers
 
 
 class Sheet(NamedTuple):
@@ -53,8 +54,8 @@ class Shop:
         self.nouns_name, self._nouns = extractor(nouns)
         self.goal = lru_cache(maxsize=KEPT_PRODUCTS)(goals.__getitem__)
         self.item_sheet = lru_cache(maxsize=KEPT_PRODUCTS)(self._item_sheet)
-        self.sub_sheet = lru_cache(maxsize=KEPT_PRODUCTS)(self._sub_sheet)
-        self.results_sheet = lru_cache(maxsize=KEPT_PRODUCTS)(self._results_sheet)
+        self.sub_sheet = lru_cache(maxsize=KEPT_PAGES)(self._sub_sheet)
+        self.results_sheet = lru_cache(maxsize=KEPT_PAGES)(self._results_sheet)
 
     def search(self, keywords: list[str], generator: Random) -> tuple[int, ...]:
         """The rows that a search finds; only ``<r>`` draws from the generator."""

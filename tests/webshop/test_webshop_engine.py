@@ -146,6 +146,8 @@ def test_names_keep_their_goal_and_integers_are_indices(shop: Shop) -> None:
     first = play.session.goal
     play.reset(5)
     assert play.session.goal == shop.goals[5]
+    play.reset("5")
+    assert play.session.goal == shop.goals[5]
     play.reset(-1)
     assert play.session.goal == shop.goals[len(shop.goals) - 1]
     play.reset("someone")

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from webshop_catalogues import entry, write
 from webshop_files import COPIES
 
 from environments.base import Failure, Record, Suite, View, load
 from environments.webshop.projection import project
-from environments.webshop.prompt import TemplatePrompt
+from environments.webshop.prompt import TEMPLATES, TemplatePrompt
 from environments.webshop.tasks import test_size as size_of_test
 
 
@@ -61,7 +62,7 @@ def test_later_turns_show_numbered_records() -> None:
     assert wanted in text
 
 
-@pytest.mark.parametrize("template", ["paper", "compact"])
+@pytest.mark.parametrize("template", sorted(TEMPLATES))
 @pytest.mark.parametrize("records", [0, 2])
 def test_a_skill_is_one_added_line(template: str, records: int) -> None:
     prompt = TemplatePrompt(template)
@@ -217,6 +218,14 @@ def test_released_splits_play_their_own_goal_lists(options: dict[str, Any]) -> N
     for row in train.select(range(3)):
         assert environment.open(row).task_text == row["instruction"]
     assert len(released.panel("train")) == len(train)
+
+
+def test_changed_data_is_noticed_within_a_process(tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", [entry(), entry("B000000002")])
+    before = load("webshop", data_dir=folder, cache_dir=tmp_path)
+    write(folder, [entry(), entry("B000000002"), entry("B000000003")])
+    after = load("webshop", data_dir=folder, cache_dir=tmp_path)
+    assert (before.description["products"], after.description["products"]) == (2, 3)
 
 
 def test_options_are_checked(options: dict[str, Any]) -> None:
