@@ -210,9 +210,9 @@ def _merge(terms: array[int], passages: array[int]) -> _Counts:
     return _Counts((pairs >> 32).astype(np.int32), (pairs & 0xFFFFFFFF).astype(np.int32), counts.astype(np.int32))
 
 
-def _manifest(corpus: Corpus) -> dict[str, Any]:
-    return {"format": "searchqa-bm25/1", "corpus": corpus.checksum, "passages": len(corpus),
-            "analyser": analysis.NAME, "k1": K1, "b": B}  # fmt: skip
+def _identity(corpus: Corpus) -> dict[str, Any]:
+    """What an index must share with the corpus and the code that use it."""
+    return {"format": "searchqa-bm25/1", "corpus": corpus.checksum, "analyser": analysis.NAME, "k1": K1, "b": B}
 
 
 def _save(engine: _Engine, corpus: Corpus, folder: Path) -> None:
@@ -225,7 +225,7 @@ def _save(engine: _Engine, corpus: Corpus, folder: Path) -> None:
     try:
         engine.save(draft, show_progress=False)
         np.save(draft / _OFFSETS, corpus.offsets)
-        (draft / _MANIFEST).write_text(json.dumps(_manifest(corpus), indent=2), encoding="utf-8")
+        (draft / _MANIFEST).write_text(json.dumps({**_identity(corpus), "passages": len(corpus)}), encoding="utf-8")
         os.chmod(draft, 0o755)
         os.rename(draft, folder)
     except OSError:
@@ -252,10 +252,11 @@ def _load(corpus: Corpus, folder: Path) -> _Engine:
 
 
 def _compare(found: Any, corpus: Corpus, folder: Path) -> None:
-    for name, value in {**_manifest(corpus), "passages": None}.items():
-        if not isinstance(found, dict) or name not in found:
-            raise CorpusError(f"BM25 index {folder} is broken (no {name!r} in its manifest); delete the folder")
-        if value is not None and found[name] != value:
+    expected = _identity(corpus)
+    if not isinstance(found, dict) or not {*expected, "passages"} <= set(found):
+        raise CorpusError(f"BM25 index {folder} is broken (its manifest lacks fields); delete the folder")
+    for name, value in expected.items():
+        if found[name] != value:
             raise CorpusError(
                 f"BM25 index {folder} does not belong to corpus {corpus.path}: its {name} is {found[name]!r}, expected "
                 f"{value!r}; delete the folder to build it again, or name another one with index=..."

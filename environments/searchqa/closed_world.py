@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from environments.searchqa.closed_world_facts import build_world, render, sentences_for
+from environments.searchqa.closed_world_facts import build_world
+from environments.searchqa.closed_world_passages import render, sentences_for
 from environments.searchqa.closed_world_questions import build_questions
 
 

@@ -345,3 +345,45 @@ FILLER = {
         "Prizes are awarded for the best costume and for the loudest drum.",
     ],
 }
+
+JOBS = {
+    "novelist": 20,
+    "film director": 16,
+    "composer": 14,
+    "actor": 16,
+    "architect": 10,
+    "industrialist": 12,
+    "mountaineer": 8,
+}
+STRUCTURE_A = [
+    "Chandler's",
+    "Wether",
+    "Saint Olm's",
+    "Long",
+    "Mercer's",
+    "Tallow",
+    "Regent's",
+    "Fuller's",
+    "Heron",
+    "Lockkeeper's",
+    "Quarrymen's",
+    "Twin",
+    "Almoner's",
+    "Ferry",
+    "Linden",
+    "Mint",
+]
+FESTIVAL_A = [
+    "Reed",
+    "Candle",
+    "Ropemakers'",
+    "Barley",
+    "Tin Drum",
+    "Swift",
+    "Millers'",
+    "Kite",
+    "Honey",
+    "Frost",
+    "Ferrymen's",
+    "Quince",
+]

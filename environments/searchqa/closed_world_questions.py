@@ -1,353 +1,127 @@
-"""Questions about the invented world, worded in the manner of seven public data sets."""
+"""Questions about the invented world: candidates of three types, and a draw that asks no fact twice."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from environments.searchqa.closed_world_facts import Entity
+from environments.searchqa.closed_world_facts import Entity, World
+from environments.searchqa.closed_world_wordings import BRIDGE, COMPARE, QUOTA, SINGLE, art, label
+
+DRAWS = 30  # of a pair, for each relation that compares
 
 
-def art(name: str) -> str:
-    """Definite article for names that take one inside a sentence."""
-    return "the " + name if name.startswith(("River ", "University ")) or name.endswith("Festival") else name
+@dataclass(frozen=True)
+class Candidate:
+    """A question that may be asked. ``wordings`` goes by data source, ``*`` standing for the others; ``reads`` are the
+    entities whose passages it needs, and ``bridge`` the name of the one in between."""
+
+    type: str
+    relation: str
+    wordings: dict[str, str | None]
+    answers: list[str]
+    reads: tuple[Entity, ...]
+    bridge: str | None = None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (self.relation, *sorted(entity.pid for entity in self.reads))
+
+    def wording(self, source: str) -> str | None:
+        return self.wordings.get(source, self.wordings["*"])
+
+    def row(self, source: str) -> dict[str, Any]:
+        metadata = dict(
+            type=self.type,
+            relation=self.relation,
+            supporting_ids=[entity.pid for entity in self.reads],
+            supporting_titles=[entity.title for entity in self.reads],
+            bridge=self.bridge,
+        )
+        return dict(question=self.wording(source), golden_answers=self.answers, data_source=source, metadata=metadata)
 
 
-def label(e: Entity) -> str:
-    """How a question refers to an entity (adds the qualifier of namesakes)."""
-    if e.qualifier:
-        return f"the {e.qualifier} {e.name}"
-    if e.kind == "film":
-        return f"the film {e.name}"
-    if e.kind == "book":
-        return f"the novel {e.name}"
-    return art(e.name)
-
-
-# relation -> (kind, trivia-style wording, popqa-style wording, answer getter)
-SINGLE = {
-    "town_founded": ("town", "In which year was the town of {x} founded?", None, lambda f: [str(f["founded"])]),
-    "town_population": ("town", "What is the population of {x}?", None, lambda f: [str(f["population"])]),
-    "town_river": (
-        "town",
-        "On the banks of which river does {x} lie?",
-        "What river is {x} located on?",
-        lambda f: [f["river"].name, f["river"].name.replace("River ", "")],
-    ),
-    "town_region": (
-        "town",
-        "In which country is the town of {x}?",
-        "In what country is {x}?",
-        lambda f: [f["region"].name],
-    ),
-    "town_specialty": ("town", "For which product is the town of {x} best known?", None, lambda f: [f["specialty"]]),
-    "river_length": (
-        "river",
-        "How many kilometres long is {x}?",
-        None,
-        lambda f: [f"{f['length']} kilometres", str(f["length"])],
-    ),
-    "river_source": (
-        "river",
-        "On the slopes of which mountain does {x} rise?",
-        "What is the source of {x}?",
-        lambda f: [f["source"].name, f["source"].name.replace("Mount ", "")],
-    ),
-    "river_mouth": ("river", "Into which body of water does {x} flow?", None, lambda f: [f["mouth"]]),
-    "mountain_height": (
-        "mountain",
-        "How many metres high is {x}?",
-        None,
-        lambda f: [f"{f['height']} metres", str(f["height"])],
-    ),
-    "mountain_climber": ("mountain", "Who made the first recorded ascent of {x}?", None, lambda f: [f["climber"].name]),
-    "mountain_region": (
-        "mountain",
-        "In which country does {x} stand?",
-        "In what country is {x}?",
-        lambda f: [f["region"].name],
-    ),
-    "region_capital": (
-        "region",
-        "Which town is the capital of {x}?",
-        "What is the capital of {x}?",
-        lambda f: [f["capital"].name],
-    ),
-    "region_currency": ("region", "What is the currency of {x} called?", None, lambda f: [f["currency"]]),
-    "region_emblem": ("region", "Which animal is the national emblem of {x}?", None, lambda f: [f["emblem"]]),
-    "person_born": ("person", "In which year was {x} born?", None, lambda f: [str(f["born"])]),
-    "person_birthplace": (
-        "person",
-        "In which town was {x} born?",
-        "In what city was {x} born?",
-        lambda f: [f["birthplace"].name],
-    ),
-    "person_job": ("person", "What was the profession of {x}?", "What is {x}'s occupation?", lambda f: [f["job"]]),
-    "person_university": ("person", "At which university did {x} study?", None, lambda f: [f["university"].name]),
-    "person_award": ("person", "Which honour was given to {x}?", None, lambda f: [f["award"]]),
-    "book_author": ("book", "Which writer created {x}?", "Who is the author of {x}?", lambda f: [f["author"].name]),
-    "book_year": ("book", "In which year was {x} first published?", None, lambda f: [str(f["year"])]),
-    "book_genre": ("book", "What kind of book is {x}?", "What genre is {x}?", lambda f: [f["genre"]]),
-    "book_setting": ("book", "In which town is {x} set?", None, lambda f: [f["setting"].name]),
-    "film_director": (
-        "film",
-        "Who was behind the camera as director of {x}?",
-        "Who was the director of {x}?",
-        lambda f: [f["director"].name],
-    ),
-    "film_composer": (
-        "film",
-        "Whose music is heard in {x}?",
-        "Who was the composer of {x}?",
-        lambda f: [f["composer"].name],
-    ),
-    "film_actor": ("film", "Who plays the leading role in {x}?", None, lambda f: [f["actor"].name]),
-    "film_runtime": (
-        "film",
-        "How many minutes does {x} run?",
-        None,
-        lambda f: [f"{f['runtime']} minutes", str(f["runtime"])],
-    ),
-    "company_founder": ("company", "Who founded {x}?", None, lambda f: [f["founder"].name]),
-    "company_year": ("company", "In which year was {x} founded?", None, lambda f: [str(f["year"])]),
-    "company_hq": ("company", "In which town does {x} have its headquarters?", None, lambda f: [f["hq"].name]),
-    "company_product": ("company", "What does {x} manufacture?", None, lambda f: [f["product"]]),
-    "university_founded": ("university", "In which year was {x} founded?", None, lambda f: [str(f["founded"])]),
-    "university_colours": ("university", "What are the academic colours of {x}?", None, lambda f: [f["colours"]]),
-    "structure_architect": ("structure", "Which architect designed {x}?", None, lambda f: [f["architect"].name]),
-    "structure_opened": ("structure", "In which year was {x} opened?", None, lambda f: [str(f["opened"])]),
-    "structure_town": ("structure", "In which town can {x} be found?", None, lambda f: [f["town"].name]),
-    "festival_month": ("festival", "In which month is {x} held?", None, lambda f: [f["month"]]),
-    "festival_what": ("festival", "What does {x} celebrate?", None, lambda f: [f["what"]]),
-    "festival_since": ("festival", "Since which year has {x} taken place?", None, lambda f: [str(f["since"])]),
-}
-
-# relation -> (first kind, first fact, second relation, wording)
-BRIDGE = {
-    "film_director_birthplace": (
-        "film",
-        "director",
-        "person_birthplace",
-        "In which town was the director of {x} born?",
-    ),
-    "film_director_born": ("film", "director", "person_born", "In which year was the director of {x} born?"),
-    "film_composer_university": (
-        "film",
-        "composer",
-        "person_university",
-        "At which university did the composer of the music for {x} study?",
-    ),
-    "film_actor_born": ("film", "actor", "person_born", "In which year was the leading actor of {x} born?"),
-    "book_author_university": (
-        "book",
-        "author",
-        "person_university",
-        "At which university did the author of {x} study?",
-    ),
-    "book_author_birthplace": ("book", "author", "person_birthplace", "Where was the author of {x} born?"),
-    "book_setting_river": ("book", "setting", "town_river", "Which river flows past the town in which {x} is set?"),
-    "company_founder_birthplace": (
-        "company",
-        "founder",
-        "person_birthplace",
-        "In which town was the founder of {x} born?",
-    ),
-    "company_founder_born": ("company", "founder", "person_born", "When was the founder of {x} born?"),
-    "company_hq_river": ("company", "hq", "town_river", "Which river runs by the town where {x} has its headquarters?"),
-    "structure_architect_university": (
-        "structure",
-        "architect",
-        "person_university",
-        "At which university did the architect of {x} study?",
-    ),
-    "structure_town_founded": (
-        "structure",
-        "town",
-        "town_founded",
-        "In which year was the town that contains {x} founded?",
-    ),
-    "festival_town_specialty": (
-        "festival",
-        "town",
-        "town_specialty",
-        "Which product is the host town of {x} best known for?",
-    ),
-    "festival_town_river": ("festival", "town", "town_river", "Which river flows past the town that hosts {x}?"),
-    "mountain_climber_birthplace": (
-        "mountain",
-        "climber",
-        "person_birthplace",
-        "Where was the first person to climb {x} born?",
-    ),
-    "river_source_height": (
-        "river",
-        "source",
-        "mountain_height",
-        "How high is the mountain on which {x} rises, in metres?",
-    ),
-    "person_birthplace_founded": (
-        "person",
-        "birthplace",
-        "town_founded",
-        "In which year was the birthplace of {x} founded?",
-    ),
-    "person_university_colours": (
-        "person",
-        "university",
-        "university_colours",
-        "What are the academic colours of the university attended by {x}?",
-    ),
-    "university_town_population": (
-        "university",
-        "town",
-        "town_population",
-        "What is the population of the town that is home to {x}?",
-    ),
-}
-
-# relation -> (kind, fact, larger-wins?, minimal gap, wording)
-COMPARE = {
-    "river_longer": ("river", "length", True, 15, "Which river is longer, {a} or {b}?"),
-    "mountain_higher": ("mountain", "height", True, 40, "Which mountain is higher, {a} or {b}?"),
-    "town_older": ("town", "founded", False, 10, "Which town was founded earlier, {a} or {b}?"),
-    "town_larger": ("town", "population", True, 900, "Which town has the larger population, {a} or {b}?"),
-    "film_earlier": ("film", "year", False, 2, "Which film came out first, {a} or {b}?"),
-    "film_longer": ("film", "runtime", True, 4, "Which film has the longer running time, {a} or {b}?"),
-    "book_earlier": ("book", "year", False, 3, "Which novel was published earlier, {a} or {b}?"),
-    "company_older": ("company", "year", False, 3, "Which company was founded first, {a} or {b}?"),
-    "person_older": ("person", "born", False, 2, "Who was born earlier, {a} or {b}?"),
-    "university_older": ("university", "founded", False, 5, "Which university is older, {a} or {b}?"),
-}
-
-# split -> data source -> (single, bridge, comparison)
-QUOTA = {
-    "train": {"nq": (140, 0, 0), "hotpotqa": (0, 40, 20)},
-    "test": {
-        "nq": (30, 0, 0),
-        "triviaqa": (30, 0, 0),
-        "popqa": (40, 0, 0),
-        "hotpotqa": (0, 20, 10),
-        "2wikimultihopqa": (0, 10, 25),
-        "musique": (0, 20, 0),
-        "bamboogle": (0, 10, 5),
-    },
-}
-
-
-def word(source: str, trivia: str, popqa: str | None, e: Entity) -> str:
-    """A single-hop question in the manner of its data source."""
-    if source == "popqa":
-        return popqa.format(x=label(e))
-    text = trivia.format(x=label(e))
-    if source == "nq":  # search-box style: lower case, no question mark
-        return text[:-1].lower()
-    return text
-
-
-def build_questions(
-    world: dict[str, list[Entity]], texts: dict[str, str], rng: random.Random
-) -> dict[str, list[dict[str, Any]]]:
+def build_questions(world: World, texts: dict[str, str], rng: random.Random) -> dict[str, list[dict[str, Any]]]:
     """Split -> rows. No fact (relation and passages) is asked in both splits."""
-    singles = []
-    for relation, (kind, trivia, popqa, get) in SINGLE.items():
-        for e in world[kind]:
-            if relation == "person_job" and e.qualifier:
-                continue  # the wording that tells namesakes apart would give the answer away
-            singles.append((relation, e, trivia, popqa, get(e.facts)))
-    bridges = []
-    for relation, (kind, key, second, wording) in BRIDGE.items():
-        for e in world[kind]:
-            mid = e.facts[key]
-            answers = SINGLE[second][3](mid.facts)
-            if any(a.lower() in texts[e.pid].lower() for a in answers):
-                continue  # the first passage would give the answer away
-            bridges.append((relation, e, mid, wording.format(x=label(e)), answers))
-    compares = []
-    for relation, (kind, key, larger, gap, wording) in COMPARE.items():
-        pool = [e for e in world[kind] if not e.qualifier]
-        for _ in range(30):
-            a, b = rng.sample(pool, 2)
-            if abs(a.facts[key] - b.facts[key]) < gap:
-                continue
-            winner = max(a, b, key=lambda e: e.facts[key]) if larger else min(a, b, key=lambda e: e.facts[key])
-            answers = [winner.name]
-            for prefix in ("River ", "Mount "):
-                if winner.name.startswith(prefix):
-                    answers.append(winner.name[len(prefix) :])
-            compares.append((relation, a, b, wording.format(a=art(a.name), b=art(b.name)), answers))
-    for pool in (singles, bridges, compares):
+    pools = [list(_singles(world)), list(_bridges(world, texts)), list(_comparisons(world, rng))]
+    for pool in pools:
         rng.shuffle(pool)
-    used: set[Any] = set()
-    out: dict[str, list[dict[str, Any]]] = {}
-
-    def take(pool: list[Any], n: int, per_relation: int, ok: Callable[[Any], bool] = lambda c: True) -> list[Any]:
-        """``n`` unused candidates, at most ``per_relation`` of one relation."""
-        got: list[Any] = []
-        count: dict[str, int] = {}
-        for c in pool:
-            key = (c[0],) + tuple(sorted(x.pid for x in c[1:3] if isinstance(x, Entity)))
-            if len(got) == n:
-                break
-            if key in used or not ok(c) or count.get(c[0], 0) >= per_relation:
-                continue
-            used.add(key)
-            count[c[0]] = count.get(c[0], 0) + 1
-            got.append(c)
-        if len(got) != n:
-            raise RuntimeError(f"only {len(got)} of {n} candidates")
-        return got
-
+    used: set[tuple[str, ...]] = set()
+    found = {}
     for split in ("test", "train"):
         rows = []
-        for source, (n_single, n_bridge, n_compare) in QUOTA[split].items():
-            ok = (lambda c: c[3] is not None) if source == "popqa" else (lambda c: True)
-            for relation, e, trivia, popqa, answers in take(singles, n_single, max(3, -(-n_single // 8)), ok):
-                rows.append(
-                    dict(
-                        question=word(source, trivia, popqa, e),
-                        golden_answers=answers,
-                        data_source=source,
-                        metadata=dict(
-                            type="single_hop",
-                            relation=relation,
-                            supporting_ids=[e.pid],
-                            supporting_titles=[e.title],
-                            bridge=None,
-                        ),
-                    )
-                )
-            for relation, e, mid, question, answers in take(bridges, n_bridge, max(2, n_bridge // 8)):
-                rows.append(
-                    dict(
-                        question=question,
-                        golden_answers=answers,
-                        data_source=source,
-                        metadata=dict(
-                            type="bridge",
-                            relation=relation,
-                            supporting_ids=[e.pid, mid.pid],
-                            supporting_titles=[e.title, mid.title],
-                            bridge=mid.name,
-                        ),
-                    )
-                )
-            for relation, a, b, question, answers in take(compares, n_compare, max(2, n_compare // 5)):
-                rows.append(
-                    dict(
-                        question=question,
-                        golden_answers=answers,
-                        data_source=source,
-                        metadata=dict(
-                            type="comparison",
-                            relation=relation,
-                            supporting_ids=[a.pid, b.pid],
-                            supporting_titles=[a.title, b.title],
-                            bridge=None,
-                        ),
-                    )
-                )
+        for source, (single, bridge, comparison) in QUOTA[split].items():
+            quotas = (
+                (single, max(3, -(-single // 8))),
+                (bridge, max(2, bridge // 8)),
+                (comparison, max(2, comparison // 5)),
+            )
+            for pool, (number, most) in zip(pools, quotas, strict=True):
+                rows += [candidate.row(source) for candidate in _take(pool, source, number, most, used)]
         if split == "train":
             rng.shuffle(rows)
-        out[split] = [dict(id=f"{split}_{i}", **row) for i, row in enumerate(rows)]
-    return out
+        found[split] = [dict(id=f"{split}_{number}", **row) for number, row in enumerate(rows)]
+    return found
+
+
+def _take(pool: list[Candidate], source: str, number: int, most: int, used: set[tuple[str, ...]]) -> list[Candidate]:
+    """``number`` candidates whose fact is unused, at most ``most`` of one relation."""
+    taken: list[Candidate] = []
+    relations: Counter[str] = Counter()
+    for candidate in pool:
+        if len(taken) == number:
+            break
+        if candidate.key in used or candidate.wording(source) is None or relations[candidate.relation] >= most:
+            continue
+        used.add(candidate.key)
+        relations[candidate.relation] += 1
+        taken.append(candidate)
+    if len(taken) != number:
+        raise RuntimeError(f"only {len(taken)} of {number} candidates")
+    return taken
+
+
+def _singles(world: World) -> Iterable[Candidate]:
+    for relation, (kind, trivia, popqa, answers) in SINGLE.items():
+        for entity in world[kind]:
+            if relation == "person_job" and entity.qualifier:
+                continue  # the wording that tells namesakes apart would give the answer away
+            text = trivia.format(x=label(entity))
+            wordings = {
+                "*": text,
+                "nq": text[:-1].lower(),  # search-box style: lower case, no question mark
+                "popqa": popqa and popqa.format(x=label(entity)),
+            }
+            yield Candidate("single_hop", relation, wordings, answers(entity.facts), (entity,))
+
+
+def _bridges(world: World, texts: dict[str, str]) -> Iterable[Candidate]:
+    for relation, (kind, fact, second, wording) in BRIDGE.items():
+        for entity in world[kind]:
+            middle = entity.facts[fact]
+            answers = SINGLE[second][3](middle.facts)
+            if any(answer.lower() in texts[entity.pid].lower() for answer in answers):
+                continue  # the first passage would give the answer away
+            question = {"*": wording.format(x=label(entity))}
+            yield Candidate("bridge", relation, question, answers, (entity, middle), middle.name)
+
+
+def _comparisons(world: World, rng: random.Random) -> Iterable[Candidate]:
+    for relation, (kind, fact, larger, gap, wording) in COMPARE.items():
+        pool = [entity for entity in world[kind] if not entity.qualifier]
+        for _ in range(DRAWS):
+            first, second = rng.sample(pool, 2)
+            if abs(first.facts[fact] - second.facts[fact]) < gap:
+                continue
+            pick: Callable[..., Entity] = max if larger else min
+            winner = pick(first, second, key=lambda entity: entity.facts[fact])  # noqa: B023 - used at once
+            question = {"*": wording.format(a=art(first.name), b=art(second.name))}
+            yield Candidate("comparison", relation, question, _short_names(winner.name), (first, second))
+
+
+def _short_names(name: str) -> list[str]:
+    shorter = [name.removeprefix(prefix) for prefix in ("River ", "Mount ")]
+    return [name, *(short for short in shorter if short != name)]

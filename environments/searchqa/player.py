@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from environments.base import View
 from environments.searchqa.actions import ANSWER, SEARCH, Action
-from environments.searchqa.closed_world_questions import BRIDGE, COMPARE, SINGLE
+from environments.searchqa.closed_world_wordings import BRIDGE, COMPARE, SINGLE
 from environments.searchqa.observations import read_titles
 
 # fact of a kind -> where a passage of that kind states it

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -137,3 +138,21 @@ def test_averages_refuse_nothing_and_strangers() -> None:
         averages([])
     with pytest.raises(ValueError, match="squad"):
         averages([("squad", 1.0)])
+
+
+def test_a_hub_id_is_loaded_by_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load_dataset(name: str, split: str) -> datasets.Dataset:
+        asked.append((name, split))
+        truth = {"style": "rule", "ground_truth": {"target": ["a", "b"]}}
+        return datasets.Dataset.from_list(
+            [{"id": "test_0", "question": "q", "data_source": "nq", "reward_model": truth}]
+        )
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert Questions("owner/name").rows("test")[0]["golden_answers"] == ["a", "b"]
+    assert asked == [("owner/name", "test")]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: (_ for _ in ()).throw(OSError("offline")))
+    with pytest.raises(DataError, match="'owner/name' of the hub can't be loaded: offline"):
+        Questions("owner/name").rows("test")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
+import io
 from pathlib import Path
 
 import pytest
 
 from environments.base import Record, View, open_batch
 from environments.searchqa import CLOSED_WORLD, Averages, averages, suite
+from environments.searchqa.__main__ import main
 from environments.searchqa.closed_world import check, generate
 from environments.searchqa.player import ScriptedPlayer
 
@@ -72,15 +71,22 @@ def test_the_player_refuses_what_it_can_not_play() -> None:
         ScriptedPlayer().respond(View("Who?", "", (), (), 0))
 
 
-def lines_of(*arguments: str, typed: str) -> Iterator[str]:
-    command = [sys.executable, "-m", "environments.searchqa", *arguments]
-    done = subprocess.run(command, input=typed, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return iter(done.stdout.splitlines())
-
-
-def test_a_person_can_play() -> None:
+@pytest.mark.parametrize(
+    ("answer", "verdict"), [("{golden}", "Right."), ("nothing", "Wrong."), (None, "Good-bye"), ("", "Wrong.")]
+)
+def test_a_person_can_play(
+    answer: str | None, verdict: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     task = suite().panel("train").rows[3]
-    out = "\n".join(lines_of("--panel", "train", "--seed", "3", typed=f"Lumloom\n= {task['golden_answers'][0]}\n"))
-    assert task["question"] in out and "Lumloom" in out and "Right." in out and "Reward 1" in out
-    assert "Good-bye" in "\n".join(lines_of(typed=""))
+    typed = "Lumloom\n" if answer is None else f"Lumloom\n= {answer.format(golden=task['golden_answers'][0])}\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    main(["--panel", "train", "--seed", "3"])
+    out = capsys.readouterr().out
+    assert task["question"] in out and "Lumloom" in out and verdict in out
+
+
+def test_four_searches_end_the_game(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("zzzz\n" * 4))
+    main([])
+    out = capsys.readouterr().out
+    assert "No passage matches." in out and "No answer." in out and "Reward 0 after 4 turns, 3 searches." in out
