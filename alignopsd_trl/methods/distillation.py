@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
-
 from alignopsd_trl.methods.base import Coefficients, Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, identity_scores, token_mean
 from alignopsd_trl.turns import TurnBatch
@@ -38,11 +36,6 @@ class Distillation(Baseline):
         if batch.student_log_probs is not None:
             credit.metrics |= token_mean(batch, "teacher/gap", scores - batch.student_log_probs)
         return credit
-
-    def auxiliary(
-        self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
-    ) -> torch.Tensor:
-        raise NotImplementedError
 
     def coefficients(self, step: int) -> Coefficients:
         return Coefficients(policy=1.0, auxiliary=self.options.coefficient)
