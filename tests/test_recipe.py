@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from alignopsd_trl import recipe
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.plan import backbone, memory
+from alignopsd_trl.presets import BACKBONES, preset, round_shape
+
+CPU = ["--use_cpu", "True"]
+
+
+def test_paper_preset_has_the_papers_tables(tmp_path: Path) -> None:
+    arguments, config, model = recipe.parse("webshop_7b", [*CPU, "--output_dir", str(tmp_path)])
+    assert model.model_name_or_path == "Qwen/Qwen2.5-7B-Instruct" and arguments.encoder == "Qwen/Qwen3-Embedding-0.6B"
+    rectification = {"similarity_threshold": 0.8, "max_sources": 3, "aggregation_temperature": 0.1, "alpha_max": 0.8}
+    credit = {"profile_temperature": 0.1, "boundary_quantile": 0.8, "boundary_min": 0.01, "boundary_max": 0.1}
+    credit |= {"min_span": 2, "max_span": 8, "credit_temperature": 0.5, "credit_mixing": 0.5, "density_cap": 4.0}
+    protocol = {"max_steps": 150, "generation_batch_size": 128, "num_generations": 8, "max_prompt_length": 4096}
+    protocol |= {"max_completion_length": 512, "max_turns": 15, "temperature": 1.0, "eval_temperature": 0.4}
+    for name, value in (rectification | credit | protocol | {"auxiliary_loss": "none", "delta": None}).items():
+        assert getattr(config, name) == value, name
+    assert config.top_k == 0, "sampling is not truncated"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("webshop_3b", {"credit_temperature": 0.2, "max_sources": 3, "action_filter": "webshop"}),
+        ("webshop_7b", {"max_sources": 2, "action_filter": "none", "invalid_action_penalty": 0.1, "delta": 3.0}),
+        ("alfworld_3b", {"similarity_threshold": 0.65, "auxiliary_loss": "sdar", "max_sources": 2, "max_turns": 50}),
+        ("searchqa_3b", {"aggregation": "log_mean", "alpha_max": 0.2, "group_statistics": "trajectory", "beta": 0.001}),
+    ],
+)
+def test_released_preset_has_the_launchers_settings(tmp_path: Path, name: str, expected: dict) -> None:
+    _, config, _ = recipe.parse(name, [*CPU, "--preset", "released", "--output_dir", str(tmp_path)])
+    for field, value in expected.items():
+        assert getattr(config, field) == value, field
+    assert config.steps_per_generation == 16 and config.max_steps == 150 * 16
+
+
+def test_flags_override_yaml_and_yaml_overrides_the_preset(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("learning_rate: 0.5\ntop_p: 0.9\ntasks_per_round: 4\nrounds: 7\n")
+    argv = ["--config", str(tmp_path / "run.yaml"), "--learning_rate", "0.25", "--method", "grpo"]
+    _, config, _ = recipe.parse("webshop_tiny", [*argv, "--output_dir", str(tmp_path)])
+    assert (config.learning_rate, config.top_p, config.method) == (0.25, 0.9, "grpo")
+    assert config.generation_batch_size == 32 and config.max_steps == 7
+    _, explicit, _ = recipe.parse("webshop_tiny", ["--max_steps", "20", "--output_dir", str(tmp_path)])
+    assert explicit.max_steps == 20
+
+
+def test_round_is_spread_over_processes_or_refused_with_numbers_that_work() -> None:
+    assert round_shape(16, 8, 1, 8)["per_device_train_batch_size"] == 16
+    assert round_shape(16, 8, 4, 4) == {
+        "per_device_train_batch_size": 8,
+        "steps_per_generation": 4,
+        "gradient_accumulation_steps": 1,
+    }
+    with pytest.raises(ValueError, match="use 15"):
+        round_shape(16, 8, 1, 5)
+    with pytest.raises(ValueError, match=r"use one of \[1, 2, 4, 8, 16\]"):
+        round_shape(16, 8, 3, 8)
+    with pytest.raises(ValueError, match="webshop_7b"):
+        preset("webshop_70b")
+    with pytest.raises(ValueError, match="'released'"):
+        preset("webshop_7b", "mine")
+
+
+def test_plan_names_panel_rows_and_memory_without_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert recipe.main("webshop_7b", ["--plan", *CPU, "--output_dir", str(tmp_path)]) is None
+    printed = capsys.readouterr().out
+    for line in (
+        "checksum",
+        "memory per device, estimate",
+        "turn rows per round, at most",
+        "similarity_threshold: 0.8",
+    ):
+        assert line in printed
+    assert "1920" in printed
+
+
+def test_memory_falls_with_shards_and_adapters(tmp_path: Path) -> None:
+    config = AlignOPSDConfig(str(tmp_path), use_cpu=True, bf16=False, beta=0.0, per_device_train_batch_size=8)
+    shape = BACKBONES["7b"]
+    whole = memory(shape, config, 1.0, shards=1, master_bytes=4)
+    assert whole["weights"] == pytest.approx(4 * shape.parameters / 2**30) and whole["reference"] == 0
+    assert whole["optimizer"] == pytest.approx(2 * whole["gradients"])
+    assert memory(shape, config, 1.0, shards=8, master_bytes=4)["weights"] == pytest.approx(whole["weights"] / 8)
+    assert memory(shape, config, 0.01, shards=1, master_bytes=2)["optimizer"] < 2
+    with pytest.raises(OSError, match="nobody/nothing"):
+        backbone("nobody/nothing")
