@@ -1,0 +1,50 @@
+"""AlignOPSD on TRL: decision-aligned on-policy distillation for agents that act over many turns."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from alignopsd_trl.config import AlignOPSDConfig
+    from alignopsd_trl.encoder import Encoder, load_encoder
+    from alignopsd_trl.evaluation import EvaluationResult, evaluate
+    from alignopsd_trl.methods import Credit, Method, get_method, method_names, register
+    from alignopsd_trl.records import read_records
+    from alignopsd_trl.skills import SkillBank
+    from alignopsd_trl.trainer import AlignOPSDTrainer
+    from alignopsd_trl.turns import StopReason, Thought, Trajectory, Turn, TurnBatch
+
+_HOMES = {
+    "AlignOPSDConfig": "config",
+    "AlignOPSDTrainer": "trainer",
+    "Credit": "methods",
+    "Encoder": "encoder",
+    "EvaluationResult": "evaluation",
+    "Method": "methods",
+    "SkillBank": "skills",
+    "StopReason": "turns",
+    "Thought": "turns",
+    "Trajectory": "turns",
+    "Turn": "turns",
+    "TurnBatch": "turns",
+    "evaluate": "evaluation",
+    "get_method": "methods",
+    "load_encoder": "encoder",
+    "method_names": "methods",
+    "read_records": "records",
+    "register": "methods",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first asked for: the maths rooms alone need neither TRL nor transformers."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'alignopsd_trl' has no attribute {name!r}")
+    return getattr(import_module(f"alignopsd_trl.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
