@@ -158,8 +158,9 @@ def turn_evidence(gap: torch.Tensor, mask: torch.Tensor, advantage: torch.Tensor
         advantage: ``(M,)``.
     """
     mask = mask.bool()
-    tokens = mask.sum(-1).double()
-    mean = torch.where(mask, gap, 0.0).sum(-1, dtype=torch.float64) / tokens.clamp_min(1.0)
+    # Sums over tokens stay in the gap's precision: an (M, L) copy in float64 would cost more than all else here.
+    tokens = mask.sum(-1, dtype=torch.float32).double()
+    mean = torch.where(mask, gap, 0.0).sum(-1).double() / tokens.clamp_min(1.0)
     return Evidence(mean, tokens, advantage.sign().double() * mean)
 
 
@@ -358,4 +359,4 @@ def token_advantages(advantage: torch.Tensor, mask: torch.Tensor, residual: torc
     """``(M,)`` or ``(M, L)`` advantages, plus a residual per turn, on the optimised tokens: ``(M, L)`` float32."""
     advantage = advantage if advantage.dim() == 2 else advantage[:, None]
     advantage = advantage if residual is None else advantage + residual[:, None]
-    return torch.where(mask.bool(), advantage, 0.0).float().detach()
+    return torch.where(mask.bool(), advantage.float(), 0.0).detach()

@@ -138,16 +138,16 @@ def in_own_process(arguments: argparse.Namespace, tasks: int) -> dict[str, Any]:
 
 
 def table(results: list[dict[str, Any]]) -> Table:
-    shown = Table(title="Credit maths before and after scoring: CPU (wall) seconds")
-    for name in ("tasks", "turns", "pairs", *PARTS, "CPU ms/task", "peak MiB", "inputs", "imports"):
+    shown = Table(title="Credit maths: CPU seconds before and after the teacher's scores")
+    for name in ("tasks", "turns", "pairs", *PARTS, "wall", "ms/task", "MiB", "inputs", "imports"):
         shown.add_column(name, justify="right")
     for result in results:
-        parts = [result["seconds"][name] for name in PARTS]
-        memory = result["peak_mib"]
+        parts, memory = [result["seconds"][name] for name in PARTS], result["peak_mib"]
         shown.add_row(
             *(str(result[name]) for name in ("tasks", "turns", "pairs")),
-            *(f"{part['cpu']:.2f} ({part['wall']:.2f})" for part in parts),
-            f"{1000 * sum(part['cpu'] for part in parts) / result['tasks']:.1f}",
+            *(f"{part['cpu']:.2f}" for part in parts),
+            f"{sum(part['wall'] for part in parts):.2f}",
+            f"{1000 * sum(part['cpu'] for part in parts) / result['tasks']:.0f}",
             f"{memory['total']:.0f}",
             f"{memory['with_inputs'] - memory['imports']:.0f}",
             f"{memory['imports']:.0f}",

@@ -135,6 +135,7 @@ def told_apart(responses: list[str], first: int) -> list[Thought]:
 
 def pipeline_config(params: Case) -> SimpleNamespace:
     renamed = {
+        "top_k": "max_sources",
         "quantile": "boundary_quantile",
         "threshold_min": "boundary_min",
         "threshold_max": "boundary_max",

@@ -365,7 +365,8 @@ class Embeddings:
         texts = dict.fromkeys(text for column in columns for text in column if text)
         place = {text: number for number, text in enumerate(texts)}
         self._table = teacher.encode(list(texts)).to(device=device, dtype=torch.float32)
-        self._index = [torch.tensor([place.get(text, -1) for text in column], device=device) for column in columns]
+        index = [[place.get(text, -1) for text in column] for column in columns]
+        self._index = [torch.tensor(column, dtype=torch.int64, device=device) for column in index]
 
     def rows(self, column: int, rows: torch.Tensor) -> torch.Tensor:
         """``(len(rows), D)``."""
