@@ -150,6 +150,7 @@ def main() -> None:
     rows = []
     for size in given.sizes:
         rows.append(apart(measure, size, given.queries))
+        print(json.dumps(rows[-1]), flush=True)
     show("BM25, CPU seconds on one core", rows)
     show("environment without a model (reset, render, project, step with BM25), CPU seconds", [play(1), play(8)])
 

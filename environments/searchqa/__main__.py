@@ -55,9 +55,8 @@ def play(console: Console, panel: str, seed: int) -> None:
 
 def show_end(console: Console, step: Step, golden_answers: Sequence[str]) -> None:
     verdict = "[green]Right.[/green]" if step.won else "[red]Wrong.[/red]" if step.info["answered"] else "No answer."
-    console.print(
-        f"{verdict} Accepted: {', '.join(golden_answers)}. Reward {step.reward:g}, {step.info['turns']} turns."
-    )
+    console.print(f"{verdict} Accepted: {', '.join(golden_answers)}.")
+    console.print(f"Reward {step.reward:g} after {step.info['turns']} turns, {step.info['searches']} searches.")
 
 
 if __name__ == "__main__":

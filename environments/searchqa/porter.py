@@ -41,10 +41,10 @@ def stem(word: str) -> str:
     """The stem of a lower-case word."""
     if len(word) <= 2:
         return word
-    marked = re.sub(r"^y", "Y", word)
+    marked = "Y" + word[1:] if word[0] == "y" else word
     for step in (_plurals, _past, _final_y, _double_suffixes, _single_suffixes, _residues, _final_e):
         marked = step(marked)
-    return re.sub(r"^Y", "y", marked)
+    return "y" + marked[1:] if word[0] == "y" else marked
 
 
 def _plurals(word: str) -> str:
