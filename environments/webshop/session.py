@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from enum import Enum
 from random import Random
 from typing import Any, NamedTuple
@@ -13,7 +12,6 @@ from environments.webshop.goals import Goal
 from environments.webshop.pages import Piece, Role
 from environments.webshop.shop import Sheet, Shop
 
-_ACTION = re.compile(r"(.+)\[(.+)\]")
 _SUB_PAGES = frozenset({"description", "features", "reviews", "attributes"})
 
 
@@ -39,9 +37,12 @@ NOTHING, MOVED = Answer(0, False, None), Answer(0.0, False, None)
 
 
 def parse(action: str) -> tuple[str, str] | None:
-    """The name and the lower-cased argument of ``name[argument]``, matched from the start of the action."""
-    match = _ACTION.match(action)
-    return (match[1], match[2].lower()) if match else None
+    """The name and the lower-cased argument of ``name[argument]`` at the start of an action: neither is empty nor holds
+    a newline, the argument ends at the last ``]`` and begins after the last ``[`` that leaves it a character."""
+    line = action.split("\n", 1)[0]
+    end = line.rfind("]")
+    start = line.rfind("[", 0, max(end - 1, 0))
+    return (line[:start], line[start + 1 : end].lower()) if start > 0 else None
 
 
 class Session:

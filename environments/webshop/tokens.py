@@ -63,20 +63,21 @@ def _pattern() -> regex.Pattern[str]:
     emoji = rf"(?:{keycap}|{flag}|{modified}{tagged}(?:\u200D{modified}{tagged})*|\p{{Emoji_Modifier}}){extend}"
     alone = unit(r"[\p{Han}\p{Hiragana}]")
     complex_script = rf"(?:\p{{LB=SA}}{extend})+"
-    return regex.compile(f"{word}|{emoji}|{complex_script}|{alone}", regex.V1)
+    # Connectors without a word are consumed at once: retrying at each of them would take quadratic time.
+    return regex.compile(f"({word}|{emoji}|{complex_script}|{alone})|{connector}+", regex.V1)
 
 
 _WORDS = _pattern()
 _ASCII_WORDS = re.compile(
-    r"_*(?:[a-z](?:(?:_*|[.':])[a-z])*|[0-9](?:(?:_*|[.',;])[0-9])*)+"
-    r"(?:_+(?:[a-z](?:(?:_*|[.':])[a-z])*|[0-9](?:(?:_*|[.',;])[0-9])*)+)*_*"
+    r"(_*(?:[a-z](?:(?:_*|[.':])[a-z])*|[0-9](?:(?:_*|[.',;])[0-9])*)+"
+    r"(?:_+(?:[a-z](?:(?:_*|[.':])[a-z])*|[0-9](?:(?:_*|[.',;])[0-9])*)+)*_*)|_+"
 )
 
 
 def words(text: str) -> Iterator[str]:
     """The words of a lower-cased text, in order, long ones cut into pieces of at most 255 UTF-16 units."""
     if text.isascii() and len(text) < 1 << 20:
-        found = _ASCII_WORDS.findall(text)
+        found = [word for word in _ASCII_WORDS.findall(text) if word]
         if max(map(len, found), default=0) <= MAX_TOKEN_UNITS:
             yield from found
             return
@@ -86,11 +87,15 @@ def words(text: str) -> Iterator[str]:
 def _cut_words(text: str) -> Iterator[str]:
     position = 0
     while (match := _WORDS.search(text, position)) is not None:
-        end = _limit(text, match.start())
-        if match.end() > end:
-            match = _WORDS.match(text, match.start(), end) or match
-        yield text[match.start() : min(match.end(), end)]
-        position = min(match.end(), end)
+        position = match.end()
+        if match[1] is None:
+            continue
+        limit = _limit(text, match.start())
+        if position > limit:
+            match = _WORDS.match(text, match.start(), limit)
+            position = match.end()
+        if match[1] is not None:
+            yield match[1]
 
 
 def _limit(text: str, start: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -58,6 +59,18 @@ def walk(session: Session, *actions: str) -> list[Any]:
 )
 def test_action_grammar(action: str, parsed: tuple[str, str] | None) -> None:
     assert parse(action) == parsed
+
+
+@given(st.text(alphabet="ab[]\n ", max_size=12))
+def test_action_grammar_is_that_of_a_greedy_expression(action: str) -> None:
+    match = re.match(r"(.+)\[(.+)\]", action)
+    assert parse(action) == (match and (match[1], match[2].lower()))
+
+
+def test_long_strings_take_linear_time(shop: Shop) -> None:
+    session = Session(shop, shop.goals[0], Random(0))
+    for action in ("[" * 200_000, "search[" * 40_000 + "]", f"search[{'_' * 200_000}]", f"search[{'_' * 100_000}é]"):
+        session.step(action)
 
 
 def test_buttons_win_over_options_of_the_same_name(made: Made) -> None:
