@@ -56,6 +56,10 @@ class AlignOPSDConfig(GRPOConfig):
         default=True, metadata={"help": "Disable dropout: teacher and student log-probs must not differ by noise."}
     )
 
+    num_generations_eval: int | None = field(
+        default=1, metadata={"help": "Episodes per task of `eval_dataset`; 1 for success rates."}
+    )
+
     # Method
     method: str = field(
         default="align_opsd", metadata={"help": "Row of the results table to train: a name registered in methods/."}

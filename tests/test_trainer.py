@@ -376,6 +376,6 @@ def test_tokenizer_of_the_toy_is_lossless() -> None:
 
 
 def test_no_setting_shadows_one_of_trls_by_accident() -> None:
-    meant = {"max_completion_length", "disable_dropout", "scale_rewards"}
+    meant = {"max_completion_length", "num_generations_eval", "disable_dropout", "scale_rewards"}
     own = set(AlignOPSDConfig.__annotations__) - {"_VALID_DICT_FIELDS"}
     assert own & set(GRPOConfig.__dataclass_fields__) == meant
