@@ -218,8 +218,8 @@ def project_to_box(
     """Weighted Euclidean projection onto low <= d <= high with sum(mass * d) = sum(mass) in each segment.
 
     That is clip(density - shift) with one shift a segment, the root of a falling piecewise linear function: Newton
-    steps, which are exact once the right piece is found, kept inside a bracket that bisection would shrink. A segment
-    whose densities are all inside the box already is returned as it is (method facts E.38).
+    steps, which are exact once the right piece is found, in turn with bisections, since Newton alone can go round in
+    circles about a kink. A segment whose densities are all inside the box already is returned as it is (method facts E.38).
 
     Args:
         density, mass: ``(n,)`` float64; rows of mass 0 are clipped but weigh nothing.
@@ -237,16 +237,18 @@ def project_to_box(
     count = _count(segment)
     budget = segment_sum(mass, segment, count)
     left, right, shift = _bracket(density, segment, count, low, high)
-    for _ in range(100):
+    for step in range(200):
         moved = density - shift[segment]
         excess = segment_sum(mass * moved.clamp(low, high), segment, count) - budget
-        if bool((excess.abs() <= 1e-12 * budget).all()):
+        done = excess.abs() <= 1e-12 * budget
+        if bool(done.all()):
             break
         left, right = torch.where(excess > 0, shift, left), torch.where(excess < 0, shift, right)
         slope = segment_sum(mass * ((moved > low) & (moved < high)), segment, count)
-        newton = shift + excess / slope
-        inside = (slope > 0) & (newton >= left) & (newton <= right)
-        shift = torch.where(excess == 0, shift, torch.where(inside, newton, (left + right) / 2))
+        newton, middle = shift + excess / slope, (left + right) / 2
+        inside = (slope > 0) & (newton > left) & (newton < right)
+        tried = torch.where(inside, newton, middle) if step % 2 == 0 else middle
+        shift = torch.where(done, shift, tried)
     outside = segment_sum(((density < low) | (density > high)).double(), segment, count) > 0
     return torch.where(outside[segment], (density - shift[segment]).clamp(low, high), density)
 

@@ -77,18 +77,20 @@ def test_shares_are_the_closed_form_by_hand() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("box", [(0.0, 2.0), (0.3, 1.4), (0.9, 50.0)])
+@pytest.mark.parametrize("box", [(0.0, 2.0), (0.3, 1.4), (0.9, 50.0), (0.5, 1.5)])
 def test_projection_is_the_nearest_point_of_the_box(seed: int, box: tuple[float, float]) -> None:
-    """Against bisection on the shift, and against random points that keep the budget."""
-    mass = torch.rand(9, generator=draw(seed), dtype=torch.float64) + 0.1
-    density = torch.randn(9, generator=draw(seed), dtype=torch.float64).mul(2).exp()
-    density = density * mass.sum() / (density * mass).sum()
-    found = project_to_box(density, mass, torch.zeros(9).long(), *box)
-    low, high = float(density.min()) - box[1], float(density.max()) - box[0]
-    for _ in range(200):
+    """Many segments at once against bisection on the shift of each: kinks in both directions are met often."""
+    count, size = 400, 6
+    segment_of = torch.arange(count).repeat_interleave(size)
+    mass = torch.randint(1, 6, (count, size), generator=draw(seed)).double()
+    density = torch.randn(count, size, generator=draw(seed), dtype=torch.float64).mul(2).exp()
+    density = density * mass.sum(1, keepdim=True) / (density * mass).sum(1, keepdim=True)
+    found = project_to_box(density.flatten(), mass.flatten(), segment_of, *box).view(count, size)
+    low, high = density.amin(1, keepdim=True) - box[1], density.amax(1, keepdim=True) - box[0]
+    for _ in range(100):
         middle = (low + high) / 2
-        over = float((mass * ((density - middle).clamp(*box) - 1)).sum()) > 0
-        low, high = (middle, high) if over else (low, middle)
+        over = (mass * ((density - middle).clamp(*box) - 1)).sum(1, keepdim=True) > 0
+        low, high = torch.where(over, middle, low), torch.where(over, high, middle)
     torch.testing.assert_close(found, (density - low).clamp(*box), atol=1e-9, rtol=0)
 
 
