@@ -185,7 +185,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             if self.mask_truncated_completions:
                 batch.policy_mask[[row for row, turn in enumerate(batch.turns) if turn.truncated]] = False
             columns = self._snapshot_columns(batch)
-            credit = self.method.assign(batch, self._teacher(), step)
+            credit = self.method.assign(batch, self._teacher(), self._round)
             rows = self._rows(batch, credit, columns)
         self._log_round(trajectories, batch, credit, step)
         return rows
@@ -255,6 +255,12 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     # ------------------------------------------------------------------ credit
 
+    @property
+    def _round(self) -> int:
+        """Rollout rounds before this one: what a method's schedules count."""
+        micro_steps = self.args.steps_per_generation * self.num_iterations
+        return self.state.global_step * self.args.gradient_accumulation_steps // micro_steps
+
     def _teacher(self) -> PrivilegedTeacher:
         return PrivilegedTeacher(
             seams.PolicyScorer(self),
@@ -301,7 +307,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         return scores[:, : batch.policy_mask.size(1)]
 
     def _rows(self, batch: TurnBatch, credit: Credit, columns: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        policy = self.method.coefficients(self.state.global_step).policy
+        policy = self.method.coefficients(self._round).policy
         columns["advantages"] = credit.advantages * policy
         columns |= {TARGET + name: values for name, values in credit.targets.items()}
         if self.use_vllm:
@@ -368,7 +374,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         per_token = -self.entropy_coef * entropies
         if targets:
             old = chunk.get("old_per_token_logps", log_probs.detach())
-            coefficient = self.method.coefficients(self.state.global_step).auxiliary
+            coefficient = self.method.coefficients(self._round).auxiliary
             per_token = per_token + coefficient * self.method.auxiliary(targets, log_probs, old)
         mask = chunk["completion_mask"] * chunk["tool_mask"]
         return (per_token * mask).sum() / seams.token_normalizer(self, chunk)

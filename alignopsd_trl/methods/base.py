@@ -6,7 +6,7 @@ It learns nothing else about a method; what a method does not say it needs is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pkgutil import iter_modules
@@ -93,7 +93,7 @@ class Method:
         self.config = config
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
-        """Token advantages and what goes with them. ``step`` counts policy updates from 0."""
+        """Token advantages and what goes with them. ``step`` counts rollout rounds from 0."""
         raise NotImplementedError
 
     def auxiliary(
@@ -112,6 +112,7 @@ class Method:
         raise NotImplementedError
 
     def coefficients(self, step: int) -> Coefficients:
+        """Weights of the losses at a rollout round."""
         return Coefficients()
 
 
