@@ -10,7 +10,8 @@ from typing import Any
 from environments.alfworld.categories import CATEGORY_OF, task_type_of
 from environments.alfworld.engine import LOCK, Engine, Moment, make_engine
 from environments.alfworld.games import read_game
-from environments.alfworld.packages import require
+from environments.alfworld.grammar import Grammar
+from environments.alfworld.packages import logic_files, require
 from environments.alfworld.pool import ProcessBatch
 from environments.alfworld.prompt import AlfWorldPrompt, check_validity, project, task_text
 from environments.base import Projection, Step, TextEnvironment
@@ -103,7 +104,7 @@ class AlfWorldEnvironment(TextEnvironment):
         return self._last
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
-        known = self.admissible if admissible is None else admissible
+        known = self.admissible if admissible is None and self._last is not None else admissible
         return project(response, self.settings.validity, known)
 
     def get_reward(self) -> float:
@@ -150,7 +151,9 @@ class Factory:
         return AlfWorldEnvironment(self.settings)
 
     def prepare(self) -> None:
-        """Imports the engine and makes one, so that a worker that can't says so when it starts."""
+        """Imports and parses what every game needs and makes an engine, so that a worker that can't says so when it
+        starts."""
+        Grammar(logic_files()[1])
         make_engine(self.settings.engine).close()
 
     def batch(self, size: int, time_limit: float = 60.0, workers: int | None = None) -> ProcessBatch:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from environments.alfworld.categories import TASK_TYPES
 from environments.alfworld.engine import display_names
@@ -116,25 +117,32 @@ def generate_all(
 
 def prove(games: Sequence[Game], batch: EnvironmentBatch) -> list[bool]:
     """Whether the engine accepts each walkthrough: every command admissible in its turn, won at the last step and not
-    before."""
+    before.
+
+    Raises:
+        RuntimeError: if the engine fails, which is not the game's fault.
+    """
     slots = list(range(len(games)))
     tasks = [{"task_id": game.task_id, "game": game.joined()} for game in games]
-    admissible = {
-        slot: opening.admissible
-        for slot, opening in zip(slots, batch.reset(slots, tasks), strict=True)
-        if not isinstance(opening, Failure)
-    }
+    admissible = dict(zip(slots, (opening.admissible for opening in _sound(batch.reset(slots, tasks))), strict=True))
     proven = [False] * len(games)
     for depth in range(max((len(game.walkthrough) for game in games), default=0)):
         live = [slot for slot in admissible if games[slot].walkthrough[depth] in admissible[slot]]
         admissible = {}
-        steps = batch.step(live, [games[slot].walkthrough[depth] for slot in live])
+        steps = _sound(batch.step(live, [games[slot].walkthrough[depth] for slot in live]))
         for slot, step in zip(live, steps, strict=True):
             last = depth + 1 == len(games[slot].walkthrough)
-            if not isinstance(step, Failure) and step.won == last:
+            if step.won == last:
                 proven[slot] = last
                 admissible |= {} if last else {slot: step.admissible}
     return proven
+
+
+def _sound(outcomes: Sequence[Any]) -> Sequence[Any]:
+    for outcome in outcomes:
+        if isinstance(outcome, Failure):
+            raise RuntimeError(f"the engine failed on a generated game: {outcome.message}")
+    return outcomes
 
 
 def _next_draft(task_type: str, seed: int, attempts: dict[int, int], index: int, variant: Variant | None) -> Game:

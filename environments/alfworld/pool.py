@@ -1,10 +1,11 @@
 """Many environments on a few processes: the batch for environments that burn CPU or are not safe in threads.
 
 Slots are dealt to ``min(cores, size)`` worker processes. A call sends each worker its whole part in one message; the
-worker answers item by item, so the item that a worker died or hung on is known: it alone is lost (a `Failure`). The
-worker is replaced, and the episodes of its other slots are played again from their own actions, which gives the same
-state, since an environment is a function of its task and its actions. The same replay lets a worker be recycled at any
-time, before what foreign code leaks adds up.
+worker answers item by item, so the item that a worker died or hung on is known. The worker is replaced, and the
+episodes of its slots are played again from their own actions, which gives the same state, since an environment is a
+function of its task and its actions. An item that a worker hung on is lost (a `Failure`), one that it died on is tried
+once more: a worker that was killed from outside costs nothing, an action that kills costs its own episode. The same
+replay lets a worker be recycled at any time, before what foreign code leaks adds up.
 
 Workers are started as plain subprocesses, neither forked (CUDA, threads) nor through `multiprocessing` (which imports
 the main script again).
@@ -69,6 +70,7 @@ class ProcessBatch:
         self._factory, self._time_limit, self._recycle_after = factory, time_limit, recycle_after
         self._tasks: list[Mapping[str, Any] | None] = [None] * size
         self._actions: list[list[str]] = [[] for _ in range(size)]
+        self._suspects: set[int] = set()  # slots at whose item of the present call a worker has died
         self._lock = threading.Lock()
         self._folder = tempfile.mkdtemp(prefix="alfworld-")
         self._workers: list[_Worker | None] = [None] * min(workers or _cores(), size)
@@ -114,6 +116,7 @@ class ProcessBatch:
     def _run(self, items: Sequence[Item]) -> list[Any]:
         results: dict[int, Any] = {}
         queues: dict[int, deque[Item]] = {}
+        self._suspects.clear()
         for item in items:
             slot, kind, _ = item
             if kind == STEP and self._tasks[slot] is None:
@@ -174,8 +177,12 @@ class ProcessBatch:
             results[slot] = outcome
 
     def _lose(self, home: int, queue: deque[Item], results: dict[int, Any], failure: Failure) -> None:
-        """A worker died or hung on the first item of its queue: that item is lost, the others get a new worker."""
-        self._settle(queue, results, failure)
+        """A worker died or hung on the first item of its queue: a new one gets what is left of the queue."""
+        slot = queue[0][0]
+        if failure.kind == "timeout" or slot in self._suspects:
+            self._settle(queue, results, failure)
+        else:
+            self._suspects.add(slot)
         self._discard(home)
         remaining = [item for item in queue if item[1] != RESTORE]
         queue.clear()

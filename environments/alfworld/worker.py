@@ -1,7 +1,7 @@
 """The process at the other end of a `ProcessBatch`: environments, and a loop that answers one item after another.
 
-Orphans can't stay: the loop ends when the connection closes, and a thread ends the process (and removes the pool's
-temporary folder) as soon as the parent is gone, whatever the loop is doing. A Ctrl-C in the terminal is the parent's
+Orphans can't stay: a thread ends the process (and removes the pool's temporary folder) as soon as the parent is gone,
+whatever the loop is doing. A parent that lives kills its workers itself. A Ctrl-C in the terminal is the parent's
 business.
 """
 
@@ -27,13 +27,13 @@ def main() -> None:
     """Entry point; arguments are the connection's descriptor, the parent's process id and the pool's folder."""
     descriptor, parent, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_watch, args=(parent, folder), daemon=True).start()
-    connection = Connection(descriptor)
+    watcher = threading.Thread(target=_watch, args=(parent, folder), daemon=True)
+    watcher.start()
     try:
-        serve(connection)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the parent closed the connection: it wants no more of us
-    os._exit(0)  # engines leave nothing behind that an orderly shutdown would have to free
+        serve(Connection(descriptor))
+    except (EOFError, OSError):
+        pass  # the connection is closed: the parent is gone, or about to kill us
+    watcher.join()
 
 
 def serve(connection: Connection) -> None:

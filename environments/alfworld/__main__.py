@@ -1,0 +1,98 @@
+"""Play a game in the terminal: ``python -m environments.alfworld --type heat --seed 3``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+
+from environments.alfworld.categories import CATEGORIES, parse_task_type
+from environments.alfworld.environment import AlfWorldEnvironment, Factory, Settings
+from environments.alfworld.experts import Explorer
+from environments.alfworld.games import read_game
+from environments.alfworld.generator import Variant, generate
+from environments.alfworld.packages import MissingPackage, require
+from environments.base import ThreadedBatch
+
+HELP = "a number or a command as it stands; 'hint' for what an explorer would do; 'quit'"
+
+
+def main() -> None:
+    arguments = _parser().parse_args()
+    console = Console(highlight=False)
+    environment = Factory(Settings(engine=arguments.engine, max_steps=arguments.max_steps))()
+    try:
+        _play(console, environment, _task(arguments))
+    except (MissingPackage, FileNotFoundError, ValueError, RuntimeError) as error:
+        raise SystemExit(str(error)) from None
+    except (EOFError, KeyboardInterrupt):
+        console.print("\nYou leave the game.")
+    finally:
+        environment.close()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m environments.alfworld", description=__doc__)
+    parser.add_argument("--type", default="pick", help=f"task type: {', '.join(c.lower() for c in CATEGORIES)}")
+    parser.add_argument("--seed", type=int, default=0, help="of the generated game")
+    parser.add_argument("--held-out", action="store_true", help="in a room that training never sees")
+    parser.add_argument("--game", type=Path, help="folder of an official game (holds game.tw-pddl) to play instead")
+    parser.add_argument("--engine", default="fast", choices=("fast", "plain"))
+    parser.add_argument("--max-steps", type=int, default=50, help="commands until the game ends")
+    return parser
+
+
+def _task(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.game is not None:
+        folder = arguments.game.resolve()
+        return {"task_id": f"{folder.parent.name}/{folder.name}", "game": read_game(folder)}
+    kind = parse_task_type(arguments.type)
+    require()
+    batch = ThreadedBatch(Factory(), 1, time_limit=600.0)
+    game = generate(kind, [arguments.seed], batch, 1, Variant(held_out=arguments.held_out))[0]
+    batch.close()
+    return {"task_id": game.task_id, "game": game.joined()}
+
+
+def _play(console: Console, environment: AlfWorldEnvironment, task: Mapping[str, Any]) -> None:
+    observation = environment.reset(**task)
+    explorer = Explorer()
+    explorer.begin(observation, environment.task_text)
+    console.print(Panel(escape(observation), title=f"{environment.category}: {escape(task['task_id'])}"))
+    console.print(f"[dim]{HELP}[/dim]")
+    for count in range(1, environment.max_turns + 1):
+        hint = explorer.act(observation, environment.admissible)
+        action = _ask(console, environment, hint, count)
+        if action is None:
+            return
+        step = environment.step(action)
+        observation = step.observation
+        console.print(Panel(escape(f"> {action}\n\n{observation}"), border_style="green" if step.won else "none"))
+        if step.done:
+            break
+    console.print(f"won: {step.won} | score: {step.score:g} | steps: {count} | reward: {environment.get_reward():g}")
+
+
+def _ask(console: Console, environment: AlfWorldEnvironment, hint: str, count: int) -> str | None:
+    """The next command, or None to leave."""
+    for number, command in enumerate(environment.admissible, start=1):
+        console.print(f"[cyan]{number:3}[/cyan] {escape(command)}")
+    while True:
+        typed = console.input(f"[bold]{count}/{environment.max_turns}>[/bold] ").strip()
+        if typed == "quit":
+            return None
+        if typed == "hint":
+            console.print(f"[dim]{escape(hint)}[/dim]")
+        elif typed.isdigit() and 1 <= int(typed) <= len(environment.admissible):
+            return environment.admissible[int(typed) - 1]
+        else:
+            return typed
+
+
+if __name__ == "__main__":
+    main()
