@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from environments.searchqa.bm25 import FOLDER_NAME, BM25Retriever
-from environments.searchqa.corpus import Corpus
+from environments.searchqa.corpus import Corpus, CorpusError
 from environments.searchqa.retrieval import Retriever
 
 BACKENDS = ("bm25", "dense")
@@ -32,6 +32,8 @@ def open_local(
     if backend == "dense":
         from environments.searchqa.dense import FILE_NAME, DenseRetriever
 
+        if index is not None and not Path(index).is_file():
+            raise CorpusError(f"dense index {index} does not exist; leave it out to build one beside the corpus")
         where = index or passages.path.parent / FILE_NAME
         return DenseRetriever(passages, where, encoder, device, progress=progress)
     raise ValueError(f"retrieval backend {backend!r} is unknown; use one of {', '.join(BACKENDS)}")

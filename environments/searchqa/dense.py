@@ -79,6 +79,7 @@ class DenseRetriever(Retriever):
         faiss = _faiss()
         self._encode = encoder if callable(encoder) else load_encoder(encoder, device)
         if not Path(index).exists():
+            _check_writable(Path(index))
             _write(faiss, self._build(faiss, progress), Path(index))
         self._index = _read(faiss, Path(index))
         self._compare(Path(index))
@@ -141,6 +142,12 @@ class DenseRetriever(Retriever):
                 f"dense index {path} does not belong to corpus {self.corpus.path} or to this encoder and its prefixes: "
                 f"rows {sample} encoded again have cosine {cosine.round(3).tolist()} with the stored ones"
             )
+
+
+def _check_writable(path: Path) -> None:
+    """Before hours of encoding, not after."""
+    if not os.access(path.parent, os.W_OK):
+        raise CorpusError(f"dense index {path} can't be written: {path.parent} is not a writable folder")
 
 
 def _write(faiss: Any, index: Any, path: Path) -> None:

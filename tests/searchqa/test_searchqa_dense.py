@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import zlib
 from pathlib import Path
@@ -25,6 +26,11 @@ def encode(texts: list[str]) -> np.ndarray:
 def test_without_faiss_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ImportError, match=r"alignopsd-trl\[search\]"):
+        DenseRetriever(Corpus(CLOSED_WORLD), tmp_path / "i.index", encode)
+
+
+def test_a_named_index_that_is_missing_is_not_built(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="does not exist; leave it out to build one"):
         open_local("dense", CLOSED_WORLD, tmp_path / "i.index", encoder=encode)
 
 
@@ -61,6 +67,8 @@ def test_an_index_of_another_corpus_encoder_or_prefix_is_refused(index: Path, tm
         DenseRetriever(corpus, index, lambda texts: encode(texts)[:, :256])
     with pytest.raises(CorpusError, match="prefixes"):
         DenseRetriever(corpus, index, encode, prefixes=("", "a b c d e f g h i j k l m n "))
+    with pytest.raises(CorpusError, match="not a writable folder"):
+        DenseRetriever(corpus, tmp_path / "no" / "dense.index", encode)
     index.write_bytes(b"part of an index")
     with pytest.raises(CorpusError, match="cat part_"):
         DenseRetriever(corpus, index, encode)
@@ -85,7 +93,9 @@ def test_a_sentence_transformers_model_from_a_folder(index: Path, tmp_path: Path
     BertModel(BertConfig(vocab_size=len(words) + 2, **sizes)).save_pretrained(tmp_path / "bert")
     body = models.Transformer(str(tmp_path / "bert"))
     SentenceTransformer(modules=[body, models.Pooling(32)], device="cpu").save(str(tmp_path / "encoder"))
-    retriever = open_local("dense", CLOSED_WORLD, index, encoder=str(tmp_path / "encoder"))
+    shutil.copy(CLOSED_WORLD / "corpus.jsonl", tmp_path)
+    retriever = open_local("dense", tmp_path, encoder=str(tmp_path / "encoder"))
+    assert index.is_file()
     found = retriever.search(["the River Northin"], 3)[0]
     assert len(found) == 3 and -1.001 <= found[-1].score <= found[0].score <= 1.001
     assert retriever.description["encoder"] == str(tmp_path / "encoder")
