@@ -74,9 +74,10 @@ class GeneratedGames:
         }
 
     def _kept(self, split: str, manifest: Path) -> list[dict[str, Any]]:
-        if not manifest.exists():
+        try:
+            rows = json.loads(manifest.read_bytes())
+        except (FileNotFoundError, ValueError):  # not there, or not whole: the same games are made again
             return []
-        rows = json.loads(manifest.read_bytes())
         for index, row in enumerate(rows):
             if not (self.root(split) / row["task_id"] / "game.tw-pddl").exists():
                 return rows[:index]
