@@ -16,6 +16,7 @@ import regex
 from environments.webshop.porter import stem
 
 MAX_TOKEN_UNITS = 255  # UTF-16 units, as the reference cuts
+_WINDOW = 4 * MAX_TOKEN_UNITS
 STOP_WORDS = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
     "to was will with".split()
@@ -85,17 +86,22 @@ def words(text: str) -> Iterator[str]:
 
 
 def _cut_words(text: str) -> Iterator[str]:
+    """Searches a window at a time, since a token of any length is cut after 255 units anyway."""
     position = 0
-    while (match := _WORDS.search(text, position)) is not None:
-        position = match.end()
-        if match[1] is None:
-            continue
-        limit = _limit(text, match.start())
-        if position > limit:
-            match = _WORDS.match(text, match.start(), limit)
+    while position < len(text):
+        window = min(len(text), position + _WINDOW)
+        match = _WORDS.search(text, position, window)
+        if match is None:
+            position = window if window == len(text) else window - MAX_TOKEN_UNITS
+        elif match.end() == window < len(text) and match.start() > position:
+            position = match.start()  # it may go on behind the window
+        else:
+            limit = _limit(text, match.start())
+            if match.end() > limit:
+                match = _WORDS.match(text, match.start(), limit)
             position = match.end()
-        if match[1] is not None:
-            yield match[1]
+            if match[1] is not None:
+                yield match[1]
 
 
 def _limit(text: str, start: int) -> int:

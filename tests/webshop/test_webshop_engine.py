@@ -69,7 +69,8 @@ def test_action_grammar_is_that_of_a_greedy_expression(action: str) -> None:
 
 def test_long_strings_take_linear_time(shop: Shop) -> None:
     session = Session(shop, shop.goals[0], Random(0))
-    for action in ("[" * 200_000, "search[" * 40_000 + "]", f"search[{'_' * 200_000}]", f"search[{'_' * 100_000}é]"):
+    queries = ("_" * 200_000, "_" * 50_000 + "é", "a_" * 50_000 + "é", "½ " * 50_000)
+    for action in ("[" * 200_000, "search[" * 40_000 + "]", *(f"search[{query}]" for query in queries)):
         session.step(action)
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from environments.webshop import tokens
 from environments.webshop.fuzzy import similar, token_set_ratio
 from environments.webshop.nouns import extractor, standin
 from environments.webshop.original import (
@@ -161,6 +162,13 @@ def test_stems_of_the_published_examples(word: str, wanted: str) -> None:
 )  # fmt: skip
 def test_words(text: str, wanted: list[str]) -> None:
     assert list(words(text)) == wanted
+
+
+@given(st.lists(st.sampled_from(["ab", "é.", " ", "½", "_", "1,", "日", "🇩🇪", "x" * 200, "-" * 300, "'"]), max_size=40))
+def test_windows_do_not_split_words(parts: list[str]) -> None:
+    whole = [match[1] for match in tokens._WORDS.finditer("".join(parts)) if match[1]]
+    if all(len(word) <= 255 for word in whole):
+        assert list(words("".join(parts))) == whole
 
 
 def test_terms_lose_possessives_and_stop_words() -> None:
