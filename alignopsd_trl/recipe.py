@@ -135,7 +135,12 @@ def main(name: str, argv: Sequence[str] | None = None) -> dict[str, Any] | None:
 
 
 def run(
-    recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, suite: Suite, panel: TaskPanel
+    recipe: RecipeArguments,
+    args: AlignOPSDConfig,
+    model: ModelConfig,
+    suite: Suite,
+    panel: TaskPanel,
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> dict[str, Any]:
     """Evaluates, trains, evaluates again; leaves results, checkpoint, card and trajectories in the output folder."""
     from alignopsd_trl.trainer import AlignOPSDTrainer
@@ -153,7 +158,7 @@ def run(
         encoder=recipe.encoder if skilled else None,
         peft_config=get_peft_config(model),
         quantization_config=get_quantization_config(model),
-        callbacks=[evaluations],
+        callbacks=[evaluations, *callbacks],
     )
     evaluations.trainer = trainer
     started = time.perf_counter()
