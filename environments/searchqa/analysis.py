@@ -27,14 +27,20 @@ _ASCII = re.compile(
 _MARKS = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*"
 _LETTER = rf"[[\p{{WB=ALetter}}\p{{WB=Hebrew_Letter}}]--[\p{{LB=SA}}]]{_MARKS}"
 _DIGIT = rf"\p{{WB=Numeric}}{_MARKS}"
-_RUN = rf"(?:{_LETTER}|{_DIGIT}|\p{{WB=Katakana}}{_MARKS}|\p{{WB=ExtendNumLet}}{_MARKS})+"
 _JOIN = (
     rf"(?:(?<={_LETTER})[\p{{WB=MidLetter}}\p{{WB=MidNumLet}}\p{{WB=Single_Quote}}]{_MARKS}(?={_LETTER})"
     rf"|(?<={_DIGIT})[\p{{WB=MidNum}}\p{{WB=MidNumLet}}\p{{WB=Single_Quote}}]{_MARKS}(?={_DIGIT}))"
 )
+_PLAIN = rf"(?:{_LETTER}|{_DIGIT})+"
+_CORE = rf"(?:{_PLAIN}(?:{_JOIN}{_PLAIN})*|(?:\p{{WB=Katakana}}{_MARKS})+)"
+_LINK = rf"(?:\p{{WB=ExtendNumLet}}{_MARKS})"
+_RUN = rf"{_LINK}*{_CORE}(?:{_LINK}+{_CORE})*{_LINK}*"
+# Unicode 17 took symbols such as the black star out of the property; Lucene still indexes them.
+_PICTURE = r"[\p{Extended_Pictographic}\p{EMod}\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2705]"
+_EMOJI = rf"{_PICTURE}(?:\p{{EMod}}|{_MARKS[:-1]})*"
 _UNICODE = regex.compile(
-    rf"{_RUN}(?:{_JOIN}{_RUN})*|\p{{LB=SA}}+|[\p{{Han}}\p{{Hiragana}}]{_MARKS}"
-    rf"|\p{{Regional_Indicator}}{{2}}|\p{{Extended_Pictographic}}{_MARKS}(?:\p{{Extended_Pictographic}}{_MARKS})*",
+    rf"{_RUN}|(?:\p{{LB=SA}}{_MARKS})+|[\p{{Han}}\p{{Hiragana}}]{_MARKS}"
+    rf"|\p{{Regional_Indicator}}{{2}}|{_EMOJI}(?:(?<=\u200D){_EMOJI})*",
     regex.VERSION1,
 )
 _POSSESSIVE = re.compile(r"['\u2019\uff07][sS]$")

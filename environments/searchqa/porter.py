@@ -15,7 +15,7 @@ _M_EXACTLY_1 = re.compile(f"^{_C}?{_V}{_C}{_V}?$")
 _M_ABOVE_1 = re.compile(f"^{_C}?{_V}{_C}{_V}{_C}")
 _HAS_VOWEL = re.compile(f"^{_C}?{_VOWEL}")
 _CVC = re.compile(f"^{_C}{_VOWEL}[^aeiouwxy]$")
-_DOUBLE = re.compile(r"([^aeiouylsz])\1$")
+_DOUBLE = re.compile(r"([^aeioulsz])\1$")
 
 _STEP_2 = {
     "ational": "ate", "tional": "tion", "enci": "ence", "anci": "ance", "izer": "ize", "bli": "ble", "alli": "al",
