@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
 from environments.base import Suite
 from environments.searchqa.averages import Averages, averages
 from environments.searchqa.backends import BACKENDS, open_local
@@ -44,6 +46,10 @@ __all__ = [
     "open_retriever",
     "suite",
 ]
+
+
+if "SearchQA-v0" not in gymnasium.registry:
+    gymnasium.register(id="SearchQA-v0", entry_point="environments.searchqa.gym:SearchQAGym")
 
 
 def suite(

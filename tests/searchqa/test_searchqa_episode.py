@@ -7,7 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
 import pytest
+from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -265,3 +267,16 @@ def test_the_suite_is_found_by_name() -> None:
     assert suite.categories[0] == "nq" and len(suite.categories) == 7
     row = suite.tasks("train")[0]
     assert suite.factory().reset(**row, seed=3) == row["question"]
+
+
+def test_the_gymnasium_face() -> None:
+    game = gymnasium.make("environments.searchqa:SearchQA-v0", panel="test")
+    check_env(game.unwrapped, skip_render_check=True)
+    question, info = game.reset(options={"index": 0})
+    assert (question, info["task_id"]) == ("in which year was lidda eskerry born", "nq/test_0")
+    observation, reward, terminated, truncated, _ = game.step("<search>Lidda Eskerry</search>")
+    assert "1868" in observation and (reward, terminated, truncated) == (0.0, False, False)
+    _, reward, terminated, truncated, info = game.step("<answer>1868</answer>")
+    assert (reward, terminated, truncated, info["won"]) == (1.0, True, False, True)
+    game.reset(seed=3)
+    assert [game.step("")[2:4] for _ in range(4)] == [(False, False)] * 3 + [(False, True)]
