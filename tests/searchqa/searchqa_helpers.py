@@ -18,7 +18,10 @@ FIXTURES = Path(os.environ.get("ALIGNOPSD_SEARCHQA_FIXTURES", Path(__file__).par
 def cases(pattern: str, key: str) -> list[Any]:
     """All cases of the files that match, as pytest parameters named after file and case."""
     found = []
-    for path in sorted(FIXTURES.glob(pattern)):
+    paths = sorted(FIXTURES.glob(pattern))
+    if not paths:
+        raise FileNotFoundError(f"no {pattern} in {FIXTURES} (ALIGNOPSD_SEARCHQA_FIXTURES)")
+    for path in paths:
         for number, case in enumerate(json.loads(path.read_text(encoding="utf-8"))[key]):
             name = case.get("id", case.get("name", number))
             found.append(pytest.param(case, id=f"{path.stem}-{name}"))
