@@ -1,6 +1,7 @@
 """ALFWorld's text games on the real TextWorld engine, with games of our own where the official ones are not at hand.
 
 Importing this package needs none of the optional packages; playing does (``pip install "alignopsd-trl[alfworld]"``).
+It registers ``ALFWorld-v0`` with Gymnasium.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import gymnasium
 
 from environments.alfworld.categories import CATEGORIES, TASK_TYPES, format_rates, parse_task_type, success_rates
 from environments.alfworld.environment import AlfWorldEnvironment, Factory, Settings
@@ -39,6 +42,9 @@ __all__ = [
     "success_rates",
     "suite",
 ]
+
+if "ALFWorld-v0" not in gymnasium.registry:
+    gymnasium.register(id="ALFWorld-v0", entry_point="environments.alfworld.gym:ALFWorldGym")
 
 
 def suite(

@@ -26,12 +26,17 @@ class MissingPackage(ImportError):
 
 def require() -> None:
     """Raises `MissingPackage` unless textworld, its planner and alfworld are installed. Imports none of them."""
-    missing = [name for module, name in _DISTRIBUTIONS.items() if importlib.util.find_spec(module) is None]
+    missing = [name for module, name in _DISTRIBUTIONS.items() if not _installed(module)]
     if missing:
         raise MissingPackage(
             f'ALFWorld needs {", ".join(missing)}: pip install "alignopsd-trl[alfworld]" '
             "(compiles a planner: needs a C and a C++ compiler, make and cmake)"
         )
+
+
+def _installed(module: str) -> bool:
+    spec = importlib.util.find_spec(module)
+    return spec is not None and spec.origin is not None  # a folder that happens to have the name has no origin
 
 
 def versions() -> dict[str, str]:

@@ -44,7 +44,7 @@ class ProcessBatch:
         factory: makes an environment; must pickle. May have ``prepare()``, called once in each new worker.
         size: number of slots.
         time_limit: seconds for one `reset` or `step` of one slot.
-        workers: processes, by default as many as cores (or slots, if fewer).
+        workers: processes, by default this process's share of the cores (or one a slot, if those are fewer).
         recycle_after: resets after which a worker is replaced by a fresh one.
 
     Raises:
@@ -274,7 +274,9 @@ def _stop(workers: list[_Worker | None], folder: str, owner: int) -> None:
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """This process's share of the cores: launchers start ``LOCAL_WORLD_SIZE`` processes on a machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def _reason(code: int) -> str:

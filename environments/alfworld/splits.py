@@ -92,7 +92,7 @@ class GeneratedGames:
         wanted = [(self.task_types[number % len(self.task_types)], first + number) for number in numbers]
         variant = Variant(held_out=split == "valid_unseen")
         size = min(_AT_ONCE, len(wanted))
-        batch = Factory().batch(size)
+        batch = Factory().batch(size, workers=None if len(wanted) > _AT_ONCE else 1)  # a process costs seconds to start
         try:
             with tqdm(total=len(wanted), desc=f"ALFWorld games, {split}", unit="game") as bar:
                 games = generate_all(wanted, batch, size, variant, progress=bar.update)

@@ -1,4 +1,4 @@
-"""The fixtures' games and transcripts, from the folder that ALIGNOPSD_ALFWORLD_FIXTURES names."""
+"""Games and transcripts: our copies, and the folder that ALIGNOPSD_ALFWORLD_FIXTURES names (by default the same)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from environments.alfworld.games import Game
 
-FIXTURES = Path(os.environ.get("ALIGNOPSD_ALFWORLD_FIXTURES", Path(__file__).parents[1] / "data" / "alfworld"))
+COPIES = Path(__file__).parents[1] / "data" / "alfworld"
+FIXTURES = Path(os.environ.get("ALIGNOPSD_ALFWORLD_FIXTURES", COPIES))
 TRANSCRIPTS = sorted((FIXTURES / "transcripts").glob("*.json"))
 INSTALL = 'needs the extra: pip install "alignopsd-trl[alfworld]" (a C and a C++ compiler, make, cmake)'
 
@@ -22,10 +23,10 @@ def needs_engine() -> None:
         pytest.importorskip(package, reason=INSTALL)
 
 
-@lru_cache(maxsize=1)
-def games() -> dict[str, Game]:
+@lru_cache(maxsize=2)
+def games(folder: Path = COPIES) -> dict[str, Game]:
     found = {}
-    for path in sorted((FIXTURES / "games").glob("*.json")):
+    for path in sorted((folder / "games").glob("*.json")):
         data = json.loads(path.read_text())
         walkthrough = tuple(data["walkthrough"])
         found[data["id"]] = Game(data["id"], data["goal"], data["traj_data"], data["pddl_problem"], walkthrough)

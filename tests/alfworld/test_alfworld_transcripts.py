@@ -19,7 +19,7 @@ def test_there_are_transcripts():
 def test_transcript(path, engine):
     transcript = json.loads(path.read_text())
     environment = AlfWorldEnvironment(Settings(engine=engine, max_steps=transcript["max_episode_steps"]))
-    opening = environment.open(task(games()[transcript["game_id"]]))
+    opening = environment.open(task(games(FIXTURES)[transcript["game_id"]]))
     initial = transcript["initial"]
     assert opening.observation == initial["observation"]
     assert list(opening.admissible) == initial["admissible_commands"]
@@ -42,7 +42,7 @@ def test_transcript(path, engine):
     environment.close()
 
 
-@pytest.mark.parametrize("game", games().values(), ids=lambda game: game.task_id)
+@pytest.mark.parametrize("game", games(FIXTURES).values(), ids=lambda game: game.task_id)
 def test_fixture_game_is_won_by_its_walkthrough(game):
     environment = AlfWorldEnvironment()
     environment.reset(**task(game))

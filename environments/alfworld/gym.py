@@ -1,0 +1,67 @@
+"""The Gymnasium face: ``gymnasium.make("environments.alfworld:ALFWorld-v0")``."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import gymnasium
+from gymnasium.spaces import Text
+
+MAX_OBSERVATION, MAX_ACTION = 1 << 14, 1 << 10  # characters
+
+
+class ALFWorldGym(gymnasium.Env[str, str]):
+    """One player of a split's games.
+
+    `reset` draws a game from the environment's own generator, or takes ``options={"index": i}``. A won game terminates,
+    the step limit truncates. ``info`` holds ``task``, ``game_id``, ``category``, ``admissible_commands``, ``won`` and
+    ``score``. The reward of a step is 1 when it wins, else 0.
+
+    Args:
+        split: ``train``, ``valid_seen`` or ``valid_unseen``.
+        max_steps: commands until an episode is truncated.
+        options: of `environments.alfworld.suite`.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}
+
+    def __init__(self, split: str = "train", max_steps: int = 50, render_mode: str | None = None, **options: Any):
+        from environments.alfworld import suite as make_suite
+
+        suite = make_suite(max_steps=max_steps, **options)
+        self._rows = list(suite.panel(split))
+        self._environment = suite.factory()
+        self._observation = ""
+        self.render_mode = render_mode
+        self.observation_space = Text(MAX_OBSERVATION, min_length=0, charset=string.printable)
+        self.action_space = Text(MAX_ACTION, min_length=0, charset=string.printable)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        drawn = int(self.np_random.integers(len(self._rows)))
+        row = self._rows[int((options or {}).get("index", drawn))]
+        self._observation = self._environment.reset(**row)
+        return self._observation, self._info(row["task_id"], False, 0.0)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        answer = self._environment.step(action)
+        self._observation = answer.observation
+        info = self._info(answer.info["game_id"], answer.won, answer.score)
+        return answer.observation, answer.score, answer.won, answer.done and not answer.won, info
+
+    def render(self) -> str:
+        return self._observation
+
+    def close(self) -> None:
+        self._environment.close()
+
+    def _info(self, game_id: str, won: bool, score: float) -> dict[str, Any]:
+        return {
+            "task": self._environment.task_text,
+            "game_id": game_id,
+            "category": self._environment.category,
+            "admissible_commands": tuple(self._environment.admissible),
+            "won": won,
+            "score": score,
+        }
