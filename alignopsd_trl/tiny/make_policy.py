@@ -32,18 +32,11 @@ from alignopsd_trl.tiny.demonstrations import Demonstration, demonstrations
 from alignopsd_trl.tiny.supervised import encode, train
 from alignopsd_trl.tiny.tokenizer import build_tokenizer
 from environments.base import Suite, load
+from environments.webshop_tiny import OPTIONS
 
 RECIPE: dict[str, Any] = {
-    "environment": "webshop",
-    "environment_options": {
-        "template": "tiny",
-        "observation": "text",
-        "results_per_page": 4,
-        "history_length": 5,
-        "max_turns": 12,
-        "reward": "won",
-        "validity": "format",
-    },
+    "environment": "webshop_tiny",
+    "environment_options": {**OPTIONS, "reward": "won", "validity": "format"},
     "skill_bank": "webshop",
     "encoder": "lexical",
     "max_prompt_length": 256,
@@ -57,10 +50,10 @@ ANY_ITEM = 10_000  # tokens: a block of drawn skills is never shortened
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="folder of the policy")
-    parser.add_argument("--passes", type=int, default=3, help="episodes per training goal")
-    parser.add_argument("--steps", type=int, default=750, help="supervised updates")
-    parser.add_argument("--batch", type=int, default=48, help="turns an update")
-    parser.add_argument("--learning_rate", type=float, default=3e-3)
+    parser.add_argument("--passes", type=int, default=4, help="episodes per training goal")
+    parser.add_argument("--steps", type=int, default=1000, help="supervised updates")
+    parser.add_argument("--batch", type=int, default=64, help="turns an update")
+    parser.add_argument("--learning_rate", type=float, default=2e-3)
     parser.add_argument("--panel", type=int, default=200, help="test goals of the closing measurement; 0 for none")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -114,7 +107,7 @@ def build_model(tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
         intermediate_size=256,
         num_hidden_layers=4,
         num_attention_heads=4,
-        num_key_value_heads=2,
+        num_key_value_heads=4,
         max_position_embeddings=512,
         tie_word_embeddings=True,
         bos_token_id=None,

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from alignopsd_trl.tiny.demonstrations import Demonstration
 
 IGNORED = -100
-PROMPT_PHASE, PROMPT_WEIGHT = 0.4, 0.25
+PROMPT_PHASE, PROMPT_WEIGHT = 0.3, 0.25
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, demonstrations: Sequence[Demonstration]) -> list[tuple[list[int], int]]:
@@ -35,7 +35,7 @@ def train(
     learning_rate: float,
     seed: int,
 ) -> float:
-    """AdamW with 5 % warm-up and cosine decay on the mean loss of response tokens; for the first 40 % of the steps the
+    """AdamW with 5 % warm-up and cosine decay on the mean loss of response tokens; for the first 30 % of the steps the
     prompts are learnt too, with a quarter of the weight, which is where a small model learns to copy. Returns the mean
     loss of the last fiftieth of the steps."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)

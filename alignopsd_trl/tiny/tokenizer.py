@@ -3,6 +3,7 @@
 Every word, number (decimals included) and punctuation mark is one token, whether or not a space comes before it: a
 word between brackets, in a title and in a request is the same token, which makes copying easy for a small model. The
 normaliser sets marks around words and drops the single space between two of them; the decoder turns the marks back.
+A number of ten digits (a product identifier: shelf and product) is two tokens.
 Words outside of the vocabulary are spelt in characters, other characters in bytes, so that
 ``decode(encode(text)) == text`` for any text without the two marks (private-use characters).
 """
@@ -21,6 +22,9 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+LOADED_AS_SAVED = {"AutoTokenizer": [None, "tokenizer.json"]}
+"""transformers 5 gives every model of type qwen2 Qwen's own splitting rules, whatever tokenizer was saved with it, but for
+a tokenizer whose configuration has an entry for remote code; it then skips that code and loads what was saved."""
 PHRASES = (
     "<think>",
     "</think>",
@@ -69,6 +73,7 @@ def build_tokenizer(texts: Iterable[str], length: int) -> PreTrainedTokenizerFas
         model_max_length=length,
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
+        auto_map=LOADED_AS_SAVED,
     )
 
 
@@ -83,7 +88,8 @@ def _normalizer() -> normalizers.Normalizer:
 
 
 def _splitter() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Split(Regex(f"{OPEN}[^{OPEN}{CLOSE}]+{CLOSE}|[^{OPEN}{CLOSE}] ?"), "isolated")
+    asin = rf"{OPEN}\d{{5}}(?=\d{{5}}{CLOSE})|(?<={OPEN}\d{{5}})\d{{5}}{CLOSE}"
+    return pre_tokenizers.Split(Regex(f"{asin}|{OPEN}[^{OPEN}{CLOSE}]+{CLOSE}|[^{OPEN}{CLOSE}] ?"), "isolated")
 
 
 def _decoder() -> decoders.Decoder:

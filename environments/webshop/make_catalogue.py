@@ -10,7 +10,8 @@ A shelf is one product kind with eleven near-duplicates. What separates them is 
 * a *price pair* shares everything but the price, and the dear one is above every ceiling of the cheap one;
 * option values (size, colour, flavour, ...) count only when they are clicked.
 
-The identifiers are ten digits (as those of books are), so that a page and a lower-cased action spell them alike.
+An identifier is ten digits, the shelf's five and the product's five: a page and a lower-cased action spell it alike,
+and a small vocabulary can copy it in two words.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 SEED = 20240
+SHELF_SIZE = 11
 CATALOGUE = Path(__file__).parent / "catalogue"
 FILES = ("items_shuffle.json", "items_ins_v2.json", "items_human_ins.json")
 
@@ -208,6 +210,13 @@ def draw_options(aisle: Aisle, draw: random.Random) -> tuple[tuple[str, tuple[st
     return tuple(chosen)
 
 
+def draw_asins(draw: random.Random, shelves_count: int, size: int) -> list[str]:
+    """One identifier a product, shelf by shelf. The product codes are the same on every shelf, in another order."""
+    codes = draw.sample(range(10_000, 100_000), shelves_count + size)
+    products = codes[shelves_count:]
+    return [f"{shelf}{product}" for shelf in codes[:shelves_count] for product in draw.sample(products, size)]
+
+
 def product_record(asin: str, aisle: Aisle, kind: str, traits: Traits, draw: random.Random) -> dict[str, Any]:
     words = {"kind": kind, "material": traits.material, "style": traits.style, "brand": draw.choice(BRANDS)}
     price = " - ".join(f"${price}" for price in traits.prices)
@@ -257,7 +266,7 @@ def make(seed: int = SEED) -> dict[str, str]:
     """File name -> text of the three files, for this seed. Every fourth product also has a human-style request."""
     draw = random.Random(seed)
     stock = [(aisle, kind, traits) for aisle, kind in shelves() for traits in shelf_traits(aisle, draw)]
-    asins = [f"{number:010d}" for number in draw.sample(range(10**9, 10**10), len(stock))]
+    asins = draw_asins(draw, len(list(shelves())), SHELF_SIZE)
     items, requests, human = [], {}, {}
     for number, (asin, (aisle, kind, traits)) in enumerate(zip(asins, stock, strict=True)):
         items.append(product_record(asin, aisle, kind, traits, draw))
