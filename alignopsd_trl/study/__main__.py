@@ -1,0 +1,85 @@
+"""Runs a study, or renders the rows that it has so far.
+
+python -m alignopsd_trl.study STUDY.yaml            # what is not finished runs; then tables and figures
+python -m alignopsd_trl.study STUDY.yaml --plan     # the cells, and which are finished
+python -m alignopsd_trl.study STUDY.yaml --render   # tables and figures from the rows alone, at any time
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from alignopsd_trl.study.spec import Study, StudyError, read_study
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status: 1 if a cell broke."""
+    arguments = _parser().parse_args(argv)
+    study = read_study(arguments.study)
+    if arguments.processes:
+        study = replace(study, processes=arguments.processes)
+    console = Console()
+    if arguments.plan:
+        _print_plan(study, console)
+        return 0
+    broken = 0 if arguments.render else _run(study, console)
+    _render(study, arguments.rows, console)
+    return int(broken > 0)
+
+
+def _run(study: Study, console: Console) -> int:
+    from alignopsd_trl.study.planning import plan
+    from alignopsd_trl.study.run import run_study, save_rows
+
+    cells = plan(study)
+    save_rows(study, cells, {})
+    errors = run_study(study, cells, console)
+    if errors:
+        console.print(f"{len(errors)} of {len(cells)} cells broke; the same command tries them again")
+    return len(errors)
+
+
+def _render(study: Study, rows: Path | None, console: Console) -> None:
+    from alignopsd_trl.study.render import render
+    from alignopsd_trl.study.rows import ROWS, read_rows
+
+    path = rows or study.output / ROWS
+    result = render(study.name, read_rows(path), path.parent, study.reference)
+    console.print(result.read_text(encoding="utf-8"), markup=False, highlight=False, soft_wrap=True)
+    console.print(f"rows: {path}\ntables: {result}\nfigures: {result.parent / 'figures'}", highlight=False)
+
+
+def _print_plan(study: Study, console: Console) -> None:
+    from alignopsd_trl.study.planning import plan
+
+    cells = plan(study)
+    for cell in cells:
+        state = "finished" if cell.row_file.is_file() else "trains" if cell.trains else "evaluates"
+        console.print(f"{state:<10}{cell.name}  {cell.folder}", highlight=False, markup=False, soft_wrap=True)
+    finished = sum(cell.row_file.is_file() for cell in cells)
+    console.print(f"{len(cells)} cells, {finished} finished, {study.processes} at a time", highlight=False)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m alignopsd_trl.study", description=__doc__.split("\n")[0])
+    parser.add_argument("study", type=Path, help="YAML file; see docs/studies.md")
+    parser.add_argument("--plan", action="store_true", help="list the cells and run nothing")
+    parser.add_argument("--render", action="store_true", help="only tables and figures, from the rows")
+    parser.add_argument("--rows", type=Path, help="render these rows, beside which tables and figures are written")
+    parser.add_argument("--processes", type=int, help="cells at a time; overrides the study's")
+    return parser
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *ignored: sys.exit(143))  # so that the cells are ended too
+    try:
+        sys.exit(main())
+    except (StudyError, FileNotFoundError) as error:
+        sys.exit(f"error: {error}")

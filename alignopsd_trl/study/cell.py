@@ -1,0 +1,133 @@
+"""One cell in a process of its own: ``python -m alignopsd_trl.study.cell FOLDER``.
+
+FOLDER holds ``cell.json``. A training cell is a run of the recipe's entry and continues from its last whole checkpoint;
+an evaluation goes through `alignopsd_trl.evaluation`. What is left is ``row.parquet``, written last and at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import TrainerCallback
+from trl import ModelConfig
+
+from alignopsd_trl import evaluation, recipe
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.study import rows
+from alignopsd_trl.trainer import last_whole_checkpoint
+from environments.base import Suite, load
+from environments.panel import TaskPanel
+
+
+class Progress(TrainerCallback):
+    """Leaves the number of updates where the study's process looks for it."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            partial = self._path.with_suffix(".partial")
+            partial.write_text(json.dumps([state.global_step, state.max_steps]), encoding="utf-8")
+            partial.replace(self._path)
+
+
+def main(folder: Path) -> None:
+    started = time.perf_counter()
+    cell = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
+    chosen, args, model = recipe.parse(cell["recipe"], ["--config", str(_yaml(folder, cell))])
+    suite = load(chosen.environment, **json.loads(chosen.environment_options or "{}"))
+    panel = suite.panel(chosen.panel)
+    panel = panel.head(chosen.panel_limit) if chosen.panel_limit else panel
+    columns = rows.provenance(chosen, args, model, suite)  # before the run adds to its arguments
+    if cell["trains"]:
+        columns |= _train(folder, chosen, args, model, suite, panel)
+    else:
+        columns |= _evaluate(folder, cell, chosen, args, model)
+    if os.environ.get("RANK", "0") != "0":
+        return
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    columns |= {
+        "command": cell["command"],
+        "yaml": (folder / "config.yaml").read_text(encoding="utf-8"),
+        "wall_seconds": time.perf_counter() - started,
+        "cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "peak_memory_mib": usage.ru_maxrss / 1024,
+        "threads": int(os.environ.get("OMP_NUM_THREADS", "0")),
+    }
+    rows.write_rows(folder / "row.parquet", [columns])
+
+
+def _yaml(folder: Path, cell: dict[str, Any]) -> Path:
+    """The recipe's own kind of file, which also repeats the cell by hand."""
+    flat = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in cell["config"].items()}
+    flat |= {"output_dir": str(folder / "run"), "evaluate_first": False, "disable_tqdm": True}
+    path = folder / "config.yaml"
+    if os.environ.get("RANK", "0") == "0" or not path.is_file():
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        partial.write_text(yaml.safe_dump(flat), encoding="utf-8")
+        partial.replace(path)
+    return path
+
+
+def _train(
+    folder: Path,
+    chosen: recipe.RecipeArguments,
+    args: AlignOPSDConfig,
+    model: ModelConfig,
+    suite: Suite,
+    panel: TaskPanel,
+) -> dict[str, Any]:
+    try:
+        args.resume_from_checkpoint = str(last_whole_checkpoint(args.output_dir))
+    except FileNotFoundError:
+        args.resume_from_checkpoint = None
+    results = recipe.run(chosen, args, model, suite, panel, callbacks=[Progress(folder / "progress.json")])
+    trained = rows.training_columns(results["history"])
+    rounds = trained["updates"] * args.gradient_accumulation_steps // args.steps_per_generation
+    return (
+        rows.outcome_columns(results["after"])
+        | trained
+        | {
+            "trajectories": args.generation_batch_size * rounds,
+            "task_order": rows.task_order(Path(args.output_dir) / "trajectories"),
+        }
+    )
+
+
+def _evaluate(
+    folder: Path, cell: dict[str, Any], chosen: recipe.RecipeArguments, args: AlignOPSDConfig, model: ModelConfig
+) -> dict[str, Any]:
+    flags = {
+        "model": cell["model"] or model.model_name_or_path,
+        "environment": chosen.environment,
+        "environment_options": chosen.environment_options,
+        "panel": chosen.panel,
+        "limit": chosen.panel_limit,
+        "skill_bank": chosen.skill_bank,
+        "encoder": chosen.encoder,
+        "temperature": args.eval_temperature,
+        "max_prompt_length": args.max_prompt_length,
+        "max_completion_length": args.max_completion_length,
+        "skill_tokens": args.skill_tokens,
+        "max_turns": args.max_turns,
+        "batch_size": args.generation_batch_size,
+        "dtype": model.dtype,
+        "device": "cpu" if args.use_cpu else None,
+        "seed": args.seed if cell["model"] is None else 0,
+        "output": folder / "run",
+    }
+    argv = [part for name, value in flags.items() if value is not None for part in (f"--{name}", str(value))]
+    result = evaluation.main([*argv, *(["--skills"] if cell["skills"] else [])])
+    return rows.outcome_columns(result.to_dict(outcomes=True))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,141 @@
+"""Figures of a study as PNG and SVG, from its rows alone: training curves and sensitivity."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alignopsd_trl.study.statistics import Mean, mean
+from alignopsd_trl.study.tables import Column, Entry, columns, entries, per_seed
+
+try:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("figures need matplotlib: pip install 'alignopsd-trl[studies]'") from error
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SPAN = 7
+"""Updates of the exponential moving average, as in the paper's figure of training curves."""
+
+_STYLE = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "font.size": 9,
+    "svg.hashsalt": "study",
+    "svg.fonttype": "none",
+}
+_TITLES = {"max_sources": "top-K", "similarity_threshold": r"$\gamma_H$", "credit_temperature": r"$T$"}
+
+
+def training_figure(rows: pd.DataFrame, table: str, curve: str = "success") -> Figure | None:
+    """A panel per environment: the rollouts' success (or another ``curve_*`` column), smoothed over `SPAN` updates;
+    lines are means over seeds, bands their 95 % intervals. `None` without trained rows."""
+    lines = [line for line in entries(rows, table) if _trained(line)]
+    if not lines:
+        return None
+    environments = list(dict.fromkeys(name for line in lines for name in line.rows))
+    figure, axes = _grid(1, len(environments), 4.8)
+    for axis, environment in zip(axes[0], environments, strict=True):
+        for number, line in enumerate(lines):
+            _draw_curve(axis, line, environment, curve, number)
+        axis.set(title=environment, xlabel="update", ylabel=f"rollout {curve}" + _percent(curve))
+    axes[0][-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def _percent(curve: str) -> str:
+    return " (%)" if curve in ("success", "score") else ""
+
+
+def _trained(line: Entry) -> bool:
+    return any(isinstance(row.get("curve_update"), list) for seeds in line.rows.values() for row in seeds.values())
+
+
+def _draw_curve(axis: Axes, line: Entry, environment: str, curve: str, number: int) -> None:
+    smooth = [_smoothed(row, curve) for row in line.rows.get(environment, {}).values()]
+    if not smooth:
+        return
+    updates = sorted(set.intersection(*(set(one) for one in smooth)))
+    means = [mean([one[update] for one in smooth]) for update in updates]
+    style = {"color": plt.get_cmap("tab10")(number % 10), "linestyle": "-" if number < 10 else "--"}
+    width = 2.2 if line.method == "align_opsd" else 1.1
+    axis.plot(updates, [one.value for one in means], label=line.label, linewidth=width, **style)
+    axis.fill_between(updates, *_band(means), color=style["color"], alpha=0.1, linewidth=0)
+
+
+def _smoothed(row: dict[str, Any], curve: str) -> dict[int, float]:
+    import pandas as pd
+
+    scale = 100.0 if _percent(curve) else 1.0
+    values = pd.Series(row[f"curve_{curve}"], index=row["curve_update"], dtype=float) * scale
+    return values.ewm(span=SPAN).mean().to_dict()
+
+
+def _band(means: list[Mean]) -> tuple[list[float], list[float]]:
+    halves = [0.0 if math.isnan(one.half) else one.half for one in means]
+    pairs = list(zip(means, halves, strict=True))
+    return [one.value - half for one, half in pairs], [one.value + half for one, half in pairs]
+
+
+def sweeps(rows: pd.DataFrame) -> list[str]:
+    """Names of the swept fields, in the study's order."""
+    tables = (place["table"] for text in rows["places"] for place in json.loads(text))
+    return list(dict.fromkeys(name.removeprefix("sweep ") for name in tables if name.startswith("sweep ")))
+
+
+def sensitivity_figure(rows: pd.DataFrame, reference: Entry | None = None) -> Figure | None:
+    """A panel per environment and swept field: averages over the panel, means over seeds with 95 % intervals; dashed:
+    the reference. `None` without sweeps."""
+    names = sweeps(rows)
+    if not names:
+        return None
+    heads = columns(rows, averages_only=True)
+    environments = list(dict.fromkeys(head.environment for head in heads))
+    figure, axes = _grid(len(environments), len(names), 3.2)
+    for line, environment in zip(axes, environments, strict=True):
+        for axis, name in zip(line, names, strict=True):
+            for number, head in enumerate(head for head in heads if head.environment == environment):
+                _draw_sweep(axis, entries(rows, f"sweep {name}"), head, f"C{number}", reference)
+            axis.set(xlabel=_TITLES.get(name, name), title=environment)
+    axes[0][0].set_ylabel("panel (%)")
+    axes[0][-1].legend(fontsize=7, frameon=False)
+    return figure
+
+
+def _draw_sweep(axis: Axes, lines: list[Entry], head: Column, color: str, reference: Entry | None) -> None:
+    found = [(line.value, mean(list(values.values()))) for line in lines if (values := per_seed(line, head))]
+    if not found:
+        return
+    points, means = zip(*found, strict=True)
+    halves = [0.0 if math.isnan(one.half) else one.half for one in means]
+    axis.errorbar(
+        points, [one.value for one in means], halves, color=color, marker="o", capsize=3, label=f"{head.title}"
+    )
+    axis.set_xticks(points)
+    if reference is not None and (values := per_seed(reference, head)):
+        axis.axhline(mean(list(values.values())).value, color=color, linestyle="--", linewidth=0.9)
+
+
+def _grid(lines: int, places: int, width: float) -> tuple[Figure, Any]:
+    with plt.rc_context(_STYLE):
+        return plt.subplots(lines, places, figsize=(width * places + 1.2, 2.8 * lines + 0.4), squeeze=False)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes ``path`` as .png and .svg; the same rows give the same bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with plt.rc_context(_STYLE):
+        figure.savefig(path.with_suffix(".png"), dpi=160, bbox_inches="tight", metadata={"Software": None})
+        figure.savefig(path.with_suffix(".svg"), bbox_inches="tight", metadata={"Date": None})
+    plt.close(figure)

@@ -1,0 +1,64 @@
+"""Whether the rows were made under one protocol: said in the result, from what each row recorded of its own run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ALL = {"weights": "initial weights", "panel_checksum": "panel", "versions": "versions", "machine": "machine"}
+_TRAINED = {"updates": "updates", "trajectories": "trajectories"}
+
+
+def matched(rows: pd.DataFrame) -> list[str]:
+    """One sentence per environment and property: the value that all rows share, or who departs from it."""
+    found = []
+    for environment, group in rows[rows["status"] == "finished"].groupby("environment", sort=False):
+        trained = group[group["updates"].notna()] if "updates" in group else group.head(0)
+        facts = [_shared(group, name, title) for name, title in _ALL.items()]
+        facts += [_shared(trained, name, title) for name, title in _TRAINED.items() if len(trained)]
+        facts += [_task_order(trained)] if len(trained) else []
+        facts.append(_protocol(group))
+        found += [f"{environment}: {fact}" for fact in facts]
+    return found
+
+
+def _shared(group: pd.DataFrame, name: str, title: str) -> str:
+    counts = group[name].value_counts()
+    if len(counts) == 1:
+        return f"{title} equal in all {len(group)} rows: {_plain(counts.index[0])}"
+    others = group[group[name] != counts.index[0]]
+    return f"{title} DIFFER: {_plain(counts.index[0])}, but not in {_names(others)}"
+
+
+def _task_order(trained: pd.DataFrame) -> str:
+    if trained["task_order"].isna().any():
+        return "task order not recorded in " + _names(trained[trained["task_order"].isna()])
+    differing = [seed for seed, group in trained.groupby("seed") if group["task_order"].nunique() > 1]
+    if differing:
+        return f"task order DIFFERS between methods for seeds {differing}"
+    return "task order equal between methods for every seed"
+
+
+def _protocol(group: pd.DataFrame) -> str:
+    configs = [json.loads(text) for text in group["protocol"]]
+    names = sorted({name for config in configs for name in config})
+    differing = [name for name in names if len({json.dumps(config.get(name)) for config in configs}) > 1]
+    if differing:
+        return f"settings beside the method's own DIFFER: {', '.join(differing)}"
+    return f"all {len(names)} settings beside the method's own are equal"
+
+
+def _plain(found: Any) -> str:
+    return f"{found:g}" if isinstance(found, float) else str(found)
+
+
+def _names(group: pd.DataFrame) -> str:
+    return ", ".join(_unique(f"{row.label} seed {row.seed}" for row in group.itertuples()))
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))

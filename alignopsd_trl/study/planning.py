@@ -1,0 +1,144 @@
+"""From a study to its cells: one per environment, line and seed; a line that occurs in several tables runs once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from alignopsd_trl.presets import preset
+from alignopsd_trl.study.spec import Arena, Line, Study, StudyError
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a cell's row appears: a line of the table ``methods`` or ``ablations``, or a point of a sweep."""
+
+    table: str
+    position: int
+    label: str
+    value: Any = None
+
+
+@dataclass
+class Cell:
+    """One run of one method on one environment with one seed.
+
+    Attributes:
+        config: what the recipe reads as YAML: the protocol, the method, its own settings, the seed.
+        trains: a run of the recipe; otherwise an evaluation alone.
+        skills: evaluated with skills in the policy's prompt.
+        source: the cell whose last checkpoint is evaluated; `None`: the initial weights.
+        folder: named by a fingerprint of all of the above, so that a finished cell is found again by any study.
+    """
+
+    arena: Arena
+    line: Line
+    seed: int
+    config: Mapping[str, Any]
+    trains: bool
+    skills: bool
+    folder: Path
+    source: Cell | None = None
+    places: list[Place] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.arena.label} {self.line.title} seed {self.seed}"
+
+    @property
+    def row_file(self) -> Path:
+        return self.folder / "row.parquet"
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What the study, not the run, says about the row."""
+        return {
+            "environment": self.arena.label,
+            "method": self.line.method,
+            "label": self.line.title,
+            "seed": self.seed,
+            "settings": json.dumps(dict(self.line.settings), sort_keys=True),
+            "places": json.dumps([asdict(place) for place in self.places]),
+            "columns": json.dumps({"categories": self.arena.categories, "averages": dict(self.arena.averages)}),
+            "folder": str(self.folder),
+        }
+
+
+def plan(study: Study) -> list[Cell]:
+    """All cells, seed by seed, so that a study that is cut short has whole seeds; sources before what needs them.
+
+    Raises:
+        StudyError: for an unknown method, an ill-placed starred line, or a setting that does not exist.
+    """
+    _check_names(study)
+    cells: dict[Path, Cell] = {}
+    for seed in study.seeds:
+        for arena in study.environments:
+            for line, place in _lines(study, arena):
+                made = _cell(study, arena, line, seed)
+                cells.setdefault(made.folder, made).places.append(place)
+    ordered = sorted(cells.values(), key=lambda cell: (study.seeds.index(cell.seed), cell.source is not None))
+    for cell in ordered:
+        if cell.source is not None:
+            cell.source = cells.get(cell.source.folder)
+            if cell.source is None:
+                raise StudyError(f"{cell.line.title}: add the line {cell.line.method!r} without skills; it trains it")
+    return ordered
+
+
+def _lines(study: Study, arena: Arena) -> Iterator[tuple[Line, Place]]:
+    for table in ("methods", "ablations"):
+        for position, line in enumerate(getattr(study, table)):
+            yield _without_defaults(study, arena, line), Place(table, position, line.title)
+    for name, values in study.sweeps.items():
+        for position, value in enumerate(values):
+            line = _without_defaults(study, arena, Line(label=f"AlignOPSD {name}={value}", settings={name: value}))
+            yield line, Place(f"sweep {name}", position, f"{name}={value}", value)
+
+
+def _without_defaults(study: Study, arena: Arena, line: Line) -> Line:
+    """A line that sets what holds anyway is the plain line: the sweeps meet in one cell."""
+    if not line.settings:
+        return line
+    from alignopsd_trl.config import AlignOPSDConfig
+
+    shared = {**study.settings, **arena.settings}
+    base = {**preset(arena.recipe, shared.get("preset", "paper")), **shared}
+    fallback = AlignOPSDConfig.__dataclass_fields__
+    own = {k: v for k, v in line.settings.items() if v != base.get(k, fallback[k].default)}
+    return Line(line.method, line.label if own else "", own, line.skills)
+
+
+def _cell(study: Study, arena: Arena, line: Line, seed: int) -> Cell:
+    from alignopsd_trl.methods import get_method
+
+    try:
+        method = get_method(line.method)
+    except ValueError as error:
+        raise StudyError(str(error)) from error
+    if line.skills and not method.trains:
+        raise StudyError(f"{line.title}: {line.method!r} trains nothing; for the initial weights use 'skill_prompt'")
+    config = {**study.settings, **arena.settings, **line.settings, "method": line.method, "seed": seed}
+    content = json.dumps([arena.recipe, config, line.skills], sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:10]
+    star = "_with_skills" if line.skills else ""
+    folder = study.cells / arena.recipe / f"{line.method}{star}_{seed}_{digest}"
+    source = _cell(study, arena, Line(line.method, settings=line.settings), seed) if line.skills else None
+    skills = line.skills or method.skills_in_evaluation
+    return Cell(arena, line, seed, config, method.trains and not line.skills, skills, folder, source)
+
+
+def _check_names(study: Study) -> None:
+    from trl import ModelConfig
+
+    from alignopsd_trl.config import AlignOPSDConfig
+    from alignopsd_trl.recipe import RecipeArguments
+
+    known = {name for kind in (RecipeArguments, AlignOPSDConfig, ModelConfig) for name in kind.__dataclass_fields__}
+    for place, settings in [("settings", study.settings), *((a.recipe, a.settings) for a in study.environments)]:
+        if unknown := sorted(set(settings) - known):
+            raise StudyError(f"{place}: {unknown[0]!r} is no argument of the recipes, the config or the model")

@@ -1,0 +1,175 @@
+"""The columns of a cell's row, and the rows of a study as one parquet file.
+
+Everything that tables and figures need is in the rows; lists are columns of their own, mappings are JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from alignopsd_trl.study.spec import METHOD_FIELDS
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from trl import ModelConfig
+
+    from alignopsd_trl.config import AlignOPSDConfig
+    from alignopsd_trl.recipe import RecipeArguments
+    from alignopsd_trl.study.planning import Cell
+    from environments.base import Suite
+
+CURVES = {
+    "success": "episodes/success",
+    "score": "episodes/score",
+    "reward": "reward",
+    "turns": "episodes/turns",
+    "entropy": "entropy",
+}
+"""Column ``curve_<name>`` -> the trainer's metric."""
+
+_PLACES = ("output_dir", "logging_dir", "run_name", "hub_model_id", "resume_from_checkpoint", "seed", "method")
+_SAMPLE = 2**20
+
+ROWS = "rows.parquet"
+
+
+def outcome_columns(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Of an evaluation: averages and categories in percent, and what each task of the panel gave."""
+    categories = result["categories"]
+    return {
+        "panel": result["panel"],
+        "panel_checksum": result["checksum"],
+        "with_skills": result["skills"],
+        "episodes": result["episodes"],
+        "success": result["success"]["mean"],
+        "score": result["score"]["mean"],
+        "success_macro": result["success_macro"],
+        "turns": result["turns"],
+        "invalid_actions": 100 * result["invalid_actions"],
+        "environment_errors": result["environment_errors"],
+        "category_names": list(categories),
+        "category_success": [one["success"]["mean"] for one in categories.values()],
+        "category_score": [one["score"]["mean"] for one in categories.values()],
+        "category_episodes": [one["success"]["episodes"] for one in categories.values()],
+        "task_won": [one["won"] for one in result["outcomes"]],
+        "task_score": [one["score"] for one in result["outcomes"]],
+    }
+
+
+def training_columns(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of a run's log: the curves, and wall seconds per rollout round and phase (means over the logged rounds, so that a
+    resumed run counts no more than its rounds)."""
+    logged = [entry for entry in history if CURVES["success"] in entry]
+    columns: dict[str, Any] = {
+        "updates": max(entry["step"] for entry in history),
+        "curve_update": [entry["step"] for entry in logged],
+    }
+    columns |= {f"curve_{name}": [entry.get(key) for entry in logged] for name, key in CURVES.items()}
+    spent: defaultdict[str, list[float]] = defaultdict(list)
+    for entry in logged:
+        for name, value in entry.items():
+            if name.startswith("seconds/"):
+                spent[name].append(value)
+    means = {name: sum(values) / len(values) for name, values in spent.items()}
+    return columns | means | {"seconds": sum(means.values())}
+
+
+def provenance(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, suite: Suite) -> dict[str, Any]:
+    """What a row must record to be comparable: versions, config, weights, environment, machine."""
+    from alignopsd_trl.recipe import PACKAGES, _version
+
+    config = {**vars(recipe), **vars(model), **args.to_dict()}
+    return {
+        "suite": suite.name,
+        "suite_categories": list(suite.categories),
+        "suite_facts": _json(dict(suite.description)),
+        "weights": weights_checksum(model.model_name_or_path),
+        "protocol": _json({k: v for k, v in config.items() if k not in (*METHOD_FIELDS, *_PLACES)}),
+        "config": _json(config),
+        "versions": _json({package: _version(package) for package in PACKAGES}),
+        "machine": _json(_machine()),
+    }
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, sort_keys=True, default=str)
+
+
+def _machine() -> dict[str, Any]:
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"platform": platform.platform(), "python": platform.python_version(), "device": device, "cores": cores}
+
+
+def weights_checksum(model: str) -> str:
+    """Of a local folder: first 16 hex digits of the sha256 over name, size, first and last MiB of each weight file (all
+    of it where a model is small). A hub id is its own name."""
+    from alignopsd_trl.shipped import resolve_model
+
+    folder = Path(resolve_model(model))
+    if not folder.is_dir():
+        return model
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.safetensors")):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size} ".encode())
+        with file.open("rb") as content:
+            digest.update(content.read(_SAMPLE))
+            content.seek(max(size - _SAMPLE, 0))
+            digest.update(content.read(_SAMPLE))
+    return digest.hexdigest()[:16]
+
+
+def task_order(folder: Path) -> str | None:
+    """Checksum of the tasks that were played, round by round, or `None` without trajectories (`save_trajectories`)."""
+    rounds: dict[int, list[str]] = {}
+    for file in sorted(folder.glob("step_*.parquet")):
+        table = pq.read_table(file, columns=["step", "task_id"]).to_pydict()
+        for step, task in zip(table["step"], table["task_id"], strict=True):
+            played = rounds.setdefault(step, [])
+            if not played or played[-1] != task:
+                played.append(task)
+    text = json.dumps(sorted(rounds.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if rounds else None
+
+
+def collect(cells: Iterable[Cell], errors: Mapping[Path, str]) -> list[dict[str, Any]]:
+    """The rows of all cells that ended: finished ones from their files, broken ones with their error."""
+    found = []
+    for cell in cells:
+        if cell.row_file.is_file():
+            found.append({"status": "finished", **cell.columns, **pq.read_table(cell.row_file).to_pylist()[0]})
+        elif cell.folder in errors:
+            found.append({"status": "broken", **cell.columns, "error": errors[cell.folder]})
+    return found
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes one parquet row each; readers see the whole file or none."""
+    from alignopsd_trl.records import write_records
+
+    write_records(path, rows)
+
+
+def read_rows(path: Path) -> pd.DataFrame:
+    """The rows of a study.
+
+    Raises:
+        FileNotFoundError: if no cell has ended yet.
+    """
+    import pandas as pd
+
+    if not path.is_file():
+        raise FileNotFoundError(f"no rows at {path}: run the study first")
+    return pd.DataFrame(pq.read_table(path).to_pylist())

@@ -1,0 +1,221 @@
+"""The study file: a YAML mapping, read into dataclasses and checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from alignopsd_trl.presets import preset
+
+LABELS = {
+    "vanilla": "Vanilla",
+    "skill_prompt": "Skill-Prompt*",
+    "opsd": "OPSD",
+    "grpo": "GRPO",
+    "skill_grpo": "Skill-GRPO",
+    "grpo_opsd": "GRPO+OPSD",
+    "skill_sd": "Skill-SD",
+    "rlsd": "RLSD",
+    "sdar": "SDAR",
+    "step_opsd": "StepOPSD",
+    "align_opsd": "AlignOPSD",
+    "gigpo": "GiGPO",
+    "agent_opsd": "AgentOPSD",
+}
+"""The rows' names in the paper's Table 1. A star: evaluated with skills."""
+
+METHOD_FIELDS = (
+    *("method_options", "rectify", "similarity_threshold", "max_sources", "aggregation", "aggregation_temperature"),
+    *("alpha_max", "action_filter", "action_threshold", "allocation", "profile_temperature", "profile_distance"),
+    *("boundary_quantile", "boundary_min", "boundary_max", "min_span", "max_span", "random_span_seed"),
+    *("credit_temperature", "credit_mixing", "weighting", "density_cap", "band"),
+    *("auxiliary_loss", "auxiliary_coefficient", "gate_beta"),
+)
+"""What one row may set for itself. Everything else is protocol and the same for all rows."""
+
+_OWNED = ("method", "seed", "output_dir", "evaluate_first", "resume_from_checkpoint", "plan", "config", "disable_tqdm")
+_AVERAGES = ("score", "success", "success_macro")
+_TITLES = {
+    "webshop": ("WebShop", {"score": "Score", "success": "Acc"}),
+    "alfworld": ("ALFWorld", {"success": "Avg"}),
+    "searchqa": ("Search-QA", {"success_macro": "Avg"}),
+}
+
+
+class StudyError(ValueError):
+    """A study that can't be run as it is written. The message names place, value and remedy."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a table: a method and what it sets for itself.
+
+    ``skills``: the checkpoint of the same method and settings, evaluated with skills (a starred row).
+    """
+
+    method: str = "align_opsd"
+    label: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    skills: bool = False
+
+    @property
+    def title(self) -> str:
+        return self.label or LABELS.get(self.method, self.method) + ("*" if self.skills else "")
+
+
+@dataclass(frozen=True)
+class Arena:
+    """A benchmark: the defaults of a recipe and what the study sets there for every row.
+
+    Attributes:
+        recipe: ``<benchmark>_<backbone>``.
+        categories: the order of the table's columns; categories that are not named follow in alphabetical order.
+        averages: columns after the categories: ``score``, ``success`` (over episodes) or ``success_macro`` (over
+            categories), each with its title.
+    """
+
+    recipe: str
+    label: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    categories: tuple[str, ...] = ()
+    averages: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Study:
+    """What runs, where its results go, and how many processes share the machine.
+
+    Attributes:
+        cells: folder of the finished cells; studies with the same folder and protocol share cells.
+        methods, ablations: lines of Table 1 and of the ablation table.
+        sweeps: field of AlignOPSD -> its values, for the sensitivity curves.
+        reference: the method that differences and costs are compared with.
+        processes: cells that run at the same time; the cores are divided among them.
+        launcher: command that starts a training cell, such as ``accelerate launch ...``; plain Python by default.
+        devices: ``CUDA_VISIBLE_DEVICES`` of each process.
+    """
+
+    name: str
+    environments: tuple[Arena, ...]
+    output: Path = Path()
+    cells: Path = Path()
+    seeds: tuple[int, ...] = (0,)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    methods: tuple[Line, ...] = ()
+    ablations: tuple[Line, ...] = ()
+    sweeps: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    reference: str = "grpo"
+    processes: int = 1
+    launcher: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+
+
+def read_study(path: str | Path) -> Study:
+    """The study of a YAML file.
+
+    Raises:
+        StudyError: for unknown or missing keys, protocol settings in a row, or values out of range.
+    """
+    content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    content = {"name": Path(path).stem, **_mapping(content, str(path))}
+    output = Path(content.get("output") or Path("outputs/studies") / content["name"])
+    chosen = content | {
+        "output": output,
+        "cells": Path(content.get("cells") or output / "cells"),
+        "environments": tuple(_arena(one) for one in _several(content, "environments")),
+        "methods": tuple(_line(one, "methods") for one in _several(content, "methods")),
+        "ablations": tuple(_line(one, "ablations") for one in _several(content, "ablations")),
+        "sweeps": {
+            name: tuple(_several(content["sweeps"], name)) for name in _mapping(content.get("sweeps", {}), "sweeps")
+        },
+        "settings": _protocol(content.get("settings", {}), "settings"),
+        "seeds": tuple(content.get("seeds", (0,))),
+        "launcher": tuple(content.get("launcher", ())),
+        "devices": tuple(map(str, content.get("devices", ()))),
+    }
+    study = _build(Study, chosen, str(path))
+    _check(study)
+    return study
+
+
+def _check(study: Study) -> None:
+    if not study.environments:
+        raise StudyError("environments is empty; name at least one recipe, such as 'webshop_tiny'")
+    if not (study.methods or study.ablations or study.sweeps):
+        raise StudyError("nothing to run: give methods, ablations or sweeps")
+    if not study.seeds or len(set(study.seeds)) != len(study.seeds):
+        raise StudyError(f"seeds={list(study.seeds)} must name at least one seed and each once")
+    if study.processes < 1 or (study.devices and len(study.devices) != study.processes):
+        raise StudyError(f"processes={study.processes} must be at least 1, and devices must name one a process")
+    labels = [arena.label for arena in study.environments]
+    if len(set(labels)) != len(labels):
+        raise StudyError(f"environments have the labels {labels}; give each its own")
+    for name in study.sweeps:
+        _own({name: None}, f"sweeps.{name}")
+
+
+def _arena(content: Any) -> Arena:
+    content = {"recipe": content} if isinstance(content, str) else _mapping(content, "environments")
+    recipe = content.get("recipe", "")
+    try:
+        preset(recipe)
+    except ValueError as error:
+        raise StudyError(f"environments: {error}") from error
+    label, averages = _TITLES[recipe.partition("_")[0]]
+    arena = _build(Arena, {"label": label, "averages": averages} | content, "environments")
+    if unknown := sorted(set(arena.averages) - set(_AVERAGES)):
+        raise StudyError(f"environments: average {unknown[0]!r} is unknown; choose from {', '.join(_AVERAGES)}")
+    _protocol(arena.settings, f"environments.{recipe}.settings")
+    return arena
+
+
+def _line(content: Any, place: str) -> Line:
+    content = {"method": content} if isinstance(content, str) else _mapping(content, place)
+    if place == "methods" and "method" not in content:
+        raise StudyError(f"methods: {content} names no method")
+    line = _build(Line, content, place)
+    _own(line.settings, f"{place}.{line.title}.settings")
+    return line
+
+
+def _own(settings: Mapping[str, Any], place: str) -> None:
+    for name in settings:
+        if name not in METHOD_FIELDS:
+            raise StudyError(
+                f"{place}: {name!r} is part of the protocol, which all rows share; set it under the study's or the "
+                f"environment's settings. A row may set {', '.join(METHOD_FIELDS)}"
+            )
+
+
+def _protocol(settings: Any, place: str) -> Mapping[str, Any]:
+    for name in _mapping(settings, place):
+        if name in _OWNED:
+            raise StudyError(f"{place}: {name!r} is set by the study itself for every cell; remove it")
+    return settings
+
+
+def _several(content: Mapping[str, Any], name: str) -> list[Any]:
+    found = content.get(name) or []
+    if not isinstance(found, list):
+        raise StudyError(f"{name} must be a list, got {found!r}")
+    return found
+
+
+def _mapping(content: Any, place: str) -> Mapping[str, Any]:
+    if not isinstance(content, Mapping):
+        raise StudyError(f"{place} must be a mapping, got {content!r}")
+    return content
+
+
+def _build(kind: type, content: Mapping[str, Any], place: str) -> Any:
+    known = {one.name: one for one in fields(kind)}
+    if unknown := sorted(set(content) - set(known)):
+        raise StudyError(f"{place}: key {unknown[0]!r} is unknown; known are {', '.join(known)}")
+    for name, one in known.items():
+        if name not in content and one.default is MISSING and one.default_factory is MISSING:
+            raise StudyError(f"{place}: key {name!r} is missing")
+    return kind(**content)

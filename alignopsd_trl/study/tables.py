@@ -1,0 +1,191 @@
+"""Tables of a study as markdown, from its rows alone.
+
+A category without episodes prints empty. Best and second are marked by what is printed, so equal figures share a mark.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from alignopsd_trl.study.statistics import Mean, mean, paired, ratio
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PHASES = ("rollout", "privileged_thinking", "encoding", "scoring", "credit", "update")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of figures: ``name`` is a category, or a column of the rows if ``category`` is false."""
+
+    environment: str
+    name: str
+    title: str
+    category: bool
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a table: its label and the finished rows behind it, per environment and seed."""
+
+    label: str
+    method: str
+    settings: str
+    rows: dict[str, dict[int, dict[str, Any]]]
+    value: Any = None
+
+
+def entries(rows: pd.DataFrame, table: str) -> list[Entry]:
+    """The lines of a table in the study's order; ``table`` is ``methods``, ``ablations`` or ``sweep NAME``."""
+    found: dict[int, Entry] = {}
+    for row in rows.to_dict("records"):
+        for place in json.loads(row["places"]):
+            if place["table"] == table:
+                entry = found.setdefault(
+                    place["position"], Entry(place["label"], row["method"], row["settings"], {}, place["value"])
+                )
+                if row["status"] == "finished":
+                    entry.rows.setdefault(row["environment"], {})[row["seed"]] = row
+    return [found[position] for position in sorted(found)]
+
+
+def columns(rows: pd.DataFrame, averages_only: bool = False) -> list[Column]:
+    """Categories, then averages, of each environment."""
+    found = []
+    for environment, group in rows.groupby("environment", sort=False):
+        wanted = json.loads(group["columns"].iloc[0])
+        if not averages_only:
+            finished = group[group["status"] == "finished"]
+            known = {name for names in finished.get("category_names", []) for name in names}
+            known |= {name for names in finished.get("suite_categories", []) for name in names}
+            order = [*wanted["categories"], *sorted(known - set(wanted["categories"]))]
+            found += [Column(environment, name, name, True) for name in order]
+        found += [Column(environment, name, title, False) for name, title in wanted["averages"].items()]
+    return found
+
+
+def value(row: dict[str, Any], column: Column) -> float | None:
+    """One figure of a row; `None` for a category without episodes."""
+    if not column.category:
+        return row[column.name]
+    names = list(row["category_names"])
+    return row["category_success"][names.index(column.name)] if column.name in names else None
+
+
+def per_seed(entry: Entry, column: Column) -> dict[int, float]:
+    found = {seed: value(row, column) for seed, row in entry.rows.get(column.environment, {}).items()}
+    return {seed: number for seed, number in found.items() if number is not None}
+
+
+def results_table(rows: pd.DataFrame, table: str, averages_only: bool = False) -> str:
+    """Lines x categories and averages: mean over seeds ± half a 95 % interval; best bold, second underlined."""
+    lines, heads = entries(rows, table), columns(rows, averages_only)
+    cells = [[_mean(per_seed(line, head)) for head in heads] for line in lines]
+    marked = [_mark([row[place] for row in cells]) for place in range(len(heads))]
+    body = [[line.label, *(column[number] for column in marked), _seeds(line)] for number, line in enumerate(lines)]
+    return markdown([_corner(heads), *_titles(heads), "seeds"], body)
+
+
+def differences_table(rows: pd.DataFrame, table: str, reference: Entry) -> str:
+    """Lines x averages: mean over seeds of the difference to a reference with the same seed ± half a 95 % interval."""
+    heads = columns(rows, averages_only=True)
+    base = [per_seed(reference, head) for head in heads]
+    body = []
+    for line in entries(rows, table):
+        if (line.method, line.settings, _starred(line)) != (reference.method, reference.settings, False):
+            found = [paired(per_seed(line, head), other) for head, other in zip(heads, base, strict=True)]
+            body.append([line.label, *(_signed(one) for one in found)])
+    return markdown([f"minus {reference.label}", *_titles(heads)], body)
+
+
+def cost_table(rows: pd.DataFrame, table: str, reference: Entry | None) -> str:
+    """Lines x phases: wall seconds per rollout round, mean over seeds, and the whole as a multiple of the reference."""
+    body = []
+    for environment in dict.fromkeys(rows["environment"]):
+        for line in entries(rows, table):
+            trained = {s: r for s, r in line.rows.get(environment, {}).items() if _number(r.get("seconds"))}
+            if trained:
+                phases = [_average(r.get(f"seconds/{phase}") for r in trained.values()) for phase in PHASES]
+                cell = _average(r["cpu_seconds"] for r in trained.values())
+                body.append([f"{environment} {line.label}", *phases, *_whole(trained, reference, environment), cell])
+    name = reference.label if reference else "GRPO"
+    return markdown(["", *(phase.replace("_", " ") for phase in PHASES), "all", f"/ {name}", "CPU s a cell"], body)
+
+
+def _whole(trained: dict[int, dict[str, Any]], reference: Entry | None, environment: str) -> list[str]:
+    other = reference.rows.get(environment, {}) if reference else {}
+    seconds = {seed: row["seconds"] for seed, row in trained.items()}
+    found = ratio(seconds, {seed: row["seconds"] for seed, row in other.items() if _number(row.get("seconds"))})
+    shown = "" if found is None else f"{found.value:.2f}" + ("" if math.isnan(found.half) else f" ± {found.half:.2f}")
+    return [f"{mean(list(seconds.values())).value:.2f}", shown]
+
+
+def _number(found: Any) -> bool:
+    return isinstance(found, (int, float)) and not math.isnan(found)
+
+
+def _average(values: Iterable[Any]) -> str:
+    known = [one for one in values if _number(one)]
+    return f"{mean(known).value:.2f}" if known else ""
+
+
+def reference_entry(rows: pd.DataFrame, method: str, settings: str = "{}") -> Entry | None:
+    """The line of a method with nothing set, from whatever table it is in."""
+    tables = {place["table"] for places in rows["places"] for place in json.loads(places)}
+    lines = (line for table in sorted(tables) for line in entries(rows, table))
+    return next((x for x in lines if x.method == method and x.settings == settings and not _starred(x)), None)
+
+
+def _starred(entry: Entry) -> bool:
+    return any(row["with_skills"] for seeds in entry.rows.values() for row in seeds.values())
+
+
+def _mean(values: dict[int, float]) -> Mean | None:
+    return mean(list(values.values())) if values else None
+
+
+def _mark(column: Sequence[Mean | None]) -> list[str]:
+    printed = sorted({round(one.value, 1) for one in column if one is not None}, reverse=True)
+    marks: dict[float, Callable[[str], str]] = dict(zip(printed, (_bold, _underlined), strict=False))
+    return ["" if one is None else marks.get(round(one.value, 1), str)(str(one)) for one in column]
+
+
+def _bold(text: str) -> str:
+    return f"**{text}**"
+
+
+def _underlined(text: str) -> str:
+    return f"<u>{text}</u>"
+
+
+def _signed(found: Mean | None) -> str:
+    if found is None:
+        return ""
+    return f"{found.value:+.1f}" + ("" if math.isnan(found.half) else f" ± {found.half:.1f}")
+
+
+def _titles(heads: Sequence[Column]) -> list[str]:
+    several = len({head.environment for head in heads}) > 1
+    return [f"{head.environment} {head.title}" if several else head.title for head in heads]
+
+
+def _corner(heads: Sequence[Column]) -> str:
+    """The environment, if there is one only; else it is in the titles."""
+    names = list(dict.fromkeys(head.environment for head in heads))
+    return names[0] if len(names) == 1 else ""
+
+
+def _seeds(line: Entry) -> str:
+    counts = sorted({len(seeds) for seeds in line.rows.values()})
+    return " to ".join(map(str, counts)) if counts else "0"
+
+
+def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A table; the columns after the first are aligned to the right."""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *body])
