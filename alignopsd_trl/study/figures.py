@@ -68,10 +68,11 @@ def _draw_curve(axis: Axes, line: Entry, environment: str, curve: str, number: i
         return
     updates = sorted(set.intersection(*(set(one) for one in smooth)))
     means = [mean([one[update] for one in smooth]) for update in updates]
-    style = {"color": plt.get_cmap("tab10")(number % 10), "linestyle": "-" if number < 10 else "--"}
-    width = 2.2 if line.method == "align_opsd" else 1.1
-    axis.plot(updates, [one.value for one in means], label=line.label, linewidth=width, **style)
-    axis.fill_between(updates, *_band(means), color=style["color"], alpha=0.1, linewidth=0)
+    own = line.method == "align_opsd" and line.settings == "{}"
+    color = "black" if own else plt.get_cmap("tab10")(number % 10)
+    style = {"color": color, "linewidth": 2.0 if own else 1.1, "linestyle": "-" if number < 10 else "--"}
+    axis.plot(updates, [one.value for one in means], label=line.label, **style)
+    axis.fill_between(updates, *_band(means), color=color, alpha=0.1, linewidth=0)
 
 
 def _smoothed(row: dict[str, Any], curve: str) -> dict[int, float]:
@@ -108,8 +109,8 @@ def sensitivity_figure(rows: pd.DataFrame, reference: Entry | None = None) -> Fi
             for number, head in enumerate(head for head in heads if head.environment == environment):
                 _draw_sweep(axis, entries(rows, f"sweep {name}"), head, f"C{number}", reference)
             axis.set(xlabel=_TITLES.get(name, name), title=environment)
-    axes[0][0].set_ylabel("panel (%)")
-    axes[0][-1].legend(fontsize=7, frameon=False)
+        line[0].set_ylabel("panel (%)")
+        line[-1].legend(fontsize=7, frameon=False)
     return figure
 
 
@@ -119,12 +120,11 @@ def _draw_sweep(axis: Axes, lines: list[Entry], head: Column, color: str, refere
         return
     points, means = zip(*found, strict=True)
     halves = [0.0 if math.isnan(one.half) else one.half for one in means]
-    axis.errorbar(
-        points, [one.value for one in means], halves, color=color, marker="o", capsize=3, label=f"{head.title}"
-    )
+    axis.errorbar(points, [one.value for one in means], halves, color=color, marker="o", capsize=3, label=head.title)
     axis.set_xticks(points)
     if reference is not None and (values := per_seed(reference, head)):
-        axis.axhline(mean(list(values.values())).value, color=color, linestyle="--", linewidth=0.9)
+        level = mean(list(values.values())).value
+        axis.axhline(level, color=color, linestyle="--", linewidth=0.9, label=f"{head.title} of {reference.label}")
 
 
 def _grid(lines: int, places: int, width: float) -> tuple[Figure, Any]:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-_ALL = {"weights": "initial weights", "panel_checksum": "panel", "versions": "versions", "machine": "machine"}
+_ALL = {
+    "weights": "initial weights",
+    "panel_checksum": "panel",
+    "code": "code",
+    "versions": "versions",
+    "machine": "machine",
+}
 _TRAINED = {"updates": "updates", "trajectories": "trajectories"}
 
 

@@ -95,6 +95,7 @@ def provenance(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfi
         "weights": weights_checksum(model.model_name_or_path),
         "protocol": _json({k: v for k, v in config.items() if k not in (*METHOD_FIELDS, *_PLACES)}),
         "config": _json(config),
+        "code": code_checksum(),
         "versions": _json({package: _version(package) for package in PACKAGES}),
         "machine": _json(_machine()),
     }
@@ -110,6 +111,17 @@ def _machine() -> dict[str, Any]:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"platform": platform.platform(), "python": platform.python_version(), "device": device, "cores": cores}
+
+
+def code_checksum() -> str:
+    """First 16 hex digits of the sha256 over this project's Python files: a version that needs no repository."""
+    import environments
+
+    digest = hashlib.sha256()
+    for folder in (Path(__file__).parents[1], Path(environments.__file__).parent):
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def weights_checksum(model: str) -> str:
