@@ -23,8 +23,8 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 LOADED_AS_SAVED = {"AutoTokenizer": [None, "tokenizer.json"]}
-"""transformers 5 loads Qwen's own splitting rules for every model of type qwen2, whatever tokenizer was saved with it. An
-entry for remote code makes it look at the saved class instead (and the code itself is not used)."""
+"""transformers 5 loads Qwen's own splitting rules for every model of type qwen2, whatever tokenizer was saved with it.
+An entry for remote code makes it look at the saved class instead (and the code itself is not used)."""
 PHRASES = (
     "<think>",
     "</think>",
