@@ -21,7 +21,6 @@ from trl import ModelConfig
 from alignopsd_trl import evaluation, recipe
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.study import rows
-from alignopsd_trl.trainer import last_whole_checkpoint
 from environments.base import Suite, load
 from environments.panel import TaskPanel
 
@@ -85,6 +84,8 @@ def _train(
     suite: Suite,
     panel: TaskPanel,
 ) -> dict[str, Any]:
+    from alignopsd_trl.trainer import last_whole_checkpoint  # an evaluation alone needs no trainer
+
     try:
         args.resume_from_checkpoint = str(last_whole_checkpoint(args.output_dir))
     except FileNotFoundError:
@@ -129,5 +130,14 @@ def _evaluate(
     return rows.outcome_columns(result.to_dict(outcomes=True))
 
 
+def _reporting(folder: Path) -> None:
+    """Leaves the reason of a failure where a launcher's own messages do not bury it."""
+    try:
+        main(folder)
+    except Exception as error:
+        (folder / "error.txt").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+        raise
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    _reporting(Path(sys.argv[1]))

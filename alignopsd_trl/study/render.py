@@ -43,7 +43,7 @@ def render(name: str, rows: pd.DataFrame, output: Path, reference: str = "grpo")
         parts += _minus(rows, f"sweep {sweep}", base)
     parts += _pictures(rows, output, base)
     for table in ("methods", "ablations"):
-        if _has(rows, table):
+        if _has(rows, table) and "seconds" in rows:
             parts += [f"## Cost: {table}", _COST, cost_table(rows, table, base)]
     parts += ["## Protocol", "\n".join(f"- {line}" for line in matched(rows)), *_broken(rows)]
     output.mkdir(parents=True, exist_ok=True)

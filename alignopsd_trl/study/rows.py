@@ -36,7 +36,10 @@ CURVES = {
 }
 """Column ``curve_<name>`` -> the trainer's metric."""
 
-_PLACES = ("output_dir", "logging_dir", "run_name", "hub_model_id", "resume_from_checkpoint", "seed", "method")
+_OF_THE_CELL = (
+    *("output_dir", "logging_dir", "run_name", "hub_model_id", "resume_from_checkpoint", "seed", "method"),
+    "per_device_train_batch_size",  # follows from the number of processes; generation_batch_size is compared
+)
 _SAMPLE = 2**20
 
 ROWS = "rows.parquet"
@@ -93,7 +96,7 @@ def provenance(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfi
         "suite_categories": list(suite.categories),
         "suite_facts": _json(dict(suite.description)),
         "weights": weights_checksum(model.model_name_or_path),
-        "protocol": _json({k: v for k, v in config.items() if k not in (*METHOD_FIELDS, *_PLACES)}),
+        "protocol": _json({k: v for k, v in config.items() if k not in (*METHOD_FIELDS, *_OF_THE_CELL)}),
         "config": _json(config),
         "code": code_checksum(),
         "versions": _json({package: _version(package) for package in PACKAGES}),

@@ -127,6 +127,7 @@ class _Workers:
         if source is not None and source.result() is not None:
             return f"needs {cell.source.name}, which broke"
         command = _prepare(cell, self._study)
+        (cell.folder / "error.txt").unlink(missing_ok=True)
         with (cell.folder / "log.txt").open("ab") as log:
             with self._lock:
                 if self._stopped:
@@ -138,7 +139,7 @@ class _Workers:
                 del self._processes[cell.folder]
         if code == 0 and cell.row_file.is_file():
             return None
-        return f"{_last_line(cell.folder / 'log.txt')} (exit status {code})"
+        return f"{_reason(cell.folder)} (exit status {code})"
 
     def _start(self, command: list[str], log: IO[bytes]) -> subprocess.Popen:
         """A process of its own group. It holds the folder's lock as well: should this one be killed, no other study
@@ -176,9 +177,12 @@ def _prepare(cell: Cell, study: Study) -> list[str]:
     return command
 
 
-def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip()[:500] if lines else "no output"
+def _reason(folder: Path) -> str:
+    """The cell's own error; the end of its log if it was ended from outside."""
+    own = folder / "error.txt"
+    text = (own if own.is_file() else folder / "log.txt").read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (" ".join(lines) if own.is_file() else lines[-1] if lines else "no output")[:500]
 
 
 @contextlib.contextmanager
@@ -212,4 +216,5 @@ def _report(console: Console, cell: Cell, error: str | None, errors: dict[Path, 
         console.print(f"finished: {cell.name}", **_PLAIN)
         return
     errors[cell.folder] = error
-    console.print(f"BROKEN: {cell.name}: {error}\n        {cell.folder / 'log.txt'}", **_PLAIN)
+    log = cell.folder / "log.txt"
+    console.print(f"BROKEN: {cell.name}: {error}", *([log] if log.is_file() else []), sep="\n", **_PLAIN)
