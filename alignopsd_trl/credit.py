@@ -219,7 +219,8 @@ def project_to_box(
 
     That is clip(density - shift) with one shift a segment, the root of a falling piecewise linear function: Newton
     steps, which are exact once the right piece is found, in turn with bisections, since Newton alone can go round in
-    circles about a kink. A segment whose densities are all inside the box already is returned as it is (method facts E.38).
+    circles about a kink. A segment whose densities are all inside the box already is returned as it is (method facts
+    E.38).
 
     Args:
         density, mass: ``(n,)`` float64; rows of mass 0 are clipped but weigh nothing.

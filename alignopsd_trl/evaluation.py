@@ -289,9 +289,9 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
 
     from alignopsd_trl.encoder import load_encoder
     from alignopsd_trl.records import turn_records, write_records
+    from alignopsd_trl.shipped import resolve_model
     from alignopsd_trl.skills import SkillBank, skill_budget
     from alignopsd_trl.teacher import skill_source
-    from alignopsd_trl.shipped import resolve_model
 
     arguments = _arguments(argv)
     suite = load(arguments.environment, **arguments.environment_options)

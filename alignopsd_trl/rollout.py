@@ -175,7 +175,7 @@ class Player:
                 self.progress(sum(turn is None for turn in turns))
                 return [episode.trajectory for episode in episodes]
             ready = [turn for turn in turns if turn is not None]
-            self._respond(ready, width)
+            self._respond(live, ready, width)
             self._step(live, ready, limit)
             self.progress(len(turns) - sum(episode.live for episode in live))
 
@@ -215,19 +215,19 @@ class Player:
                 episode.trajectory.stop = StopReason.PROMPT_TOO_LONG
         return turns
 
-    def _respond(self, turns: Sequence[Turn], width: int) -> None:
+    def _respond(self, episodes: Sequence[Episode], turns: Sequence[Turn], width: int) -> None:
         """Samples a response for each turn; ``width`` is how many responses every process asks for in this round."""
         filler = self.renderer.encode(["."]) * (width - len(turns)) if width > len(turns) else []
         responses, log_probs = self.generate([turn.prompt_ids for turn in turns] + filler)
         texts = self.tokenizer.batch_decode(
             responses[: len(turns)], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        for row, turn in enumerate(turns):
+        for row, (episode, turn) in enumerate(zip(episodes, turns, strict=True)):
             turn.response_ids, turn.response_text = list(responses[row]), texts[row]
             turn.truncated = not turn.response_ids or turn.response_ids[-1] not in self.end_ids
             turn.sampling_log_probs = list(log_probs[row]) if log_probs is not None else None
             turn.thought = parse_response(turn.response_text)
-            projection = self.environments.project(turn.response_text)
+            projection = self.environments.project(turn.response_text, episode.admissible)
             turn.action, turn.action_valid = projection.action, projection.valid
 
     def _step(self, episodes: Sequence[Episode], turns: Sequence[Turn], limit: int) -> None:
@@ -237,6 +237,7 @@ class Player:
                 episode.trajectory.turns.append(turn)
                 episode.fail(answer)
             else:
+                turn.action_valid = turn.action_valid and answer.info.get("valid", True)
                 episode.advance(turn, answer, limit)
 
 

@@ -36,7 +36,7 @@ from alignopsd_trl.scoring import score_pairs
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.teacher import PrivilegedTeacher, skill_source
 from alignopsd_trl.turns import Trajectory, TurnBatch
-from environments.base import TextEnvironment, open_batch
+from environments.base import EnvironmentsDown, TextEnvironment, open_batch
 from environments.panel import TaskPanel
 
 
@@ -178,7 +178,11 @@ class AlignOPSDTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         step = self.state.global_step
         with self.phases("rollout"):
-            trajectories = self._play_groups(inputs, step)
+            try:
+                trajectories = self._play_groups(inputs, step)
+            except EnvironmentsDown:
+                self._save_checkpoint(self.model, trial=None)
+                raise
             self._reward(inputs, trajectories)
         with self.phases("credit"):
             batch = TurnBatch.of(trajectories, self._tokenizer.pad_token_id, self.accelerator.device)

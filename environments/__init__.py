@@ -2,6 +2,7 @@
 
 from environments.base import (
     EnvironmentBatch,
+    EnvironmentsDown,
     Failure,
     Opening,
     Projection,
@@ -18,6 +19,7 @@ from environments.panel import TaskPanel
 
 __all__ = [
     "EnvironmentBatch",
+    "EnvironmentsDown",
     "Failure",
     "Opening",
     "Projection",

@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -50,7 +50,8 @@ class Opening:
 
 @dataclass(frozen=True)
 class Step:
-    """The environment's answer to one action."""
+    """The environment's answer to one action. ``info["valid"]``, if it is there and false, takes back what `Projection`
+    said of the action's format (an action that was not on offer, where that counts as invalid)."""
 
     observation: str
     reward: float = 0.0
@@ -100,6 +101,11 @@ class Prompt(Protocol):
     def render(self, view: View, skill: str = "") -> str: ...
 
 
+class EnvironmentsDown(RuntimeError):
+    """What all environments share (a retrieval server, say) has failed for good: no episode can go on. A run saves its
+    state and ends with this error, instead of training on empty observations."""
+
+
 class TextEnvironment(ABC):
     """One episode at a time of a text game.
 
@@ -133,8 +139,9 @@ class TextEnvironment(ABC):
         """Executes any string. Never raises on what a policy can write."""
 
     @abstractmethod
-    def project(self, response: str) -> Projection:
-        """Turns any response into an action and a verdict on its format. Pure; never raises."""
+    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
+        """Turns any response into an action and a verdict on its format. Pure; never raises. ``admissible`` are the
+        actions that were on offer, for rules that ask for one of them."""
 
     @abstractmethod
     def get_reward(self) -> float:
@@ -162,7 +169,7 @@ class EnvironmentBatch(Protocol):
 
     def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]: ...
 
-    def project(self, response: str) -> Projection: ...
+    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection: ...
 
     def close(self) -> None: ...
 
@@ -218,6 +225,8 @@ class ThreadedBatch:
                     else:
                         self._changed.wait(timeout=min(self._time_limit, 0.2))
         for slot, job in zip(slots, jobs, strict=True):
+            if isinstance(job.outcome, EnvironmentsDown):
+                raise job.outcome
             if isinstance(job.outcome, Failure):
                 self._environments[slot] = None
         return [job.outcome for job in jobs]
@@ -231,6 +240,8 @@ class ThreadedBatch:
             job.started = time.monotonic()
             try:
                 outcome = job.call(job.argument)
+            except EnvironmentsDown as error:
+                outcome = error
             except Exception as error:  # an environment is foreign code: whatever it raises ends its own episode only
                 outcome = Failure("error", f"{type(error).__name__}: {error}")
             with self._changed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -11,13 +12,14 @@ import torch
 from peft import LoraConfig
 from toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from trainers import difference, hand_loss, losses, make_config, make_trainer
+from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.records import read_records
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.trainer import AlignOPSDTrainer, last_whole_checkpoint
-from environments import Step, TaskPanel
+from environments import EnvironmentsDown, Step, TaskPanel
 
 
 @pytest.mark.parametrize("method", ["grpo", "align_opsd"])
@@ -237,6 +239,43 @@ def test_a_faulty_environment_costs_its_own_trajectories_only(tmp_path: Path) ->
     assert failed.credit_weight.isna().all() and frame[frame.stop != "environment error"].credit_weight.notna().all()
     log = trainer.state.log_history[0]
     assert log["stop/environment_error"] == failed.groupby(["task", "rollout"]).ngroups / 8
+
+
+class Server:
+    up = True
+
+
+class Served(ToyEnvironment):
+    """Shares a server with all others."""
+
+    def step(self, action: str) -> Step:
+        if not Server.up:
+            raise EnvironmentsDown("the server stays away")
+        return super().step(action)
+
+
+def test_a_lost_server_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+    class TakeDown(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            Server.up = state.global_step < 2
+
+    Server.up = True
+    trainer = make_trainer(tmp_path, factory=Served, max_steps=4, parts={"callbacks": [TakeDown()]})
+    with pytest.raises(EnvironmentsDown, match="stays away"):
+        trainer.train()
+    assert last_whole_checkpoint(tmp_path).name == "checkpoint-2"
+
+
+def test_an_action_that_was_not_on_offer_may_be_invalid(tmp_path: Path) -> None:
+    class Strict(ToyEnvironment):
+        def step(self, action: str) -> Step:
+            return replace(super().step(action), info={"valid": action != "stay"})
+
+    trainer = make_trainer(tmp_path, factory=Strict, save_trajectories=True)
+    trainer.train()
+    frame = read_records(tmp_path / "trajectories")
+    assert (frame.action == "stay").any() and not frame[frame.action == "stay"].action_valid.any()
+    assert frame[frame.action == "left"].action_valid.all()
 
 
 def test_history_is_dropped_before_anything_else_and_then_the_turn_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alignopsd_trl.turns import StopReason, Thought, Trajectory, Turn, TurnBatch, parse_response
 
-PIECES = ["<think>", "</think>", "<action>", "</action>", "<ANSWER x>", "</answer >", "<search", ">", "<", "a", " ", "\n"]
+PIECES = ["<think>", "</think>", "<action>", "</action>", "<ANSWER x>", "</answer >", "<search", ">", "<", "a", "\n"]
 
 
 def _reference(tag: str, text: str) -> str | None:

@@ -92,7 +92,7 @@ class ToyEnvironment(TextEnvironment):
         done = self._won or self._turns >= self._limit
         return Step(NUMBERS[self._place], float(self._won) if done else 0.0, done, self._won, 1 - distance / 10)
 
-    def project(self, response: str) -> Projection:
+    def project(self, response: str, admissible: Any = None) -> Projection:
         start, end = response.find("<action>"), response.find("</action>")
         if start < 0 or end < start:
             return Projection("", False)

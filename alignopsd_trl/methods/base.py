@@ -153,5 +153,3 @@ def get_method(name: str) -> type[Method]:
     if name not in _REGISTRY:
         raise ValueError(f"method={name!r} is unknown; choose one of {', '.join(sorted(_REGISTRY))}")
     return _REGISTRY[name]
-
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from environments.base import Failure, Opening, Projection, Step
@@ -42,7 +42,7 @@ class SearchQABatch:
             for episode, query in zip(episodes, queries, strict=True)
         ]
 
-    def project(self, response: str) -> Projection:
+    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
         return self._episodes[0].project(response)
 
     def metrics(self) -> dict[str, float]:

@@ -7,7 +7,7 @@ A turn has two halves, so that a batch can put one retrieval request between the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from environments.base import Projection, Step, TextEnvironment
@@ -75,7 +75,7 @@ class SearchQA(TextEnvironment):
         self._done, self._answer, self._score = False, None, 0.0
         return question
 
-    def project(self, response: str) -> Projection:
+    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
         return PROJECTIONS[self.dialect](response)
 
     def step(self, action: str) -> Step:

@@ -14,6 +14,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from environments.base import EnvironmentsDown
+
 
 @dataclass(frozen=True)
 class Passage:
@@ -43,7 +45,7 @@ class SearchFailure:
 Outcome = list[Passage] | SearchFailure
 
 
-class RetrieverDown(RuntimeError):
+class RetrieverDown(EnvironmentsDown):
     """The retrieval service can't be used: the run has to end."""
 
 

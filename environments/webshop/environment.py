@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -112,7 +112,7 @@ class WebShopEnvironment(TextEnvironment):
             info=info,
         )
 
-    def project(self, response: str) -> Projection:
+    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
         return project(response)
 
     def get_reward(self) -> float:
@@ -187,7 +187,7 @@ class WebShopBatch:
         pairs = zip(slots, actions, strict=True)
         return [_guarded(self._environments[slot].step, action) for slot, action in pairs]
 
-    def project(self, response: str) -> Projection:
+    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
         return project(response)
 
     def close(self) -> None:
