@@ -476,7 +476,7 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """As in [`~transformers.Trainer`]; ``True`` resumes from the last checkpoint that was written to its end."""
-        if resume_from_checkpoint is True:
+        if resume_from_checkpoint in (True, "True", "true"):  # a flag of the command line arrives as text
             resume_from_checkpoint = str(last_whole_checkpoint(self.args.output_dir))
         elif isinstance(resume_from_checkpoint, str) and not is_whole(Path(resume_from_checkpoint)):
             raise ValueError(

@@ -151,7 +151,7 @@ def test_resume_passes_over_a_checkpoint_that_was_cut_short(tmp_path: Path) -> N
     (tmp_path / "checkpoint-2" / "trainer_state.json").write_text('{"global_st')
     assert last_whole_checkpoint(tmp_path).name == "checkpoint-1"
     again = make_trainer(tmp_path, save_strategy="steps", save_steps=1, max_steps=2)
-    again.train(resume_from_checkpoint=True)
+    again.train(resume_from_checkpoint="True")
     assert again.state.global_step == 2 and losses(again)[-1] == losses(trainer)[-1]
     with pytest.raises(ValueError, match="trainer_state.json"):
         (tmp_path / "checkpoint-2" / "trainer_state.json").unlink()
