@@ -44,6 +44,7 @@ RECIPE: dict[str, Any] = {
     "skill_tokens": 64,
 }
 ROLES = ("user\n", "assistant\n")
+CONTEXT = 1024  # tokens; a whole skill block is measured before it is cut
 ANY_ITEM = 10_000  # tokens: a block of drawn skills is never shortened
 
 
@@ -61,7 +62,7 @@ def main() -> None:
     suite = load(RECIPE["environment"], **RECIPE["environment_options"])
     bank = SkillBank.load(RECIPE["skill_bank"], load_encoder(RECIPE["encoder"]))
     shown = demonstrate(suite, bank, arguments.passes, arguments.seed)
-    tokenizer = build_tokenizer(corpus(shown, bank), length=512)
+    tokenizer = build_tokenizer(corpus(shown, bank), length=CONTEXT)
     model = build_model(tokenizer)
     print(f"{len(shown)} demonstrations, {len(tokenizer)} tokens, {model.num_parameters()} parameters")
     loss = train(
@@ -108,7 +109,7 @@ def build_model(tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
         num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=4,
-        max_position_embeddings=512,
+        max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
