@@ -136,6 +136,9 @@ TINY: dict[str, Any] = {
 """A laptop: a policy of a million parameters on the embedded data. The method's settings are the paper's."""
 
 
+_TINY_RECIPES = ("webshop_tiny",)
+
+
 def preset(name: str, kind: str = "paper") -> dict[str, Any]:
     """The defaults of a recipe.
 
@@ -147,8 +150,9 @@ def preset(name: str, kind: str = "paper") -> dict[str, Any]:
         ValueError: for an unknown name or kind, with the known ones.
     """
     benchmark, _, backbone = name.partition("_")
-    if benchmark not in _BENCHMARKS or backbone not in (*BACKBONES, "tiny"):
-        raise ValueError(f"recipe {name!r} is unknown; known are {', '.join(sorted(_RELEASED))} and the tiny ones")
+    if name not in (*_RELEASED, *_TINY_RECIPES):
+        known = ", ".join(sorted((*_RELEASED, *_TINY_RECIPES)))
+        raise ValueError(f"recipe {name!r} is unknown; known are {known}")
     if backbone == "tiny":
         _only_paper(name, kind)
         filters = _BENCHMARKS[benchmark].get("action_filter", "cosine")

@@ -9,7 +9,7 @@ import re
 
 import regex
 
-from environments.searchqa.porter import stem
+from environments.porter import stem
 
 NAME = "lucene-english/1"
 LONGEST_TOKEN = 255  # Lucene cuts longer tokens; the rest is a token of its own

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import regex
 
-from environments.webshop.porter import stem
+from environments.porter import stem
 
 MAX_TOKEN_UNITS = 255  # UTF-16 units, as the reference cuts
 _WINDOW = 4 * MAX_TOKEN_UNITS

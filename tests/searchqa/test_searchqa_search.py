@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from environments.porter import stem
 from environments.searchqa import BM25Retriever, Corpus, CorpusError, open_local, open_retriever, suite
 from environments.searchqa.analysis import terms
 from environments.searchqa.bm25 import quantised, top
-from environments.searchqa.porter import stem
 from environments.searchqa.retrieval import CachedRetriever, Outcome, Passage, Retriever, SearchFailure
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from environments.porter import stem
 from environments.webshop import tokens
 from environments.webshop.fuzzy import similar, token_set_ratio
 from environments.webshop.nouns import extractor, standin
@@ -24,7 +25,6 @@ from environments.webshop.original import (
     normalize_color_size,
     random_idx,
 )
-from environments.webshop.porter import stem
 from environments.webshop.tokens import terms, words
 
 SHIRT = {"query": "shirts", "product_category": "Clothing › Men › Shirts", "name": "Plain Cotton Shirt"}
