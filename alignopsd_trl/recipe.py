@@ -129,7 +129,8 @@ def main(name: str, argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     panel = suite.panel(recipe.panel)
     panel = panel.head(recipe.panel_limit) if recipe.panel_limit else panel
     if recipe.plan:
-        print_plan(recipe, args, model, suite, panel)
+        if int(os.environ.get("RANK", "0")) == 0:
+            print_plan(recipe, args, model, suite, panel)
         return None
     return run(recipe, args, model, suite, panel)
 
