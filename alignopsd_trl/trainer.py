@@ -17,17 +17,17 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 
 from alignopsd_trl import seams
-from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.checkpoints import resume_path
+from alignopsd_trl.config import AlignOPSDConfig, card_fields
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.evaluation import EvaluationResult, Outcome, summarise
 from alignopsd_trl.methods import Credit, get_method
 from alignopsd_trl.phases import Phases
+from alignopsd_trl.progress import Bar
 from alignopsd_trl.ragged import Ragged
 from alignopsd_trl.records import turn_records, write_records
 from alignopsd_trl.rollout import Player, Renderer, episode_seed, no_skills, rollout_metrics
@@ -461,7 +461,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             self._metrics[mode][name].append(sum(values) / len(values))
 
     def _bar(self, total: int, title: str) -> Any:
-        return _Bar(total, title, disable=self.args.disable_tqdm or not self.accelerator.is_local_main_process)
+        return Bar(total, title, disable=self.args.disable_tqdm or not self.accelerator.is_local_main_process)
 
     def _agree(self, number: int) -> int:
         """The maximum over all processes."""
@@ -476,14 +476,8 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """As in [`~transformers.Trainer`]; ``True`` resumes from the last checkpoint that was written to its end."""
-        if resume_from_checkpoint in (True, "True", "true"):  # a flag of the command line arrives as text
-            resume_from_checkpoint = str(last_whole_checkpoint(self.args.output_dir))
-        elif isinstance(resume_from_checkpoint, str) and not is_whole(Path(resume_from_checkpoint)):
-            raise ValueError(
-                f"resume_from_checkpoint={resume_from_checkpoint!r} has no readable trainer_state.json (the run was "
-                "stopped while writing it); use True for the last whole checkpoint"
-            )
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        resume = resume_path(resume_from_checkpoint, self.args.output_dir)
+        return super().train(resume_from_checkpoint=resume, **kwargs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """TRL's card plus what AlignOPSD adds: method, settings, environment facts."""
@@ -491,50 +485,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         if not self.is_world_process_zero():
             return
         path = Path(self.args.output_dir) / "README.md"
-        settings = {name: getattr(self.args, name) for name in _card_fields()}
+        settings = {name: getattr(self.args, name) for name in card_fields()}
         text = path.read_text(encoding="utf-8")
         section = "\n## AlignOPSD settings\n\n```json\n" + json.dumps(settings, indent=2, default=str) + "\n```\n"
         path.write_text(text + section, encoding="utf-8")
-
-
-def _card_fields() -> list[str]:
-    """The fields that this project adds to TRL's config, and the few of TRL's that decide the protocol."""
-    from trl import GRPOConfig
-
-    own = [name for name in AlignOPSDConfig.__dataclass_fields__ if name not in GRPOConfig.__dataclass_fields__]
-    shared = ["num_generations", "learning_rate", "beta", "epsilon", "delta", "temperature", "max_steps", "seed"]
-    return [*own, *shared]
-
-
-class _Bar:
-    """A progress bar that is a callable, so that rooms below need not know of tqdm."""
-
-    def __init__(self, total: int, title: str, disable: bool):
-        self._bar = tqdm(total=total, desc=title, unit="episode", leave=False, disable=disable)
-
-    def __enter__(self) -> Callable[[int], None]:
-        return self._bar.update
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.close()
-
-
-def is_whole(checkpoint: Path) -> bool:
-    """Whether a checkpoint was written to its end: its trainer state, the last file, can be read."""
-    try:
-        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def last_whole_checkpoint(output_dir: str | Path) -> Path:
-    """The newest checkpoint of a run that a kill did not cut short.
-
-    Raises:
-        FileNotFoundError: if there is none.
-    """
-    found = [path for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if is_whole(path)]
-    if not found:
-        raise FileNotFoundError(f"no whole checkpoint in {output_dir}: start without resume_from_checkpoint")
-    return max(found, key=lambda path: int(path.name.rpartition("-")[2]))

@@ -84,7 +84,7 @@ def _train(
     suite: Suite,
     panel: TaskPanel,
 ) -> dict[str, Any]:
-    from alignopsd_trl.trainer import last_whole_checkpoint  # an evaluation alone needs no trainer
+    from alignopsd_trl.checkpoints import last_whole_checkpoint
 
     try:
         args.resume_from_checkpoint = str(last_whole_checkpoint(args.output_dir))
