@@ -25,7 +25,7 @@ from environments.webshop.files import Cleaner, DataFiles
 from environments.webshop.search import PostingsBuilder, Searcher, document_text
 
 # What a prepared catalogue follows from besides the data: a change to any of these rebuilds it.
-_RULES = ("files.py", "json_stream.py", "porter.py", "tokens.py", "search.py", "store.py", "index.py")
+_RULES = ("files.py", "json_stream.py", "../porter.py", "tokens.py", "search.py", "store.py", "index.py")
 LARGE_FILE = 1 << 26  # bytes from which on the digest of a data file is remembered
 KEPT_PRODUCTS = 4096  # decoded products that a process remembers
 
