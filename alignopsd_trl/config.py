@@ -182,6 +182,8 @@ class AlignOPSDConfig(GRPOConfig):
     gate_beta: float = field(default=5.0, metadata={"help": "Slope of the auxiliary loss's sigmoid gate."})
 
     def __post_init__(self) -> None:
+        if self.generation_batch_size is None:  # TRL's own check comes first otherwise, and names no numbers that work
+            self._check_groups(self.steps_per_generation or self.gradient_accumulation_steps)
         super().__post_init__()
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
@@ -203,7 +205,7 @@ class AlignOPSDConfig(GRPOConfig):
             if value is not None and value <= 0:
                 raise ValueError(f"{name}={value!r} must be greater than 0, or None for the default rule")
         self._check_spans()
-        self._check_groups()
+        self._check_groups(self.steps_per_generation)
         self._check_losses()
 
     def _check_spans(self) -> None:
@@ -222,15 +224,14 @@ class AlignOPSDConfig(GRPOConfig):
         if self.density_cap < 1.0:
             raise ValueError(f"density_cap={self.density_cap} is below the mean density 1; use 1 or more")
 
-    def _check_groups(self) -> None:
-        local = self.per_device_train_batch_size * self.steps_per_generation
-        if local % self.num_generations:
-            whole = -(-local // self.num_generations) * self.num_generations
+    def _check_groups(self, steps: int) -> None:
+        local, siblings = self.per_device_train_batch_size * steps, self.num_generations
+        if siblings and local % siblings:
             raise ValueError(
                 f"Sibling groups must be whole on each process: per_device_train_batch_size="
-                f"{self.per_device_train_batch_size} x steps_per_generation={self.steps_per_generation} = {local} "
-                f"trajectories per process is no multiple of num_generations={self.num_generations}. Make it {whole}, "
-                f"for example with per_device_train_batch_size={self.num_generations}."
+                f"{self.per_device_train_batch_size} x steps_per_generation={steps} = {local} trajectories per process "
+                f"is no multiple of num_generations={siblings}. Make it {-(-local // siblings) * siblings}, for "
+                f"example with per_device_train_batch_size={siblings}."
             )
 
     def _check_losses(self) -> None:

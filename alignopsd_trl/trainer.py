@@ -115,6 +115,11 @@ class AlignOPSDTrainer(GRPOTrainer):
         extra = [] if reward_funcs is None else reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         if args.reward_weights is not None and len(args.reward_weights) == len(extra):
             args.reward_weights = [1.0, *args.reward_weights]
+        elif args.reward_weights is not None and len(args.reward_weights) != len(extra) + 1:
+            raise ValueError(
+                f"reward_weights has {len(args.reward_weights)} entries for {len(extra)} reward_funcs; give one each "
+                "(the environment's own reward has weight 1), or one more in front for the environment's"
+            )
         self._environment_factory = environment_factory
         self._environment_batch: Any = None
         self._live: tuple[torch.Tensor, ...] | None = None
@@ -158,7 +163,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             raise ValueError(f"train_dataset needs a column 'task_id' (one row per task); it has {names}")
         if names is not None and "seed" in names:
             raise ValueError("train_dataset has a column 'seed', which reset() gets from the trainer; rename it")
-        if names is not None and len(dataset) < args.generation_batch_size // args.num_generations:
+        if isinstance(dataset, Dataset) and len(dataset) < args.generation_batch_size // args.num_generations:
             raise ValueError(
                 f"train_dataset has {len(dataset)} tasks, but one round needs "
                 f"{args.generation_batch_size // args.num_generations} (generation_batch_size / num_generations)"
@@ -238,7 +243,6 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def _reward(self, inputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Trajectory]) -> None:
         """Terminal rewards through TRL's own reward path: the environment's, plus the user's functions."""
-        mode = "train" if self.model.training else "eval"
         rows = [{**row, "trajectory": one} for row, one in zip(inputs, trajectories, strict=True)]
         prompts = [one.task_text for one in trajectories]
         completions = ["\n".join(turn.response_text for turn in one.turns) for one in trajectories]
@@ -250,8 +254,8 @@ class AlignOPSDTrainer(GRPOTrainer):
         for one, reward in zip(trajectories, total[first : first + len(trajectories)].tolist(), strict=True):
             one.reward = reward
         for column, name in enumerate(self.reward_func_names):
-            self._metrics[mode][f"rewards/{name}/mean"].append(torch.nanmean(table[:, column]).item())
-        self._metrics[mode]["reward"].append(torch.nanmean(total).item())
+            self._metrics["train"][f"rewards/{name}/mean"].append(torch.nanmean(table[:, column]).item())
+        self._metrics["train"]["reward"].append(torch.nanmean(total).item())
         self._logs["prompt"].extend(gather_object(prompts))
         self._logs["completion"].extend(gather_object(completions))
         for column, name in enumerate(self.reward_func_names):

@@ -364,7 +364,8 @@ def test_sampler_log_probs_correct_the_loss(tmp_path: Path, mode: str) -> None:
 
 
 BAD = [
-    ({"per_device_train_batch_size": 6}, "num_generations"),
+    ({"per_device_train_batch_size": 6}, "Make it 8"),
+    ({"per_device_train_batch_size": 3, "gradient_accumulation_steps": 3}, "Make it 12"),
     ({"loss_type": "grpo"}, "loss_type='grpo'"),
     ({"max_span": 2, "min_span": 2}, "at least 3"),
     ({"allocation": "words"}, "allocation='words'"),
@@ -398,6 +399,8 @@ def test_missing_parts_are_refused_before_the_model_loads(tmp_path: Path) -> Non
         AlignOPSDTrainer("/no/model", args, ToyEnvironment, toy_dataset().remove_columns("task_id"), **parts)
     with pytest.raises(ValueError, match="needs 2"):
         AlignOPSDTrainer("/no/model", args, ToyEnvironment, toy_dataset(1), **parts)
+    with pytest.raises(ValueError, match="2 entries for 0 reward_funcs"):
+        AlignOPSDTrainer("/no/model", make_config(tmp_path, reward_weights=[1.0, 2.0]), ToyEnvironment, toy_dataset())
     with pytest.raises(ValueError, match="unknown"):
         AlignOPSDTrainer("/no/model", make_config(tmp_path, method="alchemy"), ToyEnvironment, toy_dataset())
 

@@ -129,7 +129,7 @@ def test_task_text():
 
 
 def test_category_comes_from_the_task_folder_alone():
-    path = "/home/heat/pick_two_obj_and_place/look_at_obj_in_light-Mug-None-DeskLamp-301/trial_T1"
+    path = "data/heat/pick_two_obj_and_place/look_at_obj_in_light-Mug-None-DeskLamp-301/trial_T1"
     assert task_type_of(path) == "look_at_obj_in_light"
     for wrong in ("heat/trial", "trial", "", "pick_and_place_with_movable_recep-A-B-C-1/trial"):
         with pytest.raises(ValueError, match="names no ALFWorld task type"):
