@@ -1,1 +1,1 @@
-"""The tiny policy of the embedded WebShop: scripted shoppers, a word-level tokenizer and the script that trains it."""
+"""Tiny policies: scripted players, their demonstrations, a word-level tokenizer and the script that trains."""

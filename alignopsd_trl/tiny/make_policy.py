@@ -1,11 +1,11 @@
-"""Makes the tiny policy that the embedded WebShop recipe starts from.
+"""Makes the tiny policy that a recipe starts from.
 
-    python -m alignopsd_trl.tiny.make_policy --output alignopsd_trl/data/tiny_webshop
+    python -m alignopsd_trl.tiny.make_policy webshop_tiny --output alignopsd_trl/data/tiny_webshop
 
-1. Scripted shoppers play the training goals; their turns become demonstrations, with and without a skill block.
+1. Scripted players play the training tasks; their turns become demonstrations, with and without a skill block.
 2. Every word of them and of the skill bank becomes one token.
 3. A Qwen2 model of a million parameters is trained on the responses.
-4. The panel of test goals says what came out, with and without skills.
+4. The panel says what came out, with and without skills.
 
 Needs one CPU core, 3 GB and about 20 minutes. Seeds are fixed: the same versions on the same machine give the same
 weights. `recipe.json` beside the weights holds the options and limits that the policy was made for.
@@ -28,41 +28,36 @@ from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.skills import Retrieved, SkillBank, render
 from alignopsd_trl.teacher import skill_source
+from alignopsd_trl.tiny.curricula import CURRICULA, Setting
 from alignopsd_trl.tiny.demonstrations import Demonstration, demonstrations
 from alignopsd_trl.tiny.supervised import encode, train
 from alignopsd_trl.tiny.tokenizer import build_tokenizer
 from environments.base import Suite, load
-from environments.webshop_tiny import OPTIONS
 
-RECIPE: dict[str, Any] = {
-    "environment": "webshop_tiny",
-    "environment_options": {**OPTIONS, "reward": "won", "validity": "format"},
-    "skill_bank": "webshop",
-    "encoder": "lexical",
-    "max_prompt_length": 256,
-    "max_completion_length": 40,
-    "skill_tokens": 64,
-}
 ROLES = ("user\n", "assistant\n")
 CONTEXT = 1024  # tokens; a whole skill block is measured before it is cut
 ANY_ITEM = 10_000  # tokens: a block of drawn skills is never shortened
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("environment", choices=sorted(CURRICULA))
     parser.add_argument("--output", type=Path, required=True, help="folder of the policy")
-    parser.add_argument("--passes", type=int, default=4, help="episodes per training goal")
+    parser.add_argument("--passes", type=int, default=4, help="episodes per training task")
     parser.add_argument("--steps", type=int, default=1000, help="supervised updates")
     parser.add_argument("--batch", type=int, default=64, help="turns an update")
     parser.add_argument("--learning_rate", type=float, default=2e-3)
-    parser.add_argument("--panel", type=int, default=200, help="test goals of the closing measurement; 0 for none")
+    parser.add_argument("--tasks", type=int, default=200, help="tasks of the closing measurement; 0 for none")
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     torch.manual_seed(arguments.seed)
-    suite = load(RECIPE["environment"], **RECIPE["environment_options"])
-    bank = SkillBank.load(RECIPE["skill_bank"], load_encoder(RECIPE["encoder"]))
-    shown = demonstrate(suite, bank, arguments.passes, arguments.seed)
-    tokenizer = build_tokenizer(corpus(shown, bank), length=CONTEXT)
+    curriculum = CURRICULA[arguments.environment]
+    setting = curriculum.setting
+    suite = load(setting.environment, **setting.environment_options)
+    bank = SkillBank.load(setting.skill_bank, load_encoder(setting.encoder))
+    episodes = curriculum.episodes(suite, arguments.passes, arguments.seed)
+    shown = list(demonstrations(episodes, curriculum.play, partial(guidance, bank), arguments.seed))
+    tokenizer = build_tokenizer(corpus(shown, bank), CONTEXT, curriculum.phrases)
     model = build_model(tokenizer)
     print(f"{len(shown)} demonstrations, {len(tokenizer)} tokens, {model.num_parameters()} parameters")
     loss = train(
@@ -71,17 +66,10 @@ def main() -> None:
     model.save_pretrained(arguments.output)
     tokenizer.save_pretrained(arguments.output)
     made = {name: getattr(arguments, name) for name in ("passes", "steps", "batch", "learning_rate", "seed")}
-    recipe = {**RECIPE, "made_with": made, "loss": round(loss, 4)}
-    if arguments.panel:
-        recipe["measured"] = measure(model, tokenizer, suite, bank, arguments.panel)
+    recipe = {**setting.to_dict(), "made_with": made, "loss": round(loss, 4)}
+    if arguments.tasks:
+        recipe["measured"] = measure(model, tokenizer, suite, bank, setting, arguments.tasks)
     (arguments.output / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
-
-
-def demonstrate(suite: Suite, bank: SkillBank, passes: int, seed: int) -> list[Demonstration]:
-    """`passes` episodes on every training goal, in a drawn order."""
-    draw, rows = random.Random(seed), list(suite.tasks("train"))
-    order = [row for _ in range(passes) for row in draw.sample(rows, len(rows))]
-    return list(demonstrations(suite.factory(), order, partial(guidance, bank), seed))
 
 
 def guidance(bank: SkillBank, task_text: str, draw: random.Random) -> str:
@@ -119,11 +107,17 @@ def build_model(tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
 
 
 def measure(
-    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, suite: Suite, bank: SkillBank, tasks: int
+    model: Qwen2ForCausalLM,
+    tokenizer: PreTrainedTokenizerBase,
+    suite: Suite,
+    bank: SkillBank,
+    setting: Setting,
+    tasks: int,
 ) -> list[dict[str, Any]]:
-    """Success, score and invalid actions on the first test goals: temperatures 0.4 and 1.0, without and with skills."""
-    panel, source = suite.panel("test").head(tasks), skill_source(bank, tokenizer, RECIPE["skill_tokens"])
-    limits = {name: RECIPE[name] for name in ("max_prompt_length", "max_completion_length")}
+    """Success, score and invalid actions on the panel's first tasks: temperatures 0.4 and 1.0, without and with
+    skills."""
+    panel, source = suite.panel(setting.panel).head(tasks), skill_source(bank, tokenizer, setting.skill_tokens)
+    limits = {name: getattr(setting, name) for name in ("max_prompt_length", "max_completion_length")}
     model.eval()
     rows = []
     for temperature in (0.4, 1.0):

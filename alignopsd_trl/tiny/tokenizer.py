@@ -11,7 +11,7 @@ Words outside of the vocabulary are spelt in characters, other characters in byt
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -25,34 +25,15 @@ CHAT_TEMPLATE = (
 LOADED_AS_SAVED = {"AutoTokenizer": [None, "tokenizer.json"]}
 """transformers 5 loads Qwen's own splitting rules for every model of type qwen2, whatever tokenizer was saved with it.
 An entry for remote code makes it look at the saved class instead (and the code itself is not used)."""
-PHRASES = (
-    "<think>",
-    "</think>",
-    "<action>",
-    "</action>",
-    "search[",
-    "click[",
-    "' [SEP] '",
-    "' [SEP] '$",
-    "Back to Search",
-    "back to search",
-    "< Prev",
-    "< prev",
-    "Next >",
-    "next >",
-    "buy now",
-    " (Total results: ",
-    ", and price lower than ",
-    "' [SEP] 'Rating: N.A.' [SEP] 'Description' [SEP] 'Features' [SEP] 'Reviews' [SEP] 'Buy Now'",
-)
 
 
-def build_tokenizer(texts: Iterable[str], length: int) -> PreTrainedTokenizerFast:
+def build_tokenizer(texts: Iterable[str], length: int, phrases: Sequence[str]) -> PreTrainedTokenizerFast:
     """A tokenizer with one token for every piece that occurs in `texts`, in order of first occurrence.
 
     Args:
         texts: all that the vocabulary must cover.
         length (`int`): the model's context in tokens.
+        phrases: what is one token whatever is around it, such as ``<think>``.
     """
     normalizer, splitter = _normalizer(), _splitter()
     vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)}
@@ -64,7 +45,7 @@ def build_tokenizer(texts: Iterable[str], length: int) -> PreTrainedTokenizerFas
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True, byte_fallback=True))
     backend.normalizer, backend.pre_tokenizer, backend.decoder = normalizer, splitter, _decoder()
     backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in (PAD, START, END)])
-    backend.add_tokens([AddedToken(phrase, normalized=False) for phrase in PHRASES])
+    backend.add_tokens([AddedToken(phrase, normalized=False) for phrase in phrases])
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         eos_token=END,

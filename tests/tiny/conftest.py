@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from alignopsd_trl.tiny.make_policy import RECIPE
+from alignopsd_trl.tiny.curricula import CURRICULA
 from environments.base import Suite, load
 
 
 @pytest.fixture(scope="session")
 def suite() -> Suite:
-    return load(RECIPE["environment"], **RECIPE["environment_options"])
+    return load("webshop_tiny", **CURRICULA["webshop_tiny"].setting.environment_options)

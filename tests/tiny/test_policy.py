@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,13 @@ import alignopsd_trl
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.teacher import skill_source
+from alignopsd_trl.tiny.curricula import CURRICULA
 from alignopsd_trl.tiny.demonstrations import demonstrations
-from alignopsd_trl.tiny.make_policy import RECIPE, guidance, measure
+from alignopsd_trl.tiny.make_policy import guidance, measure
 from environments.base import Suite
 
+CURRICULUM = CURRICULA["webshop_tiny"]
+SETTING = CURRICULUM.setting
 FOLDER = Path(alignopsd_trl.__file__).parent / "data" / "tiny_webshop"
 
 
@@ -27,18 +31,20 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def bank() -> SkillBank:
-    return SkillBank.load(RECIPE["skill_bank"], load_encoder(RECIPE["encoder"]))
+    return SkillBank.load(SETTING.skill_bank, load_encoder(SETTING.encoder))
 
 
 def test_size_and_recipe():
     assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 10 * 2**20
     recipe = json.loads((FOLDER / "recipe.json").read_text(encoding="utf-8"))
-    assert {name: recipe[name] for name in RECIPE} == RECIPE
+    expected = SETTING.to_dict()
+    assert {name: recipe[name] for name in expected} == expected
 
 
 def test_every_word_of_the_shop_and_the_bank_is_one_token(suite: Suite, tokenizer, bank: SkillBank):
     rows = random.Random(3).sample(list(suite.tasks("test")), 40)
-    for shown in demonstrations(suite.factory(), rows, lambda text, draw: guidance(bank, text, draw), seed=3):
+    episodes = [(suite.factory(), row) for row in rows]
+    for shown in demonstrations(episodes, CURRICULUM.play, partial(guidance, bank), seed=3):
         for text in (shown.prompt, shown.response):
             ids = tokenizer(text)["input_ids"]
             assert tokenizer.decode(ids) == text
@@ -50,20 +56,20 @@ def test_every_word_of_the_shop_and_the_bank_is_one_token(suite: Suite, tokenize
 
 
 def test_prompts_with_a_skill_fit_the_limit(suite: Suite, tokenizer, bank: SkillBank):
-    source = skill_source(bank, tokenizer, RECIPE["skill_tokens"])
-    rows = list(suite.tasks("test"))[:40]
+    source = skill_source(bank, tokenizer, SETTING.skill_tokens)
+    episodes = [(suite.factory(), row) for row in list(suite.tasks("test"))[:40]]
     lengths = []
-    for shown in demonstrations(suite.factory(), rows, lambda text, draw: source(text, None, None)[0], seed=5):
+    for shown in demonstrations(episodes, CURRICULUM.play, lambda text, draw: source(text, None, None)[0], seed=5):
         chat = [{"role": "user", "content": shown.prompt}]
         lengths.append(len(tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]))
-        assert len(tokenizer(shown.response)["input_ids"]) < RECIPE["max_completion_length"]
-    assert max(lengths) <= RECIPE["max_prompt_length"]
+        assert len(tokenizer(shown.response)["input_ids"]) < SETTING.max_completion_length
+    assert max(lengths) <= SETTING.max_prompt_length
 
 
 @pytest.mark.slow
 def test_reading_the_skill_helps(suite: Suite, tokenizer, bank: SkillBank):
     model = AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True)
-    rows = measure(model, tokenizer, suite, bank, tasks=200)
+    rows = measure(model, tokenizer, suite, bank, SETTING, tasks=200)
     for plain, skilled in zip(rows[::2], rows[1::2], strict=True):
         assert 10 <= plain["success"]["mean"] <= 50
         assert skilled["success"]["mean"] >= plain["success"]["mean"] + 15

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
 from alignopsd_trl.skills import SkillBank
-from alignopsd_trl.tiny.demonstrations import demonstrations, play
+from alignopsd_trl.tiny.demonstrations import demonstrations
 from alignopsd_trl.tiny.make_policy import guidance
-from alignopsd_trl.tiny.shoppers import Page, Request, Row, Shopper
+from alignopsd_trl.tiny.shoppers import Page, Request, Row, Shopper, play, shop
 from environments.base import Suite
 
 
 def success(suite: Suite, care: float, episodes: int = 150) -> float:
     environment, rows, draw = suite.factory(), list(suite.tasks("train"))[:episodes], random.Random(0)
-    return sum(play(environment, row, Shopper(care, draw))[2] for row in rows) / episodes
+    return sum(shop(environment, row, Shopper(care, draw))[2] for row in rows) / episodes
 
 
 def test_a_request_is_read_as_a_checklist():
@@ -54,9 +55,8 @@ def test_care_pays(suite: Suite):
 
 def test_demonstrations_under_a_skill_are_the_careful_ones(suite: Suite):
     bank = SkillBank.load("webshop")
-    rows = list(suite.tasks("train"))[:60]
-    shown = list(demonstrations(suite.factory(), rows, lambda text, draw: guidance(bank, text, draw), seed=1))
-    again = list(demonstrations(suite.factory(), rows, lambda text, draw: guidance(bank, text, draw), seed=1))
+    episodes = [(suite.factory(), row) for row in list(suite.tasks("train"))[:60]]
+    shown, again = (list(demonstrations(episodes, play, partial(guidance, bank), seed=1)) for _ in range(2))
     assert shown == again
     openings = [item for item in shown if "Actions so far" not in item.prompt]
     skilled = [item for item in openings if "Guidance" in item.prompt]

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alignopsd_trl.tiny.curricula import CURRICULA
 from alignopsd_trl.tiny.tokenizer import CLOSE, OPEN, build_tokenizer
 
+PHRASES = CURRICULA["webshop_tiny"].phrases
 TEXTS = (
     "user\n",
     "assistant\n",
@@ -19,7 +21,7 @@ TEXTS = (
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return build_tokenizer(TEXTS, length=512)
+    return build_tokenizer(TEXTS, 512, PHRASES)
 
 
 def decoded(tokenizer, text: str) -> str:
@@ -48,7 +50,7 @@ def test_round_trip_of_any_text(text: str):
     assert decoded(tokenizer, text) == text
 
 
-test_round_trip_of_any_text.tokenizer = build_tokenizer(TEXTS, length=512)
+test_round_trip_of_any_text.tokenizer = build_tokenizer(TEXTS, 512, PHRASES)
 
 
 def test_a_word_is_one_token_wherever_it_stands(tokenizer):
