@@ -60,7 +60,13 @@ _BENCHMARKS: dict[str, dict[str, Any]] = {
         "beta": 0.01,
         "action_filter": "webshop",
     },
-    "alfworld": {"tasks_per_round": 16, "max_prompt_length": 2048, "max_turns": 50, "beta": 0.01},
+    "alfworld": {
+        "tasks_per_round": 16,
+        "max_prompt_length": 2048,
+        "max_turns": 50,
+        "beta": 0.01,
+        "panel": "valid_seen",
+    },
     "searchqa": {
         "tasks_per_round": 128,
         "max_prompt_length": 4096,
@@ -106,23 +112,19 @@ fixed number of parts, so it is 16."""
 
 _RELEASED_PENALTY = {"webshop": 0.1, "alfworld": 0.1, "searchqa": 0.01}
 
-TINY: dict[str, Any] = {
+_TINY_SHARED: dict[str, Any] = {
     "method": "align_opsd",
-    "model_name_or_path": "tiny",
     "encoder": "lexical",
     "use_cpu": True,
     "bf16": False,
     "gradient_checkpointing": False,
     "num_generations": 8,
     "tasks_per_round": 8,
-    "rounds": 12,
     "learning_rate": 3e-4,
     "lr_scheduler_type": "constant",
     "temperature": 1.0,
     "top_k": 0,
     "eval_temperature": 0.4,
-    "max_prompt_length": 256,
-    "max_completion_length": 40,
     "skill_tokens": 64,
     "beta": 0.0,
     "rows_per_forward": 64,
@@ -131,12 +133,35 @@ TINY: dict[str, Any] = {
     "save_total_limit": 2,
     "logging_steps": 1,
     "report_to": "none",
-    "panel_limit": 200,
 }
-"""A laptop: a policy of a million parameters on the embedded data. The method's settings are the paper's."""
+"""A laptop: policies of a million parameters on embedded data. The method's settings are the paper's."""
 
-
-_TINY_RECIPES = ("webshop_tiny",)
+_TINY: dict[str, dict[str, Any]] = {
+    "webshop_tiny": {
+        "model_name_or_path": "tiny",
+        "max_prompt_length": 256,
+        "max_completion_length": 40,
+        "rounds": 12,
+        "panel_limit": 200,
+        "action_filter": "webshop",
+    },
+    "alfworld_tiny": {
+        "model_name_or_path": "tiny_alfworld",
+        "max_prompt_length": 384,
+        "max_completion_length": 48,
+        "rounds": 8,
+        "tasks_per_round": 6,
+        "panel": "valid_seen",
+        "panel_limit": 120,
+    },
+    "searchqa_tiny": {
+        "model_name_or_path": "tiny_searchqa",
+        "max_prompt_length": 512,
+        "max_completion_length": 48,
+        "rounds": 8,
+        "panel_limit": 200,
+    },
+}
 
 
 def preset(name: str, kind: str = "paper") -> dict[str, Any]:
@@ -150,13 +175,12 @@ def preset(name: str, kind: str = "paper") -> dict[str, Any]:
         ValueError: for an unknown name or kind, with the known ones.
     """
     benchmark, _, backbone = name.partition("_")
-    if name not in (*_RELEASED, *_TINY_RECIPES):
-        known = ", ".join(sorted((*_RELEASED, *_TINY_RECIPES)))
+    if name not in (*_RELEASED, *_TINY):
+        known = ", ".join(sorted((*_RELEASED, *_TINY)))
         raise ValueError(f"recipe {name!r} is unknown; known are {known}")
-    if backbone == "tiny":
+    if name in _TINY:
         _only_paper(name, kind)
-        filters = _BENCHMARKS[benchmark].get("action_filter", "cosine")
-        return {**TINY, "environment": f"{benchmark}_tiny", "action_filter": filters}
+        return {**_TINY_SHARED, "environment": name, **_TINY[name]}
     chosen: Mapping[str, Any] = {}
     if kind == "released":
         penalty = {"invalid_action_penalty": _RELEASED_PENALTY[benchmark]}

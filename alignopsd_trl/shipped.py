@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 _DATA = Path(__file__).parent / "data"
-SHIPPED_MODELS = {"tiny": _DATA / "tiny_webshop"}
+SHIPPED_MODELS = {
+    "tiny": _DATA / "tiny_webshop",
+    "tiny_alfworld": _DATA / "tiny_alfworld",
+    "tiny_searchqa": _DATA / "tiny_searchqa",
+}
 
 
 def resolve_model(name: str) -> str:
-    """The path of a shipped model (``tiny``); any other name is a path or a hub id and is returned as it is."""
+    """The path of a shipped model, by its key in `SHIPPED_MODELS`; any other name is a path or a hub id and is returned as
+    it is."""
     return str(SHIPPED_MODELS[name]) if name in SHIPPED_MODELS else name

@@ -41,6 +41,11 @@ def test_released_preset_has_the_launchers_settings(tmp_path: Path, name: str, e
     assert config.steps_per_generation == 16 and config.max_steps == 150 * 16
 
 
+@pytest.mark.parametrize("backbone", ["3b", "7b", "tiny"])
+def test_alfworld_is_evaluated_on_a_panel_that_it_has(backbone: str) -> None:
+    assert preset(f"alfworld_{backbone}")["panel"] == "valid_seen"
+
+
 def test_flags_override_yaml_and_yaml_overrides_the_preset(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("learning_rate: 0.5\ntop_p: 0.9\ntasks_per_round: 4\nrounds: 7\n")
     argv = ["--config", str(tmp_path / "run.yaml"), "--learning_rate", "0.25", "--method", "grpo"]
