@@ -13,6 +13,6 @@ SHIPPED_MODELS = {
 
 
 def resolve_model(name: str) -> str:
-    """The path of a shipped model, by its key in `SHIPPED_MODELS`; any other name is a path or a hub id and is returned as
-    it is."""
+    """The path of a shipped model, by its key in `SHIPPED_MODELS`; any other name is a path or a hub id and is returned
+    as it is."""
     return str(SHIPPED_MODELS[name]) if name in SHIPPED_MODELS else name
