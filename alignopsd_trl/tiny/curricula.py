@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from alignopsd_trl.tiny import shoppers
+from alignopsd_trl.tiny import explorers, shoppers
 from alignopsd_trl.tiny.demonstrations import Play
-from environments import webshop_tiny
+from environments import alfworld_tiny, webshop_tiny
 from environments.base import Suite, TextEnvironment
 
 Episodes = Callable[[Suite, int, int], Iterator[tuple[TextEnvironment, Mapping[str, Any]]]]
@@ -85,5 +85,19 @@ CURRICULA = {
         every_task,
         shoppers.play,
         (*_THINKING, *_WEBSHOP),
+    ),
+    "alfworld_tiny": Curriculum(
+        Setting(
+            environment="alfworld_tiny",
+            environment_options=alfworld_tiny.OPTIONS,
+            skill_bank="alfworld",
+            panel="valid_seen",
+            max_prompt_length=384,
+            max_completion_length=48,
+            skill_tokens=64,
+        ),
+        explorers.episodes,
+        explorers.play,
+        (*_THINKING, "<action>", "</action>", "go to ", "You arrive at ", "you see "),
     ),
 }

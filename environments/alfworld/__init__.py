@@ -18,6 +18,7 @@ from environments.alfworld.experts import Explorer, Walkthrough, play
 from environments.alfworld.packages import MissingPackage, logic_checksum, require, versions
 from environments.alfworld.pool import ProcessBatch
 from environments.alfworld.prompt import AlfWorldPrompt, project
+from environments.alfworld.rooms import SIZE
 from environments.alfworld.splits import COUNTS, SPLITS, source
 from environments.base import Suite
 from environments.panel import TaskPanel
@@ -57,6 +58,8 @@ def suite(
     validity: str = "authors",
     max_steps: int = 50,
     history_length: int = 2,
+    template: str = "paper",
+    room_size: Sequence[int] = SIZE,
 ) -> Suite:
     """ALFWorld with its tasks. Splits and panels: ``train``, ``valid_seen``, ``valid_unseen``.
 
@@ -72,6 +75,9 @@ def suite(
         validity (`str`, *optional*, defaults to `"authors"`): ``authors`` or ``admissible``.
         max_steps (`int`, *optional*, defaults to 50): commands in an episode.
         history_length (`int`, *optional*, defaults to 2): turns shown in a prompt.
+        template (`str`, *optional*, defaults to `"paper"`): of the prompt; ``tiny`` is short.
+        room_size (*optional*, defaults to `(5, 20)`): fewest and most receptacles in a generated room. Rooms have at
+            least what their kind needs: four to eight.
 
     Raises:
         MissingPackage: without the extra ``alfworld``.
@@ -81,9 +87,9 @@ def suite(
     require()
     kinds = [parse_task_type(str(kind)) for kind in task_types] if task_types else list(TASK_TYPES.values())
     wanted = _counts(counts)
-    where = source(games, folder, seed, [kind for kind in TASK_TYPES.values() if kind in kinds])
+    where = source(games, folder, seed, [kind for kind in TASK_TYPES.values() if kind in kinds], tuple(room_size))
     roots = {split: str(where.root(split)) for split in SPLITS}
-    settings = Settings(roots, engine, max_steps, history_length, validity)
+    settings = Settings(roots, engine, max_steps, history_length, validity, template=template)
 
     def rows(split: str) -> list[dict]:
         if split not in SPLITS:
@@ -103,6 +109,7 @@ def suite(
         "validity": validity,
         "max_steps": max_steps,
         "history_length": history_length,
+        "template": template,
         "logic": logic_checksum(),
         "versions": versions(),
     }

@@ -28,6 +28,7 @@ class Settings:
         history_length: turns that a prompt shows at most.
         validity: ``authors`` or ``admissible``, see `environments.alfworld.prompt.project`.
         reward: of an episode that was won; every other has 0.
+        template: of the prompt, ``paper`` or ``tiny``.
     """
 
     roots: Mapping[str, str] = field(default_factory=dict)
@@ -36,9 +37,11 @@ class Settings:
     history_length: int = 2
     validity: str = "authors"
     reward: float = 10.0
+    template: str = "paper"
 
     def __post_init__(self) -> None:
         check_validity(self.validity)
+        AlfWorldPrompt(self.template)
         if self.engine not in ("fast", "plain"):
             raise ValueError(f"engine={self.engine!r} is unknown; use 'fast' or 'plain'")
         if self.max_steps < 1 or self.history_length < 0:
@@ -54,10 +57,9 @@ class AlfWorldEnvironment(TextEnvironment):
     a process, for the engine is not safe in threads: use `Factory.batch` to play many games at once.
     """
 
-    prompt = AlfWorldPrompt()
-
     def __init__(self, settings: Settings | None = None):
         self.settings = settings or Settings()
+        self.prompt = AlfWorldPrompt(self.settings.template)
         self.history_length = self.settings.history_length
         self.max_turns = self.settings.max_steps
         self._engine: Engine | None = None

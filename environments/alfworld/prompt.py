@@ -11,7 +11,10 @@ import jinja2
 
 from environments.base import Projection, Record, View
 
-TEMPLATE = Path(__file__).parent / "data" / "prompt.jinja"
+TEMPLATES = {
+    "paper": Path(__file__).parent / "data" / "prompt.jinja",
+    "tiny": Path(__file__).parent / "data" / "prompt_tiny.jinja",
+}
 VALIDITY = ("authors", "admissible")
 TASK_MARK = "Your task is to: "
 
@@ -19,20 +22,33 @@ _CHINESE = re.compile("[\u4e00-\u9fff]")
 
 
 class AlfWorldPrompt:
-    """The paper's ALFWorld prompt (``data/prompt.jinja``), one user message a turn."""
+    """A turn as one user message.
 
-    name = "alfworld"
+    Args:
+        template: ``paper``, or ``tiny`` for short prompts.
+
+    Raises:
+        ValueError: if there is no such template.
+    """
+
+    def __init__(self, template: str = "paper"):
+        if template not in TEMPLATES:
+            raise ValueError(f"template={template!r} is unknown; use one of {', '.join(map(repr, TEMPLATES))}")
+        self._kind = template
+        self.name = "alfworld" if template == "paper" else f"alfworld-{template}"
 
     def render(self, view: View, skill: str = "") -> str:
-        return _template().render(
+        return _template(self._kind).render(
             task_description=view.task_text,
             skill_context=skill,
             step_count=view.step_count,
             history_length=len(view.history),
             action_history="\n".join(map(_entry, view.history)),
+            records=view.history,
             current_step=view.step_count + 1,
             current_observation=view.observation,
             admissible_actions="\n ".join(f"'{command}'" for command in view.admissible if command != "help"),
+            commands=[command for command in view.admissible if command != "help"],
         )
 
 
@@ -90,7 +106,7 @@ def _entry(record: Record) -> str:
     return f"[Observation {record.number}: '{record.observation}', Action {record.number}: '{record.action}']"
 
 
-@lru_cache(maxsize=1)
-def _template() -> jinja2.Template:
+@lru_cache
+def _template(kind: str) -> jinja2.Template:
     environment = jinja2.Environment(trim_blocks=True, autoescape=False, undefined=jinja2.StrictUndefined)
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return environment.from_string(TEMPLATES[kind].read_text(encoding="utf-8"))

@@ -17,6 +17,7 @@ from environments.alfworld.categories import TASK_TYPES
 from environments.alfworld.games import list_games
 from environments.alfworld.generator import VERSION, Variant, generate_all
 from environments.alfworld.packages import cache_folder, logic_checksum, official_folder, versions
+from environments.alfworld.rooms import SIZE
 from environments.alfworld.translation import write_atomically
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
@@ -45,15 +46,18 @@ class OfficialGames:
 
 @dataclass(frozen=True)
 class GeneratedGames:
-    """Splits of our own under the cache folder. ``seed`` gives other splits of the same kind."""
+    """Splits of our own under the cache folder. ``seed`` gives other splits of the same kind, ``size`` says how many
+    receptacles a room has."""
 
     seed: int = 0
     task_types: tuple[str, ...] = tuple(TASK_TYPES.values())
+    size: tuple[int, int] = SIZE
 
     def root(self, split: str) -> Path:
         rules = f"v{VERSION}-{logic_checksum()}-alfworld{versions()['alfworld']}"
         numbers = "".join(str(number) for number, kind in TASK_TYPES.items() if kind in self.task_types)
-        return cache_folder() / "games" / rules / f"seed{self.seed}-types{numbers}" / split
+        rooms = "" if self.size == SIZE else f"-rooms{self.size[0]}to{self.size[1]}"
+        return cache_folder() / "games" / rules / f"seed{self.seed}-types{numbers}{rooms}" / split
 
     def rows(self, split: str, count: int = 0) -> list[dict[str, Any]]:
         """Rows of the first ``count`` games of a split (0: the default number). Makes those that are not there."""
@@ -71,6 +75,7 @@ class GeneratedGames:
             "generator": VERSION,
             "seed": self.seed,
             "task_types": list(self.task_types),
+            "room_size": list(self.size),
         }
 
     def _kept(self, split: str, manifest: Path) -> list[dict[str, Any]]:
@@ -90,7 +95,7 @@ class GeneratedGames:
 
         first = self.seed * _SEEDS + SPLITS.index(split) * _SEEDS_PER_SPLIT
         wanted = [(self.task_types[number % len(self.task_types)], first + number) for number in numbers]
-        variant = Variant(held_out=split == "valid_unseen")
+        variant = Variant(split == "valid_unseen", self.size)
         size = min(_AT_ONCE, len(wanted))
         batch = Factory().batch(size, workers=None if len(wanted) > _AT_ONCE else 1)  # a process costs seconds to start
         try:
@@ -104,16 +109,18 @@ class GeneratedGames:
 
 
 def source(
-    games: str, folder: str | Path | None, seed: int, task_types: Sequence[str]
+    games: str, folder: str | Path | None, seed: int, task_types: Sequence[str], room_size: tuple[int, int] = SIZE
 ) -> OfficialGames | GeneratedGames:
     """Where games come from.
 
     Raises:
-        ValueError: if ``games`` is neither ``generated`` nor ``official``.
+        ValueError: if ``games`` is neither ``generated`` nor ``official``, or ``room_size`` is not a range.
         FileNotFoundError: if the official data are not there.
     """
     if games == "generated":
-        return GeneratedGames(seed, tuple(task_types))
+        if not 1 <= room_size[0] <= room_size[1]:
+            raise ValueError(f"room_size={room_size} must be (least, most) receptacles of a room, at least 1")
+        return GeneratedGames(seed, tuple(task_types), room_size)
     if games != "official":
         raise ValueError(f"games={games!r} is unknown; use 'generated' or 'official'")
     place = Path(folder).expanduser() if folder else official_folder()

@@ -1,0 +1,58 @@
+"""Explorers of small ALFWorld rooms who err often or seldom. An error is a turn spent on a random command."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from alignopsd_trl.tiny.demonstrations import Played
+from environments.alfworld.experts import Explorer
+from environments.base import Record, Suite, TextEnvironment, View, load
+
+ERRORS = (0.35, 0.5, 0.65)  # of an episode without a skill
+CAREFUL = 0.03  # of every answer under a skill
+GAMES, GAMES_SEED = 600, 1  # of their own: the recipe trains and evaluates on other games
+
+
+def episodes(suite: Suite, passes: int, seed: int) -> Iterator[tuple[TextEnvironment, Mapping[str, Any]]]:
+    """``passes`` episodes on each of 600 games that are not the suite's, in a drawn order."""
+    options = {name: suite.description[name] for name in ("template", "room_size", "max_steps", "history_length")}
+    other = load("alfworld", **options, seed=GAMES_SEED, counts={"train": GAMES})
+    draw, rows, environment = random.Random(seed), list(other.tasks("train")), other.factory()
+    for _ in range(passes):
+        for row in draw.sample(rows, len(rows)):
+            yield environment, row
+
+
+def play(environment: TextEnvironment, row: Mapping[str, Any], careful: bool, draw: random.Random) -> list[Played]:
+    """One episode. A careful explorer reads along, and what it would do is each turn's careful answer."""
+    model = Explorer(CAREFUL, draw.randrange(2**32))
+    actor = model if careful else Explorer(draw.choice(ERRORS), draw.randrange(2**32))
+    opening = environment.open(row)
+    observation, admissible = opening.observation, opening.admissible
+    for explorer in {model, actor}:
+        explorer.begin(observation, opening.task_text)
+    turns: list[Played] = []
+    records: list[Record] = []
+    for number in range(environment.max_turns):
+        shown = tuple(records[-environment.history_length :])
+        view = View(opening.task_text, observation, tuple(admissible), shown, number)
+        ideal = _response(model, model.act(observation, admissible))
+        action = _action(ideal) if actor is model else actor.act(observation, admissible)
+        response = ideal if actor is model else _response(actor, action)
+        turns.append(Played(view, response, lambda ideal=ideal: ideal))
+        step = environment.step(action)
+        records.append(Record(number + 1, observation, action, step.observation))
+        observation, admissible = step.observation, step.admissible
+        if step.done:
+            break
+    return turns
+
+
+def _response(explorer: Explorer, action: str) -> str:
+    return f"<think>{explorer.thought}</think><action>{action}</action>"
+
+
+def _action(response: str) -> str:
+    return response.partition("<action>")[2].removesuffix("</action>")

@@ -1,0 +1,26 @@
+"""ALFWorld as a policy of a few million parameters plays it: small rooms, short prompts, sixteen commands.
+
+Engine, tasks and rewards are ALFWorld's own; `environments.load("alfworld_tiny")` only sets options. Games are
+generated and kept on first use (about a minute). Needs the extra ``alfworld``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from environments import alfworld
+from environments.base import Suite
+
+OPTIONS: dict[str, Any] = {
+    "template": "tiny",
+    "room_size": [5, 7],
+    "counts": {"train": 240, "valid_seen": 120, "valid_unseen": 60},
+    "max_steps": 16,
+    "history_length": 8,
+}
+
+
+def suite(**options: Any) -> Suite:
+    """ALFWorld's suite with `OPTIONS` as defaults."""
+    return replace(alfworld.suite(**OPTIONS | options), skill_bank="alfworld")
