@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ import pyarrow.parquet as pq
 import torch
 
 from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
+
+LONG_TEXT = 200  # characters
 
 
 def turn_records(
@@ -54,7 +57,13 @@ def _turn_columns(turn: Turn | None) -> dict[str, Any]:
         "truncated": turn.truncated,
         "history_shortened": turn.history_shortened,
         "turn_reward": turn.reward,
+        "info": json.dumps(_facts(turn.info), default=str),
     }
+
+
+def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
+    """All but whole pages, of which the observation is a record already."""
+    return {name: value for name, value in info.items() if not (isinstance(value, str) and len(value) > LONG_TEXT)}
 
 
 def _trajectory_columns(trajectory: Trajectory, step: int) -> dict[str, Any]:

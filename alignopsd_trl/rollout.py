@@ -110,7 +110,7 @@ class Episode:
         self.trajectory.skill_text, self.trajectory.skill_ids = skill
 
     def advance(self, turn: Turn, step: Step, max_turns: int) -> None:
-        turn.observation, turn.reward = step.observation, step.reward
+        turn.observation, turn.reward, turn.info = step.observation, step.reward, step.info
         self.records.append(Record(len(self.records) + 1, self.observation, turn.action, step.observation))
         self.observation, self.admissible = step.observation, step.admissible
         trajectory = self.trajectory
@@ -258,7 +258,8 @@ def _blank_turn(number: int, text: str, ids: list[int], privileged_ids: list[int
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """What a round of episodes looked like: outcome, length, validity, and why episodes ended (one-hot shares)."""
+    """What a round of episodes looked like: outcome, length, validity, why episodes ended (one-hot shares), and the
+    numbers in `Step.info` of their last steps."""
     count = max(len(trajectories), 1)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     counted = max(len(turns), 1)
@@ -274,4 +275,28 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     }
     for reason in StopReason:
         metrics[f"stop/{reason.value.replace(' ', '_')}"] = sum(t.stop is reason for t in trajectories) / count
-    return metrics
+    return metrics | _last_numbers(trajectories)
+
+
+def _last_numbers(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The mean of each number in `Step.info` over the last steps that have it."""
+    found: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        for name, value in trajectory.turns[-1].info.items() if trajectory.turns else ():
+            if isinstance(value, bool | int | float):
+                found.setdefault(name, []).append(float(value))
+    return {f"last_step/{name}": sum(values) / len(values) for name, values in sorted(found.items())}
+
+
+class Counters:
+    """The counters that an environment batch may keep (``metrics()``: totals since it began), a round at a time."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, float] = {}
+
+    def take(self, environments: EnvironmentBatch) -> dict[str, float]:
+        """What was added since the last call, as ``environment/<name>``; empty for a batch that counts nothing."""
+        now = dict(getattr(environments, "metrics", dict)())
+        added = {f"environment/{name}": value - self._before.get(name, 0.0) for name, value in now.items()}
+        self._before = now
+        return added

@@ -30,7 +30,7 @@ from alignopsd_trl.phases import Phases
 from alignopsd_trl.progress import Bar
 from alignopsd_trl.ragged import Ragged
 from alignopsd_trl.records import turn_records, write_records
-from alignopsd_trl.rollout import Player, Renderer, episode_seed, no_skills, rollout_metrics
+from alignopsd_trl.rollout import Counters, Player, Renderer, episode_seed, no_skills, rollout_metrics
 from alignopsd_trl.rows import TARGET, collate_rows, sampling_log_probs, split_and_trim
 from alignopsd_trl.scoring import score_pairs
 from alignopsd_trl.skills import SkillBank
@@ -122,6 +122,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             )
         self._environment_factory = environment_factory
         self._environment_batch: Any = None
+        self._environment_counters = Counters()
         self._live: tuple[torch.Tensor, ...] | None = None
         self.phases = Phases()
         super().__init__(
@@ -447,6 +448,7 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def _log_round(self, trajectories: list[Trajectory], batch: TurnBatch, credit: Credit, step: int) -> None:
         self._log_metrics("train", rollout_metrics(trajectories) | credit.metrics)
+        self._log_metrics("train", self._environment_counters.take(self._environments()))
         self._log_metrics("train", {f"seconds/{name}": value for name, value in self.phases.take().items()})
         means = credit.advantages.sum(1) / batch.policy_mask.sum(1).clamp(min=1)
         place = {id(turn): row for row, turn in enumerate(batch.turns)}

@@ -14,7 +14,7 @@ Matrices over turns are oriented ``[source, target]`` and kept per task group, n
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -97,6 +97,7 @@ class Turn:
     truncated: bool = False  # the response hit its token limit
     history_shortened: bool = False
     sampling_log_probs: list[float] | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)  # what the environment says beside its observation
 
 
 @dataclass

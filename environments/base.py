@@ -51,7 +51,8 @@ class Opening:
 @dataclass(frozen=True)
 class Step:
     """The environment's answer to one action. ``info["valid"]``, if it is there and false, takes back what `Projection`
-    said of the action's format (an action that was not on offer, where that counts as invalid)."""
+    said of the action's format (an action that was not on offer, where that counts as invalid). Numbers in the ``info``
+    of an episode's last step are logged (``last_step/<name>``); all of it is saved with the trajectories as JSON."""
 
     observation: str
     reward: float = 0.0
@@ -159,7 +160,11 @@ class TextEnvironment(ABC):
 
 
 class EnvironmentBatch(Protocol):
-    """Many episodes side by side, addressed by slot. One bad episode yields a `Failure` and nothing else."""
+    """Many episodes side by side, addressed by slot. One bad episode yields a `Failure` and nothing else.
+
+    A batch may have a method ``metrics() -> dict[str, float]`` with counters since it was made; the trainer logs what
+    each round adds, as ``environment/<name>``.
+    """
 
     prompt: Prompt
     history_length: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from alignopsd_trl.records import read_records
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from environments import EnvironmentsDown, Step, TaskPanel
+from environments.base import ThreadedBatch
 
 
 @pytest.mark.parametrize("method", ["grpo", "align_opsd"])
@@ -277,6 +279,52 @@ def test_an_action_that_was_not_on_offer_may_be_invalid(tmp_path: Path) -> None:
     frame = read_records(tmp_path / "trajectories")
     assert (frame.action == "stay").any() and not frame[frame.action == "stay"].action_valid.any()
     assert frame[frame.action == "left"].action_valid.all()
+
+
+class Counting(ToyEnvironment):
+    def reset(self, **task) -> str:
+        self.count = 0
+        return super().reset(**task)
+
+    def step(self, action: str) -> Step:
+        self.count += 1
+        info = {"steps": self.count, "late": self.count > 1, "page": "p" * 1000, "kind": "toy"}
+        return replace(super().step(action), info=info)
+
+
+class CountingBatch(ThreadedBatch):
+    """Counts its steps over all episodes since it was made."""
+
+    steps = 0
+
+    def step(self, slots, actions):
+        self.steps += len(slots)
+        return super().step(slots, actions)
+
+    def metrics(self) -> dict[str, float]:
+        return {"steps": float(self.steps)}
+
+
+class CountingFactory:
+    def __call__(self) -> Counting:
+        return Counting()
+
+    def batch(self, size: int, time_limit: float) -> CountingBatch:
+        return CountingBatch(Counting, size, time_limit)
+
+
+def test_what_an_environment_counts_is_logged_by_round_and_saved_by_turn(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, factory=CountingFactory(), max_steps=2, save_trajectories=True)
+    trainer.train()
+    frame = read_records(tmp_path / "trajectories")
+    for step, log in enumerate(trainer.state.log_history[:2]):
+        played = frame[frame.step == step]
+        last = played.groupby(["task", "rollout"]).tail(1)
+        assert log["environment/steps"] == len(played), "the round's own, not the run's"
+        assert log["last_step/steps"] == pytest.approx(len(played) / len(last))
+        assert log["last_step/late"] == pytest.approx((last.turn > 0).mean())
+        assert "last_step/kind" not in log and "last_step/page" not in log
+    assert json.loads(frame["info"][0]) == {"steps": 1, "late": False, "kind": "toy"}
 
 
 def test_history_is_dropped_before_anything_else_and_then_the_turn_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import environments.alfworld as alfworld
 from environments.alfworld import AlfWorldPrompt, format_rates, project, success_rates
 from environments.alfworld.categories import parse_task_type, task_type_of
-from environments.alfworld.prompt import TEMPLATE, task_text
+from environments.alfworld.prompt import TEMPLATES, task_text
 from environments.base import Record, View
 
 FIRST = "-= Welcome =-\n\nYou see a bed 1, and a desk 1.\n\nYour task is to: put a pen in desk."
@@ -60,8 +60,21 @@ def test_a_skill_stands_after_the_task_and_an_empty_one_leaves_no_trace(records)
 
 
 def test_the_template_names_its_source():
-    assert "Source: AlignOPSD" in TEMPLATE.read_text()
+    assert "Source: AlignOPSD" in TEMPLATES["paper"].read_text()
     assert "Source" not in AlfWorldPrompt().render(view())
+
+
+def test_the_tiny_template_shows_each_result_once():
+    records = [Record(1, FIRST, "go to bed 1", "On the bed 1, you see a pen 1."), Record(2, "x", "look", "Nothing.")]
+    assert AlfWorldPrompt("tiny").render(view(records, 2, "Nothing."), "Look twice.") == (
+        "Task: put a pen in desk.\nLook twice.\n> go to bed 1\nOn the bed 1, you see a pen 1.\n> look\nNow: Nothing.\n"
+        "Actions: go to bed 1, go to desk 1, inventory, look"
+    )
+
+
+def test_an_unknown_template_is_refused():
+    with pytest.raises(ValueError, match="'paper', 'tiny'"):
+        AlfWorldPrompt("big")
 
 
 @pytest.mark.parametrize(
