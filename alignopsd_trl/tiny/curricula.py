@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from alignopsd_trl.tiny import explorers, shoppers
+from alignopsd_trl.tiny import explorers, readers, shoppers
 from alignopsd_trl.tiny.demonstrations import Play
-from environments import alfworld_tiny, webshop_tiny
+from environments import alfworld_tiny, searchqa_tiny, webshop_tiny
 from environments.base import Suite, TextEnvironment
 
 Episodes = Callable[[Suite, int, int], Iterator[tuple[TextEnvironment, Mapping[str, Any]]]]
@@ -34,6 +34,20 @@ _WEBSHOP = (
     ", and price lower than ",
     "' [SEP] 'Rating: N.A.' [SEP] 'Description' [SEP] 'Features' [SEP] 'Reviews' [SEP] 'Buy Now'",
 )
+_SEARCHQA = (
+    "<search>",
+    "</search>",
+    "<answer>",
+    "</answer>",
+    "Step 1:<search>",
+    "Step 2:<search>",
+    "Step 3:<search>",
+    "</search> <information>",
+    '</search> <information>Doc 1(Title: "',
+    "</information>\n\n",
+    "</think>\n<search>",
+    "</think>\n<answer>",
+)
 
 
 @dataclass(frozen=True)
@@ -55,12 +69,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Curriculum:
-    """How a policy is made. ``phrases`` are the tokens of more than a word."""
+    """How a policy is made. ``phrases`` are the tokens of more than a word, ``pieces`` the patterns of words of more
+    than a token."""
 
     setting: Setting
     episodes: Episodes
     play: Play
     phrases: tuple[str, ...]
+    pieces: tuple[tuple[str, ...], ...] = ()
 
 
 def every_task(suite: Suite, passes: int, seed: int) -> Iterator[tuple[TextEnvironment, Mapping[str, Any]]]:
@@ -99,5 +115,20 @@ CURRICULA = {
         explorers.episodes,
         explorers.play,
         (*_THINKING, "<action>", "</action>", "go to ", "You arrive at ", "you see "),
+    ),
+    "searchqa_tiny": Curriculum(
+        Setting(
+            environment="searchqa_tiny",
+            environment_options=searchqa_tiny.OPTIONS,
+            skill_bank="searchqa",
+            panel="test",
+            max_prompt_length=320,
+            max_completion_length=32,
+            skill_tokens=64,
+        ),
+        readers.episodes,
+        readers.play,
+        (*_THINKING, *_SEARCHQA),
+        readers.pieces(),
     ),
 }

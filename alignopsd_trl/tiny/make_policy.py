@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     bank = SkillBank.load(setting.skill_bank, load_encoder(setting.encoder))
     episodes = curriculum.episodes(suite, arguments.passes, arguments.seed)
     shown = list(demonstrations(episodes, curriculum.play, partial(guidance, bank), arguments.seed))
-    tokenizer = build_tokenizer(corpus(shown, bank), CONTEXT, curriculum.phrases)
+    tokenizer = build_tokenizer(corpus(shown, bank), CONTEXT, curriculum.phrases, curriculum.pieces)
     model = build_model(tokenizer)
     print(f"{len(shown)} demonstrations, {len(tokenizer)} tokens, {model.num_parameters()} parameters")
     loss = train(

@@ -20,7 +20,7 @@ from environments.searchqa.client import HttpRetriever
 from environments.searchqa.corpus import Corpus, CorpusError
 from environments.searchqa.data import CLOSED_WORLD, DATA_SOURCES, DataError, Questions
 from environments.searchqa.episode import SearchQA
-from environments.searchqa.prompt import SearchQAPrompt, paper_prompt
+from environments.searchqa.prompt import SearchQAPrompt
 from environments.searchqa.retrieval import Outcome, Passage, Retriever, RetrieverDown, SearchFailure
 
 __all__ = [
@@ -62,6 +62,7 @@ def suite(
     dialect: str = "agent_loop",
     max_turns: int = 4,
     history_length: int = 4,
+    template: str | Path = "paper",
 ) -> Suite:
     """Search-QA with its questions and its search engine.
 
@@ -72,6 +73,7 @@ def suite(
         retrieval: options of the backend: ``index``, ``encoder``, ``device``, ``progress`` of a local one; ``urls``,
             ``dialect``, ``timeout``, ... of `HttpRetriever`.
         top_k, style, dialect, max_turns, history_length: of `SearchQA`.
+        template: of `SearchQAPrompt`.
 
     Raises:
         ValueError: on options that do not fit each other; `CorpusError`, `DataError` on broken files.
@@ -82,7 +84,8 @@ def suite(
     retriever = backend if isinstance(backend, Retriever) else open_retriever(backend, corpus, **(retrieval or {}))
     options = {"top_k": top_k, "style": style, "dialect": dialect, "max_turns": max_turns,
                "history_length": history_length}  # fmt: skip
-    factory = SearchQAFactory(retriever, **options)
+    prompt = SearchQAPrompt(template)
+    factory = SearchQAFactory(retriever, **options, prompt=prompt)
     return Suite(
         name="searchqa",
         factory=factory,
@@ -92,7 +95,7 @@ def suite(
         description={
             "data": questions.name,
             "retrieval": retriever.description,
-            "prompt": paper_prompt().name,
+            "prompt": prompt.name,
             **options,
         },
     )

@@ -84,21 +84,29 @@ class _Plan(NamedTuple):
     larger_wins: bool | None = None  # of two subjects
 
 
+class _Fact(NamedTuple):
+    """A fact as it was read: its value, and the words around it that state it."""
+
+    value: str
+    clause: str
+
+
 class ScriptedPlayer:
     """Answers `View`s by responses in the format of the prompt.
 
     Args:
         error_rate: chance of a mistake at each turn: a useless search, or a wrong answer.
         seed: of the mistakes.
+        quotes: thoughts quote the words that state a fact, instead of saying that a passage states it.
 
     Raises:
         ValueError: if the error rate is not within [0, 1].
     """
 
-    def __init__(self, error_rate: float = 0.0, seed: int = 0):
+    def __init__(self, error_rate: float = 0.0, seed: int = 0, quotes: bool = False):
         if not 0.0 <= error_rate <= 1.0:
             raise ValueError(f"error_rate must be within [0, 1], is {error_rate}")
-        self.error_rate = error_rate
+        self.error_rate, self.quotes = error_rate, quotes
         self._random = random.Random(seed)
 
     def respond(self, view: View) -> str:
@@ -106,7 +114,7 @@ class ScriptedPlayer:
         if self._random.random() < self.error_rate:
             thought, action = self._blunder(view.task_text, known)
         else:
-            thought, action = decide(view.task_text, known)
+            thought, action = decide(view.task_text, known, self.quotes)
         return f"<think>{thought}</think>\n{action}"
 
     def _blunder(self, question: str, known: Mapping[str, str]) -> tuple[str, Action]:
@@ -116,31 +124,37 @@ class ScriptedPlayer:
         return "I try a word of the question.", Action(SEARCH, self._random.choice(words))
 
 
-def decide(question: str, known: Mapping[str, str]) -> tuple[str, Action]:
+def decide(question: str, known: Mapping[str, str], quotes: bool = False) -> tuple[str, Action]:
     """The thought and the action that follow from the question and the passages read so far (title -> text)."""
     plan = _plan(question)
-    facts = []
+    facts: list[_Fact] = []
     for subject in plan.subjects:
         text = _find(subject, known)
         if text is None:
             return f"I need the passage on {subject}.", Action(SEARCH, subject)
         facts.append(_read(plan.fact, text))
     if plan.larger_wins is not None:
-        return _compare(plan, facts)
+        thought = f"The figures are {facts[0].value} and {facts[1].value}."
+        return _quote(facts) if quotes else thought, Action(ANSWER, _winner(plan, facts))
     if not plan.second_fact:
-        return "The passage states it.", Action(ANSWER, facts[0])
-    bridge = f"{plan.profession} {facts[0]}".strip()
+        return _quote(facts) if quotes else "The passage states it.", Action(ANSWER, facts[0].value)
+    bridge = f"{plan.profession} {facts[0].value}".strip()
     text = _find(bridge, known)
     if text is None:
-        return f"The first step leads to {facts[0]}.", Action(SEARCH, bridge)
-    return "Both passages are there.", Action(ANSWER, _read(plan.second_fact, text))
+        thought = f"The first step leads to {facts[0].value}."
+        return _quote(facts) if quotes else thought, Action(SEARCH, bridge)
+    second = _read(plan.second_fact, text)
+    return _quote([second]) if quotes else "Both passages are there.", Action(ANSWER, second.value)
 
 
-def _compare(plan: _Plan, facts: list[str]) -> tuple[str, Action]:
-    numbers = [int(re.match(r"\d+", fact)[0]) for fact in facts]
+def _quote(facts: Sequence[_Fact]) -> str:
+    return f"It says {', '.join(fact.clause for fact in facts)}."
+
+
+def _winner(plan: _Plan, facts: Sequence[_Fact]) -> str:
+    numbers = [int(re.match(r"\d+", fact.value)[0]) for fact in facts]
     best = max(numbers) if plan.larger_wins else min(numbers)
-    winner = plan.subjects[numbers.index(best)]
-    return f"The figures are {facts[0]} and {facts[1]}.", Action(ANSWER, re.sub("^the ", "", winner))
+    return re.sub("^the ", "", plan.subjects[numbers.index(best)])
 
 
 def _plan(question: str) -> _Plan:
@@ -188,10 +202,11 @@ def _bare(label: str) -> str:
     return re.sub("^the ", "", label.lower())
 
 
-def _read(names: Sequence[str], text: str) -> str:
+def _read(names: Sequence[str], text: str) -> _Fact:
     """The first of the facts that the passage states; ``unknown`` if it states none."""
     found = (re.search(_FACTS[name], text) for name in names)
-    return next((match[match.lastindex] for match in found if match), "unknown")
+    facts = (_Fact(match[match.lastindex], match[0].strip(" .,")) for match in found if match)
+    return next(facts, _Fact("unknown", "nothing of it"))
 
 
 _COMPARISONS = [(_pattern(row[4]), relation) for relation, row in COMPARE.items()]

@@ -1,4 +1,4 @@
-"""How a turn of Search-QA is shown to a policy: the paper's template, filled anew at every turn."""
+"""How a turn of Search-QA is shown to a policy: a template, filled anew at every turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import jinja2
 
 from environments.base import Record, View
 
-TEMPLATE = Path(__file__).parent / "data" / "prompt.jinja"
+_DATA = Path(__file__).parent / "data"
+TEMPLATES = {"paper": _DATA / "prompt.jinja", "tiny": _DATA / "prompt_tiny.jinja"}
 
 
 def memory(history: Sequence[Record]) -> str:
@@ -29,12 +30,19 @@ class SearchQAPrompt:
     """Renders a `View` as one user message.
 
     Args:
-        template: a jinja file with the names ``question``, ``skill``, ``step_count`` and ``memory``.
+        template: ``paper``, ``tiny``, or a jinja file with the names ``question``, ``skill``, ``step_count`` and
+            ``memory``.
+
+    Raises:
+        ValueError: if there is no such template.
     """
 
-    def __init__(self, template: str | Path = TEMPLATE):
-        text = Path(template).read_text(encoding="utf-8")
-        self.name = f"{Path(template).stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    def __init__(self, template: str | Path = "paper"):
+        path = TEMPLATES.get(str(template), Path(template))
+        if not path.is_file():
+            raise ValueError(f"template {str(template)!r} is unknown; use one of {', '.join(TEMPLATES)} or a file")
+        text = path.read_text(encoding="utf-8")
+        self.name = f"{path.stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
         environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
         self._template = environment.from_string(text)
 
