@@ -156,8 +156,8 @@ _TINY: dict[str, dict[str, Any]] = {
     },
     "searchqa_tiny": {
         "model_name_or_path": "tiny_searchqa",
-        "max_prompt_length": 512,
-        "max_completion_length": 48,
+        "max_prompt_length": 320,
+        "max_completion_length": 32,
         "rounds": 8,
         "panel_limit": 200,
     },
