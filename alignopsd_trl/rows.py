@@ -10,6 +10,7 @@ from alignopsd_trl.ragged import Ragged
 from alignopsd_trl.turns import Turn, TurnBatch
 
 TARGET = "target/"
+VOCABULARY = "vocabulary_ids"
 
 
 def collate_rows(
@@ -21,7 +22,7 @@ def collate_rows(
     processes at the same number of forwards.
 
     Args:
-        per_token: ``(M, L)`` columns, carried over with zeros in the dummy rows.
+        per_token: ``(M, L)`` or ``(M, L, K)`` columns, carried over with zeros in the dummy rows.
 
     Returns:
         ``prompt_ids, prompt_mask`` ``(rows, P)`` left-padded, ``completion_ids, completion_mask, tool_mask`` and the
@@ -45,7 +46,7 @@ def collate_rows(
 
 
 def _with_dummies(column: torch.Tensor, dummies: int) -> torch.Tensor:
-    return torch.cat([column, column.new_zeros((dummies, column.size(1)))]) if dummies else column
+    return torch.cat([column, column.new_zeros((dummies, *column.shape[1:]))]) if dummies else column
 
 
 def sampling_log_probs(turns: Sequence[Turn], width: int, device: torch.device) -> torch.Tensor:
@@ -74,7 +75,7 @@ def split_and_trim(inputs: dict[str, torch.Tensor], size: int) -> list[dict[str,
         for name, value in part.items():
             if name in ("prompt_ids", "prompt_mask"):
                 part[name] = value[:, value.size(1) - prompt :]
-            elif value.dim() == 2 and value.size(1) == width:
+            elif value.dim() > 1 and value.size(1) == width:
                 part[name] = value[:, :response]
         chunks.append(part)
     return chunks

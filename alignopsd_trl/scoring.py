@@ -29,6 +29,9 @@ class ScoringModel(Protocol):
     def shared(self, prompt: Padded, response: Padded, parent: torch.Tensor) -> torch.Tensor:
         """``parent``: ``(rows,)``, the prompt row that each response row is scored under."""
 
+    def largest(self, prompt: Padded, response: Padded, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ids and float32 values of the ``count`` largest logits, ``(rows, T, count)`` each."""
+
 
 @dataclass(frozen=True)
 class Padded:
@@ -123,3 +126,38 @@ def _score_chunk(
     else:
         scores = model.plain(Padded.of(prompts, prompt, pad_id, "left", model.device), answer)
     return scores.float() * answer.mask
+
+
+@torch.no_grad()
+def largest_logits(
+    model: ScoringModel,
+    prompts: Ragged,
+    responses: Ragged,
+    count: int,
+    *,
+    pad_id: int,
+    budget: int,
+    agree: Agree = lambda number: number,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The model's ``count`` largest logits at each position of each response under its own prompt.
+
+    Args:
+        budget: padded tokens per forward; the logits of a forward's response tokens are in memory at once.
+        agree: maximum of a number over all processes, as in `score_pairs`.
+
+    Returns:
+        Token ids int64 and logits float32, ``(n, T, count)`` each, 0 past a response's end.
+    """
+    width = max(int(responses.length.max()) if len(responses) else 0, 1)
+    ids = torch.zeros((len(prompts), width, count), dtype=torch.int64, device=model.device)
+    logits = torch.zeros((len(prompts), width, count), dtype=torch.float32, device=model.device)
+    chunks = plan_chunks(prompts.length + responses.length, budget)
+    for chunk in chunks:
+        answer = Padded.of(responses, chunk, pad_id, "right", model.device)
+        found, values = model.largest(Padded.of(prompts, chunk, pad_id, "left", model.device), answer, count)
+        rows, length, kept = chunk.to(model.device), answer.ids.size(1), answer.mask.unsqueeze(-1)
+        ids[rows, :length], logits[rows, :length] = found * kept, values * kept
+    dummy = Padded.of(Ragged.of([[pad_id, pad_id]]), torch.zeros(1, dtype=torch.int64), pad_id, "right", model.device)
+    for _ in range(agree(len(chunks)) - len(chunks)):
+        model.largest(dummy, dummy, count)
+    return ids, logits

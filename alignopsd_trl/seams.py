@@ -68,6 +68,13 @@ class PolicyScorer:
             )
         return output.log_probs
 
+    def largest(self, prompt: Padded, response: Padded, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        ids = torch.cat([prompt.ids, response.ids], dim=1)
+        mask = torch.cat([prompt.mask, response.mask], dim=1)
+        with self._scoring():
+            found = response_logits(self._trainer, self._trainer.model, ids, mask, response.ids.size(1)).topk(count)
+        return found.indices, found.values.float()
+
     @contextlib.contextmanager
     def _scoring(self) -> Iterator[None]:
         trainer = self._trainer
@@ -84,6 +91,23 @@ class PolicyScorer:
             return contextlib.nullcontext()
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
         return use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None)
+
+
+def response_logits(
+    trainer: GRPOTrainer, model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor, length: int
+) -> torch.Tensor:
+    """The logits ``(rows, length, V)`` that predict the last ``length`` tokens, not divided by a temperature."""
+    with trainer.accelerator.autocast():
+        return model(input_ids=ids, attention_mask=mask, logits_to_keep=length + 1).logits[:, :-1]
+
+
+def live_logits(
+    trainer: GRPOTrainer, model: torch.nn.Module, rows: dict[str, torch.Tensor], tokens: torch.Tensor
+) -> torch.Tensor:
+    """The current policy's logits of ``tokens`` ``(rows, L, K)`` along the rows' responses, with gradient."""
+    ids = torch.cat([rows["prompt_ids"], rows["completion_ids"]], dim=1)
+    mask = torch.cat([rows["prompt_mask"], rows["completion_mask"]], dim=1)
+    return response_logits(trainer, model, ids, mask, rows["completion_ids"].size(1)).gather(-1, tokens).float()
 
 
 @contextlib.contextmanager

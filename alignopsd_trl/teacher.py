@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from alignopsd_trl.phases import Phases
 from alignopsd_trl.ragged import Ragged
 from alignopsd_trl.rollout import Generate, SkillSource
-from alignopsd_trl.scoring import Agree, ScoringModel, score_pairs
+from alignopsd_trl.scoring import Agree, ScoringModel, largest_logits, score_pairs
 from alignopsd_trl.skills import SkillBank, render
 from alignopsd_trl.turns import Thought, TurnBatch, parse_response
 
@@ -69,6 +69,21 @@ class PrivilegedTeacher:
                 agree=self._agree,
             )
         return scores[:, : batch.policy_mask.size(1)]
+
+    def vocabulary(self, batch: TurnBatch, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ids and values ``(M, L, count)`` of the privileged view's largest logits along each turn's own response."""
+        with self._phases("scoring"):
+            ids, logits = largest_logits(
+                self._model,
+                Ragged.of([turn.privileged_ids for turn in batch.turns]),
+                Ragged.of([turn.response_ids for turn in batch.turns]),
+                min(count, len(self._tokenizer)),
+                pad_id=self._tokenizer.pad_token_id,
+                budget=self._budget,
+                agree=self._agree,
+            )
+        width = batch.policy_mask.size(1)
+        return ids[:, :width], logits[:, :width]
 
     def thoughts(self, batch: TurnBatch) -> list[Thought]:
         """What the privileged view thinks and does at each turn: one generation for all M turns."""

@@ -31,7 +31,7 @@ from alignopsd_trl.progress import Bar
 from alignopsd_trl.ragged import Ragged
 from alignopsd_trl.records import turn_records, write_records
 from alignopsd_trl.rollout import Counters, Player, Renderer, episode_seed, no_skills, rollout_metrics
-from alignopsd_trl.rows import TARGET, collate_rows, sampling_log_probs, split_and_trim
+from alignopsd_trl.rows import TARGET, VOCABULARY, collate_rows, sampling_log_probs, split_and_trim
 from alignopsd_trl.scoring import score_pairs
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.teacher import PrivilegedTeacher, skill_source
@@ -366,7 +366,7 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def _chunk_loss(self, model: Any, chunk: dict[str, torch.Tensor]) -> torch.Tensor:
         loss = self._compute_loss(model, chunk)
-        return loss + self._extra_loss(chunk)
+        return loss + self._extra_loss(model, chunk)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         """Keeps the live log-probs of TRL's own forward for `_extra_loss`."""
@@ -374,13 +374,15 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._live = output if torch.is_grad_enabled() else None
         return output
 
-    def _extra_loss(self, chunk: dict[str, torch.Tensor]) -> torch.Tensor | float:
+    def _extra_loss(self, model: Any, chunk: dict[str, torch.Tensor]) -> torch.Tensor | float:
         """The method's auxiliary loss and the entropy bonus, as means over the same global tokens as TRL's loss."""
         targets = {name.removeprefix(TARGET): value for name, value in chunk.items() if name.startswith(TARGET)}
         if not targets and self.entropy_coef == 0.0:
             return 0.0
         log_probs, entropies, _ = self._live
         per_token = -self.entropy_coef * entropies
+        if VOCABULARY in targets:
+            targets["vocabulary"] = seams.live_logits(self, model, chunk, targets[VOCABULARY])
         if targets:
             old = chunk.get("old_per_token_logps", log_probs.detach())
             coefficient = self.method.coefficients(self._round).auxiliary

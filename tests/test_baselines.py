@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from trainers import losses, make_config, make_trainer
+from trainers import difference, losses, make_config, make_trainer
 
 from alignopsd_trl import objectives as o
 from alignopsd_trl.methods import Method, base, get_method
@@ -308,6 +308,7 @@ def test_contexts_and_needs(name: str, tmp_path: Path) -> None:
         ("rlsd", {}, 1.0, 0.0),
         ("opsd", {}, 0.0, 1.0),
         ("opsd", {"form": "gated"}, 0.0, 0.01),
+        ("opsd", {"form": "vocabulary", "vocabulary_coefficient": 0.5}, 0.0, 0.5),
         ("grpo_opsd", {}, 1.0, 0.01),
         ("grpo_opsd", {"form": "constant_gate"}, 1.0, 0.01),
         ("skill_sd", {}, 1.0, 0.001),
@@ -339,6 +340,30 @@ def test_every_row_trains_and_computes_only_what_it_needs(name: str, tmp_path: P
     assert all((gradient.abs().max() > 0) for gradient in trainer.seen_gradients[0].values())
 
 
+@pytest.mark.parametrize(("size", "chunk"), [(5, 64), (10_000, 3)])
+def test_the_vocabulary_form_is_the_divergence_of_both_views_logits(size: int, chunk: int, tmp_path: Path) -> None:
+    options = {"form": "vocabulary", "vocabulary_size": size, "vocabulary_coefficient": 0.5}
+    trainer = make_trainer(
+        tmp_path, method="opsd", method_options=options, rows_per_forward=chunk, max_steps=1, learning_rate=0.0
+    )
+    trainer.train()
+    rows, model = trainer.seen_rows[0], trainer.accelerator.unwrap_model(trainer.model)
+    assert rows["target/teacher"].size(-1) == min(size, len(trainer.processing_class))
+    model.zero_grad()
+    total = torch.zeros(())
+    for row in range(len(rows["prompt_ids"])):
+        prompt = rows["prompt_ids"][row][rows["prompt_mask"][row].bool()]
+        response = rows["completion_ids"][row][rows["completion_mask"][row].bool()]
+        logits = model(torch.cat([prompt, response]).unsqueeze(0)).logits[0, len(prompt) - 1 : -1]
+        ids = rows["target/vocabulary_ids"][row][: len(response)]
+        loss = o.divergence_loss(logits.gather(-1, ids), rows["target/teacher"][row][: len(response)], 0.5, 1.1)
+        total = total + 0.5 * (loss * rows["tool_mask"][row][: len(response)]).sum() / rows["tool_mask"].sum()
+    total.backward()
+    expected = {name: value.grad.clone() for name, value in model.named_parameters()}
+    assert total > 0 and losses(trainer) == [pytest.approx(total.item(), abs=2e-4)]
+    assert difference(trainer.seen_gradients[0], expected) < 1e-6
+
+
 # Options
 
 
@@ -359,7 +384,7 @@ def test_every_option_has_help_and_every_choice_is_accepted(tmp_path: Path) -> N
     [
         ("rlsd", {"lambda": 0.5}, "'lambda'.* is unknown to method 'rlsd'; known options: mixing, band, decay_steps"),
         ("skill_grpo", {"mixing": 0.5}, "unknown to method 'skill_grpo'; it has no options"),
-        ("opsd", {"form": "vocabulary"}, "choose one of 'sampled_token', 'gated'"),
+        ("opsd", {"form": "logits"}, "choose one of 'sampled_token', 'gated', 'vocabulary'"),
         ("sdar", {"gate_beta": "5"}, "'gate_beta'.*must be of type float"),
         ("rlsd", {"decay_steps": 1.5}, "must be of type int"),
         ("rlsd", {"negative_only": 1}, "must be of type bool"),

@@ -8,7 +8,7 @@ from peft import LoraConfig
 from trainers import make_trainer
 
 from alignopsd_trl.ragged import Ragged
-from alignopsd_trl.scoring import plan_chunks, score_pairs
+from alignopsd_trl.scoring import largest_logits, plan_chunks, score_pairs
 from alignopsd_trl.seams import PolicyScorer
 
 
@@ -133,3 +133,21 @@ def test_every_process_runs_as_many_forwards_as_the_busiest(tmp_path: Path) -> N
         scorer, Ragged.of([]), Ragged.of([]), nothing, nothing, pad_id=0, budget=10, shared=False, agree=lambda n: 3
     )
     assert len(calls) == 3 and scores.shape == (0, 1)
+
+
+@pytest.mark.parametrize("budget", [90, 100_000])
+def test_largest_logits_are_those_of_each_response_alone(tmp_path: Path, budget: int) -> None:
+    trainer = make_trainer(tmp_path)
+    prompts, responses, _, _ = _requests()
+    responses = Ragged.of([responses.padded(torch.tensor([row]), 0, "right")[0][0].tolist() for row in range(6)])
+    ids, logits = largest_logits(PolicyScorer(trainer), prompts, responses, 5, pad_id=0, budget=budget)
+    assert ids.shape == logits.shape == (6, int(responses.length.max()), 5) and not logits.requires_grad
+    for row in range(6):
+        context, _ = prompts.padded(torch.tensor([row]), 0, "left")
+        answer, _ = responses.padded(torch.tensor([row]), 0, "right")
+        with torch.no_grad():
+            whole = trainer.model(torch.cat([context, answer], dim=1)).logits[0, context.size(1) - 1 : -1]
+        length = answer.size(1)
+        assert torch.allclose(logits[row, :length], whole.topk(5).values, atol=1e-5)
+        assert torch.allclose(whole.gather(1, ids[row, :length]), logits[row, :length], atol=1e-5)
+        assert not logits[row, length:].any()

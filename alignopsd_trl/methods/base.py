@@ -34,6 +34,14 @@ class Teacher(Protocol):
             ``(P, L)`` float32, 0 where the target's mask is 0.
         """
 
+    def vocabulary(self, batch: TurnBatch, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The privileged view's ``count`` largest logits at each position of each turn's own response.
+
+        Returns:
+            Token ids int64 and logits float32, ``(M, L, count)`` each, 0 past a response's end; not divided by a
+            temperature. ``count`` is cut to the size of the vocabulary.
+        """
+
     def thoughts(self, batch: TurnBatch) -> list[Thought]:
         """What the privileged view itself thinks and does at each of the M turns (one generation for all)."""
 
@@ -51,7 +59,8 @@ class Credit:
     Attributes:
         advantages: ``(M, L)`` float32, 0 outside the policy mask, without gradient.
         metrics: scalars of this process (logged as means over processes).
-        targets: ``(M, L)`` tensors that `Method.auxiliary` will get back row by row; empty if there is no such loss.
+        targets: ``(M, L)`` or ``(M, L, K)`` tensors that `Method.auxiliary` will get back row by row; empty if there is
+            no such loss. ``vocabulary_ids`` among them asks for the live logits of these tokens as ``vocabulary``.
         trace: per-turn columns for the records: lists or tensors of length M.
     """
 
@@ -102,7 +111,8 @@ class Method:
         """The auxiliary loss per token on the live log-probs, before masking and normalising.
 
         Args:
-            targets: the rows of `Credit.targets`, ``(R, L)`` each.
+            targets: the rows of `Credit.targets`, ``(R, L)`` or ``(R, L, K)`` each; with ``vocabulary_ids`` also
+                ``vocabulary``, the current policy's logits of those tokens, with gradient (one more forward).
             log_probs: ``(R, L)`` of the current policy, with gradient: the ones TRL computed for its own loss.
             old_log_probs: ``(R, L)`` of the rollout snapshot, without gradient.
 

@@ -8,7 +8,7 @@ import torch
 
 from alignopsd_trl.methods.base import Coefficients, Credit, Teacher, register
 from alignopsd_trl.methods.distillation import Distillation
-from alignopsd_trl.objectives import gated_loss, sampled_token_loss
+from alignopsd_trl.objectives import divergence_loss, gated_loss, sampled_token_loss
 from alignopsd_trl.turns import TurnBatch
 
 
@@ -17,9 +17,10 @@ class OPSDOptions:
     form: str = field(
         default="sampled_token",
         metadata={
-            "choices": ("sampled_token", "gated"),
+            "choices": ("sampled_token", "gated", "vocabulary"),
             "help": "'sampled_token': the objective as the paper describes it. 'gated': what the release behind the "
-            "published OPSD rows ran, SDAR's loss without a policy loss.",
+            "published OPSD rows ran, SDAR's loss without a policy loss. 'vocabulary': the main form of OPSD's own "
+            "authors, a divergence over the teacher's likeliest tokens; no figure of the table used it.",
         },
     )
     sampled_coefficient: float = field(
@@ -29,6 +30,21 @@ class OPSDOptions:
         default=0.01, metadata={"help": "Weight of form='gated' (0.01 in the published rows)."}
     )
     gate_beta: float = field(default=5.0, metadata={"help": "Slope of the gate (5 in the published rows)."})
+    vocabulary_coefficient: float = field(default=1.0, metadata={"help": "Weight of form='vocabulary'."})
+    vocabulary_size: int = field(
+        default=50,
+        metadata={
+            "help": "form='vocabulary': the teacher's likeliest tokens that are compared at each position, "
+            "renormalised (50 in the authors' runs)."
+        },
+    )
+    divergence_beta: float = field(
+        default=0.5,
+        metadata={"help": "form='vocabulary': 0 is KL(teacher || student), 1 is KL(student || teacher)."},
+    )
+    divergence_temperature: float = field(
+        default=1.1, metadata={"help": "form='vocabulary': divides the logits of both views."}
+    )
 
 
 @register
@@ -40,29 +56,46 @@ class OPSD(Distillation):
     sg(sigmoid(5 (l+ - l))) (l+ - l), coefficient 0.01; the published figures come from this one, together with a KL to
     the reference and an entropy bonus of the same order (set ``beta`` and ``entropy_coef`` for them).
 
-    Contexts: rollout, loss and evaluation without skill, teacher with it. Detached: the teacher, rho and the gate. The
-    vocabulary form of the original authors is `objectives.divergence_loss`; it needs the live logits of both views,
-    which no hook of a method has, so it is no option here.
+    ``form="vocabulary"``: the token mean of beta KL(teacher || M) + (1 - beta) KL(student || M), M = (1 - beta) student
+    + beta teacher, over the teacher's 50 likeliest tokens, both renormalised, at temperature 1.1. It needs the logits
+    of both views: one more forward in scoring and one in the update.
 
-    Source: OPSD (arXiv 2601.18734), its sampled-token option; the gated form from SDAR's release.
-    Confidence: high for both formulas; that the published rows used the gated form, high.
+    Contexts: rollout, loss and evaluation without skill, teacher with it. Detached: the teacher, rho and the gate. The
+    teacher is the snapshot that made the rollouts, as in all rows here; OPSD's authors keep the initial weights.
+
+    Source: OPSD (arXiv 2601.18734), its main form and its sampled-token option; the gated form from SDAR's release.
+    Confidence: high for the formulas; that the published rows used the gated form, high.
     """
 
     name = "opsd"
     Options = OPSDOptions
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
-        zero = torch.zeros_like(batch.policy_mask, dtype=torch.float32)
-        return self.with_teacher(Credit(zero), batch, teacher)
+        credit = Credit(torch.zeros_like(batch.policy_mask, dtype=torch.float32))
+        if self.options.form != "vocabulary":
+            return self.with_teacher(credit, batch, teacher)
+        credit.targets["vocabulary_ids"], credit.targets["teacher"] = teacher.vocabulary(
+            batch, self.options.vocabulary_size
+        )
+        return credit
 
     def auxiliary(
         self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
     ) -> torch.Tensor:
-        if self.options.form == "gated":
-            return gated_loss(log_probs, targets["teacher"], self.options.gate_beta)
+        options = self.options
+        if options.form == "vocabulary":
+            return divergence_loss(
+                targets["vocabulary"], targets["teacher"], options.divergence_beta, options.divergence_temperature
+            )
+        if options.form == "gated":
+            return gated_loss(log_probs, targets["teacher"], options.gate_beta)
         return sampled_token_loss(log_probs, targets["teacher"], old_log_probs)
 
     def coefficients(self, step: int) -> Coefficients:
-        gated = self.options.form == "gated"
-        weight = self.options.gated_coefficient if gated else self.options.sampled_coefficient
-        return Coefficients(policy=0.0, auxiliary=weight)
+        options = self.options
+        weights = {
+            "sampled_token": options.sampled_coefficient,
+            "gated": options.gated_coefficient,
+            "vocabulary": options.vocabulary_coefficient,
+        }
+        return Coefficients(policy=0.0, auxiliary=weights[options.form])
