@@ -8,7 +8,8 @@
 4. The panel says what came out, with and without skills.
 
 Needs one CPU core, 3 GB and about 20 minutes. Seeds are fixed: the same versions on the same machine give the same
-weights. `recipe.json` beside the weights holds the options and limits that the policy was made for.
+weights. `recipe.json` beside the weights holds the options and limits that the policy was made for. ``--start`` trains
+a policy further, on other draws where ``--seed`` is another.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.evaluation import evaluate
@@ -43,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("environment", choices=sorted(CURRICULA))
     parser.add_argument("--output", type=Path, required=True, help="folder of the policy")
+    parser.add_argument("--start", type=Path, help="folder of a policy to train further, with its tokenizer")
     parser.add_argument("--passes", type=int, default=4, help="episodes per training task")
     parser.add_argument("--steps", type=int, default=1000, help="supervised updates")
     parser.add_argument("--batch", type=int, default=64, help="turns an update")
@@ -57,8 +65,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     bank = SkillBank.load(setting.skill_bank, load_encoder(setting.encoder))
     episodes = curriculum.episodes(suite, arguments.passes, arguments.seed)
     shown = list(demonstrations(episodes, curriculum.play, partial(guidance, bank), arguments.seed))
-    tokenizer = build_tokenizer(corpus(shown, bank), CONTEXT, curriculum.phrases, curriculum.pieces)
-    model = build_model(tokenizer)
+    if arguments.start:
+        tokenizer = AutoTokenizer.from_pretrained(arguments.start, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(arguments.start, local_files_only=True)
+    else:
+        tokenizer = build_tokenizer(corpus(shown, bank), CONTEXT, curriculum.phrases, curriculum.pieces)
+        model = build_model(tokenizer)
     print(f"{len(shown)} demonstrations, {len(tokenizer)} tokens, {model.num_parameters()} parameters")
     loss = train(
         model, encode(tokenizer, shown), arguments.steps, arguments.batch, arguments.learning_rate, arguments.seed
@@ -66,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     model.save_pretrained(arguments.output)
     tokenizer.save_pretrained(arguments.output)
     made = {name: getattr(arguments, name) for name in ("passes", "steps", "batch", "learning_rate", "seed")}
+    if arguments.start:
+        made["start"] = json.loads((arguments.start / "recipe.json").read_text(encoding="utf-8"))["made_with"]
     recipe = {**setting.to_dict(), "made_with": made, "loss": round(loss, 4)}
     if arguments.tasks:
         recipe["measured"] = measure(model, tokenizer, suite, bank, setting, arguments.tasks)

@@ -23,7 +23,7 @@ from environments.searchqa.player import ScriptedPlayer
 CARELESS = (0.3, 0.5, 0.7)  # error rate of an episode without a skill
 CAREFUL = 0.03  # error rate of every answer under a skill
 WORLDS = 15  # a pass
-FIRST_SEED = 1000  # the embedded world has seed 7
+FIRST_SEED, SEED_STEP = 1000, 1000  # of the worlds, for seed 0 and from seed to seed; the embedded one has 7
 
 
 def pieces() -> tuple[tuple[str, ...], ...]:
@@ -42,11 +42,12 @@ def _any_of(syllables: list[str]) -> str:
 
 
 def episodes(suite: Suite, passes: int, seed: int) -> Iterator[tuple[TextEnvironment, Mapping[str, Any]]]:
-    """All questions of `WORLDS` invented worlds a pass, a world at a time. The suite's own tasks are not among them."""
+    """All questions of `WORLDS` invented worlds a pass, a world at a time; every seed has worlds of its own. The
+    suite's tasks are not among them."""
     draw = random.Random(seed)
     for world in range(passes * WORLDS):
         with tempfile.TemporaryDirectory() as folder:
-            generate(Path(folder), FIRST_SEED + world)
+            generate(Path(folder), FIRST_SEED + SEED_STEP * seed + world)
             invented = searchqa_tiny.suite(folder)
             rows = [row for split in ("train", "test") for row in invented.panel(split).rows]
             environment = invented.factory()
