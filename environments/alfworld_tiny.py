@@ -15,6 +15,7 @@ from environments.base import Suite
 OPTIONS: dict[str, Any] = {
     "template": "tiny",
     "room_size": [5, 7],
+    "room_things": [2, 6],
     "counts": {"train": 240, "valid_seen": 120, "valid_unseen": 60},
     "max_steps": 16,
     "history_length": 8,

@@ -10,14 +10,19 @@ from alignopsd_trl.tiny.demonstrations import Played
 from environments.alfworld.experts import Explorer
 from environments.base import Record, Suite, TextEnvironment, View, load
 
-ERRORS = (0.35, 0.5, 0.65)  # of an episode without a skill
+ERRORS = (0.25, 0.4, 0.55)  # of an episode without a skill
+STUMBLES = 0.1  # of those errors: commands that were possible earlier and are not now
 CAREFUL = 0.03  # of every answer under a skill
+OPTIONS = ("template", "room_size", "room_things", "max_steps", "history_length")
 GAMES, GAMES_SEED = 600, 1  # of their own: the recipe trains and evaluates on other games
 
 
 def episodes(suite: Suite, passes: int, seed: int) -> Iterator[tuple[TextEnvironment, Mapping[str, Any]]]:
     """``passes`` episodes on each of 600 games that are not the suite's, in a drawn order."""
-    options = {name: suite.description[name] for name in ("template", "room_size", "max_steps", "history_length")}
+    options = {
+        name: suite.description[name]
+        for name in ("template", "room_size", "room_things", "max_steps", "history_length")
+    }
     other = load("alfworld", **options, seed=GAMES_SEED, counts={"train": GAMES})
     draw, rows, environment = random.Random(seed), list(other.tasks("train")), other.factory()
     for _ in range(passes):
@@ -35,12 +40,18 @@ def play(environment: TextEnvironment, row: Mapping[str, Any], careful: bool, dr
         explorer.begin(observation, opening.task_text)
     turns: list[Played] = []
     records: list[Record] = []
+    offered: set[str] = set()
     for number in range(environment.max_turns):
         shown = tuple(records[-environment.history_length :])
         view = View(opening.task_text, observation, tuple(admissible), shown, number)
         ideal = _response(model, model.act(observation, admissible))
-        action = _action(ideal) if actor is model else actor.act(observation, admissible)
-        response = ideal if actor is model else _response(actor, action)
+        response = ideal if actor is model else _response(actor, actor.act(observation, admissible))
+        gone = sorted(offered - set(admissible))
+        if gone and "Maybe" in response and draw.random() < STUMBLES:
+            command = draw.choice(gone)
+            response = f"<think>Maybe I should {command}.</think><action>{command}</action>"
+        offered.update(admissible)
+        action = _action(response)
         turns.append(Played(view, response, lambda ideal=ideal: ideal))
         step = environment.step(action)
         records.append(Record(number + 1, observation, action, step.observation))

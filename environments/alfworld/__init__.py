@@ -15,6 +15,7 @@ import gymnasium
 from environments.alfworld.categories import CATEGORIES, TASK_TYPES, format_rates, parse_task_type, success_rates
 from environments.alfworld.environment import AlfWorldEnvironment, Factory, Settings
 from environments.alfworld.experts import Explorer, Walkthrough, play
+from environments.alfworld.generator import THINGS
 from environments.alfworld.packages import MissingPackage, logic_checksum, require, versions
 from environments.alfworld.pool import ProcessBatch
 from environments.alfworld.prompt import AlfWorldPrompt, project
@@ -60,6 +61,7 @@ def suite(
     history_length: int = 2,
     template: str = "paper",
     room_size: Sequence[int] = SIZE,
+    room_things: Sequence[int] = THINGS,
 ) -> Suite:
     """ALFWorld with its tasks. Splits and panels: ``train``, ``valid_seen``, ``valid_unseen``.
 
@@ -78,6 +80,8 @@ def suite(
         template (`str`, *optional*, defaults to `"paper"`): of the prompt; ``tiny`` is short.
         room_size (*optional*, defaults to `(5, 20)`): fewest and most receptacles in a generated room. Rooms have at
             least what their kind needs: four to eight.
+        room_things (*optional*, defaults to `(6, 18)`): fewest and most things in a generated room, beside those of the
+            task.
 
     Raises:
         MissingPackage: without the extra ``alfworld``.
@@ -87,7 +91,8 @@ def suite(
     require()
     kinds = [parse_task_type(str(kind)) for kind in task_types] if task_types else list(TASK_TYPES.values())
     wanted = _counts(counts)
-    where = source(games, folder, seed, [kind for kind in TASK_TYPES.values() if kind in kinds], tuple(room_size))
+    ordered = [kind for kind in TASK_TYPES.values() if kind in kinds]
+    where = source(games, folder, seed, ordered, tuple(room_size), tuple(room_things))
     roots = {split: str(where.root(split)) for split in SPLITS}
     settings = Settings(roots, engine, max_steps, history_length, validity, template=template)
 

@@ -21,6 +21,7 @@ from environments.base import EnvironmentBatch, Failure
 
 VERSION = 1
 ATTEMPTS = 100
+THINGS = (6, 18)  # beside those of the task
 _NUMBER = {kind: number for number, kind in TASK_TYPES.items()}
 _ROOMS = {
     1: ("kitchen", "livingroom", "bedroom", "bathroom"),
@@ -51,10 +52,12 @@ _SENTENCES = {
 
 @dataclass(frozen=True)
 class Variant:
-    """Which games to draw: scenes held out of training or not, and how many receptacles a room has."""
+    """Which games to draw: scenes held out of training or not, how many receptacles a room has, and how many things
+    beside those that the task needs."""
 
     held_out: bool = False
     size: tuple[int, int] = SIZE
+    things: tuple[int, int] = THINGS
 
 
 def draw(task_type: str, seed: int, attempt: int = 0, variant: Variant | None = None) -> Game | None:
@@ -68,7 +71,7 @@ def draw(task_type: str, seed: int, attempt: int = 0, variant: Variant | None = 
         return None
     place = rng.choice(sorted(pairs))
     target = rng.choice(pairs[place])
-    things = _things(rng, number, room, target, place)
+    things = _things(rng, number, room, target, place, variant.things)
     sentence = rng.choice(_SENTENCES[number]).format(o=target.lower(), r=place.lower())
     trial = f"trial_G{VERSION}_{seed:06d}_{attempt}"
     return Game(
@@ -177,7 +180,9 @@ def _pairs(number: int, room: Layout) -> dict[str, list[str]]:
     return {place: targets for place, targets in pairs.items() if targets}
 
 
-def _things(rng: random.Random, number: int, room: Layout, target: str, place: str) -> list[Thing]:
+def _things(
+    rng: random.Random, number: int, room: Layout, target: str, place: str, more: tuple[int, int]
+) -> list[Thing]:
     names = Names(rng)
     homes = [(receptacle, contents(receptacle.kind)) for receptacle in room.receptacles]
     count = rng.randint(2, 3) if number == 6 else rng.randint(1, 2)
@@ -186,7 +191,7 @@ def _things(rng: random.Random, number: int, room: Layout, target: str, place: s
     if number == 2:
         things += _lamps(rng, names, room, place)
     others = sorted({kind for _, kinds in homes for kind in kinds} - {target})
-    for _ in range(rng.randint(6, 18) if others else 0):
+    for _ in range(rng.randint(*more) if others else 0):
         kind = rng.choice(others)
         spot = rng.choice([receptacle for receptacle, kinds in homes if kind in kinds])
         things.append(Thing(kind, names.object(kind), spot))

@@ -109,4 +109,5 @@ def _entry(record: Record) -> str:
 @lru_cache
 def _template(kind: str) -> jinja2.Template:
     environment = jinja2.Environment(trim_blocks=True, autoescape=False, undefined=jinja2.StrictUndefined)
+    environment.tests["match"] = lambda text, pattern: re.match(pattern, text) is not None
     return environment.from_string(TEMPLATES[kind].read_text(encoding="utf-8"))

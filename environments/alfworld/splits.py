@@ -15,7 +15,7 @@ from typing import Any
 
 from environments.alfworld.categories import TASK_TYPES
 from environments.alfworld.games import list_games
-from environments.alfworld.generator import VERSION, Variant, generate_all
+from environments.alfworld.generator import THINGS, VERSION, Variant, generate_all
 from environments.alfworld.packages import cache_folder, logic_checksum, official_folder, versions
 from environments.alfworld.rooms import SIZE
 from environments.alfworld.translation import write_atomically
@@ -47,16 +47,18 @@ class OfficialGames:
 @dataclass(frozen=True)
 class GeneratedGames:
     """Splits of our own under the cache folder. ``seed`` gives other splits of the same kind, ``size`` says how many
-    receptacles a room has."""
+    receptacles a room has, ``things`` how many things beside those of the task."""
 
     seed: int = 0
     task_types: tuple[str, ...] = tuple(TASK_TYPES.values())
     size: tuple[int, int] = SIZE
+    things: tuple[int, int] = THINGS
 
     def root(self, split: str) -> Path:
         rules = f"v{VERSION}-{logic_checksum()}-alfworld{versions()['alfworld']}"
         numbers = "".join(str(number) for number, kind in TASK_TYPES.items() if kind in self.task_types)
         rooms = "" if self.size == SIZE else f"-rooms{self.size[0]}to{self.size[1]}"
+        rooms += "" if self.things == THINGS else f"-things{self.things[0]}to{self.things[1]}"
         return cache_folder() / "games" / rules / f"seed{self.seed}-types{numbers}{rooms}" / split
 
     def rows(self, split: str, count: int = 0) -> list[dict[str, Any]]:
@@ -76,6 +78,7 @@ class GeneratedGames:
             "seed": self.seed,
             "task_types": list(self.task_types),
             "room_size": list(self.size),
+            "room_things": list(self.things),
         }
 
     def _kept(self, split: str, manifest: Path) -> list[dict[str, Any]]:
@@ -95,7 +98,7 @@ class GeneratedGames:
 
         first = self.seed * _SEEDS + SPLITS.index(split) * _SEEDS_PER_SPLIT
         wanted = [(self.task_types[number % len(self.task_types)], first + number) for number in numbers]
-        variant = Variant(split == "valid_unseen", self.size)
+        variant = Variant(split == "valid_unseen", self.size, self.things)
         size = min(_AT_ONCE, len(wanted))
         batch = Factory().batch(size, workers=None if len(wanted) > _AT_ONCE else 1)  # a process costs seconds to start
         try:
@@ -109,18 +112,26 @@ class GeneratedGames:
 
 
 def source(
-    games: str, folder: str | Path | None, seed: int, task_types: Sequence[str], room_size: tuple[int, int] = SIZE
+    games: str,
+    folder: str | Path | None,
+    seed: int,
+    task_types: Sequence[str],
+    room_size: tuple[int, int] = SIZE,
+    room_things: tuple[int, int] = THINGS,
 ) -> OfficialGames | GeneratedGames:
     """Where games come from.
 
     Raises:
-        ValueError: if ``games`` is neither ``generated`` nor ``official``, or ``room_size`` is not a range.
+        ValueError: if ``games`` is neither ``generated`` nor ``official``, or ``room_size`` or
+            ``room_things`` is not a range.
         FileNotFoundError: if the official data are not there.
     """
     if games == "generated":
         if not 1 <= room_size[0] <= room_size[1]:
             raise ValueError(f"room_size={room_size} must be (least, most) receptacles of a room, at least 1")
-        return GeneratedGames(seed, tuple(task_types), room_size)
+        if not 0 <= room_things[0] <= room_things[1]:
+            raise ValueError(f"room_things={room_things} must be (least, most) further things in a room, at least 0")
+        return GeneratedGames(seed, tuple(task_types), room_size, room_things)
     if games != "official":
         raise ValueError(f"games={games!r} is unknown; use 'generated' or 'official'")
     place = Path(folder).expanduser() if folder else official_folder()
