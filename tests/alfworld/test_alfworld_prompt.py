@@ -64,11 +64,11 @@ def test_the_template_names_its_source():
     assert "Source" not in AlfWorldPrompt().render(view())
 
 
-def test_the_tiny_template_shows_each_result_once():
+def test_the_tiny_template_shows_each_result_once_and_no_command_on_things_in_sight():
     records = [Record(1, FIRST, "go to bed 1", "On the bed 1, you see a pen 1."), Record(2, "x", "look", "Nothing.")]
     assert AlfWorldPrompt("tiny").render(view(records, 2, "Nothing."), "Look twice.") == (
         "Task: put a pen in desk.\nLook twice.\n> go to bed 1\nOn the bed 1, you see a pen 1.\n> look\nNow: Nothing.\n"
-        "Actions: go to bed 1, go to desk 1, inventory, look"
+        "Actions: go to bed 1, go to desk 1"
     )
 
 
