@@ -170,7 +170,7 @@ def _prepare(cell: Cell, study: Study) -> list[str]:
         "trains": cell.trains,
         "skills": cell.skills,
         "model": str(cell.source.folder / "run") if cell.source else None,
-        "command": shlex.join(command),
+        "command": shlex.join("python" if part == sys.executable else part for part in command),
     }
     cell.folder.mkdir(parents=True, exist_ok=True)
     (cell.folder / "cell.json").write_text(json.dumps(content, indent=2), encoding="utf-8")
