@@ -31,6 +31,20 @@ def no_skills(task_text: str, task_key: str | None, data_source: str | None) -> 
     return "", ()
 
 
+def generate_sorted(generate: Generate, prompts: list[list[int]], size: int) -> tuple[list[list[int]], None]:
+    """Responses to prompts of mixed length, ``size`` at a time: neighbours in length go together, so that little is
+    computed for padding, and no more caches are held than ``size`` prompts need. Equally many prompts make equally many
+    calls."""
+    order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
+    responses: list[list[int]] = [[] for _ in prompts]
+    for first in range(0, len(order), size):
+        rows = order[first : first + size]
+        sampled, _ = generate([prompts[row] for row in rows])
+        for row, response in zip(rows, sampled, strict=True):
+            responses[row] = response
+    return responses, None
+
+
 def episode_seed(task_id: str, step: int, sibling: int) -> int:
     """Seed of an episode: a function of the task, the training step and the sibling index, and of nothing else."""
     digest = hashlib.sha256(f"{task_id}\x1f{step}\x1f{sibling}".encode()).digest()

@@ -30,7 +30,7 @@ from alignopsd_trl.phases import Phases
 from alignopsd_trl.progress import Bar
 from alignopsd_trl.ragged import Ragged
 from alignopsd_trl.records import turn_records, write_records
-from alignopsd_trl.rollout import Counters, Player, Renderer, episode_seed, no_skills, rollout_metrics
+from alignopsd_trl.rollout import Counters, Player, Renderer, episode_seed, generate_sorted, no_skills, rollout_metrics
 from alignopsd_trl.rows import TARGET, VOCABULARY, collate_rows, sampling_log_probs, split_and_trim
 from alignopsd_trl.scoring import score_pairs
 from alignopsd_trl.skills import SkillBank
@@ -285,8 +285,9 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def _think(self, prompts: list[list[int]]) -> tuple[list[list[int]], Any]:
         limit = self.args.teacher_max_completion_length or self.max_completion_length
+        size = len(prompts) if self.use_vllm else self._environment_slots
         with seams.sampling(self, self.temperature, limit):
-            return seams.generate(self, prompts)
+            return generate_sorted(lambda part: seams.generate(self, part), prompts, size)
 
     def _snapshot_columns(self, batch: TurnBatch) -> dict[str, torch.Tensor]:
         """Log-probs of the sampled responses under their own prompts: by the snapshot, and by the reference."""

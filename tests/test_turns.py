@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alignopsd_trl.rollout import generate_sorted
 from alignopsd_trl.turns import StopReason, Thought, Trajectory, Turn, TurnBatch, parse_response
 
 PIECES = ["<think>", "</think>", "<action>", "</action>", "<ANSWER x>", "</answer >", "<search", ">", "<", "a", "\n"]
@@ -53,3 +54,18 @@ def test_batch_is_in_canonical_order_and_leaves_failed_trajectories_out() -> Non
     assert batch.reward.tolist() == [0.5, 0.5, 0.0, 1.0]
     empty = TurnBatch.of([], pad_id=0)
     assert len(empty) == 0 and empty.response_ids.shape == (0, 1) and empty.reward.dtype == torch.float32
+
+
+@given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 7))
+def test_sorted_generation_answers_every_prompt_in_its_place(lengths: list[int], size: int) -> None:
+    prompts = [[number] * length for number, length in enumerate(lengths)]
+    calls: list[list[int]] = []
+
+    def generate(part: list[list[int]]) -> tuple[list[list[int]], None]:
+        calls.append([len(prompt) for prompt in part])
+        return [[prompt[0], len(prompt)] for prompt in part], None
+
+    responses, log_probs = generate_sorted(generate, prompts, size)
+    assert responses == [[number, length] for number, length in enumerate(lengths)] and log_probs is None
+    assert [length for call in calls for length in call] == sorted(lengths)
+    assert len(calls) == -(-len(lengths) // size) and all(len(call) <= size for call in calls)
