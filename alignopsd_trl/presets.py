@@ -150,7 +150,7 @@ _TINY: dict[str, dict[str, Any]] = {
         "max_prompt_length": 384,
         "max_completion_length": 48,
         "rounds": 8,
-        "tasks_per_round": 6,
+        "temperature": 0.7,
         "panel": "valid_seen",
         "panel_limit": 120,
     },

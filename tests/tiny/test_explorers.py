@@ -1,0 +1,139 @@
+"""Explorers of small rooms, and the policy that learnt from them. What needs the engine is skipped without it."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import alignopsd_trl
+from alignopsd_trl import recipe
+from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.skills import SkillBank
+from alignopsd_trl.teacher import skill_source
+from alignopsd_trl.tiny import explorers
+from alignopsd_trl.tiny.curricula import CURRICULA
+from alignopsd_trl.tiny.demonstrations import Demonstration, demonstrations
+from alignopsd_trl.tiny.make_policy import guidance, measure
+from environments.alfworld import AlfWorldPrompt
+from environments.alfworld.rooms import layout, scenes
+from environments.base import Record, Suite, View, load
+
+CURRICULUM = CURRICULA["alfworld_tiny"]
+SETTING = CURRICULUM.setting
+FOLDER = Path(alignopsd_trl.__file__).parent / "data" / "tiny_alfworld"
+INSTALL = 'needs the extra: pip install "alignopsd-trl[alfworld]" (a C and a C++ compiler, make, cmake)'
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
+    """The recipe's environment with twelve games."""
+    pytest.importorskip("textworld", reason=INSTALL)
+    pytest.importorskip("fast_downward", reason=INSTALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ALIGNOPSD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        made = load("alfworld_tiny", counts={"train": 24, "valid_seen": 12})
+        made.tasks("train")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(FOLDER, local_files_only=True)
+
+
+@pytest.fixture(scope="module")
+def bank() -> SkillBank:
+    return SkillBank.load(SETTING.skill_bank, load_encoder(SETTING.encoder))
+
+
+def test_the_policy_is_small_and_says_what_it_was_made_for():
+    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 10 * 2**20
+    kept = json.loads((FOLDER / "recipe.json").read_text(encoding="utf-8"))
+    expected = SETTING.to_dict()
+    assert {name: kept[name] for name in expected} == expected
+
+
+def test_the_policy_writes_a_command(tokenizer):
+    observation = "You arrive at desk 1. On the desk 1, you see a mug 1, and a pen 1."
+    commands = ("examine desk 1", "go to bed 1", "help", "inventory", "look", "take mug 1 from desk 1")
+    records = (Record(1, "", "go to desk 1", observation),)
+    text = AlfWorldPrompt("tiny").render(View("put a mug in desk.", observation, commands, records, 1))
+    ids = tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)["input_ids"]
+    assert text in tokenizer.decode(ids)
+    model = AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True)
+    with torch.no_grad():
+        answer = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=SETTING.max_completion_length)
+    response = tokenizer.decode(answer[0, len(ids) :], skip_special_tokens=True)
+    assert response.startswith("<think>") and response.endswith("</action>")
+
+
+def test_the_recipe_has_the_policys_limits(tmp_path: Path):
+    arguments, config, model = recipe.parse("alfworld_tiny", ["--output_dir", str(tmp_path)])
+    assert (arguments.environment, arguments.panel, model.model_name_or_path) == (
+        SETTING.environment,
+        SETTING.panel,
+        "tiny_alfworld",
+    )
+    for name in ("max_prompt_length", "max_completion_length", "skill_tokens"):
+        assert getattr(config, name) == getattr(SETTING, name), name
+
+
+def test_small_rooms_have_what_their_kind_needs():
+    for kind in ("kitchen", "livingroom", "bedroom", "bathroom"):
+        sizes = {len(layout(scene, (5, 7)).receptacles) for scene in scenes(kind, held_out=False)}
+        assert sizes == {8} if kind == "bathroom" else sizes <= {5, 6, 7}, kind
+
+
+def test_care_pays(suite: Suite):
+    environment, rows, draw = suite.factory(), list(suite.tasks("train")), random.Random(0)
+    won = {True: 0, False: 0}
+    for careful in won:
+        for row in rows:
+            explorers.play(environment, row, careful, draw)
+            won[careful] += environment.get_reward() > 0
+    assert won[True] >= 0.9 * len(rows) and won[False] <= 0.75 * len(rows)
+
+
+def test_a_careful_answer_stands_beside_each_careless_one(suite: Suite):
+    turns = explorers.play(suite.factory(), suite.tasks("train")[0], False, random.Random(1))
+    assert any(turn.response != turn.careful() for turn in turns)
+    for turn in turns:
+        action = turn.careful().partition("<action>")[2].removesuffix("</action>")
+        assert action in turn.view.admissible
+
+
+def test_every_word_is_one_token_and_prompts_fit(suite: Suite, tokenizer, bank: SkillBank):
+    source = skill_source(bank, tokenizer, SETTING.skill_tokens)
+    environment = suite.factory()
+    episodes = [(environment, row) for row in suite.tasks("valid_seen")]
+
+    def fixed(text: str, draw: random.Random) -> str:
+        return source(text, None, None)[0]
+
+    shown: list[Demonstration] = list(demonstrations(episodes, CURRICULUM.play, partial(guidance, bank), seed=3))
+    for one in shown:
+        for text in (one.prompt, one.response):
+            ids = tokenizer(text)["input_ids"]
+            assert tokenizer.decode(ids) == text
+            assert not any(token.startswith("<0x") for token in tokenizer.convert_ids_to_tokens(ids)), text
+        assert len(tokenizer(one.response)["input_ids"]) < SETTING.max_completion_length
+    lengths = [
+        len(tokenizer.apply_chat_template([{"role": "user", "content": one.prompt}])["input_ids"])
+        for one in demonstrations(episodes, CURRICULUM.play, fixed, seed=3)
+    ]
+    assert sum(length > SETTING.max_prompt_length for length in lengths) < 0.05 * len(lengths), "few lose history"
+
+
+@pytest.mark.slow
+def test_the_skill_helps(suite: Suite, tokenizer, bank: SkillBank):
+    model = AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True)
+    rows = measure(model, tokenizer, load("alfworld_tiny"), bank, SETTING, tasks=120)
+    for plain, skilled in zip(rows[::2], rows[1::2], strict=True):
+        assert skilled["success"]["mean"] >= plain["success"]["mean"] + 10
+        assert plain["invalid_actions"] < 0.05
