@@ -287,6 +287,8 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "turns/invalid_actions": sum(not turn.action_valid for turn in turns) / counted,
         "turns/shortened_history": sum(turn.history_shortened for turn in turns) / counted,
     }
+    if any(trajectory.skill_text for trajectory in trajectories):
+        metrics["episodes/skill_items"] = sum(len(t.skill_ids) for t in trajectories) / count
     for reason in StopReason:
         metrics[f"stop/{reason.value.replace(' ', '_')}"] = sum(t.stop is reason for t in trajectories) / count
     return metrics | _last_numbers(trajectories)

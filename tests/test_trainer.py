@@ -121,6 +121,8 @@ def test_privileged_view_differs_from_the_student_only_by_the_skill(tmp_path: Pa
             assert decode(turn.privileged_ids).replace(block + "\n", "") == decode(turn.prompt_ids)
     frame = read_records(tmp_path / "trajectories")
     assert (frame.skill_text.str.len() > 0).all() and not frame.prompt.str.contains("Guidance").any()
+    items = [len(trajectory.skill_ids) for trajectory in played]
+    assert trainer.state.log_history[0]["episodes/skill_items"] == sum(items) / len(items) > 0, "what the budget left"
 
 
 def test_same_seed_same_trajectories_through_real_generation(tmp_path: Path) -> None:
