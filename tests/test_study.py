@@ -129,8 +129,12 @@ def test_a_cell_is_named_by_what_decides_its_result(tmp_path: Path) -> None:
 
 def test_shipped_studies_plan_and_share_their_cells() -> None:
     planned = {path.stem: plan(read_study(path)) for path in SHIPPED.glob("*.yaml")}
-    assert set(planned) == {"table1_tiny", "ablation_tiny", "sensitivity_tiny", "table1_3b", "table1_7b"}
+    tiny = {"table1_tiny", "table1_tiny_all", "ablation_tiny", "sensitivity_tiny"}
+    assert set(planned) == tiny | {"table1_3b", "table1_7b"}
     table = planned["table1_tiny"]
+    shared = {cell.folder for cell in table}
+    assert len(planned["table1_tiny_all"]) == 3 * len(table)
+    assert shared < {cell.folder for cell in planned["table1_tiny_all"]}
     assert len(table) == 36 and sum(cell.trains for cell in table) == 27
     folders = {name: {cell.folder for cell in cells} for name, cells in planned.items()}
     for other, own in (("ablation_tiny", 4), ("sensitivity_tiny", 6)):
