@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from dataclasses import replace
 from io import StringIO
@@ -388,6 +389,18 @@ def test_everything_is_rendered_from_the_rows_alone(tmp_path: Path) -> None:
     assert "SDAR" in drawn and "Vanilla" not in drawn
     render("example", read_rows(tmp_path / "rows.parquet"), tmp_path)
     assert (tmp_path / "figures" / "training_methods.svg").read_text() == drawn
+
+
+def test_given_rows_are_rendered_and_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Path(__file__).parents[1] / "docs" / "results" / "tiny" / "table1_tiny.parquet"
+    shutil.copy(kept, tmp_path / "rows.parquet")
+    monkeypatch.chdir(tmp_path)
+    assert main([str(SHIPPED / "table1_tiny.yaml"), "--rows", str(tmp_path / "rows.parquet")]) == 0
+    published = (kept.parents[2] / "results_tiny.md").read_text(encoding="utf-8")
+    rendered = (tmp_path / "results.md").read_text(encoding="utf-8")
+    table = [line for line in rendered.splitlines() if line.startswith("| ")]
+    assert len(table) > 30 and all(line in published for line in table), "the page shows what the rows say"
+    assert not (tmp_path / "outputs").exists()
 
 
 def test_figures_show_means_over_seeds(tmp_path: Path) -> None:

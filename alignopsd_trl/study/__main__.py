@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.plan:
         _print_plan(study, console)
         return 0
-    broken = 0 if arguments.render else _run(study, console)
+    broken = 0 if arguments.render or arguments.rows else _run(study, console)
     _render(study, arguments.rows, console)
     return int(broken > 0)
 
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("study", type=Path, help="YAML file; see docs/studies.md")
     parser.add_argument("--plan", action="store_true", help="list the cells and run nothing")
     parser.add_argument("--render", action="store_true", help="only tables and figures, from the rows")
-    parser.add_argument("--rows", type=Path, help="render these rows, beside which tables and figures are written")
+    parser.add_argument("--rows", type=Path, help="only render these rows, with tables and figures beside them")
     parser.add_argument("--processes", type=int, help="cells at a time; overrides the study's")
     return parser
 
