@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from alignopsd_trl.presets import preset
 from alignopsd_trl.tiny import explorers, readers, shoppers
-from alignopsd_trl.tiny.demonstrations import Play
+from alignopsd_trl.tiny.demonstrations import Play, every_task
 from environments import alfworld_tiny, searchqa_tiny, webshop_tiny
 from environments.base import Suite, TextEnvironment
 
@@ -79,53 +79,28 @@ class Curriculum:
     pieces: tuple[tuple[str, ...], ...] = ()
 
 
-def every_task(suite: Suite, passes: int, seed: int) -> Iterator[tuple[TextEnvironment, Mapping[str, Any]]]:
-    """``passes`` episodes on every training task, in a drawn order."""
-    draw, rows, environment = random.Random(seed), list(suite.tasks("train")), suite.factory()
-    for _ in range(passes):
-        for row in draw.sample(rows, len(rows)):
-            yield environment, row
+def _setting(environment: str, options: Mapping[str, Any], skill_bank: str) -> Setting:
+    """A policy is made for the panel and the limits of its recipe."""
+    chosen = preset(environment)
+    limits = {name: chosen[name] for name in ("max_prompt_length", "max_completion_length", "skill_tokens")}
+    return Setting(environment, options, skill_bank, chosen.get("panel", "test"), **limits)
 
 
 CURRICULA = {
     "webshop_tiny": Curriculum(
-        Setting(
-            environment="webshop_tiny",
-            environment_options={**webshop_tiny.OPTIONS, "reward": "won", "validity": "format"},
-            skill_bank="webshop",
-            panel="test",
-            max_prompt_length=256,
-            max_completion_length=40,
-            skill_tokens=64,
-        ),
+        _setting("webshop_tiny", {**webshop_tiny.OPTIONS, "reward": "won", "validity": "format"}, "webshop"),
         every_task,
         shoppers.play,
         (*_THINKING, *_WEBSHOP),
     ),
     "alfworld_tiny": Curriculum(
-        Setting(
-            environment="alfworld_tiny",
-            environment_options=alfworld_tiny.OPTIONS,
-            skill_bank="alfworld",
-            panel="valid_seen",
-            max_prompt_length=384,
-            max_completion_length=48,
-            skill_tokens=64,
-        ),
+        _setting("alfworld_tiny", alfworld_tiny.OPTIONS, "alfworld"),
         explorers.episodes,
         explorers.play,
         (*_THINKING, "<action>", "</action>", "go to ", "You arrive at ", "you see "),
     ),
     "searchqa_tiny": Curriculum(
-        Setting(
-            environment="searchqa_tiny",
-            environment_options=searchqa_tiny.OPTIONS,
-            skill_bank="searchqa",
-            panel="test",
-            max_prompt_length=320,
-            max_completion_length=32,
-            skill_tokens=64,
-        ),
+        _setting("searchqa_tiny", searchqa_tiny.OPTIONS, "searchqa"),
         readers.episodes,
         readers.play,
         (*_THINKING, *_SEARCHQA),

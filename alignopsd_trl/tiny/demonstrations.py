@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from environments.base import Prompt, TextEnvironment, View
+from environments.base import Prompt, Record, Suite, TextEnvironment, View
 
 COUNTERPARTS = 0.25  # of the careless turns, shown once more with a skill and the careful answer
 
@@ -36,6 +36,33 @@ class Played:
 
 Play = Callable[[TextEnvironment, Mapping[str, Any], bool, random.Random], list[Played]]
 """(environment, task row, careful, draw) -> the turns of one episode, by a careful player or by a careless one."""
+
+
+def every_task(suite: Suite, passes: int, seed: int) -> Iterator[tuple[TextEnvironment, Mapping[str, Any]]]:
+    """``passes`` episodes on every training task, in a drawn order."""
+    draw, rows, environment = random.Random(seed), list(suite.tasks("train")), suite.factory()
+    for _ in range(passes):
+        for row in draw.sample(rows, len(rows)):
+            yield environment, row
+
+
+def episode(
+    environment: TextEnvironment, row: Mapping[str, Any], respond: Callable[[View], str]
+) -> tuple[list[View], list[str], bool]:
+    """One episode: what was seen, what was responded, and whether it was won."""
+    observation, history = environment.reset(**row), []
+    views, responses, won = [], [], False
+    for number in range(1, environment.max_turns + 1):
+        shown = tuple(history[-environment.history_length :])
+        views.append(View(environment.task_text, observation, tuple(environment.admissible), shown, number - 1))
+        responses.append(respond(views[-1]))
+        action = environment.project(responses[-1]).action
+        step = environment.step(action)
+        history.append(Record(number, observation, action, step.observation))
+        observation, won = step.observation, step.won
+        if step.done:
+            break
+    return views, responses, won
 
 
 def demonstrations(

@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from alignopsd_trl.tiny.demonstrations import Played
+from alignopsd_trl.tiny.demonstrations import Played, episode, every_task
 from environments.alfworld.experts import Explorer
-from environments.base import Record, Suite, TextEnvironment, View, load
+from environments.base import Suite, TextEnvironment, View, load
 
 ERRORS = (0.25, 0.4, 0.55)  # of an episode without a skill
 STUMBLES = 0.1  # of those errors: commands that were possible earlier and are not now
@@ -19,51 +19,34 @@ GAMES, GAMES_SEED = 600, 1  # of their own: the recipe trains and evaluates on o
 
 def episodes(suite: Suite, passes: int, seed: int) -> Iterator[tuple[TextEnvironment, Mapping[str, Any]]]:
     """``passes`` episodes on each of 600 games that are not the suite's, in a drawn order."""
-    options = {
-        name: suite.description[name]
-        for name in ("template", "room_size", "room_things", "max_steps", "history_length")
-    }
-    other = load("alfworld", **options, seed=GAMES_SEED, counts={"train": GAMES})
-    draw, rows, environment = random.Random(seed), list(other.tasks("train")), other.factory()
-    for _ in range(passes):
-        for row in draw.sample(rows, len(rows)):
-            yield environment, row
+    options = {name: suite.description[name] for name in OPTIONS}
+    return every_task(load("alfworld", **options, seed=GAMES_SEED, counts={"train": GAMES}), passes, seed)
 
 
 def play(environment: TextEnvironment, row: Mapping[str, Any], careful: bool, draw: random.Random) -> list[Played]:
     """One episode. A careful explorer reads along, and what it would do is each turn's careful answer."""
     model = Explorer(CAREFUL, draw.randrange(2**32))
     actor = model if careful else Explorer(draw.choice(ERRORS), draw.randrange(2**32))
-    opening = environment.open(row)
-    observation, admissible = opening.observation, opening.admissible
-    for explorer in {model, actor}:
-        explorer.begin(observation, opening.task_text)
     turns: list[Played] = []
-    records: list[Record] = []
     offered: set[str] = set()
-    for number in range(environment.max_turns):
-        shown = tuple(records[-environment.history_length :])
-        view = View(opening.task_text, observation, tuple(admissible), shown, number)
-        ideal = _response(model, model.act(observation, admissible))
-        response = ideal if actor is model else _response(actor, actor.act(observation, admissible))
-        gone = sorted(offered - set(admissible))
+
+    def respond(view: View) -> str:
+        if not turns:
+            for explorer in {model, actor}:
+                explorer.begin(view.observation, view.task_text)
+        ideal = _response(model, model.act(view.observation, view.admissible))
+        response = ideal if actor is model else _response(actor, actor.act(view.observation, view.admissible))
+        gone = sorted(offered - set(view.admissible))
         if gone and "Maybe" in response and draw.random() < STUMBLES:
             command = draw.choice(gone)
             response = f"<think>Maybe I should {command}.</think><action>{command}</action>"
-        offered.update(admissible)
-        action = _action(response)
-        turns.append(Played(view, response, lambda ideal=ideal: ideal))
-        step = environment.step(action)
-        records.append(Record(number + 1, observation, action, step.observation))
-        observation, admissible = step.observation, step.admissible
-        if step.done:
-            break
+        offered.update(view.admissible)
+        turns.append(Played(view, response, lambda: ideal))
+        return response
+
+    episode(environment, row, respond)
     return turns
 
 
 def _response(explorer: Explorer, action: str) -> str:
     return f"<think>{explorer.thought}</think><action>{action}</action>"
-
-
-def _action(response: str) -> str:
-    return response.partition("<action>")[2].removesuffix("</action>")

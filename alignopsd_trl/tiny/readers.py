@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.tiny.demonstrations import Played
+from alignopsd_trl.tiny.demonstrations import Played, episode
 from environments import searchqa_tiny
-from environments.base import Record, Suite, TextEnvironment, View
+from environments.base import Suite, TextEnvironment
 from environments.searchqa import closed_world_names as names
 from environments.searchqa.closed_world import generate
 from environments.searchqa.player import ScriptedPlayer
@@ -55,28 +55,9 @@ def episodes(suite: Suite, passes: int, seed: int) -> Iterator[tuple[TextEnviron
                 yield environment, row
 
 
-def read(environment: TextEnvironment, row: Mapping[str, Any], reader: ScriptedPlayer) -> tuple[list, list, bool]:
-    """One episode: what was seen, what was answered, and whether the answer was right."""
-    observation, history = environment.reset(**row), []
-    views, answers, won = [], [], False
-    for number in range(1, environment.max_turns + 1):
-        shown = tuple(history[-environment.history_length :])
-        view = View(environment.task_text, observation, (), shown, number - 1)
-        answer = reader.respond(view)
-        action = environment.project(answer).action
-        step = environment.step(action)
-        history.append(Record(number, observation, action, step.observation))
-        views.append(view)
-        answers.append(answer)
-        observation, won = step.observation, step.won
-        if step.done:
-            break
-    return views, answers, won
-
-
 def play(environment: TextEnvironment, row: Mapping[str, Any], careful: bool, draw: random.Random) -> list[Played]:
     """One episode of a reader who hardly errs, or of one who errs at about half of the turns."""
     model = ScriptedPlayer(CAREFUL, draw.getrandbits(32), quotes=True)
     reader = model if careful else ScriptedPlayer(draw.choice(CARELESS), draw.getrandbits(32), quotes=True)
-    views, answers, _ = read(environment, row, reader)
+    views, answers, _ = episode(environment, row, reader.respond)
     return [Played(view, answer, partial(model.respond, view)) for view, answer in zip(views, answers, strict=True)]

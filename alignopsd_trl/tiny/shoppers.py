@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from alignopsd_trl.tiny.demonstrations import Played
-from environments.base import Record, TextEnvironment, View
+from alignopsd_trl.tiny.demonstrations import Played, episode
+from environments.base import TextEnvironment, View
 
 HABITS = (0.3, 0.5, 0.7)  # care of an episode without a skill
 CAREFUL = 0.95  # care of every answer under a skill
@@ -154,32 +154,14 @@ class Shopper:
         return Answer(f"{request.feature} is missing, back to search", click("back to search"))
 
 
-def shop(
-    environment: TextEnvironment, row: Mapping[str, Any], shopper: Shopper
-) -> tuple[list[View], list[Answer], bool]:
-    """One episode: what was seen, what was answered, and whether the request was met."""
-    observation, history = environment.reset(**row), []
-    views, answers, won = [], [], False
-    for number in range(1, environment.max_turns + 1):
-        shown = tuple(history[-environment.history_length :])
-        view = View(environment.task_text, observation, tuple(environment.admissible), shown, number - 1)
-        answer = shopper.answer(view)
-        step = environment.step(environment.project(answer.text).action)
-        history.append(Record(number, observation, answer.action, step.observation))
-        views.append(view)
-        answers.append(answer)
-        observation, won = step.observation, step.won
-        if step.done:
-            break
-    return views, answers, won
-
-
 def play(environment: TextEnvironment, row: Mapping[str, Any], careful: bool, draw: random.Random) -> list[Played]:
     """One episode of a shopper who is careful at nearly every decision, or at about half of them."""
     model = Shopper(CAREFUL, draw)
     shopper = model if careful else Shopper(draw.choice(HABITS), draw)
-    views, answers, _ = shop(environment, row, shopper)
-    return [Played(view, answer.text, partial(_text, model, view)) for view, answer in zip(views, answers, strict=True)]
+    views, responses, _ = episode(environment, row, partial(_text, shopper))
+    return [
+        Played(view, response, partial(_text, model, view)) for view, response in zip(views, responses, strict=True)
+    ]
 
 
 def _text(shopper: Shopper, view: View) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from alignopsd_trl.tiny import readers
+from alignopsd_trl.tiny.demonstrations import episode
 from alignopsd_trl.tiny.tokenizer import build_tokenizer
 from environments.base import Suite, load
 from environments.searchqa.data import CLOSED_WORLD
@@ -23,7 +24,7 @@ def world() -> Suite:
 
 def success(world: Suite, error_rate: float, panel: str) -> float:
     environment, rows, reader = world.factory(), world.panel(panel).rows, ScriptedPlayer(error_rate, 0, quotes=True)
-    return sum(readers.read(environment, row, reader)[2] for row in rows) / len(rows)
+    return sum(episode(environment, row, reader.respond)[2] for row in rows) / len(rows)
 
 
 @pytest.mark.parametrize("panel", ["train", "test"])

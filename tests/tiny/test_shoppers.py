@@ -8,15 +8,16 @@ from functools import partial
 import pytest
 
 from alignopsd_trl.skills import SkillBank
-from alignopsd_trl.tiny.demonstrations import demonstrations
+from alignopsd_trl.tiny.demonstrations import demonstrations, episode
 from alignopsd_trl.tiny.make_policy import guidance
-from alignopsd_trl.tiny.shoppers import Page, Request, Row, Shopper, play, shop
+from alignopsd_trl.tiny.shoppers import Page, Request, Row, Shopper, play
 from environments.base import Suite
 
 
 def success(suite: Suite, care: float, episodes: int = 150) -> float:
     environment, rows, draw = suite.factory(), list(suite.tasks("train"))[:episodes], random.Random(0)
-    return sum(shop(environment, row, Shopper(care, draw))[2] for row in rows) / episodes
+    shopper = Shopper(care, draw)
+    return sum(episode(environment, row, lambda view: shopper.answer(view).text)[2] for row in rows) / episodes
 
 
 def test_a_request_is_read_as_a_checklist():
