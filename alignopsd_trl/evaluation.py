@@ -289,10 +289,10 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from alignopsd_trl.encoder import load_encoder
+    from alignopsd_trl.policy.shipped import resolve_model
+    from alignopsd_trl.policy.teacher import skill_source
     from alignopsd_trl.records import turn_records, write_records
-    from alignopsd_trl.shipped import resolve_model
     from alignopsd_trl.skills import SkillBank, skill_budget
-    from alignopsd_trl.teacher import skill_source
 
     arguments = _arguments(argv)
     suite = load(arguments.environment, **arguments.environment_options)

@@ -20,21 +20,21 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from trl import GRPOTrainer
 
-from alignopsd_trl import seams
-from alignopsd_trl.checkpoints import resume_path
 from alignopsd_trl.config import AlignOPSDConfig, card_fields
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.evaluation import EvaluationResult, Outcome, summarise
 from alignopsd_trl.methods import Credit, get_method
-from alignopsd_trl.phases import Phases
-from alignopsd_trl.progress import Bar
-from alignopsd_trl.ragged import Ragged
+from alignopsd_trl.policy import seams
+from alignopsd_trl.policy.checkpoints import resume_path
+from alignopsd_trl.policy.phases import Phases
+from alignopsd_trl.policy.progress import Bar
+from alignopsd_trl.policy.ragged import Ragged
+from alignopsd_trl.policy.scoring import score_pairs
+from alignopsd_trl.policy.teacher import PrivilegedTeacher, skill_source
+from alignopsd_trl.policy.turn_rows import TARGET, VOCABULARY, collate_rows, sampling_log_probs, split_and_trim
 from alignopsd_trl.records import turn_records, write_records
 from alignopsd_trl.rollout import Counters, Player, Renderer, episode_seed, generate_sorted, no_skills, rollout_metrics
-from alignopsd_trl.rows import TARGET, VOCABULARY, collate_rows, sampling_log_probs, split_and_trim
-from alignopsd_trl.scoring import score_pairs
 from alignopsd_trl.skills import SkillBank
-from alignopsd_trl.teacher import PrivilegedTeacher, skill_source
 from alignopsd_trl.turns import Trajectory, TurnBatch
 from environments.base import EnvironmentsDown, TextEnvironment, open_batch
 from environments.panel import TaskPanel

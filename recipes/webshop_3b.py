@@ -13,7 +13,7 @@ weights of the policy and of the encoder (Qwen/Qwen3-Embedding-0.6B) come from t
 (--model_name_or_path, --encoder). The paper used 2 A800 GPUs; sampling with vLLM: --use_vllm --vllm_mode colocate.
 """
 
-from alignopsd_trl.recipe import main
+from alignopsd_trl.launch.recipe import main
 
 if __name__ == "__main__":
     main("webshop_3b")

@@ -7,7 +7,7 @@ Evaluates 200 test goals, trains, evaluates again, and leaves results.json, traj
 checkpoint and a model card under outputs/webshop_tiny. Needs 2 cores and 4 GB; see the README for times and figures.
 """
 
-from alignopsd_trl.recipe import main
+from alignopsd_trl.launch.recipe import main
 
 if __name__ == "__main__":
     main("webshop_tiny")

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from alignopsd_trl import objectives as o
 from alignopsd_trl.methods import get_method
+from alignopsd_trl.methods import objectives as o
 
 FOLDER = Path(os.environ.get("ALIGNOPSD_BASELINE_VECTORS", Path(__file__).parent / "data" / "baselines"))
 CHECKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}

@@ -13,8 +13,8 @@ import pytest
 import torch
 from trainers import difference, losses, make_config, make_trainer
 
-from alignopsd_trl import objectives as o
 from alignopsd_trl.methods import Method, base, get_method
+from alignopsd_trl.methods import objectives as o
 from alignopsd_trl.methods.baseline import Baseline
 from alignopsd_trl.turns import Thought, Trajectory, Turn, TurnBatch
 

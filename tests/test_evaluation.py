@@ -10,8 +10,8 @@ import pytest
 from toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
 
 from alignopsd_trl.evaluation import Outcome, evaluate, main, mean_score, success_rate, summarise
+from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import SkillBank
-from alignopsd_trl.teacher import skill_source
 from environments import Suite, TaskPanel
 
 PANEL = TaskPanel.of("toy", "test", list(toy_dataset(12)))

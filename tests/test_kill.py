@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from trainers import losses, make_trainer
 
-from alignopsd_trl.checkpoints import last_whole_checkpoint
+from alignopsd_trl.policy.checkpoints import last_whole_checkpoint
 
 HERE = Path(__file__).parent
 

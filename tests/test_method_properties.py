@@ -6,21 +6,24 @@ import pytest
 import torch
 from test_align_opsd import TableTeacher, batch_of, config, small_world
 
-from alignopsd_trl.correspondence import accept_actions, cosine, eligibility, select_sources, task_groups
-from alignopsd_trl.credit import (
+from alignopsd_trl.methods.advantages import group_advantage, invalid_action_residual, token_advantages
+from alignopsd_trl.methods.align_opsd.correspondence import (
+    accept_actions,
+    cosine,
+    eligibility,
+    select_sources,
+    task_groups,
+)
+from alignopsd_trl.methods.align_opsd.credit import (
     allocate,
     check_budget,
-    group_advantage,
-    invalid_action_residual,
     project_to_box,
-    token_advantages,
     token_weights,
     turn_evidence,
     turn_weights,
 )
-from alignopsd_trl.methods.base import get_method
-from alignopsd_trl.rectification import rectify
-from alignopsd_trl.spans import (
+from alignopsd_trl.methods.align_opsd.rectification import rectify
+from alignopsd_trl.methods.align_opsd.spans import (
     adjacent_divergence,
     boundary_quantile,
     divergence,
@@ -29,6 +32,7 @@ from alignopsd_trl.spans import (
     segment,
     trajectories,
 )
+from alignopsd_trl.methods.base import get_method
 from alignopsd_trl.turns import Thought
 
 SEEDS = range(5)

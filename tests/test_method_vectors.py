@@ -13,7 +13,8 @@ import pytest
 import torch
 from method_vectors import FOLDER, Case, cases, compare, flag, identity_columns, matrix, padded, ragged, real
 
-from alignopsd_trl.correspondence import (
+from alignopsd_trl.methods.advantages import group_advantage, invalid_action_residual, number_rows, token_advantages
+from alignopsd_trl.methods.align_opsd.correspondence import (
     accept_actions,
     canonicalize,
     cosine,
@@ -21,20 +22,16 @@ from alignopsd_trl.correspondence import (
     select_sources,
     task_groups,
 )
-from alignopsd_trl.credit import (
+from alignopsd_trl.methods.align_opsd.credit import (
     allocate,
     density_box,
-    group_advantage,
-    invalid_action_residual,
-    number_rows,
     project_to_box,
-    token_advantages,
     token_weights,
     turn_evidence,
     turn_weights,
 )
-from alignopsd_trl.rectification import gate, gated_loss, rectify
-from alignopsd_trl.spans import (
+from alignopsd_trl.methods.align_opsd.rectification import gate, gated_loss, rectify
+from alignopsd_trl.methods.align_opsd.spans import (
     adjacent_divergence,
     boundary_quantile,
     clip_threshold,

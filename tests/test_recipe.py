@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from alignopsd_trl import recipe
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.plan import backbone, memory
-from alignopsd_trl.presets import BACKBONES, preset, round_shape
+from alignopsd_trl.launch import recipe
+from alignopsd_trl.launch.plan import backbone, memory
+from alignopsd_trl.launch.presets import BACKBONES, preset, round_shape
 
 CPU = ["--use_cpu", "True"]
 

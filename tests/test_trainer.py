@@ -16,8 +16,8 @@ from trainers import difference, hand_loss, losses, make_config, make_trainer
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from alignopsd_trl.checkpoints import last_whole_checkpoint
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.policy.checkpoints import last_whole_checkpoint
 from alignopsd_trl.records import read_records
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.trainer import AlignOPSDTrainer

@@ -12,7 +12,7 @@ import torch
 from toy import ToyEnvironment, build_model, build_tokenizer
 from trainers import losses, make_trainer
 
-from alignopsd_trl import seams
+from alignopsd_trl.policy import seams
 
 OPTIONS = {"method": "align_opsd", "save_trajectories": True, "beta": 0.02, "optim": "sgd", "scoring_tokens": 300}
 

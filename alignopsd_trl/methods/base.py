@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
@@ -143,8 +143,8 @@ def register(method: type[Method]) -> type[Method]:
 
 def _discover() -> None:
     package = import_module("alignopsd_trl.methods")
-    for module in iter_modules(package.__path__):
-        import_module(f"{package.__name__}.{module.name}")
+    for module in walk_packages(package.__path__, f"{package.__name__}."):
+        import_module(module.name)
 
 
 def method_names() -> list[str]:

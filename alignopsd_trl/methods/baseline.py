@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from alignopsd_trl.credit import token_advantages
+from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.grpo import GRPO, Outcome
 from alignopsd_trl.turns import TurnBatch

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from alignopsd_trl.credit import group_advantage, invalid_action_residual, siblings, token_advantages
-from alignopsd_trl.diagnostics import outcome_trace
+from alignopsd_trl.methods.advantages import (
+    group_advantage,
+    invalid_action_residual,
+    outcome_trace,
+    siblings,
+    token_advantages,
+)
 from alignopsd_trl.methods.base import Credit, Method, Teacher, register
 from alignopsd_trl.turns import TurnBatch
 

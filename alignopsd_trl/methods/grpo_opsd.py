@@ -8,7 +8,7 @@ import torch
 
 from alignopsd_trl.methods.base import register
 from alignopsd_trl.methods.distillation import AuxiliaryOptions, Distillation
-from alignopsd_trl.objectives import gated_loss, sampled_token_loss
+from alignopsd_trl.methods.objectives import gated_loss, sampled_token_loss
 
 
 @dataclass(frozen=True)

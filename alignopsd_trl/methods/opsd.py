@@ -8,7 +8,7 @@ import torch
 
 from alignopsd_trl.methods.base import Coefficients, Credit, Teacher, register
 from alignopsd_trl.methods.distillation import Distillation
-from alignopsd_trl.objectives import divergence_loss, gated_loss, sampled_token_loss
+from alignopsd_trl.methods.objectives import divergence_loss, gated_loss, sampled_token_loss
 from alignopsd_trl.turns import TurnBatch
 
 

@@ -18,8 +18,9 @@ import yaml
 from transformers import TrainerCallback
 from trl import ModelConfig
 
-from alignopsd_trl import evaluation, recipe
+from alignopsd_trl import evaluation
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.launch import recipe
 from alignopsd_trl.study import rows
 from environments.base import Suite, load
 from environments.panel import TaskPanel
@@ -84,7 +85,7 @@ def _train(
     suite: Suite,
     panel: TaskPanel,
 ) -> dict[str, Any]:
-    from alignopsd_trl.checkpoints import last_whole_checkpoint
+    from alignopsd_trl.policy.checkpoints import last_whole_checkpoint
 
     try:
         args.resume_from_checkpoint = str(last_whole_checkpoint(args.output_dir))

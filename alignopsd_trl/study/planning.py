@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.presets import preset
+from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.study.spec import Arena, Line, Study, StudyError
 
 
@@ -136,7 +136,7 @@ def _check_names(study: Study) -> None:
     from trl import ModelConfig
 
     from alignopsd_trl.config import AlignOPSDConfig
-    from alignopsd_trl.recipe import RecipeArguments
+    from alignopsd_trl.launch.recipe import RecipeArguments
 
     known = {name for kind in (RecipeArguments, AlignOPSDConfig, ModelConfig) for name in kind.__dataclass_fields__}
     for place, settings in [("settings", study.settings), *((a.recipe, a.settings) for a in study.environments)]:

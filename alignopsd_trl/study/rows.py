@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trl import ModelConfig
 
     from alignopsd_trl.config import AlignOPSDConfig
-    from alignopsd_trl.recipe import RecipeArguments
+    from alignopsd_trl.launch.recipe import RecipeArguments
     from alignopsd_trl.study.planning import Cell
     from environments.base import Suite
 
@@ -88,7 +88,7 @@ def training_columns(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def provenance(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, suite: Suite) -> dict[str, Any]:
     """What a row must record to be comparable: versions, config, weights, environment, machine."""
-    from alignopsd_trl.recipe import PACKAGES, _version
+    from alignopsd_trl.launch.recipe import PACKAGES, _version
 
     config = {**vars(recipe), **vars(model), **args.to_dict()}
     return {
@@ -130,7 +130,7 @@ def code_checksum() -> str:
 def weights_checksum(model: str) -> str:
     """Of a local folder: first 16 hex digits of the sha256 over name, size, first and last MiB of each weight file (all
     of it where a model is small). A hub id is its own name."""
-    from alignopsd_trl.shipped import resolve_model
+    from alignopsd_trl.policy.shipped import resolve_model
 
     folder = Path(resolve_model(model))
     if not folder.is_dir():

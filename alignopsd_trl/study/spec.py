@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from alignopsd_trl.presets import preset
+from alignopsd_trl.launch.presets import preset
 
 LABELS = {
     "vanilla": "Vanilla",

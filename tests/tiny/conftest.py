@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from alignopsd_trl.tiny.curricula import CURRICULA
 from environments.base import Suite, load
+from tools.tiny_policies.curricula import CURRICULA
 
 
 @pytest.fixture(scope="session")

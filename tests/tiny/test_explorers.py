@@ -12,17 +12,17 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import alignopsd_trl
-from alignopsd_trl import recipe
 from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.launch import recipe
+from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import SkillBank
-from alignopsd_trl.teacher import skill_source
-from alignopsd_trl.tiny import explorers
-from alignopsd_trl.tiny.curricula import CURRICULA
-from alignopsd_trl.tiny.demonstrations import Demonstration, demonstrations
-from alignopsd_trl.tiny.make_policy import guidance, measure
 from environments.alfworld import AlfWorldPrompt
 from environments.alfworld.rooms import layout, scenes
 from environments.base import Record, Suite, View, load
+from tools.tiny_policies import explorers
+from tools.tiny_policies.curricula import CURRICULA
+from tools.tiny_policies.demonstrations import Demonstration, demonstrations
+from tools.tiny_policies.make_policy import guidance, measure
 
 CURRICULUM = CURRICULA["alfworld_tiny"]
 SETTING = CURRICULUM.setting

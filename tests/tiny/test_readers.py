@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from alignopsd_trl.tiny import readers
-from alignopsd_trl.tiny.demonstrations import episode
-from alignopsd_trl.tiny.tokenizer import build_tokenizer
 from environments.base import Suite, load
 from environments.searchqa.data import CLOSED_WORLD
 from environments.searchqa.player import ScriptedPlayer, decide
 from environments.searchqa.prompt import SearchQAPrompt
+from tools.tiny_policies import readers
+from tools.tiny_policies.demonstrations import episode
+from tools.tiny_policies.tokenizer import build_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from alignopsd_trl import recipe
 from alignopsd_trl.encoder import load_encoder
-from alignopsd_trl.shipped import resolve_model
+from alignopsd_trl.launch import recipe
+from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import SkillBank
-from alignopsd_trl.teacher import skill_source
-from alignopsd_trl.tiny.curricula import CURRICULA
-from alignopsd_trl.tiny.demonstrations import demonstrations
-from alignopsd_trl.tiny.make_policy import guidance, measure
 from environments.base import Suite, load
+from tools.tiny_policies.curricula import CURRICULA
+from tools.tiny_policies.demonstrations import demonstrations
+from tools.tiny_policies.make_policy import guidance, measure
 
 CURRICULUM = CURRICULA["searchqa_tiny"]
 SETTING = CURRICULUM.setting

@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 
 from alignopsd_trl.skills import SkillBank
-from alignopsd_trl.tiny.demonstrations import demonstrations, episode
-from alignopsd_trl.tiny.make_policy import guidance
-from alignopsd_trl.tiny.shoppers import Page, Request, Row, Shopper, play
 from environments.base import Suite
+from tools.tiny_policies.demonstrations import demonstrations, episode
+from tools.tiny_policies.make_policy import guidance
+from tools.tiny_policies.shoppers import Page, Request, Row, Shopper, play
 
 
 def success(suite: Suite, care: float, episodes: int = 150) -> float:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignopsd_trl.tiny.curricula import CURRICULA
-from alignopsd_trl.tiny.tokenizer import CLOSE, OPEN, build_tokenizer
+from tools.tiny_policies.curricula import CURRICULA
+from tools.tiny_policies.tokenizer import CLOSE, OPEN, build_tokenizer
 
 PHRASES = CURRICULA["webshop_tiny"].phrases
 TEXTS = (

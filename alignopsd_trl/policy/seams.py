@@ -14,7 +14,7 @@ from transformers import DynamicCache
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import use_adapter
 
-from alignopsd_trl.scoring import Padded
+from alignopsd_trl.policy.scoring import Padded
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer

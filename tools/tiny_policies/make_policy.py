@@ -1,6 +1,6 @@
 """Makes the tiny policy that a recipe starts from.
 
-    python -m alignopsd_trl.tiny.make_policy webshop_tiny --output alignopsd_trl/data/tiny_webshop
+    python -m tools.tiny_policies.make_policy webshop_tiny --output alignopsd_trl/data/tiny_webshop
 
 1. Scripted players play the training tasks; their turns become demonstrations, with and without a skill block.
 2. Every word of them and of the skill bank becomes one token.
@@ -33,13 +33,13 @@ from transformers import (
 
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.evaluation import evaluate
+from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import Retrieved, SkillBank, render
-from alignopsd_trl.teacher import skill_source
-from alignopsd_trl.tiny.curricula import CURRICULA, Setting
-from alignopsd_trl.tiny.demonstrations import Demonstration, demonstrations
-from alignopsd_trl.tiny.supervised import encode, train
-from alignopsd_trl.tiny.tokenizer import build_tokenizer
 from environments.base import Suite, load
+from tools.tiny_policies.curricula import CURRICULA, Setting
+from tools.tiny_policies.demonstrations import Demonstration, demonstrations
+from tools.tiny_policies.supervised import encode, train
+from tools.tiny_policies.tokenizer import build_tokenizer
 
 ROLES = ("user\n", "assistant\n")
 CONTEXT = 1024  # tokens; a whole skill block is measured before it is cut

@@ -11,10 +11,10 @@ from functools import cache
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.phases import Phases
-from alignopsd_trl.ragged import Ragged
+from alignopsd_trl.policy.phases import Phases
+from alignopsd_trl.policy.ragged import Ragged
+from alignopsd_trl.policy.scoring import Agree, ScoringModel, largest_logits, score_pairs
 from alignopsd_trl.rollout import Generate, SkillSource
-from alignopsd_trl.scoring import Agree, ScoringModel, largest_logits, score_pairs
 from alignopsd_trl.skills import SkillBank, render
 from alignopsd_trl.turns import Thought, TurnBatch, parse_response
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from alignopsd_trl.tiny.demonstrations import Played, episode
 from environments.base import TextEnvironment, View
+from tools.tiny_policies.demonstrations import Played, episode
 
 HABITS = (0.3, 0.5, 0.7)  # care of an episode without a skill
 CAREFUL = 0.95  # care of every answer under a skill

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from alignopsd_trl.ragged import Ragged
+from alignopsd_trl.policy.ragged import Ragged
 
 Agree = Callable[[int], int]
 

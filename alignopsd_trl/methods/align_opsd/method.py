@@ -19,39 +19,35 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from alignopsd_trl.correspondence import (
+from alignopsd_trl.methods.advantages import number_rows, outcome_trace, token_advantages
+from alignopsd_trl.methods.align_opsd.correspondence import (
     accept_actions,
     cosine,
     eligibility,
     select_sources,
     task_groups,
 )
-from alignopsd_trl.credit import (
+from alignopsd_trl.methods.align_opsd.credit import (
     Evidence,
     allocate,
     density_box,
-    number_rows,
-    token_advantages,
     token_weights,
     turn_evidence,
     turn_weights,
 )
-from alignopsd_trl.diagnostics import (
+from alignopsd_trl.methods.align_opsd.rectification import Rectification, gate, gated_loss, rectify
+from alignopsd_trl.methods.align_opsd.report import (
     allocation_trace,
     evidence_metrics,
     evidence_trace,
     match_metrics,
     match_trace,
-    outcome_trace,
     span_metrics,
     span_trace,
     view_metrics,
     weight_metrics,
 )
-from alignopsd_trl.methods.base import Coefficients, Credit, Method, Teacher, register
-from alignopsd_trl.methods.grpo import Outcome, outcome
-from alignopsd_trl.rectification import Rectification, gate, gated_loss, rectify
-from alignopsd_trl.spans import (
+from alignopsd_trl.methods.align_opsd.spans import (
     adjacent_divergence,
     boundary_quantile,
     clip_threshold,
@@ -60,6 +56,8 @@ from alignopsd_trl.spans import (
     segment,
     trajectories,
 )
+from alignopsd_trl.methods.base import Coefficients, Credit, Method, Teacher, register
+from alignopsd_trl.methods.grpo import Outcome, outcome
 from alignopsd_trl.turns import Thought, TurnBatch
 
 if TYPE_CHECKING:

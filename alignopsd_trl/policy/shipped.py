@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_DATA = Path(__file__).parent / "data"
+_DATA = Path(__file__).parents[1] / "data"
 SHIPPED_MODELS = {
     "tiny": _DATA / "tiny_webshop",
     "tiny_alfworld": _DATA / "tiny_alfworld",

@@ -11,16 +11,11 @@ from typing import Any
 
 import torch
 
-from alignopsd_trl.credit import Allocation, Evidence, Weights
-from alignopsd_trl.rectification import Rectification
-from alignopsd_trl.spans import Segmentation
+from alignopsd_trl.methods.align_opsd.credit import Allocation, Evidence, Weights
+from alignopsd_trl.methods.align_opsd.rectification import Rectification
+from alignopsd_trl.methods.align_opsd.spans import Segmentation
 
 Cuts = Sequence[tuple[list[int], Segmentation]]  # the rows of each rollout and where it was cut
-
-
-def outcome_trace(advantage: torch.Tensor, residual: torch.Tensor | None) -> dict[str, Any]:
-    trace = {"row": list(range(len(advantage))), "advantage": advantage.tolist()}
-    return trace if residual is None else trace | {"residual": residual.tolist()}
 
 
 def match_metrics(

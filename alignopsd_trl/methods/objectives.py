@@ -13,9 +13,9 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import log_softmax
 
-from alignopsd_trl.credit import EPSILON, number_rows, segment_sum
-from alignopsd_trl.rectification import gate
-from alignopsd_trl.rectification import gated_loss as alignment_loss
+from alignopsd_trl.methods.advantages import EPSILON, number_rows, segment_sum
+from alignopsd_trl.methods.align_opsd.rectification import gate
+from alignopsd_trl.methods.align_opsd.rectification import gated_loss as alignment_loss
 
 MAX_LOG_IMPORTANCE = 10.0
 MAX_NEGATIVE_LOG_RATIO = 20.0

@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from alignopsd_trl.tiny.demonstrations import Played, episode, every_task
 from environments.alfworld.experts import Explorer
 from environments.base import Suite, TextEnvironment, View, load
+from tools.tiny_policies.demonstrations import Played, episode, every_task
 
 ERRORS = (0.25, 0.4, 0.55)  # of an episode without a skill
 STUMBLES = 0.1  # of those errors: commands that were possible earlier and are not now

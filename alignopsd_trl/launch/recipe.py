@@ -21,10 +21,10 @@ from transformers import TrainerCallback
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.launch.plan import print_plan
+from alignopsd_trl.launch.presets import preset, round_shape
 from alignopsd_trl.methods import get_method
-from alignopsd_trl.plan import print_plan
-from alignopsd_trl.presets import preset, round_shape
-from alignopsd_trl.shipped import resolve_model
+from alignopsd_trl.policy.shipped import resolve_model
 from environments.base import Suite, load
 from environments.panel import TaskPanel
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from alignopsd_trl.presets import preset
-from alignopsd_trl.tiny import explorers, readers, shoppers
-from alignopsd_trl.tiny.demonstrations import Play, every_task
+from alignopsd_trl.launch.presets import preset
 from environments import alfworld_tiny, searchqa_tiny, webshop_tiny
 from environments.base import Suite, TextEnvironment
+from tools.tiny_policies import explorers, readers, shoppers
+from tools.tiny_policies.demonstrations import Play, every_task
 
 Episodes = Callable[[Suite, int, int], Iterator[tuple[TextEnvironment, Mapping[str, Any]]]]
 """(suite, passes, seed) -> what is played, in order."""

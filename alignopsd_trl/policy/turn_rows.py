@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from alignopsd_trl.ragged import Ragged
+from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.turns import Turn, TurnBatch
 
 TARGET = "target/"
