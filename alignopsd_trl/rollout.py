@@ -7,7 +7,8 @@ responses in each (`agree`), so that generation may run collectives. A failing e
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -51,6 +52,26 @@ def episode_seed(task_id: str, step: int, sibling: int) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
+def siblings_before(task_ids: Sequence[Sequence[str]], process: int) -> list[int]:
+    """For each row of a process, how many rows of its task come earlier, on this process or one before it: a sibling
+    index that no way of cutting the rows into batches and processes can move."""
+    seen = Counter(identity for ids in task_ids[:process] for identity in ids)
+    places = []
+    for identity in task_ids[process]:
+        places.append(seen[identity])
+        seen[identity] += 1
+    return places
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A view whose prompt fits, and that prompt with the skill in its slot."""
+
+    view: View
+    text: str
+    ids: list[int]
+
+
 class Renderer:
     """Turns a `View` into prompt token ids, as one user message of the tokenizer's chat template.
 
@@ -84,18 +105,21 @@ class Renderer:
             chats, add_generation_prompt=True, tokenize=True, return_dict=True, **self._kwargs
         )["input_ids"]
 
-    def fit(self, views: Sequence[View], skills: Sequence[str]) -> list[View | None]:
+    def fit(self, views: Sequence[View], skills: Sequence[str]) -> list[Fitted | None]:
         """The views with so much history that the prompt *with* the skill fits, oldest records dropped first; ``None``
         where the protected parts alone are too long. Student and teacher of a turn share the cut."""
-        fitted: list[View | None] = list(views)
+        cut, fitted = list(views), [None] * len(views)
         open_rows = list(range(len(views)))
         while open_rows:
-            ids = self.encode([self.text(fitted[row], skills[row]) for row in open_rows])
-            long = [row for row, prompt in zip(open_rows, ids, strict=True) if len(prompt) > self._max_length]
-            for row in long:
-                history = fitted[row].history
-                fitted[row] = replace(fitted[row], history=history[1:]) if history else None
-            open_rows = [row for row in long if fitted[row] is not None]
+            texts = [self.text(cut[row], skills[row]) for row in open_rows]
+            long = []
+            for row, text, ids in zip(open_rows, texts, self.encode(texts), strict=True):
+                if len(ids) <= self._max_length:
+                    fitted[row] = Fitted(cut[row], text, ids)
+                elif cut[row].history:
+                    cut[row] = replace(cut[row], history=cut[row].history[1:])
+                    long.append(row)
+            open_rows = long
         return fitted
 
 
@@ -213,21 +237,29 @@ class Player:
     def _render(self, episodes: Sequence[Episode]) -> list[Turn | None]:
         """The next turn of each episode, prompts filled in; ``None`` (and the episode ended) where no prompt fits."""
         full = [episode.view(self.environments.history_length) for episode in episodes]
-        skills = [episode.trajectory.skill_text for episode in episodes]
-        fitted = self.renderer.fit(full, skills)
-        fits = [row for row, view in enumerate(fitted) if view is not None]
-        privileged = [self.renderer.text(fitted[row], skills[row]) for row in fits]
-        ordinary = privileged if self.skills_in_rollout else [self.renderer.text(fitted[row], "") for row in fits]
-        privileged_ids = self.renderer.encode(privileged)
-        ordinary_ids = privileged_ids if ordinary == privileged else self.renderer.encode(ordinary)
-        turns: list[Turn | None] = [None] * len(episodes)
-        for row, text, ids, skilled in zip(fits, ordinary, ordinary_ids, privileged_ids, strict=True):
-            cut = len(fitted[row].history) < len(full[row].history)
-            turns[row] = _blank_turn(full[row].step_count, text, ids, skilled, cut)
+        fitted = self.renderer.fit(full, [episode.trajectory.skill_text for episode in episodes])
+        ordinary = self._ordinary([one for one in fitted if one is not None])
+        turns: list[Turn | None] = []
+        for view, privileged in zip(full, fitted, strict=True):
+            if privileged is None:
+                turns.append(None)
+                continue
+            text, ids = next(ordinary)
+            cut = len(privileged.view.history) < len(view.history)
+            turns.append(_blank_turn(view.step_count, text, ids, privileged.ids, cut))
         for episode, turn in zip(episodes, turns, strict=True):
             if turn is None:
                 episode.trajectory.stop = StopReason.PROMPT_TOO_LONG
         return turns
+
+    def _ordinary(self, fitted: Sequence[Fitted]) -> Iterator[tuple[str, list[int]]]:
+        """Text and ids of the policy's own prompts: what has no skill, or is meant to have it, is encoded already."""
+        texts = [one.text if self.skills_in_rollout else self.renderer.text(one.view, "") for one in fitted]
+        encoded = iter(
+            self.renderer.encode([text for text, one in zip(texts, fitted, strict=True) if text != one.text])
+        )
+        for text, one in zip(texts, fitted, strict=True):
+            yield text, one.ids if text == one.text else next(encoded)
 
     def _respond(self, episodes: Sequence[Episode], turns: Sequence[Turn], width: int) -> None:
         """Samples a response for each turn; ``width`` is how many responses every process asks for in this round."""

@@ -22,7 +22,7 @@ from trl import GRPOTrainer
 
 from alignopsd_trl.config import AlignOPSDConfig, card_fields
 from alignopsd_trl.encoder import load_encoder
-from alignopsd_trl.evaluation import EvaluationResult, Outcome, summarise
+from alignopsd_trl.evaluation import EvaluationResult, Outcome, evaluating, play_panel, summarise
 from alignopsd_trl.methods import Credit, get_method
 from alignopsd_trl.policy import seams
 from alignopsd_trl.policy.checkpoints import resume_path
@@ -33,7 +33,16 @@ from alignopsd_trl.policy.scoring import score_pairs
 from alignopsd_trl.policy.teacher import PrivilegedTeacher, skill_source
 from alignopsd_trl.policy.turn_rows import TARGET, VOCABULARY, collate_rows, sampling_log_probs, split_and_trim
 from alignopsd_trl.records import turn_records, write_records
-from alignopsd_trl.rollout import Counters, Player, Renderer, episode_seed, generate_sorted, no_skills, rollout_metrics
+from alignopsd_trl.rollout import (
+    Counters,
+    Player,
+    Renderer,
+    episode_seed,
+    generate_sorted,
+    no_skills,
+    rollout_metrics,
+    siblings_before,
+)
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.turns import Trajectory, TurnBatch
 from environments.base import EnvironmentsDown, TextEnvironment, open_batch
@@ -217,7 +226,9 @@ class AlignOPSDTrainer(GRPOTrainer):
             player = self._player(skilled, self.method.skills_in_rollout, progress)
             return player.play(inputs, seeds, tasks)
 
-    def _player(self, skilled: bool, skills_in_rollout: bool, progress: Callable[[int], None]) -> Player:
+    def _player(
+        self, skilled: bool, skills_in_rollout: bool, progress: Callable[[int], None] = lambda ended: None
+    ) -> Player:
         batch = self._environments()
         return Player(
             environments=batch,
@@ -396,11 +407,18 @@ class AlignOPSDTrainer(GRPOTrainer):
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor, None, None]:
-        """Plays the rows' episodes and logs their outcome; there is no loss to report."""
-        seeds = [episode_seed(row["task_id"], 0, place) for place, row in enumerate(inputs)]
-        trajectories = self._play_evaluation(
-            inputs, seeds, self.method.skills_in_evaluation, self.args.eval_temperature
-        )
+        """Plays the rows' episodes and logs their outcome; there is no loss to report. Training's own random state is
+        left as it was."""
+        process = self.accelerator.process_index
+        tasks = [row["task_id"] for row in inputs]
+        places = siblings_before(gather_object([tasks]), process)
+        seeds = [episode_seed(task, 0, place) for task, place in zip(tasks, places, strict=True)]
+        skills = self.method.skills_in_evaluation
+        with (
+            seams.sampling(self, self.args.eval_temperature, self.max_completion_length),
+            evaluating(self.model, episode_seed(" ".join(tasks), 0, process)),
+        ):
+            trajectories = self._player(skills, skills).play(inputs, seeds, tasks)
         self._log_metrics("eval", rollout_metrics(trajectories))
         return torch.zeros((), device=self.accelerator.device), None, None
 
@@ -420,32 +438,23 @@ class AlignOPSDTrainer(GRPOTrainer):
         temperature = self.args.eval_temperature if temperature is None else temperature
         if skills and self.skill_bank is None:
             raise ValueError("skills=True needs a skill_bank")
-        own = list(panel)[self.accelerator.process_index :: self.accelerator.num_processes]
+        process, processes = self.accelerator.process_index, self.accelerator.num_processes
         self._environments()
-        rounds = -(-self._agree(len(own)) // self._environment_slots)
-        training, outcomes = self.model.training, []
-        self.model.eval()
-        with torch.random.fork_rng(), self._bar(len(own), f"panel {panel.name}") as progress:
-            torch.manual_seed(seed + self.accelerator.process_index)
-            for number in range(rounds):
-                rows = own[number * self._environment_slots : (number + 1) * self._environment_slots]
-                seeds = [episode_seed(row["task_id"], 0, 0) for row in rows]
-                played = self._play_evaluation(rows, seeds, skills, temperature, progress)
-                outcomes += [Outcome.of(one) for one in played]
-        self.model.train(training)
-        return summarise(panel, gather_object(outcomes), skills=skills, temperature=temperature, seed=seed)
-
-    def _play_evaluation(
-        self,
-        rows: Sequence[Mapping[str, Any]],
-        seeds: Sequence[int],
-        skills: bool,
-        temperature: float,
-        progress: Callable[[int], None] = lambda ended: None,
-    ) -> list[Trajectory]:
-        player = self._player(skills, skills, progress)
-        with seams.sampling(self, temperature, self.max_completion_length):
-            return player.play(rows, seeds, [row["task_id"] for row in rows])
+        with (
+            self._bar(len(panel.rows[process::processes]), f"panel {panel.name}") as progress,
+            seams.sampling(self, temperature, self.max_completion_length),
+        ):
+            played = play_panel(
+                self._player(skills, skills, progress),
+                self.model,
+                panel,
+                slots=self._environment_slots,
+                seed=seed,
+                process=process,
+                processes=processes,
+            )
+        outcomes = gather_object([Outcome.of(one) for one in played])
+        return summarise(panel, outcomes, skills=skills, temperature=temperature, seed=seed)
 
     # ------------------------------------------------------------------ logging and state
 

@@ -4,15 +4,19 @@ import json
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
-from toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
+import torch
+from toy import NUMBERS, ToyEnvironment, build_model, build_tokenizer, toy_dataset
+from trainers import make_trainer
 
 from alignopsd_trl.evaluation import Outcome, evaluate, main, mean_score, success_rate, summarise
 from alignopsd_trl.policy.teacher import skill_source
+from alignopsd_trl.rollout import Player, Renderer, no_skills, siblings_before
 from alignopsd_trl.skills import SkillBank
-from environments import Suite, TaskPanel
+from environments import Suite, TaskPanel, open_batch
 
 PANEL = TaskPanel.of("toy", "test", list(toy_dataset(12)))
 
@@ -80,3 +84,88 @@ def test_command_line_writes_result_and_trajectories(tmp_path: Path, monkeypatch
     assert content["panel"] == "test[:5]" and content["skills"] is True
     frame = pd.read_parquet(tmp_path / "out" / "trajectories" / "evaluation.parquet")
     assert frame.groupby("task").ngroups == 5
+
+
+def test_trained_and_untrained_rows_of_a_table_go_through_one_loop(tmp_path: Path) -> None:
+    """The same weights, panel and seed give the same episodes, whoever plays them."""
+    trainer = make_trainer(tmp_path, script=False, eval_temperature=0.7, top_k=0)
+    by_trainer = trainer.evaluate_panel(PANEL, seed=5)
+    options = {"max_prompt_length": 128, "max_completion_length": 12, "batch_size": trainer._environment_slots}
+    by_model, _ = evaluate(
+        trainer.model, build_tokenizer(), ToyEnvironment, PANEL, seed=5, temperature=0.7, **options
+    )
+    assert by_trainer == by_model
+    assert len({outcome.turns for outcome in by_model.outcomes}) > 1
+
+
+def test_playing_leaves_random_state_and_mode_as_they_were(tmp_path: Path) -> None:
+    tokenizer = build_tokenizer()
+    model = build_model(tokenizer).train()
+    state = torch.random.get_rng_state()
+    evaluate(model, tokenizer, ToyEnvironment, PANEL, max_completion_length=4)
+    assert model.training and torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_sibling_index_does_not_depend_on_how_rows_are_cut() -> None:
+    rows = ["a", "a", "b", "a", "c", "b"]
+    assert siblings_before([rows], 0) == [0, 1, 0, 2, 0, 1]
+    for size in (1, 2, 3):
+        parts = [rows[first : first + size] for first in range(0, len(rows), size)]
+        joined = [place for process in range(len(parts)) for place in siblings_before(parts, process)]
+        assert joined == [0, 1, 0, 2, 0, 1]
+
+
+def _seeds_of_an_evaluation(folder: Path, batch: int) -> dict[str, list[int]]:
+    seen: dict[str, list[int]] = {}
+
+    class Watched(ToyEnvironment):
+        def reset(self, task_id: str, target: str, seed: int, **columns: Any) -> Any:
+            seen.setdefault(task_id, []).append(seed)
+            return super().reset(task_id=task_id, target=target, seed=seed, **columns)
+
+    parts = {"eval_dataset": toy_dataset(4)}
+    make_trainer(folder, Watched, parts=parts, per_device_eval_batch_size=batch, num_generations_eval=2).evaluate()
+    return {task: sorted(seeds) for task, seeds in seen.items()}
+
+
+def test_episode_seeds_of_evaluate_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+    small, large = (_seeds_of_an_evaluation(tmp_path / str(batch), batch) for batch in (2, 8))
+    assert small == large and len(small) == 4
+    assert all(len(set(seeds)) == 2 for seeds in small.values())
+
+
+class _Counting:
+    """A tokenizer that counts the chats it encodes."""
+
+    def __init__(self) -> None:
+        self.inner, self.chats = build_tokenizer(), 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def apply_chat_template(self, chats: list[Any], **options: Any) -> Any:
+        self.chats += len(chats)
+        return self.inner.apply_chat_template(chats, **options)
+
+
+@pytest.mark.parametrize(
+    ("skill", "in_rollout", "encoded"),
+    [("", False, 1), ("", True, 1), ("hint always pick the largest", True, 1), ("hint always pick", False, 2)],
+)
+def test_each_prompt_that_fits_is_tokenised_once(skill: str, in_rollout: bool, encoded: int) -> None:
+    tokenizer, batch = _Counting(), open_batch(ToyEnvironment, 6)
+    player = Player(
+        environments=batch,
+        renderer=Renderer(tokenizer, batch.prompt, 128),
+        generate=lambda prompts: ([tokenizer.inner("<action>stay</action>")["input_ids"]] * len(prompts), None),
+        tokenizer=tokenizer,
+        end_ids=[tokenizer.eos_token_id],
+        skills=(lambda *task: (skill, ("one",))) if skill else no_skills,
+        skills_in_rollout=in_rollout,
+    )
+    rows = [{"task_id": f"toy/{number}", "target": NUMBERS[number]} for number in range(6)]
+    played = player.play(rows, list(range(6)), [row["task_id"] for row in rows])
+    assert tokenizer.chats == encoded * sum(len(trajectory.turns) for trajectory in played)
+    for turn in (turn for trajectory in played for turn in trajectory.turns):
+        assert turn.prompt_ids == player.renderer.encode([turn.prompt_text])[0]
+        assert (skill in turn.prompt_text) == (in_rollout or not skill)

@@ -1,0 +1,87 @@
+"""The command line: a panel, a policy, a table.
+
+    python -m alignopsd_trl.evaluation --model PATH --environment webshop --panel test [--skills]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from alignopsd_trl.evaluation.play import evaluate
+from alignopsd_trl.evaluation.summary import EvaluationResult
+from environments.base import load
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m alignopsd_trl.evaluation", description=__doc__.split("\n")[0])
+    shipped = "tiny (for webshop_tiny), tiny_alfworld, tiny_searchqa"
+    parser.add_argument("--model", required=True, help=f"hub id or path; shipped are {shipped}")
+    parser.add_argument("--environment", required=True, help="webshop, webshop_tiny, alfworld, searchqa or a module")
+    parser.add_argument("--environment_options", type=json.loads, default={}, help="JSON, handed to its suite()")
+    parser.add_argument("--panel", default="test", help="name of a panel of the environment")
+    parser.add_argument("--limit", type=int, help="only the first tasks of the panel")
+    parser.add_argument("--skills", action="store_true", help="put the retrieved skill into the policy's prompt")
+    parser.add_argument("--skill_bank", help="shipped name or path; the environment's own by default")
+    parser.add_argument("--encoder", default="lexical", help="ranks skills: 'lexical', an id or a path")
+    parser.add_argument("--temperature", type=float, default=0.4, help="0 decodes greedily")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max_prompt_length", type=int, default=4096)
+    parser.add_argument("--max_completion_length", type=int, default=512)
+    parser.add_argument("--skill_tokens", type=int, help="budget of the skill block; min(512, max_prompt_length // 4)")
+    parser.add_argument("--max_turns", type=int)
+    parser.add_argument("--batch_size", type=int, default=64, help="episodes side by side")
+    parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--output", type=Path, help="folder for results.json and trajectories")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> EvaluationResult:
+    from tqdm.auto import tqdm
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from alignopsd_trl.encoder import load_encoder
+    from alignopsd_trl.policy.shipped import resolve_model
+    from alignopsd_trl.policy.teacher import skill_source
+    from alignopsd_trl.records import turn_records, write_records
+    from alignopsd_trl.skills import SkillBank, skill_budget
+
+    arguments = _arguments(argv)
+    suite = load(arguments.environment, **arguments.environment_options)
+    panel = suite.panel(arguments.panel)
+    panel = panel.head(arguments.limit) if arguments.limit else panel
+    path = resolve_model(arguments.model)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=arguments.dtype).to(arguments.device).eval()
+    skills = None
+    if arguments.skills:
+        bank = SkillBank.load(arguments.skill_bank or suite.skill_bank or suite.name, load_encoder(arguments.encoder))
+        skills = skill_source(bank, tokenizer, arguments.skill_tokens or skill_budget(arguments.max_prompt_length))
+    with tqdm(total=len(panel), unit="episode", desc=f"{suite.name} {panel.name}") as bar:
+        result, played = evaluate(
+            model,
+            tokenizer,
+            suite.factory,
+            panel,
+            skills=skills,
+            temperature=arguments.temperature,
+            seed=arguments.seed,
+            max_prompt_length=arguments.max_prompt_length,
+            max_completion_length=arguments.max_completion_length,
+            max_turns=arguments.max_turns,
+            batch_size=arguments.batch_size,
+            progress=bar.update,
+        )
+    print(result.table())
+    if arguments.output:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        content = {**result.to_dict(outcomes=True), "model": arguments.model, "suite": dict(suite.description)}
+        (arguments.output / "results.json").write_text(json.dumps(content, indent=2, default=str), encoding="utf-8")
+        write_records(arguments.output / "trajectories" / "evaluation.parquet", turn_records(played, step=0))
+    return result
+

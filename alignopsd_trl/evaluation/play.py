@@ -1,0 +1,156 @@
+"""One loop plays every panel: the trainer's, for trained rows, and `evaluate`'s, for a model that nobody trains."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from alignopsd_trl.evaluation.summary import EvaluationResult, Outcome, summarise
+from alignopsd_trl.rollout import Player, Renderer, SkillSource, episode_seed, no_skills
+from alignopsd_trl.turns import Trajectory
+from environments.base import TextEnvironment, open_batch
+from environments.panel import TaskPanel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class ModelGenerator:
+    """A transformers model as a `Generate`: left-padded batches, sampling at a temperature (0: greedy)."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        temperature: float,
+        max_tokens: int,
+        batch_size: int = 64,
+    ):
+        self._model, self._tokenizer, self._batch_size = model, tokenizer, batch_size
+        declared = model.generation_config.eos_token_id
+        declared = [] if declared is None else declared if isinstance(declared, list) else [declared]
+        self.end_ids = sorted({tokenizer.eos_token_id, *declared})
+        sampled = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        self._options = (sampled if temperature > 0 else {"do_sample": False}) | {
+            "max_new_tokens": max_tokens,
+            "eos_token_id": self.end_ids,
+            "pad_token_id": tokenizer.pad_token_id,
+        }
+
+    @torch.no_grad()
+    def __call__(self, prompts: list[list[int]]) -> tuple[list[list[int]], None]:
+        responses: list[list[int]] = []
+        for first in range(0, len(prompts), self._batch_size):
+            part = {"input_ids": prompts[first : first + self._batch_size]}
+            inputs = self._tokenizer.pad(part, padding=True, padding_side="left", return_tensors="pt")
+            inputs = {name: inputs[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
+            sampled = self._model.generate(**inputs, **self._options)[:, inputs["input_ids"].size(1) :]
+            responses += [self._cut(row) for row in sampled.tolist()]
+        return responses, None
+
+    def _cut(self, tokens: list[int]) -> list[int]:
+        end = next((place for place, token in enumerate(tokens) if token in self.end_ids), len(tokens) - 1)
+        return tokens[: end + 1]
+
+
+@contextlib.contextmanager
+def evaluating(model: torch.nn.Module, seed: int) -> Iterator[None]:
+    """Evaluation mode and random numbers of its own; afterwards the model's mode and the random state are as before."""
+    training = model.training
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model.eval()
+        try:
+            yield
+        finally:
+            model.train(training)
+
+
+def play_panel(
+    player: Player,
+    model: torch.nn.Module,
+    panel: TaskPanel,
+    *,
+    slots: int,
+    seed: int = 0,
+    process: int = 0,
+    processes: int = 1,
+) -> list[Trajectory]:
+    """Plays each task of a panel once: the loop behind every number that this project prints.
+
+    An episode's own seed comes from its task alone; ``seed`` is that of the sampling. The caller's random state and the
+    model's mode (training or not) are left as they were. Equal weights, slots and seed give equal episodes whether a
+    trainer or `evaluate` brings the player.
+
+    Args:
+        player (`Player`): plays up to ``slots`` episodes at a time.
+        model (`torch.nn.Module`): the policy that the player samples from; put into evaluation mode.
+        panel (`TaskPanel`): the tasks.
+        slots (`int`): episodes side by side.
+        seed (`int`, *optional*, defaults to 0): of the sampling; each process adds its number.
+        process, processes (`int`, *optional*): this process plays every ``processes``-th task from ``process`` on. All
+            processes play equally many rounds, some perhaps without a task, so that generation may run collectives.
+
+    Returns:
+        This process's trajectories, in the panel's order.
+    """
+    own = panel.rows[process::processes]
+    most = len(panel.rows[::processes])  # the first process has the largest share
+    played: list[Trajectory] = []
+    with evaluating(model, seed + process):
+        for first in range(0, most, slots):
+            rows = own[first : first + slots]
+            seeds = [episode_seed(row["task_id"], 0, 0) for row in rows]
+            played += player.play(rows, seeds, [row["task_id"] for row in rows])
+    return played
+
+
+def evaluate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    factory: Callable[[], TextEnvironment],
+    panel: TaskPanel,
+    *,
+    skills: SkillSource | None = None,
+    temperature: float = 0.4,
+    seed: int = 0,
+    max_prompt_length: int = 4096,
+    max_completion_length: int = 512,
+    max_turns: int | None = None,
+    batch_size: int = 64,
+    time_limit: float = 60.0,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    progress: Callable[[int], None] = lambda ended: None,
+) -> tuple[EvaluationResult, list[Trajectory]]:
+    """Plays each task of a panel once.
+
+    Args:
+        skills: puts the skill into the policy's own prompt (the starred rows of the table); `None` does not.
+        batch_size: episodes played side by side.
+        progress: called with the number of episodes that ended.
+
+    Returns:
+        The result and the trajectories, in the panel's order.
+    """
+    generate = ModelGenerator(model, tokenizer, temperature, max_completion_length, batch_size)
+    environments = open_batch(factory, min(batch_size, len(panel)), time_limit)
+    player = Player(
+        environments=environments,
+        renderer=Renderer(tokenizer, environments.prompt, max_prompt_length, chat_template_kwargs),
+        generate=generate,
+        tokenizer=tokenizer,
+        end_ids=generate.end_ids,
+        skills=skills or no_skills,
+        skills_in_rollout=skills is not None,
+        max_turns=max_turns,
+        progress=progress,
+    )
+    try:
+        played = play_panel(player, model, panel, slots=batch_size, seed=seed)
+    finally:
+        environments.close()
+    outcomes = [Outcome.of(trajectory) for trajectory in played]
+    return summarise(panel, outcomes, skills=skills is not None, temperature=temperature, seed=seed), played

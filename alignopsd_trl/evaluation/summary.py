@@ -1,0 +1,155 @@
+"""What is kept of a played panel: success and score, per category, with 95 % intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from scipy import stats
+
+from alignopsd_trl.turns import Trajectory
+from environments.panel import TaskPanel
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an evaluation keeps of one episode."""
+
+    task_id: str
+    category: str
+    won: bool
+    score: float
+    turns: int
+    invalid_actions: int
+    stop: str
+
+    @classmethod
+    def of(cls, trajectory: Trajectory) -> Outcome:
+        return cls(
+            task_id=trajectory.row["task_id"],
+            category=trajectory.category or str(trajectory.row.get("category", "")),
+            won=trajectory.won,
+            score=float(trajectory.score),
+            turns=len(trajectory.turns),
+            invalid_actions=sum(not turn.action_valid for turn in trajectory.turns),
+            stop=trajectory.stop.value if trajectory.stop else "",
+        )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean in percent with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    episodes: int
+
+
+def success_rate(won: Sequence[bool]) -> Estimate:
+    """Share of episodes won, with the Wilson interval."""
+    test = stats.binomtest(sum(won), len(won))
+    low, high = test.proportion_ci(0.95, method="wilson")
+    return Estimate(100 * test.statistic, 100 * low, 100 * high, len(won))
+
+
+def mean_score(scores: Sequence[float]) -> Estimate:
+    """Mean of the environment's own numbers, with Student's interval (none for fewer than two episodes)."""
+    count, mean = len(scores), math.fsum(scores) / len(scores)
+    spread = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / (count - 1)) if count > 1 else math.nan
+    half = float(stats.t.ppf(0.975, count - 1)) * spread / math.sqrt(count) if count > 1 else math.nan
+    return Estimate(100 * mean, 100 * (mean - half), 100 * (mean + half), count)
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """One panel played once.
+
+    ``success`` and ``score`` weigh every task alike; ``success_macro`` weighs every category alike. A category without
+    tasks is absent. An episode that its environment failed counts as not won, and ``environment_errors`` counts it.
+    """
+
+    environment: str
+    panel: str
+    checksum: str
+    episodes: int
+    skills: bool
+    temperature: float
+    seed: int
+    success: Estimate
+    score: Estimate
+    success_macro: float
+    categories: dict[str, dict[str, Estimate]]
+    turns: float
+    invalid_actions: float
+    environment_errors: int
+    outcomes: tuple[Outcome, ...]
+
+    def to_dict(self, outcomes: bool = False) -> dict[str, Any]:
+        content = asdict(self)
+        if not outcomes:
+            del content["outcomes"]
+        return content
+
+    def table(self) -> str:
+        """Plain text: one line a category, then all."""
+        lines = [f"{'':<16}{'success %':>22}{'score %':>22}{'episodes':>10}"]
+        rows = {**self.categories, "all": {"success": self.success, "score": self.score}}
+        for name, row in rows.items():
+            lines.append(
+                f"{name:<16}{_shown(row['success']):>22}{_shown(row['score']):>22}{row['success'].episodes:>10}"
+            )
+        lines.append(
+            f"panel {self.panel} of {self.environment}, checksum {self.checksum}, "
+            f"skills {'in the prompt' if self.skills else 'no'}, temperature {self.temperature:g}, seed {self.seed}, "
+            f"{self.turns:.1f} turns an episode, {100 * self.invalid_actions:.1f} % invalid actions, "
+            f"macro success {self.success_macro:.1f} %"
+        )
+        return "\n".join(lines)
+
+
+def _shown(estimate: Estimate) -> str:
+    return f"{estimate.mean:.1f} [{estimate.low:.1f}, {estimate.high:.1f}]"
+
+
+def summarise(
+    panel: TaskPanel, outcomes: Sequence[Outcome], *, skills: bool, temperature: float, seed: int
+) -> EvaluationResult:
+    """Outcomes of a whole panel, in any order, to a result in the panel's order.
+
+    Raises:
+        ValueError: if a task of the panel is missing or was played twice.
+    """
+    by_id = {outcome.task_id: outcome for outcome in outcomes}
+    if len(by_id) != len(outcomes) or set(by_id) != set(panel.task_ids):
+        raise ValueError(
+            f"panel {panel.name!r} has {len(panel)} tasks, {len(outcomes)} outcomes do not cover them once"
+        )
+    ordered = tuple(by_id[task_id] for task_id in panel.task_ids)
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in sorted(ordered, key=lambda outcome: outcome.category):
+        groups.setdefault(outcome.category, []).append(outcome)
+    categories = {
+        name: {"success": success_rate([o.won for o in group]), "score": mean_score([o.score for o in group])}
+        for name, group in groups.items()
+    }
+    turns = sum(outcome.turns for outcome in ordered)
+    return EvaluationResult(
+        environment=panel.environment,
+        panel=panel.name,
+        checksum=panel.checksum,
+        episodes=len(ordered),
+        skills=skills,
+        temperature=temperature,
+        seed=seed,
+        success=success_rate([outcome.won for outcome in ordered]),
+        score=mean_score([outcome.score for outcome in ordered]),
+        success_macro=sum(row["success"].mean for row in categories.values()) / len(categories),
+        categories=categories,
+        turns=turns / len(ordered),
+        invalid_actions=sum(outcome.invalid_actions for outcome in ordered) / max(turns, 1),
+        environment_errors=sum(outcome.stop == "environment error" for outcome in ordered),
+        outcomes=ordered,
+    )
