@@ -7,7 +7,7 @@ import pytest
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.launch.plan import backbone, memory
-from alignopsd_trl.launch.presets import BACKBONES, preset, round_shape
+from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, preset, round_shape
 
 CPU = ["--use_cpu", "True"]
 
@@ -100,3 +100,31 @@ def test_memory_falls_with_shards_and_adapters(tmp_path: Path) -> None:
     assert memory(shape, config, 0.01, shards=1, master_bytes=2)["optimizer"] < 2
     with pytest.raises(OSError, match="nobody/nothing"):
         backbone("nobody/nothing")
+
+
+OWN = {**LAPTOP, "environment": "webshop_tiny", "model_name_or_path": "tiny", "tasks_per_round": 4, "rounds": 3}
+
+
+def test_recipe_of_ones_own_needs_no_edit_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A preset by hand, or a module that has one: both are read like a shipped recipe's."""
+    (tmp_path / "own_maze.py").write_text(f"PRESET = {OWN!r}\n")
+    (tmp_path / "own_empty.py").write_text("")
+    (tmp_path / "own_broken.py").write_text("import not_installed_anywhere\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, own in (("maze", OWN), ("own_maze", None)):
+        arguments, config, model = recipe.parse(name, ["--rounds", "5"], own)
+        assert (arguments.environment, model.model_name_or_path, config.max_steps) == ("webshop_tiny", "tiny", 5)
+        assert config.generation_batch_size == 32 and config.output_dir == f"outputs/{name}"
+    for name, own, message in (
+        ("maze", {"environment": "maze"}, "does not set 'model_name_or_path'"),
+        ("maze", [1], "is a list; write a mapping"),
+        ("own_empty", None, "which has no PRESET"),
+        ("no_such_module", None, "is unknown; known are .*webshop_tiny.*PRESET"),
+        ("no such", None, "is unknown"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            recipe.parse(name, [], own)
+    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+        recipe.parse("own_broken", [])
+    with pytest.raises(ValueError, match="has no preset 'released'"):
+        recipe.parse("maze", ["--preset", "released"], OWN)

@@ -6,19 +6,17 @@ import json
 import os
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import AutoConfig
 from trl import ModelConfig
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.launch.presets import BACKBONES, Backbone
 from alignopsd_trl.policy.shipped import resolve_model
 from environments.base import Suite
 from environments.panel import TaskPanel
-
-if TYPE_CHECKING:
-    from alignopsd_trl.launch.recipe import RecipeArguments
 
 GIB = 2**30
 ADAM_BYTES = 8  # two float32 moments a parameter

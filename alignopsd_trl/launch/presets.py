@@ -1,13 +1,14 @@
 """The paper's protocol and hyper-parameters, the published launchers' settings, and the laptop's.
 
 A preset is a plain mapping from field names (of the recipe's arguments or of `AlignOPSDConfig`) to values; flags and
-YAML files override it. Sources: the paper's tables of protocol, rectification and credit; method facts, table H.
+YAML files override it. Sources: the paper's tables of protocol, rectification and credit; method facts H.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 
@@ -98,7 +99,7 @@ _RELEASED: dict[str, dict[str, Any]] = {
     },
     "searchqa_7b": {"similarity_threshold": 0.70, "action_filter": "none"},
 }
-"""What each launcher sets differently from the paper (method facts, table H)."""
+"""What each launcher sets differently from the paper (method facts H)."""
 
 _RELEASED_SHARED: dict[str, Any] = {
     "group_statistics": "turn",
@@ -112,7 +113,7 @@ fixed number of parts, so it is 16."""
 
 _RELEASED_PENALTY = {"webshop": 0.1, "alfworld": 0.1, "searchqa": 0.01}
 
-_TINY_SHARED: dict[str, Any] = {
+LAPTOP: dict[str, Any] = {
     "method": "align_opsd",
     "encoder": "lexical",
     "use_cpu": True,
@@ -134,7 +135,8 @@ _TINY_SHARED: dict[str, Any] = {
     "logging_steps": 1,
     "report_to": "none",
 }
-"""A laptop: policies of a million parameters on embedded data. The method's settings are the paper's."""
+"""A laptop: policies of a million parameters on embedded data. The method's settings are the paper's. A recipe of one's
+own may start from it: ``{**LAPTOP, "environment": "my_module", ...}``."""
 
 _TINY: dict[str, dict[str, Any]] = {
     "webshop_tiny": {
@@ -168,19 +170,18 @@ def preset(name: str, kind: str = "paper") -> dict[str, Any]:
     """The defaults of a recipe.
 
     Args:
-        name: ``<benchmark>_<backbone>``, such as ``webshop_7b``, or ``<benchmark>_tiny``.
+        name: ``<benchmark>_<backbone>``, such as ``webshop_7b``, ``<benchmark>_tiny``, or a module of the user's with a
+            mapping ``PRESET``.
         kind: ``"paper"``, or ``"released"`` for the published launcher's settings.
 
     Raises:
         ValueError: for an unknown name or kind, with the known ones.
     """
     benchmark, _, backbone = name.partition("_")
-    if name not in (*_RELEASED, *_TINY):
-        known = ", ".join(sorted((*_RELEASED, *_TINY)))
-        raise ValueError(f"recipe {name!r} is unknown; known are {known}")
     if name in _TINY:
-        _only_paper(name, kind)
-        return {**_TINY_SHARED, "environment": name, **_TINY[name]}
+        return own_preset({**LAPTOP, "environment": name, **_TINY[name]}, name, kind)
+    if name not in _RELEASED:
+        return own_preset(_of_module(name), name, kind)
     chosen: Mapping[str, Any] = {}
     if kind == "released":
         penalty = {"invalid_action_penalty": _RELEASED_PENALTY[benchmark]}
@@ -196,9 +197,35 @@ def preset(name: str, kind: str = "paper") -> dict[str, Any]:
     }
 
 
-def _only_paper(name: str, kind: str) -> None:
+def own_preset(content: Any, name: str, kind: str = "paper") -> dict[str, Any]:
+    """A preset that has no second kind, checked: a mapping that names its environment and its model.
+
+    Raises:
+        ValueError: if it is none, or if another ``kind`` is asked for.
+    """
+    if not isinstance(content, Mapping):
+        kind_of = type(content).__name__
+        raise ValueError(f"the preset of recipe {name!r} is a {kind_of}; write a mapping from argument to value")
+    if missing := [key for key in ("environment", "model_name_or_path") if not content.get(key)]:
+        raise ValueError(f"the preset of recipe {name!r} does not set {missing[0]!r}; add it")
     if kind != "paper":
         raise ValueError(f"recipe {name!r} has no preset {kind!r}; only 'paper'")
+    return dict(content)
+
+
+def _of_module(name: str) -> Any:
+    known = f"known are {', '.join(sorted((*_RELEASED, *_TINY)))}, and modules of your own with a mapping PRESET"
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(f"recipe {name!r} is unknown; {known}")
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module is there, but something that it imports is not
+        raise ValueError(f"recipe {name!r} is unknown; {known}") from error
+    if not hasattr(module, "PRESET"):
+        raise ValueError(f"recipe {name!r} is the module {module.__file__}, which has no PRESET; {known}")
+    return module.PRESET
 
 
 def round_shape(tasks: int, siblings: int, updates: int, processes: int) -> dict[str, int]:

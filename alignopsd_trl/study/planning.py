@@ -136,7 +136,7 @@ def _check_names(study: Study) -> None:
     from trl import ModelConfig
 
     from alignopsd_trl.config import AlignOPSDConfig
-    from alignopsd_trl.launch.recipe import RecipeArguments
+    from alignopsd_trl.launch.arguments import RecipeArguments
 
     known = {name for kind in (RecipeArguments, AlignOPSDConfig, ModelConfig) for name in kind.__dataclass_fields__}
     for place, settings in [("settings", study.settings), *((a.recipe, a.settings) for a in study.environments)]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trl import ModelConfig
 
     from alignopsd_trl.config import AlignOPSDConfig
-    from alignopsd_trl.launch.recipe import RecipeArguments
+    from alignopsd_trl.launch.arguments import RecipeArguments
     from alignopsd_trl.study.planning import Cell
     from environments.base import Suite
 
@@ -118,10 +118,10 @@ def _machine() -> dict[str, Any]:
 
 def code_checksum() -> str:
     """First 16 hex digits of the sha256 over this project's Python files: a version that needs no repository."""
-    import environments
+    from environments import base
 
     digest = hashlib.sha256()
-    for folder in (Path(__file__).parents[1], Path(environments.__file__).parent):
+    for folder in (Path(__file__).parents[1], Path(base.__file__).parent):
         for file in sorted(folder.rglob("*.py")):
             digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
     return digest.hexdigest()[:16]

@@ -72,7 +72,7 @@ class Arena:
     """A benchmark: the defaults of a recipe and what the study sets there for every row.
 
     Attributes:
-        recipe: ``<benchmark>_<backbone>``.
+        recipe: ``<benchmark>_<backbone>``, or a module of the user's with a mapping ``PRESET``.
         categories: the order of the table's columns; categories that are not named follow in alphabetical order.
         averages: columns after the categories: ``score``, ``success`` (over episodes) or ``success_macro`` (over
             categories), each with its title.
@@ -165,7 +165,7 @@ def _arena(content: Any) -> Arena:
         preset(recipe)
     except ValueError as error:
         raise StudyError(f"environments: {error}") from error
-    label, averages = _TITLES[recipe.partition("_")[0]]
+    label, averages = _TITLES.get(recipe.partition("_")[0], (recipe, {"success": "Success"}))
     arena = _build(Arena, {"label": label, "averages": averages} | content, "environments")
     if unknown := sorted(set(arena.averages) - set(_AVERAGES)):
         raise StudyError(f"environments: average {unknown[0]!r} is unknown; choose from {', '.join(_AVERAGES)}")
