@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.turns import StopReason, Trajectory, Turn, parse_response
-from environments.base import EnvironmentBatch, Failure, Opening, Prompt, Record, Step, View
+from environments.base import EnvironmentBatch, EnvironmentsDown, Failure, Opening, Prompt, Record, Step, View
 
 Generate = Callable[[list[list[int]]], tuple[list[list[int]], list[list[float]] | None]]
 """Prompts to sampled responses (with the end token, if there is one) and the sampler's log-probs, if it gives them."""
@@ -200,8 +200,12 @@ class Player:
             rows: dataset rows; each is handed to ``reset(**row, seed=...)``.
             seeds: of the episodes.
             tasks: identity of each row's sibling group; rollouts are numbered inside it in order.
+
+        Raises:
+            EnvironmentsDown: on all processes, if the environments of one are down.
         """
-        episodes = self._open(rows, seeds, tasks)
+        episodes = self._begin(rows, tasks)
+        self._together(lambda: self._open(episodes, seeds))
         limit = self.max_turns or self.environments.max_turns
         self.progress(sum(not episode.live for episode in episodes))
         while True:
@@ -214,25 +218,36 @@ class Player:
                 return [episode.trajectory for episode in episodes]
             ready = [turn for turn in turns if turn is not None]
             self._respond(live, ready, width)
-            self._step(live, ready, limit)
+            self._together(lambda live=live, ready=ready: self._step(live, ready, limit))
             self.progress(len(turns) - sum(episode.live for episode in live))
 
-    def _open(self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int], tasks: Sequence[str]) -> list[Episode]:
+    def _together(self, act: Callable[[], None]) -> None:
+        """Environments that are down on one process end the play of all, in the same round."""
+        down = None
+        try:
+            act()
+        except EnvironmentsDown as error:
+            down = error
+        if self.agree(int(down is not None)):
+            raise down or EnvironmentsDown("the environments of another process are down; its own error says why")
+
+    def _begin(self, rows: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> list[Episode]:
         seen: dict[str, int] = {}
         episodes = []
         for slot, (row, task) in enumerate(zip(rows, tasks, strict=True)):
             seen[task] = seen.get(task, -1) + 1
             episodes.append(Episode(slot, Trajectory(dict(row), task, f"{seen[task]:04d}")))
-        openings = self.environments.reset(
-            range(len(rows)), [{**row, "seed": seed} for row, seed in zip(rows, seeds, strict=True)]
-        )
+        return episodes
+
+    def _open(self, episodes: Sequence[Episode], seeds: Sequence[int]) -> None:
+        tasks = [{**one.trajectory.row, "seed": seed} for one, seed in zip(episodes, seeds, strict=True)]
+        openings = self.environments.reset(range(len(episodes)), tasks)
         for episode, opening in zip(episodes, openings, strict=True):
             if isinstance(opening, Failure):
                 episode.fail(opening)
             else:
                 skill = self.skills(opening.task_text, opening.task_key, opening.data_source)
                 episode.start(opening, skill)
-        return episodes
 
     def _render(self, episodes: Sequence[Episode]) -> list[Turn | None]:
         """The next turn of each episode, prompts filled in; ``None`` (and the episode ended) where no prompt fits."""

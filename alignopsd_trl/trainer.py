@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from alignopsd_trl.config import AlignOPSDConfig, card_fields
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.evaluation import EvaluationResult, Outcome, evaluating, play_panel, summarise
 from alignopsd_trl.methods import Credit, get_method
-from alignopsd_trl.policy import seams
+from alignopsd_trl.policy import seams, strategies
 from alignopsd_trl.policy.checkpoints import resume_path
 from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.progress import Bar
@@ -32,6 +32,7 @@ from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
 from alignopsd_trl.policy.teacher import PrivilegedTeacher, skill_source
 from alignopsd_trl.policy.turn_rows import TARGET, VOCABULARY, collate_rows, sampling_log_probs, split_and_trim
+from alignopsd_trl.policy.world import World
 from alignopsd_trl.records import turn_records, write_records
 from alignopsd_trl.rollout import (
     Counters,
@@ -134,25 +135,33 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._environment_counters = Counters()
         self._live: tuple[torch.Tensor, ...] | None = None
         self.phases = Phases()
-        super().__init__(
-            model=model,
-            reward_funcs=[environment_reward, *extra],
-            args=args,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            callbacks=callbacks,
-            optimizers=optimizers,
-            quantization_config=quantization_config,
-            peft_config=peft_config,
-        )
+        with seams.reference_like_policy():
+            super().__init__(
+                model=model,
+                reward_funcs=[environment_reward, *extra],
+                args=args,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                processing_class=processing_class,
+                callbacks=callbacks,
+                optimizers=optimizers,
+                quantization_config=quantization_config,
+                peft_config=peft_config,
+            )
         self._check_model()
         self._entropy_bonus_enabled = False  # its per-micro-batch mean would change with sub-chunks: see _extra_loss
-        self.encoder = load_encoder(encoder, device=self.accelerator.device) if encoder is not None else None
+        with strategies.loaded_whole():
+            self.encoder = load_encoder(encoder, device=self.accelerator.device) if encoder is not None else None
         self.skill_bank = SkillBank.load(skill_bank, self.encoder) if skill_bank is not None else None
         self._skills = no_skills
         if self.skill_bank is not None:
             self._skills = skill_source(self.skill_bank, self._tokenizer, args.skill_budget)
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        strategies.refuse_unproven(self.accelerator)
+        strategies.keep_output_precision(self.accelerator)
+        self.world = World(self.accelerator)
 
     def _check_parts(self, args: AlignOPSDConfig, dataset: Any, skill_bank: Any, encoder: Any) -> None:
         method = self.method
@@ -193,6 +202,7 @@ class AlignOPSDTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         step = self.state.global_step
         with self.phases("rollout"):
+            self._environment_counters.take(self._environments())  # what an evaluation added since the last round
             try:
                 trajectories = self._play_groups(inputs, step)
             except EnvironmentsDown:
@@ -239,7 +249,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             skills=self._skills if skilled else no_skills,
             skills_in_rollout=skills_in_rollout,
             max_turns=self.args.max_turns,
-            agree=self._agree,
+            agree=self.world.agree,
             progress=progress,
         )
 
@@ -289,8 +299,8 @@ class AlignOPSDTrainer(GRPOTrainer):
             self.encoder,
             budget=self.args.scoring_tokens,
             share_prefixes=self.args.share_prefixes and not seams.is_sharded(self),
-            agree=self._agree,
-            gather=self._gather_ragged,
+            agree=self.world.agree,
+            gather=self.world.gather,
             phases=self.phases,
         )
 
@@ -323,7 +333,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             pad_id=self._tokenizer.pad_token_id,
             budget=self.args.scoring_tokens,
             shared=False,
-            agree=self._agree,
+            agree=self.world.agree,
         )
         return scores[:, : batch.policy_mask.size(1)]
 
@@ -336,9 +346,10 @@ class AlignOPSDTrainer(GRPOTrainer):
             columns["sampling_per_token_logps"] = sampled
             if seams.corrects_sampling(self):
                 difference = (columns["old_per_token_logps"] - sampled) * batch.policy_mask
-                columns["importance_sampling_ratio"] = seams.sampling_ratio(self, difference)
+                ratio = columns["importance_sampling_ratio"] = seams.sampling_ratio(self, difference)
+                self._log_metrics("train", seams.sampling_metrics(difference, ratio, batch.policy_mask))
         parts = self.args.steps_per_generation
-        count = -(-max(self._agree(len(batch)), 1) // parts) * parts
+        count = -(-max(self.world.agree(len(batch)), 1) // parts) * parts
         rows = collate_rows(batch, columns, count, self._tokenizer.pad_token_id, self._tokenizer.eos_token_id)
         tokens = batch.policy_mask.sum().reshape(1)
         rows["num_items_in_batch"] = self.accelerator.gather(tokens).sum()
@@ -347,6 +358,7 @@ class AlignOPSDTrainer(GRPOTrainer):
     # ------------------------------------------------------------------ update
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        strategies.keep_gradients_sharded(self.accelerator, self.model_wrapped)
         with self.phases("update"):
             return super().training_step(*args, **kwargs)
 
@@ -359,22 +371,11 @@ class AlignOPSDTrainer(GRPOTrainer):
         chunks = split_and_trim(inputs, self.args.rows_per_forward)
         done: torch.Tensor | float = 0.0
         for chunk in chunks[:-1]:
-            with self._unsynchronised(model):
+            with strategies.unsynchronised(self.accelerator, model):
                 loss = self._chunk_loss(model, chunk)
-                self.accelerator.backward(loss)
+                strategies.backward(self.accelerator, loss)
             done = done + loss.detach()
         return self._chunk_loss(model, chunks[-1]) + done
-
-    @contextlib.contextmanager
-    def _unsynchronised(self, model: Any) -> Iterator[None]:
-        """No gradient exchange and, for DeepSpeed, no optimiser step until the last sub-chunk."""
-        state, before = self.accelerator.gradient_state, self.accelerator.sync_gradients
-        state._set_sync_gradients(False)
-        try:
-            with self.accelerator.no_sync(model):
-                yield
-        finally:
-            state._set_sync_gradients(before)
 
     def _chunk_loss(self, model: Any, chunk: dict[str, torch.Tensor]) -> torch.Tensor:
         loss = self._compute_loss(model, chunk)
@@ -473,29 +474,23 @@ class AlignOPSDTrainer(GRPOTrainer):
             write_records(Path(self.args.output_dir) / "trajectories" / name, records)
 
     def _log_metrics(self, mode: str, metrics: Mapping[str, float]) -> None:
-        everywhere = gather_object([dict(metrics)])
-        for name in sorted({name for one in everywhere for name in one}):
-            values = [one[name] for one in everywhere if name in one]
-            self._metrics[mode][name].append(sum(values) / len(values))
+        for name, value in self.world.reduce(metrics).items():
+            self._metrics[mode][name].append(value)
 
     def _bar(self, total: int, title: str) -> Any:
         return Bar(total, title, disable=self.args.disable_tqdm or not self.accelerator.is_local_main_process)
-
-    def _agree(self, number: int) -> int:
-        """The maximum over all processes."""
-        local = torch.tensor([number], device=self.accelerator.device)
-        return int(self.accelerator.gather(local).max())
-
-    def _gather_ragged(self, values: torch.Tensor) -> torch.Tensor:
-        width = self._agree(values.numel())
-        padded = torch.nn.functional.pad(values, (0, width - values.numel()), value=float("nan"))
-        gathered = self.accelerator.gather(padded)
-        return gathered[~torch.isnan(gathered)]
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """As in [`~transformers.Trainer`]; ``True`` resumes from the last checkpoint that was written to its end."""
         resume = resume_path(resume_from_checkpoint, self.args.output_dir)
         return super().train(resume_from_checkpoint=resume, **kwargs)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As in [`~transformers.Trainer`], but the model is always written whole; checkpoints keep the form that the
+        launch configuration gives them."""
+        checkpoint = _internal_call and output_dir is not None
+        with contextlib.nullcontext() if checkpoint else strategies.whole_state_dict(self.accelerator):
+            super().save_model(output_dir, _internal_call)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """TRL's card plus what AlignOPSD adds: method, settings, environment facts."""

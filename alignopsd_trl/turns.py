@@ -112,7 +112,7 @@ class Trajectory:
     task_text: str = ""
     skill_text: str = ""
     skill_ids: tuple[str, ...] = ()
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list, repr=False)
     stop: StopReason | None = None
     message: str = ""  # of the environment error, if that is why it ended
     reward: float = 0.0

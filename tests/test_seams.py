@@ -43,6 +43,7 @@ def test_method_is_where_we_left_it(name: str) -> None:
         ("_generate_single_turn", ["_last_loaded_step", "vllm_generation", "generation_config"]),
         ("log", ["_metrics", '_logs["prompt"]', '_logs["advantages"]', '_logs["rewards"]']),
         ("__init__", ["eos_token_ids", "reward_func_names", "reward_weights", "aux_loss_enabled", "_is_vlm"]),
+        ("__init__", ["prepare_fsdp(self.ref_model, self.accelerator)"]),
         ("__init__", ["_entropy_bonus_enabled", "mask_truncated_completions", "chat_template_kwargs"]),
     ],
 )

@@ -67,8 +67,8 @@ def test_dummy_rows_add_nothing(tmp_path: Path) -> None:
     runs = []
     for extra in (0, 7):
         trainer = make_trainer(tmp_path / str(extra), method="align_opsd")
-        real = trainer._agree
-        trainer._agree = lambda number, real=real, extra=extra: real(number) + (extra if number else 0)
+        real = trainer.world.agree
+        trainer.world.agree = lambda number, real=real, extra=extra: real(number) + (extra if number else 0)
         trainer.train()
         runs.append(trainer)
     assert len(runs[1].seen_rows[0]["advantages"]) == len(runs[0].seen_rows[0]["advantages"]) + 7

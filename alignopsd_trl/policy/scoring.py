@@ -97,11 +97,12 @@ def score_pairs(
         chunks = [by_prompt[chunk] for chunk in plan_chunks(tokens[by_prompt], budget)]
     else:
         chunks = plan_chunks(tokens, budget)
+    missing = agree(len(chunks)) - len(chunks)  # before the forwards, which may gather parameters over processes
     for chunk in chunks:
         prompt, response = prompt_rows[chunk], response_rows[chunk]
         scores = _score_chunk(model, prompts, responses, prompt, response, pad_id, shared)
         result[chunk.to(model.device), : scores.size(1)] = scores
-    for _ in range(agree(len(chunks)) - len(chunks)):
+    for _ in range(missing):
         dummy = Ragged.of([[pad_id, pad_id]])
         _score_chunk(
             model, dummy, dummy, torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), pad_id, shared
@@ -152,12 +153,13 @@ def largest_logits(
     ids = torch.zeros((len(prompts), width, count), dtype=torch.int64, device=model.device)
     logits = torch.zeros((len(prompts), width, count), dtype=torch.float32, device=model.device)
     chunks = plan_chunks(prompts.length + responses.length, budget)
+    missing = agree(len(chunks)) - len(chunks)  # before the forwards, as in `score_pairs`
     for chunk in chunks:
         answer = Padded.of(responses, chunk, pad_id, "right", model.device)
         found, values = model.largest(Padded.of(prompts, chunk, pad_id, "left", model.device), answer, count)
         rows, length, kept = chunk.to(model.device), answer.ids.size(1), answer.mask.unsqueeze(-1)
         ids[rows, :length], logits[rows, :length] = found * kept, values * kept
     dummy = Padded.of(Ragged.of([[pad_id, pad_id]]), torch.zeros(1, dtype=torch.int64), pad_id, "right", model.device)
-    for _ in range(agree(len(chunks)) - len(chunks)):
+    for _ in range(missing):
         model.largest(dummy, dummy, count)
     return ids, logits

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import fsdp2_prepare_model
 from transformers import DynamicCache
 from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer import grpo_trainer
 from trl.trainer.utils import use_adapter
 
 from alignopsd_trl.policy.scoring import Padded
@@ -39,7 +42,7 @@ class PolicyScorer:
         mask = torch.cat([prompt.mask, response.mask], dim=1)
         model = trainer.ref_model if self._reference and trainer.ref_model is not None else trainer.model
         with self._scoring():
-            return trainer._get_per_token_logps_and_entropies(model, ids, mask, response.ids.size(1))[0]
+            return trainer._get_per_token_logps_and_entropies(model, ids, mask, response.ids.size(1))[0].float()
 
     def shared(self, prompt: Padded, response: Padded, parent: torch.Tensor) -> torch.Tensor:
         trainer = self._trainer
@@ -66,7 +69,7 @@ class PolicyScorer:
                 labels=labels,
                 fused_lm_head=True,
             )
-        return output.log_probs
+        return output.log_probs.float()
 
     def largest(self, prompt: Padded, response: Padded, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         ids = torch.cat([prompt.ids, response.ids], dim=1)
@@ -130,6 +133,8 @@ def sampling(trainer: GRPOTrainer, temperature: float, max_tokens: int) -> Itera
 def generate(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[int]], list[list[float]] | None]:
     """One response per prompt through TRL's own path (transformers, continuous batching or vLLM). All processes must
     call it equally often and with lists of equal length."""
+    if trainer.is_fsdp_enabled:  # what transformers' generate looks for, to go on until all processes have finished
+        trainer.accelerator.unwrap_model(trainer.model)._is_fsdp_managed_module = True
     return trainer._generate_single_turn(prompts, None, {}, num_generations=1)
 
 
@@ -172,7 +177,44 @@ def sampling_ratio(trainer: GRPOTrainer, difference: torch.Tensor) -> torch.Tens
     return ratio.masked_fill(outside, 0.0)
 
 
+def sampling_metrics(difference: torch.Tensor, ratio: torch.Tensor, mask: torch.Tensor) -> dict[str, float]:
+    """How far the sampler's log-probs are from the trainer's, under the names that TRL logs; empty without tokens.
+
+    Args:
+        difference: ``(R, T)`` trainer minus sampler, NaN where the sampler gave none.
+        ratio: of `sampling_ratio`, ``(R, T)`` or ``(R, 1)``.
+        mask: ``(R, T)`` bool, the optimised tokens.
+    """
+    known = difference[mask & ~difference.isnan()].abs()
+    if not len(known):
+        return {}
+    ratios = ratio[mask.any(dim=1)] if ratio.size(1) == 1 else ratio[mask]
+    return {
+        "sampling/sampling_logp_difference/mean": known.mean().item(),
+        "sampling/sampling_logp_difference/max": known.max().item(),
+        "sampling/importance_sampling_ratio/min": ratios.min().item(),
+        "sampling/importance_sampling_ratio/mean": ratios.mean().item(),
+        "sampling/importance_sampling_ratio/max": ratios.max().item(),
+    }
+
+
 def token_normalizer(trainer: GRPOTrainer, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     """What TRL's token-mean losses divide a process's sum by, in training."""
     tokens = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
     return tokens * trainer.current_gradient_accumulation_steps / trainer.args.steps_per_generation
+
+
+@contextlib.contextmanager
+def reference_like_policy() -> Iterator[None]:
+    """While a trainer is made: FSDP2 shards its reference as accelerate shards the policy, layer by layer and with the
+    weights of rank 0 wherever the other ranks hold zeros. TRL would shard each rank's own copy, as one unit."""
+    before = grpo_trainer.prepare_fsdp
+    grpo_trainer.prepare_fsdp = _shard_frozen
+    try:
+        yield
+    finally:
+        grpo_trainer.prepare_fsdp = before
+
+
+def _shard_frozen(model: torch.nn.Module, accelerator: Accelerator) -> torch.nn.Module:
+    return fsdp2_prepare_model(accelerator, model.requires_grad_(False)).eval()

@@ -11,6 +11,9 @@ from alignopsd_trl.turns import Turn, TurnBatch
 
 TARGET = "target/"
 VOCABULARY = "vocabulary_ids"
+_DUMMY = {"ref_per_token_logps": -1e4}
+"""Columns that are not 0 in dummy rows. A reference of 0 would make exp(reference - log-prob) of an unlikely dummy
+token infinite, and infinity times the mask's 0 is no number."""
 
 
 def collate_rows(
@@ -22,7 +25,7 @@ def collate_rows(
     processes at the same number of forwards.
 
     Args:
-        per_token: ``(M, L)`` or ``(M, L, K)`` columns, carried over with zeros in the dummy rows.
+        per_token: ``(M, L)`` or ``(M, L, K)`` columns, carried over with zeros (a reference: -1e4) in the dummy rows.
 
     Returns:
         ``prompt_ids, prompt_mask`` ``(rows, P)`` left-padded, ``completion_ids, completion_mask, tool_mask`` and the
@@ -42,11 +45,11 @@ def collate_rows(
         "completion_mask": response_mask.to(device, torch.int64),
         "tool_mask": _with_dummies(batch.policy_mask.to(torch.int64), dummies),
     }
-    return result | {name: _with_dummies(column, dummies) for name, column in per_token.items()}
+    return result | {name: _with_dummies(column, dummies, _DUMMY.get(name, 0)) for name, column in per_token.items()}
 
 
-def _with_dummies(column: torch.Tensor, dummies: int) -> torch.Tensor:
-    return torch.cat([column, column.new_zeros((dummies, *column.shape[1:]))]) if dummies else column
+def _with_dummies(column: torch.Tensor, dummies: int, value: float = 0) -> torch.Tensor:
+    return torch.cat([column, column.new_full((dummies, *column.shape[1:]), value)]) if dummies else column
 
 
 def sampling_log_probs(turns: Sequence[Turn], width: int, device: torch.device) -> torch.Tensor:

@@ -1,0 +1,145 @@
+"""How the policy may be spread over processes, and what each way needs beyond what TRL does for it.
+
+Proven by tests: one process, DDP, FSDP2, ZeRO-2 and ZeRO-3, each equal to DDP in loss, gradient and weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate.utils import DistributedType
+from torch.distributed.fsdp import StateDictType
+from transformers.integrations import deepspeed
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+_PLAIN = {
+    DistributedType.NO,
+    DistributedType.MULTI_CPU,
+    DistributedType.MULTI_GPU,
+    DistributedType.MULTI_XPU,
+    DistributedType.MULTI_NPU,
+    DistributedType.MULTI_HPU,
+}
+_EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"
+
+
+def refuse_unproven(accelerator: Accelerator) -> None:
+    """
+    Raises:
+        ValueError: for a way of spreading the policy that no test of this project has shown to train like DDP, and for
+            one that would not write the trained model.
+    """
+    found = _unproven(accelerator)
+    if found:
+        raise ValueError(
+            f"{found} is not proven with this trainer: silent differences from one process are what it would risk. "
+            "Proven are one process, DDP, FSDP2 (fsdp_version: 2), DeepSpeed ZeRO-2 and ZeRO-3; see "
+            "recipes/accelerate for configurations"
+        )
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        zero = accelerator.state.deepspeed_plugin.deepspeed_config["zero_optimization"]
+        if zero["stage"] == 3 and not zero.get("stage3_gather_16bit_weights_on_model_save"):
+            raise ValueError(
+                "ZeRO-3 without stage3_gather_16bit_weights_on_model_save would leave shards where the trained model "
+                "is expected; set it to true (zero3_save_16bit_model: true in an accelerate configuration)"
+            )
+
+
+def _unproven(accelerator: Accelerator) -> str | None:
+    kind, state = accelerator.distributed_type, accelerator.state
+    for size, name in (
+        ("tp_size", "tensor parallelism"),
+        ("cp_size", "context parallelism"),
+        ("sp_size", "sequence parallelism"),
+        ("dp_replicate_size", "hybrid sharding"),
+    ):
+        count = getattr(accelerator.parallelism_config, size, 1) or 1
+        if count > 1 and not (size == "dp_replicate_size" and kind in _PLAIN):
+            return f"{name} of the trainer ({size}={count})"
+    if kind == DistributedType.FSDP:
+        version = state.fsdp_plugin.fsdp_version
+        return None if version == 2 else f"FSDP{version} (fsdp_version: {version})"
+    if kind == DistributedType.DEEPSPEED:
+        config = state.deepspeed_plugin.deepspeed_config
+        named = [part for part in ("pipeline", "tensor_parallel") if config.get(part)]
+        stage = state.deepspeed_plugin.zero_stage
+        return f"DeepSpeed with {named[0]!r}" if named else None if stage in (2, 3) else f"DeepSpeed ZeRO-{stage}"
+    return None if kind in _PLAIN else f"distributed_type {kind.value}"
+
+
+def keep_output_precision(accelerator: Accelerator) -> None:
+    """FSDP2 leaves outputs as the model made them. accelerate's policy would round log-probs, which are float32, to
+    bfloat16."""
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    policy = getattr(plugin, "mixed_precision_policy", None)
+    if policy is not None and getattr(policy, "output_dtype", None) is not None:
+        plugin.mixed_precision_policy = dataclasses.replace(policy, output_dtype=None)
+
+
+@contextlib.contextmanager
+def loaded_whole() -> Iterator[None]:
+    """``from_pretrained`` as in a run of one process. Else, off local rank 0, ``fsdp_cpu_ram_efficient_loading`` fills
+    each model with zeros, which only the policy gets replaced later; and ZeRO-3 splits each model into shards that
+    nobody gathers."""
+    efficient, reference = os.environ.get(_EFFICIENT), deepspeed._hf_deepspeed_config_weak_ref
+    config = reference() if reference is not None else None
+    os.environ[_EFFICIENT] = "false"
+    deepspeed.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        os.environ.pop(_EFFICIENT)
+        if efficient is not None:
+            os.environ[_EFFICIENT] = efficient
+        if config is not None:
+            deepspeed.set_hf_deepspeed_config(config)
+
+
+@contextlib.contextmanager
+def whole_state_dict(accelerator: Accelerator) -> Iterator[None]:
+    """Models that are saved now are gathered, whatever checkpoints look like. transformers writes no model at all under
+    SHARDED_STATE_DICT."""
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    if plugin is None:
+        yield
+        return
+    before, plugin.state_dict_type = plugin.state_dict_type, StateDictType.FULL_STATE_DICT
+    try:
+        yield
+    finally:
+        plugin.state_dict_type = before
+
+
+@contextlib.contextmanager
+def unsynchronised(accelerator: Accelerator, model: Any) -> Iterator[None]:
+    """For all but the last backward pass of a micro-batch: no gradient exchange and, for DeepSpeed, no optimiser step.
+
+    Under FSDP2 gradients are exchanged each time: without it, every GPU would keep the whole gradient.
+    """
+    state, before = accelerator.gradient_state, accelerator.sync_gradients
+    state._set_sync_gradients(False)
+    sharded = accelerator.distributed_type == DistributedType.FSDP
+    try:
+        with contextlib.nullcontext() if sharded else accelerator.no_sync(model):
+            yield
+    finally:
+        state._set_sync_gradients(before)
+
+
+def keep_gradients_sharded(accelerator: Accelerator, model: Any) -> None:
+    """For each micro-batch: undoes the ``no_sync`` in which transformers accumulates, for the reason above."""
+    if accelerator.distributed_type == DistributedType.FSDP:
+        model.set_requires_gradient_sync(True)
+
+
+def backward(accelerator: Accelerator, loss: torch.Tensor) -> None:
+    """The gradient of a sub-chunk. The loss is scaled for accumulation already; DeepSpeed must not do so once more."""
+    deepspeed_only = {"scale_wrt_gas": False} if accelerator.distributed_type == DistributedType.DEEPSPEED else {}
+    accelerator.backward(loss, **deepspeed_only)

@@ -1,0 +1,54 @@
+"""What the processes of a run tell one another. Each call is a collective: all processes make it, in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate.utils import gather_object
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+_REDUCTIONS = {"max": max, "min": min}
+
+
+class World:
+    """The processes of a run.
+
+    Args:
+        accelerator ([`~accelerate.Accelerator`]): through which they speak.
+    """
+
+    def __init__(self, accelerator: Accelerator):
+        self._accelerator = accelerator
+        self.process = accelerator.process_index
+        self.processes = accelerator.num_processes
+
+    def agree(self, number: int) -> int:
+        """The maximum over all processes."""
+        local = torch.tensor([number], device=self._accelerator.device)
+        return int(self._accelerator.gather(local).max())
+
+    def each(self, value: Any) -> list[Any]:
+        """The values of all processes, in the processes' order. They travel as pickles: for small ones."""
+        return gather_object([value])
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        """One-dimensional tensors of all processes, one after another; NaN is dropped."""
+        width = self.agree(values.numel())
+        padded = torch.nn.functional.pad(values, (0, width - values.numel()), value=float("nan"))
+        gathered = self._accelerator.gather(padded)
+        return gathered[~torch.isnan(gathered)]
+
+    def reduce(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The mean of each metric over the processes that have it; of ``.../max`` and ``.../min`` the largest and the
+        smallest."""
+        everywhere = self.each(dict(metrics))
+        reduced = {}
+        for name in sorted({name for one in everywhere for name in one}):
+            values = [one[name] for one in everywhere if name in one]
+            reduction = _REDUCTIONS.get(name.rpartition("/")[2], lambda found: sum(found) / len(found))
+            reduced[name] = reduction(values)
+        return reduced
