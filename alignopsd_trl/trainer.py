@@ -23,7 +23,7 @@ from trl import GRPOTrainer
 from alignopsd_trl.config import AlignOPSDConfig, card_fields
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.evaluation import EvaluationResult, Outcome, evaluating, play_panel, summarise
-from alignopsd_trl.methods import Credit, get_method
+from alignopsd_trl.methods import Credit, checked_credit, get_method
 from alignopsd_trl.policy import seams, strategies
 from alignopsd_trl.policy.checkpoints import resume_path
 from alignopsd_trl.policy.phases import Phases
@@ -214,7 +214,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             if self.mask_truncated_completions:
                 batch.policy_mask[[row for row, turn in enumerate(batch.turns) if turn.truncated]] = False
             columns = self._snapshot_columns(batch)
-            credit = self.method.assign(batch, self._teacher(), self._round)
+            credit = checked_credit(self.method, batch, self._teacher(), self._round)
             rows = self._rows(batch, credit, columns)
         self._log_round(trajectories, batch, credit, step)
         return rows

@@ -125,7 +125,7 @@ class Trajectory:
         return self.stop is StopReason.ENVIRONMENT_ERROR
 
 
-@dataclass
+@dataclass(repr=False)
 class TurnBatch:
     """M turns of whole sibling groups, in canonical order, as tensors beside the turns themselves.
 
@@ -153,6 +153,9 @@ class TurnBatch:
 
     def __len__(self) -> int:
         return len(self.turns)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} turns, at most {self.policy_mask.shape[1]} response tokens)"
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory], pad_id: int, device: torch.device | str = "cpu") -> TurnBatch:

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from alignopsd_trl.methods.base import get_method
+from alignopsd_trl.methods import get_method
 from alignopsd_trl.turns import Thought, Turn, TurnBatch
 
 ROLLOUTS, TURNS, STATES = 8, 50, 12  # siblings, turns a rollout, distinct decisions a task

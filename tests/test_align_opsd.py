@@ -11,7 +11,7 @@ import pytest
 import torch
 from method_vectors import TOLERANCE, Case, cases, flag, identity_columns, matrix, real
 
-from alignopsd_trl.methods.base import get_method
+from alignopsd_trl.methods import get_method
 from alignopsd_trl.turns import Thought, Turn, TurnBatch, parse_response
 
 DEFAULTS: Case = {

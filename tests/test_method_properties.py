@@ -6,6 +6,7 @@ import pytest
 import torch
 from test_align_opsd import TableTeacher, batch_of, config, small_world
 
+from alignopsd_trl.methods import get_method
 from alignopsd_trl.methods.advantages import group_advantage, invalid_action_residual, token_advantages
 from alignopsd_trl.methods.align_opsd.correspondence import (
     accept_actions,
@@ -32,7 +33,6 @@ from alignopsd_trl.methods.align_opsd.spans import (
     segment,
     trajectories,
 )
-from alignopsd_trl.methods.base import get_method
 from alignopsd_trl.turns import Thought
 
 SEEDS = range(5)

@@ -1,15 +1,14 @@
-"""The four hooks of a method, and the registry that finds a method by its name.
+"""The four hooks of a method, and what goes in and out of them.
 
 The trainer plays the rollouts, builds the `TurnBatch`, asks `assign` for credit, and adds `auxiliary` to TRL's loss.
-It learns nothing else about a method; what a method does not say it needs is not computed.
+It learns nothing else about a method; what a method does not declare is not computed, and `contract` sees to it that
+it is not used either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
-from pkgutil import walk_packages
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
@@ -54,14 +53,19 @@ class Teacher(Protocol):
 
 @dataclass
 class Credit:
-    """What a method gives back.
+    """What a method gives back for a batch of M turns of at most L response tokens.
 
-    Attributes:
-        advantages: ``(M, L)`` float32, 0 outside the policy mask, without gradient.
-        metrics: scalars of this process (logged as means over processes).
-        targets: ``(M, L)`` or ``(M, L, K)`` tensors that `Method.auxiliary` will get back row by row; empty if there is
-            no such loss. ``vocabulary_ids`` among them asks for the live logits of these tokens as ``vocabulary``.
-        trace: per-turn columns for the records: lists or tensors of length M.
+    Args:
+        advantages (`torch.Tensor`):
+            ``(M, L)`` float32 on the batch's device: finite, 0 outside the policy mask, without gradient.
+        metrics (`dict[str, float]`, *optional*, defaults to `{}`):
+            Numbers of this process for the log; the mean over processes is logged.
+        targets (`dict[str, torch.Tensor]`, *optional*, defaults to `{}`):
+            ``(M, L)`` or ``(M, L, K)`` tensors, finite and without gradient, that `Method.auxiliary` will get back row
+            by row; empty if there is no such loss. ``vocabulary_ids`` among them asks for the live logits of these
+            tokens as ``vocabulary``.
+        trace (`dict[str, Any]`, *optional*, defaults to `{}`):
+            Columns for the records, one value a turn: lists or tensors of length M.
     """
 
     advantages: torch.Tensor
@@ -72,7 +76,14 @@ class Credit:
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Weights of the clipped policy loss and of the auxiliary loss at one step."""
+    """Weights of the two losses at one step.
+
+    Args:
+        policy (`float`, *optional*, defaults to `1.0`):
+            Of the clipped policy loss; it multiplies the advantages.
+        auxiliary (`float`, *optional*, defaults to `0.0`):
+            Of the auxiliary loss.
+    """
 
     policy: float = 1.0
     auxiliary: float = 0.0
@@ -81,13 +92,24 @@ class Coefficients:
 class Method:
     """One row of the results table. A subclass overrides what differs from plain GRPO.
 
+    Args:
+        config ([`AlignOPSDConfig`]):
+            Of the run. A method is made from it alone; what an instance needs may depend on it.
+
     Class attributes:
-        name: of the row, the key of the registry and of ``--method``.
-        trains: whether there is anything to train (`False` for rows that only evaluate).
-        skills_in_rollout: the policy itself sees the skill while it plays and is trained.
-        skills_in_evaluation: the row is evaluated with skills (the starred rows).
-        needs_student_log_probs: ``batch.student_log_probs`` must be there when `assign` is called.
-        needs_teacher: the method asks the `Teacher` for scores or thoughts, so skills must be there.
+
+    - **name** (`str`) -- Key of the registry and of ``--method``.
+    - **trains** (`bool`, defaults to `True`) -- Whether there is anything to train; `False`: the row only evaluates.
+    - **skills_in_rollout** (`bool`, defaults to `False`) -- The policy itself sees the skill while it plays and learns.
+    - **skills_in_evaluation** (`bool`, defaults to `False`) -- The row is evaluated with skills (the starred rows).
+    - **needs_student_log_probs** (`bool`, defaults to `False`) -- `assign` reads ``batch.student_log_probs``.
+    - **takes_student_log_probs** (`bool`, defaults to `False`) -- `assign` reads them where they were computed for
+      another reason, and does without where they are `None`.
+    - **needs_teacher** (`bool`, defaults to `False`) -- `assign` asks the [`Teacher`] for scores, logits or thoughts;
+      so there must be skills.
+    - **needs_encoder** (`bool`, defaults to `False`) -- `assign` asks the [`Teacher`] for embeddings.
+
+    What is not declared raises when it is used; see `alignopsd_trl.methods.contract`.
     """
 
     name: ClassVar[str]
@@ -95,6 +117,7 @@ class Method:
     skills_in_rollout: ClassVar[bool] = False
     skills_in_evaluation: ClassVar[bool] = False
     needs_student_log_probs: bool = False
+    takes_student_log_probs: bool = False
     needs_teacher: bool = False
     needs_encoder: bool = False
 
@@ -124,42 +147,3 @@ class Method:
     def coefficients(self, step: int) -> Coefficients:
         """Weights of the losses at a rollout round."""
         return Coefficients()
-
-
-_REGISTRY: dict[str, type[Method]] = {}
-
-
-def register(method: type[Method]) -> type[Method]:
-    """Class decorator: makes a method known by its ``name``.
-
-    Raises:
-        ValueError: if the name is taken by another class.
-    """
-    taken = _REGISTRY.setdefault(method.name, method)
-    if taken.__qualname__ != method.__qualname__:
-        raise ValueError(f"method name {method.name!r} is taken by {taken.__module__}.{taken.__qualname__}")
-    return method
-
-
-def _discover() -> None:
-    package = import_module("alignopsd_trl.methods")
-    for module in walk_packages(package.__path__, f"{package.__name__}."):
-        import_module(module.name)
-
-
-def method_names() -> list[str]:
-    """All registered names, sorted. A file in this folder registers itself by being there."""
-    _discover()
-    return sorted(_REGISTRY)
-
-
-def get_method(name: str) -> type[Method]:
-    """The method class of a name.
-
-    Raises:
-        ValueError: for an unknown name, with the known ones.
-    """
-    _discover()
-    if name not in _REGISTRY:
-        raise ValueError(f"method={name!r} is unknown; choose one of {', '.join(sorted(_REGISTRY))}")
-    return _REGISTRY[name]

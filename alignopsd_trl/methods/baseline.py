@@ -67,8 +67,13 @@ class Baseline(GRPO):
 def credit_of(
     batch: TurnBatch, found: Outcome, shaped: torch.Tensor, metrics: dict[str, float], trace: dict[str, torch.Tensor]
 ) -> Credit:
-    """Credit from ``(M,)`` or ``(M, L)`` shaped advantages, with the residual of ``found``, its metrics and trace."""
-    columns = {"advantage": found.advantage} | ({} if found.residual is None else {"residual": found.residual}) | trace
+    """Credit from ``(M,)`` or ``(M, L)`` shaped advantages, with the residual of ``found``, its metrics and trace.
+
+    The column ``outcome_advantage`` is A, that of ``found``. What the method made of it is the column ``advantage``,
+    which `checked_credit` adds.
+    """
+    residual = {} if found.residual is None else {"residual": found.residual}
+    columns = {"outcome_advantage": found.advantage} | residual | trace
     return Credit(
         token_advantages(shaped, batch.policy_mask, found.residual),
         found.metrics | metrics,

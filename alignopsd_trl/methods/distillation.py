@@ -25,6 +25,7 @@ class Distillation(Baseline):
 
     Options = AuxiliaryOptions
     needs_teacher = True
+    takes_student_log_probs = True
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         return self.with_teacher(super().assign(batch, teacher, step), batch, teacher)

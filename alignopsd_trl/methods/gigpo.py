@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import torch
 
 from alignopsd_trl.methods.advantages import number_rows
-from alignopsd_trl.methods.base import Credit, Teacher, register
+from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, credit_of
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import discounted_returns, row_advantage
+from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import TurnBatch
 
 

@@ -14,7 +14,8 @@ from alignopsd_trl.methods.advantages import (
     siblings,
     token_advantages,
 )
-from alignopsd_trl.methods.base import Credit, Method, Teacher, register
+from alignopsd_trl.methods.base import Credit, Method, Teacher
+from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from alignopsd_trl.methods.base import register
 from alignopsd_trl.methods.distillation import AuxiliaryOptions, Distillation
 from alignopsd_trl.methods.objectives import gated_loss, sampled_token_loss
+from alignopsd_trl.methods.registry import register
 
 
 @dataclass(frozen=True)

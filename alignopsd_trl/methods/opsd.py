@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from alignopsd_trl.methods.base import Coefficients, Credit, Teacher, register
+from alignopsd_trl.methods.base import Coefficients, Credit, Teacher
 from alignopsd_trl.methods.distillation import Distillation
 from alignopsd_trl.methods.objectives import divergence_loss, gated_loss, sampled_token_loss
+from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import TurnBatch
 
 

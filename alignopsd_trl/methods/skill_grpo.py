@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from alignopsd_trl.methods.base import register
 from alignopsd_trl.methods.baseline import Baseline
+from alignopsd_trl.methods.registry import register
 
 
 @register

@@ -56,8 +56,9 @@ from alignopsd_trl.methods.align_opsd.spans import (
     segment,
     trajectories,
 )
-from alignopsd_trl.methods.base import Coefficients, Credit, Method, Teacher, register
+from alignopsd_trl.methods.base import Coefficients, Credit, Method, Teacher
 from alignopsd_trl.methods.grpo import Outcome, outcome
+from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import Thought, TurnBatch
 
 if TYPE_CHECKING:

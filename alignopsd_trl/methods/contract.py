@@ -1,0 +1,168 @@
+"""What a method is held to: it asks only for what it declares, and it gives back sound credit.
+
+`checked_credit` is how the trainer asks a method. Without it a method that forgets a line would train on zeros (without
+skills the teacher is the student), and one that returns NaN would log a loss of 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+import torch
+
+from alignopsd_trl.methods.base import Credit, Method, Teacher
+from alignopsd_trl.turns import TurnBatch
+
+_NEEDS = {
+    "score": "needs_teacher",
+    "vocabulary": "needs_teacher",
+    "thoughts": "needs_teacher",
+    "encode": "needs_encoder",
+}  # calls of a `Teacher`; `gather` is free to all
+
+
+class MethodError(RuntimeError):
+    """A method that does not keep the contract. The message names the method and what to change."""
+
+
+def checked_credit(method: Method, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
+    """`Method.assign`, held to the contract.
+
+    The trace of the result has a column ``advantage``: the method's own if it records one, else the mean of its token
+    advantages over each turn's optimised tokens.
+
+    Args:
+        method ([`Method`]):
+            Who assigns.
+        batch ([`TurnBatch`]):
+            With ``student_log_probs`` if the method declares that it needs them.
+        teacher ([`Teacher`]):
+            Who answers.
+        step (`int`):
+            Rollout rounds before this one.
+
+    Raises:
+        MethodError: for a call that was not declared, or credit of a wrong shape, dtype or value.
+    """
+    credit = method.assign(_declared_batch(method, batch), DeclaredTeacher(teacher, method), step)
+    check_credit(credit, batch, method.name)
+    tokens = batch.policy_mask.sum(1).clamp_min(1)
+    credit.trace.setdefault("advantage", (credit.advantages.sum(1) / tokens).tolist())
+    return credit
+
+
+def _undeclared(method: Method, use: str, need: str) -> MethodError:
+    kind = type(method)
+    return MethodError(
+        f"method {method.name!r} uses {use}, which it did not declare, so it was not computed. "
+        f"Add this line to class {kind.__qualname__} of {kind.__module__}:\n    {need} = True"
+    )
+
+
+class DeclaredTeacher:
+    """A [`Teacher`] that answers only what the method declares that it needs."""
+
+    def __init__(self, teacher: Teacher, method: Method):
+        self._teacher, self._method = teacher, method
+
+    def __getattr__(self, call: str) -> Any:
+        need = _NEEDS.get(call)
+        if need is not None and not getattr(self._method, need):
+            raise _undeclared(self._method, f"teacher.{call}", need)
+        return getattr(self._teacher, call)
+
+
+class _UnscoredBatch(TurnBatch):
+    """The same turns without log-probs: whoever asks for them did not say so."""
+
+    @property
+    def student_log_probs(self) -> torch.Tensor:  # type: ignore[override]
+        raise self._reason
+
+
+def _declared_batch(method: Method, batch: TurnBatch) -> TurnBatch:
+    if method.needs_student_log_probs and batch.student_log_probs is None:
+        raise MethodError(
+            f"method {method.name!r} needs batch.student_log_probs: score the responses under their own prompts first"
+        )
+    if method.needs_student_log_probs or method.takes_student_log_probs:
+        return batch
+    unscored = object.__new__(_UnscoredBatch)
+    reason = _undeclared(method, "batch.student_log_probs", "needs_student_log_probs")
+    vars(unscored).update(vars(batch), _reason=reason)
+    return unscored
+
+
+# What comes back
+
+
+def check_credit(credit: Credit, batch: TurnBatch, name: str) -> None:
+    """Raises [`MethodError`] unless ``credit`` fits the batch: see [`Credit`] for what it must be.
+
+    Args:
+        credit ([`Credit`]):
+            What the method called ``name`` gave.
+        batch ([`TurnBatch`]):
+            What it was given.
+        name (`str`):
+            For the message.
+    """
+
+    def fail(problem: str) -> None:
+        raise MethodError(f"method {name!r}: {problem}")
+
+    if not isinstance(credit, Credit):
+        fail(f"assign must return a Credit, not {type(credit).__name__}")
+    _check_advantages(credit.advantages, batch, fail)
+    for key, target in credit.targets.items():
+        _check_target(f"targets[{key!r}]", target, batch, fail)
+    for key, value in credit.metrics.items():
+        if not isinstance(value, Real):
+            fail(f"metrics[{key!r}] must be a number, not {type(value).__name__}; use float(...)")
+    for key, column in credit.trace.items():
+        if len(column) != len(batch):
+            fail(f"trace[{key!r}] has {len(column)} values for {len(batch)} turns; a column has one a turn")
+
+
+def _check_advantages(advantages: Any, batch: TurnBatch, fail: Callable[[str], None]) -> None:
+    mask = batch.policy_mask
+    _check_tensor("advantages", advantages, mask, fail)
+    if advantages.shape != mask.shape:
+        fail(
+            f"advantages have the shape {tuple(advantages.shape)}, but one value per response token is needed: "
+            f"{tuple(mask.shape)}, as batch.policy_mask; token_advantages() spreads one value per turn"
+        )
+    if advantages.dtype != torch.float32:
+        fail(f"advantages are {advantages.dtype}; they must be torch.float32, as token_advantages() makes them")
+    _check_finite("advantages", advantages, fail)
+    if bool((advantages[~mask] != 0).any()):
+        row = int((advantages.masked_fill(mask, 0.0) != 0).any(1).nonzero()[0])
+        fail(f"advantages must be 0 outside batch.policy_mask; row {row} has others, see token_advantages()")
+
+
+def _check_target(place: str, target: Any, batch: TurnBatch, fail: Callable[[str], None]) -> None:
+    _check_tensor(place, target, batch.policy_mask, fail)
+    if target.dim() not in (2, 3) or target.shape[:2] != batch.policy_mask.shape:
+        fail(
+            f"{place} has the shape {tuple(target.shape)}; it must be {tuple(batch.policy_mask.shape)}, with at most "
+            "one dimension more"
+        )
+    _check_finite(place, target, fail)
+
+
+def _check_tensor(place: str, value: Any, mask: torch.Tensor, fail: Callable[[str], None]) -> None:
+    if not isinstance(value, torch.Tensor):
+        fail(f"{place} must be a tensor, not {type(value).__name__}")
+    if value.requires_grad:
+        fail(f"{place} must not carry a gradient: credit is a constant of the loss; use .detach()")
+    if value.device != mask.device:
+        fail(f"{place} must be on the batch's device {mask.device}, not on {value.device}")
+
+
+def _check_finite(place: str, values: torch.Tensor, fail: Callable[[str], None]) -> None:
+    bad = ~values.isfinite()
+    if bool(bad.any()):
+        row = int(bad.flatten(1).any(1).nonzero()[0])
+        fail(f"{place} must be finite; {int(bad.sum())} of {values.numel()} values are not, the first in row {row}")

@@ -1,0 +1,102 @@
+"""How a method is found by its name: those that come with the package, and those of any module of yours."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from pkgutil import walk_packages
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from alignopsd_trl.methods.base import Method
+
+Kind = TypeVar("Kind", bound="type[Method]")
+
+_REGISTRY: dict[str, type[Method]] = {}
+
+
+def register(method: Kind) -> Kind:
+    """Class decorator: makes a method known by its ``name``.
+
+    A class that is defined again, as when a notebook's cell is run twice, takes the place of its older self.
+
+    Raises:
+        ValueError: if it has no name, or if the name is taken by another class.
+    """
+    name = getattr(method, "name", None)
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{_place(method)} needs a name to be registered by: add a line such as  name = 'my_method'")
+    taken = _REGISTRY.get(name, method)
+    if _place(taken) != _place(method):
+        raise ValueError(f"method name {name!r} is taken by {_place(taken)}; give {_place(method)} another name")
+    _REGISTRY[name] = method
+    return method
+
+
+def _place(method: type[Method]) -> str:
+    return f"{method.__module__}.{method.__qualname__}"
+
+
+def method_names() -> list[str]:
+    """All registered names, sorted: the package's own, and those of modules that were imported."""
+    _discover()
+    return sorted(_REGISTRY)
+
+
+def get_method(name: str) -> type[Method]:
+    """The method class of a name, or of the module that registers it.
+
+    Args:
+        name (`str`):
+            A registered name such as ``"grpo"``; or a module that registers one method, such as
+            ``"my_package.my_method"``, which is then imported (the current folder counts as a place to import from);
+            or ``"module:name"`` for a module that registers several.
+
+    Raises:
+        ValueError: for an unknown name, with the known ones; for a module that registers no method, or several.
+    """
+    _discover()
+    return _REGISTRY[name] if name in _REGISTRY else _from_module(name)
+
+
+def _discover() -> None:
+    package = import_module("alignopsd_trl.methods")
+    for module in walk_packages(package.__path__, f"{package.__name__}."):
+        import_module(module.name)
+
+
+def _from_module(name: str) -> type[Method]:
+    module, _, chosen = name.partition(":")
+    if not _import(module):
+        raise ValueError(
+            f"method={name!r} is unknown; choose one of {', '.join(sorted(_REGISTRY))}, or name the module that "
+            "registers your own, such as my_package.my_method (it must be importable from where you run)"
+        )
+    own = {
+        kind.name: kind for kind in _REGISTRY.values() if f"{kind.__module__}.".startswith(f"{module}.")
+    }  # of the module or, if it is a package, of its modules
+    if chosen in own:
+        return own[chosen]
+    if len(own) == 1 and not chosen:
+        return next(iter(own.values()))
+    if not own:
+        raise ValueError(f"method={name!r}: module {module!r} registers no method; decorate its class with @register")
+    raise ValueError(
+        f"method={name!r}: module {module!r} registers {', '.join(sorted(own))}; choose one, as {module}:{min(own)}"
+    )
+
+
+def _import(module: str) -> bool:
+    """Imports a module by name; `False` if there is none. An error inside of it is raised as it is."""
+    if not all(part.isidentifier() for part in module.split(".")):
+        return False
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.append(os.getcwd())  # a launcher puts the script's folder there instead
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        return False
+    return True
