@@ -2,7 +2,7 @@
 
 ``load_encoder`` takes a sentence-transformers id or path, any callable, or ``"lexical"``, which needs no weights.
 Whatever is behind it, an `Encoder` collapses white space, encodes each distinct text once, never sends an empty text
-through the model (its row is zero), and returns L2-normalised float32 rows. Source: method facts, item 11.
+through the model (its row is zero), and returns L2-normalised float32 rows. Source: method facts C.11.
 """
 
 from __future__ import annotations

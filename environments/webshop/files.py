@@ -1,4 +1,4 @@
-"""The official data files: found, streamed, checked and cleaned (specification sections 1.1 to 1.4).
+"""The official data files: found, streamed, checked and cleaned (WebShop facts 1.1 to 1.4).
 
 Data flow: ``items_shuffle*.json`` (a list, read in pieces) with ``items_ins_v2*.json`` and ``items_human_ins.json``
 (two objects by asin) -> one cleaned `dict` a product, in file order. Every refusal names the file, the record, the

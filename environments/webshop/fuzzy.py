@@ -1,4 +1,4 @@
-"""Token-set similarity of two strings, with the numbers of thefuzz 0.19.0 on `difflib` (specification section 9.5).
+"""Token-set similarity of two strings, with the numbers of thefuzz 0.19.0 on `difflib` (WebShop facts 9.5).
 
 Newer releases of that library rest on rapidfuzz and give other numbers, some of which cross the reward's threshold.
 """

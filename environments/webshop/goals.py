@@ -1,4 +1,4 @@
-"""Goals: what a shopper is asked to buy, drawn from two explicit seeds (specification sections 1.5 and 2).
+"""Goals: what a shopper is asked to buy, drawn from two explicit seeds (WebShop facts 1.5 and 2).
 
 Draw order: ``Random(construct_seed)`` gives the prices of all products and then the price bounds of all goals;
 ``Random(shuffle_seed)`` shuffles and serves everything after it (`GoalList.generator`). The process-wide generators are

@@ -1,4 +1,4 @@
-"""Nouns of a product title, by a rule, by spaCy or from a table (specification section 9.2)."""
+"""Nouns of a product title, by a rule, by spaCy or from a table (WebShop facts 9.2)."""
 
 from __future__ import annotations
 

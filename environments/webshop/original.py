@@ -1,4 +1,4 @@
-"""The names that the original's own unit tests import, as thin wrappers (specification section 14)."""
+"""The names that the original's own unit tests import, as thin wrappers (WebShop facts 14)."""
 
 from __future__ import annotations
 

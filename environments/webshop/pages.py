@@ -1,4 +1,4 @@
-"""Pages as pieces of visible text, and the two ways of showing them (specification sections 5 and 7).
+"""Pages as pieces of visible text, and the two ways of showing them (WebShop facts 5 and 7).
 
 A page is a list of `Piece`; the observation in mode ``text`` joins them, mode ``text_rich`` marks what can be clicked.
 What can be clicked is derived from the same pieces, so that text and actions cannot disagree.

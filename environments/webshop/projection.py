@@ -1,4 +1,4 @@
-"""A response turned into an action (specification section 11.1)."""
+"""A response turned into an action (WebShop facts 11.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a turn is shown to a policy (specification section 11.3): a template file, filled.
+"""How a turn is shown to a policy (WebShop facts 11.3): a template file, filled.
 
 A template file has four sections: ``[[prompt]]`` with the slots ``skill_context``, ``task_description``, ``history``,
 ``current_step``, ``step_count``, ``current_observation`` and ``available_actions``; ``[[history]]`` with

@@ -1,4 +1,4 @@
-"""The score of a purchase, from 0 to 1, with its parts (specification section 9).
+"""The score of a purchase, from 0 to 1, with its parts (WebShop facts 9).
 
     total = r_type * (n_attributes + n_options + r_price) / (goal attributes + goal options + 1)
 

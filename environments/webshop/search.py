@@ -1,4 +1,4 @@
-"""BM25 over one document a product, with the rankings of the reference engine (specification section 8).
+"""BM25 over one document a product, with the rankings of the reference engine (WebShop facts 8).
 
 Postings are compressed sparse rows: for term t, ``documents[start[t]:start[t+1]]`` (int32, ascending) and
 ``counts[...]`` (uint16). Documents are numbered by ascending asin, so ties need no look-up. Arithmetic is in 64-bit

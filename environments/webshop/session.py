@@ -1,4 +1,4 @@
-"""One shopper: where it is, what it can do, what an action does (specification sections 3 to 6)."""
+"""One shopper: where it is, what it can do, what an action does (WebShop facts 3 to 6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Colour words and size patterns, in the order in which they are tried (specification section 10).
+"""Colour words and size patterns, in the order in which they are tried (WebShop facts 10).
 
 The tables are facts of the original WebShop's reward: MIT licence, (c) 2023 Princeton Natural Language Processing.
 """

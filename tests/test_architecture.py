@@ -1,0 +1,322 @@
+"""The house as `docs/design.md` draws it: who may import whom, where TRL's private names are, which facts are cited.
+
+Every message says what to do. The rules are the tables at the top.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from accelerate.state import GradientState
+from setuptools import find_packages
+from trl import GRPOTrainer
+
+ROOT = Path(__file__).parents[1]
+PACKAGE, ENVIRONMENTS = "alignopsd_trl", "environments"
+
+MAY_IMPORT = {
+    "turns": (),
+    "encoder": (),
+    "skills": ("encoder",),
+    "config": ("skills", "methods.align_opsd.options"),
+    "records": ("turns",),
+    "rollout": ("turns",),
+    "methods": ("turns", "methods"),
+    "policy": ("turns", "rollout", "skills", "policy"),
+    "evaluation": ("turns", "rollout", "evaluation"),
+}
+"""What a room of `alignopsd_trl` may import of ours, whatever the place of the import. Rooms that are not named (the
+trainer, launch, study) stand above these and may import them all."""
+
+EXCEPTIONS = {
+    ("methods", "config"): "the type of the argument of Method.__init__",
+    ("evaluation.command", "encoder"): "the command line loads what a caller of evaluate() hands over",
+    ("evaluation.command", "skills"): "as above",
+    ("evaluation.command", "policy"): "as above",
+    ("evaluation.command", "records"): "as above",
+}
+"""(room or module, what it imports): why."""
+
+ENVIRONMENT_ROOMS = ("environments.base", "environments.batch", "environments.panel")
+"""What `alignopsd_trl` may know of the environments."""
+
+SEAMS = "policy/seams.py"
+"""The one file that may touch private names of TRL, transformers and Accelerate. What `trainer.py` overrides, it may
+also call. The table below is what other files still touch; it may only get shorter."""
+
+STILL_TOUCHED = {
+    "trainer.py": {
+        *("_calculate_rewards", "_compute_loss", "_is_vlm", "_logs", "_metrics", "_save_checkpoint"),
+        *("_step", "_tokenizer"),
+    },
+    "policy/strategies.py": {"_set_sync_gradients"},
+}
+
+MOST_MODULES = 12
+
+
+def _files(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def _module(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def _modules() -> frozenset[str]:
+    return frozenset(_module(file) for package in (PACKAGE, ENVIRONMENTS) for file in _files(package))
+
+
+@cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def _imports(file: Path) -> Iterator[str]:
+    """Modules of ours that a file imports anywhere, under TYPE_CHECKING and inside functions too."""
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name in _modules())
+        elif isinstance(node, ast.ImportFrom) and node.module in _modules():
+            for name in node.names:
+                inner = f"{node.module}.{name.name}"
+                yield inner if inner in _modules() else node.module
+
+
+def _room(module: str) -> str:
+    return module.removeprefix(f"{PACKAGE}.").partition(".")[0]
+
+
+def _within(module: str, rooms: tuple[str, ...]) -> bool:
+    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+
+
+def _excepted(module: str, imported: str) -> bool:
+    return any(_within(module, (one,)) and _within(imported, (other,)) for one, other in EXCEPTIONS)
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_rooms_import_only_what_the_rules_allow(room: str) -> None:
+    for file in _files(PACKAGE):
+        module = _module(file).removeprefix(f"{PACKAGE}.")
+        if not _within(module, (room,)):
+            continue
+        for imported in _imports(file):
+            if not imported.startswith(f"{PACKAGE}."):
+                continue
+            name = imported.removeprefix(f"{PACKAGE}.")
+            assert _within(name, MAY_IMPORT[room]) or _excepted(module, name), (
+                f"{module} imports {name}, but {room} may import {MAY_IMPORT[room] or 'nothing of ours'}. Move what is "
+                "shared to a room below both (a type to turns.py, a call to an argument), or change MAY_IMPORT here "
+                "and the import rules of docs/design.md"
+            )
+
+
+def test_environments_and_the_trainer_side_know_each_other_through_the_contract_alone() -> None:
+    for file in _files(ENVIRONMENTS):
+        wrong = [name for name in _imports(file) if name.startswith(PACKAGE)]
+        assert not wrong, f"{_module(file)} imports {wrong}: environments must work without {PACKAGE}; turn it around"
+    for file in _files(PACKAGE):
+        wrong = [
+            name for name in _imports(file) if name.startswith(ENVIRONMENTS) and not _within(name, ENVIRONMENT_ROOMS)
+        ]
+        assert not wrong, (
+            f"{_module(file)} imports {wrong}: use environments.base.load(name) and what "
+            f"{', '.join(ENVIRONMENT_ROOMS)} offer"
+        )
+
+
+def test_there_is_no_import_circle() -> None:
+    graph = {_module(file): set(_imports(file)) for package in (PACKAGE, ENVIRONMENTS) for file in _files(package)}
+    for package in (PACKAGE, ENVIRONMENTS):
+        graph[package] = set()  # a package's front door names all its rooms; nothing inside goes through it
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, (
+            f"import circle {' -> '.join((*path[path.index(module) :], module))}: move what both need into a module of "
+            "its own (imports under TYPE_CHECKING and inside functions count)"
+        )
+        if module not in done:
+            for other in sorted(graph[module]):
+                if other != module:
+                    visit(other, (*path, module))
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module, ())
+
+
+def test_nothing_inside_goes_through_the_front_door() -> None:
+    for file in _files(PACKAGE):
+        assert PACKAGE not in set(_imports(file)), (
+            f"{_module(file)} imports from {PACKAGE} itself; import from the module that holds the name"
+        )
+
+
+@cache
+def _foreign_private_names() -> frozenset[str]:
+    """Private attributes of TRL's trainer, of the trainers below it, and of Accelerate's gradient state."""
+    names: set[str] = set()
+    for kind in (*GRPOTrainer.__mro__[:-1], GradientState):
+        names |= {name for name in vars(kind) if name[0] == "_"}
+        if kind.__module__.partition(".")[0] in ("trl", "transformers", "accelerate"):
+            names |= set(re.findall(r"\bself\.(_[a-z]\w*)", inspect.getsource(kind)))
+    return frozenset(name for name in names if not name.startswith("__"))
+
+
+def _own_names(tree: ast.Module) -> set[str]:
+    """Functions that a file defines, and attributes that it assigns in its own __init__."""
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    return own | {
+        node.attr
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef) and function.name == "__init__"
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _name(node.value) == "self"
+    }
+
+
+def _name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def test_private_names_of_trl_are_touched_in_one_room() -> None:
+    touched = []
+    for file in _files(PACKAGE):
+        if file.as_posix().endswith(SEAMS):
+            continue
+        tree = _tree(file)
+        own = _own_names(tree) | STILL_TOUCHED.get(file.relative_to(ROOT / PACKAGE).as_posix(), set())
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or node.attr not in _foreign_private_names() or node.attr in own:
+                continue
+            touched.append(f"{file.relative_to(ROOT)}:{node.lineno} {node.attr}")
+    assert not touched, (
+        f"private names of TRL, transformers or Accelerate outside their room ({', '.join(touched)}): give "
+        f"{PACKAGE}/{SEAMS} a function for each, and tests/test_seams.py a line"
+    )
+
+
+NUMBER = re.compile(r"[A-H]\.\d+|[A-H]\b|\d+(?:\.\d+)?")
+CITATION = re.compile(
+    rf"\b([Mm]ethod facts|[Ww]eb[Ss]hop facts) ((?:{NUMBER.pattern})(?:(?:, and |, | and | to )(?:{NUMBER.pattern}))*)"
+)
+
+
+def _cited(text: str) -> Iterator[tuple[str, str]]:
+    for chapter, numbers in CITATION.findall(re.sub(r"\s*\n\s*#?\s*", " ", text)):
+        yield from ((chapter.lower(), number) for number in NUMBER.findall(numbers))
+
+
+def _facts() -> dict[str, set[str]]:
+    text = (ROOT / "docs" / "reference_facts.md").read_text(encoding="utf-8")
+    method, webshop = text.split("## WebShop facts")
+    bold = re.compile(r"- \*\*([\w.]+)\*\*")
+    return {
+        "method facts": set(bold.findall(method)) | set(re.findall(r"^### ([A-H])\.", method, re.MULTILINE)),
+        "webshop facts": set(bold.findall(webshop)) | set(re.findall(r"^### WebShop (\d+)\.", webshop, re.MULTILINE)),
+    }
+
+
+def test_citations_are_read() -> None:
+    text = 'Sources: method facts A.4, A.5\n    and C; WebShop facts 1.1 to 1.4. And "method facts E.38" (F.52).'
+    wanted = [("method facts", one) for one in ("A.4", "A.5", "C")] + [("webshop facts", one) for one in ("1.1", "1.4")]
+    assert list(_cited(text)) == [*wanted, ("method facts", "E.38")]
+
+
+def test_every_cited_fact_is_in_reference_facts() -> None:
+    facts, found = _facts(), 0
+    for file in [*_files(PACKAGE), *_files(ENVIRONMENTS), *_files("tests"), *sorted((ROOT / "docs").glob("*.md"))]:
+        if file == Path(__file__):
+            continue
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"\bspec(ification)? sections? \d", text), (
+            f"{file.relative_to(ROOT)} cites a specification that is not shipped: cite docs/reference_facts.md, as in "
+            "'WebShop facts 9.2' or 'method facts E.41'"
+        )
+        for chapter, number in _cited(text):
+            found += 1
+            assert number in facts[chapter], (
+                f"{file.relative_to(ROOT)} cites {chapter} {number}, which docs/reference_facts.md does not have: "
+                "correct the number, or add the fact there"
+            )
+    assert found > 30
+
+
+def test_design_names_every_module_and_no_other() -> None:
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    for package in (PACKAGE, ENVIRONMENTS):
+        there = {
+            file.relative_to(ROOT).as_posix()
+            for file in _files(package)
+            if file.name not in ("__init__.py", "__main__.py") or len(_tree(file).body) > 1
+        }
+        named = _named_modules(text, package)
+        assert not there - named, (
+            f"docs/design.md does not name {', '.join(sorted(there - named))}: run 'python tools/draw_house.py', which "
+            "draws its rooms anew, and commit the page"
+        )
+        gone = {one for one in named - there if not (ROOT / one).is_file()}
+        assert not gone, (
+            f"docs/design.md names {', '.join(sorted(gone))}, which does not exist: run 'python tools/draw_house.py'"
+        )
+
+
+def _named_modules(text: str, package: str) -> set[str]:
+    """Paths of the tree blocks: a folder ends in ``/``, deeper lines are indented by two spaces."""
+    found: set[str] = set()
+    for block in re.findall(rf"```\n({package}/.*?)```", text, re.DOTALL):
+        path: list[str] = []
+        for line in block.splitlines():
+            match = re.match(r"( *)([\w./]+)", line)
+            if not match:
+                continue
+            depth, name = len(match[1]) // 2, match[2]
+            if depth > len(path):
+                continue  # a description that runs on
+            path = path[:depth]
+            if name.endswith("/"):
+                path.append(name.rstrip("/"))
+            elif name.endswith(".py"):
+                found.add("/".join([*path, name]))
+    return found
+
+
+def test_the_method_is_seen_at_first_sight() -> None:
+    modules = sorted(file.name for file in (ROOT / PACKAGE).glob("*.py"))
+    assert len(modules) <= MOST_MODULES, (
+        f"{PACKAGE}/ has {len(modules)} modules beside its subpackages ({', '.join(modules)}), at most {MOST_MODULES} "
+        "are meant to be there: put the new one into a room"
+    )
+
+
+def test_tools_stay_out_of_the_wheel() -> None:
+    source = (ROOT / "setup.py").read_text(encoding="utf-8")
+    include = re.search(r"find_packages\(include=(\[.*?\])\)", source)
+    assert include, "setup.py: name the packages with find_packages(include=[...])"
+    packages = find_packages(str(ROOT), include=ast.literal_eval(include[1]))
+    assert {name.partition(".")[0] for name in packages} == {PACKAGE, ENVIRONMENTS}, (
+        "setup.py installs more than the two packages; tools, tests and benchmarks stay in the repository"
+    )
+    for package in (PACKAGE, ENVIRONMENTS):
+        for file in _files(package):
+            assert "tools" not in {name.partition(".")[0] for name in _all_imports(file)}, (
+                f"{_module(file)} imports tools, which are not installed"
+            )
+
+
+def _all_imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
