@@ -21,7 +21,10 @@ _CHOICES = {
     "scale_rewards": ("group", "none"),
     "loss_type": TOKEN_MEAN_LOSSES,
 }
-_UNIT_INTERVAL = ("similarity_threshold", "alpha_max", "action_threshold", "boundary_quantile", "credit_mixing")
+_UNIT_INTERVAL = (
+    *("similarity_threshold", "alpha_max", "action_threshold", "boundary_quantile", "credit_mixing"),
+    "max_failed_share",
+)
 _POSITIVE = (
     "max_sources",
     "aggregation_temperature",
@@ -93,6 +96,14 @@ class AlignOPSDConfig(GRPOConfig):
     )
     save_trajectories: bool = field(
         default=True, metadata={"help": "Write trajectories with credit traces as parquet under output_dir."}
+    )
+
+    max_failed_share: float = field(
+        default=0.5,
+        metadata={"help": "Share of failed episodes over three rounds above which the run ends, with a checkpoint."},
+    )
+    overwrite_output_dir: bool = field(
+        default=False, metadata={"help": "Remove the run that output_dir holds. Without it such a folder is refused."}
     )
 
     # Memory

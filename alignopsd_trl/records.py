@@ -1,4 +1,7 @@
-"""Trajectories and credit traces as parquet: one row a turn, written at once and whole."""
+"""Trajectories and credit traces as parquet: one row a turn, one file a rollout round and process, written whole.
+
+All files of a run have the same columns with the same types, so that any reader takes the folder as one table.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,54 @@ from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
 
 LONG_TEXT = 200  # characters
 
+_TEXT, _WHOLE, _NUMBER, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+SCHEMA = pa.schema(
+    {
+        "run": _TEXT,
+        "step": _WHOLE,
+        "task": _TEXT,
+        "task_id": _TEXT,
+        "rollout": _TEXT,
+        "turn": _WHOLE,
+        "category": _TEXT,
+        "task_text": _TEXT,
+        "reward": _NUMBER,
+        "won": _FLAG,
+        "score": _NUMBER,
+        "stop": _TEXT,
+        "message": _TEXT,
+        "skill_ids": pa.list_(_TEXT),
+        "skill_text": _TEXT,
+        "prompt": _TEXT,
+        "response": _TEXT,
+        "thinking": _TEXT,
+        "action": _TEXT,
+        "action_valid": _FLAG,
+        "observation": _TEXT,
+        "prompt_tokens": _WHOLE,
+        "response_tokens": _WHOLE,
+        "truncated": _FLAG,
+        "history_shortened": _FLAG,
+        "turn_reward": _NUMBER,
+        "info": _TEXT,
+    }.items()
+)
+"""The columns of every record; a method's trace comes after them, as ``credit_<name>``."""
+
+_LIST_COLUMNS = {
+    "sources": pa.list_(_WHOLE),
+    "source_similarities": pa.list_(_NUMBER),
+    "source_weights": pa.list_(_NUMBER),
+}
+"""Columns of the trace that may be empty lists for a whole round."""
+
 
 def turn_records(
     trajectories: Sequence[Trajectory],
     step: int,
     batch: TurnBatch | None = None,
     trace: Mapping[str, Any] | None = None,
+    run: str | None = None,
 ) -> list[dict[str, Any]]:
     """One flat record per turn.
 
@@ -29,6 +74,7 @@ def turn_records(
         trajectories: all of them, those that failed too.
         step: training step of the rollout.
         batch, trace: the turns that got credit and its per-turn columns; they fill ``credit_<name>``.
+        run: id of the run.
     """
     columns = {name: _column(values) for name, values in (trace or {}).items()}
     place = {id(turn): row for row, turn in enumerate(batch.turns)} if batch is not None else {}
@@ -37,8 +83,49 @@ def turn_records(
         for turn in trajectory.turns or [None]:  # an episode that ended before its first turn leaves a row as well
             row = place.get(id(turn))
             credit = {f"credit_{name}": None if row is None else values[row] for name, values in columns.items()}
-            records.append(_trajectory_columns(trajectory, step) | _turn_columns(turn) | credit)
+            records.append({"run": run} | _trajectory_columns(trajectory, step) | _turn_columns(turn) | credit)
     return records
+
+
+def trace_types(trace: Mapping[str, Any]) -> dict[str, str | None]:
+    """The type of each column of a trace by its name in Arrow; `None` where its values do not tell."""
+    found: dict[str, str | None] = {}
+    for name, values in trace.items():
+        kind = _LIST_COLUMNS.get(name) or _wide(pa.array(_column(values)).type)
+        found[name] = None if _untold(kind) else str(kind)
+    return found
+
+
+def merge_types(several: Sequence[Mapping[str, str | None]]) -> dict[str, str | None]:
+    """The types of all processes' traces as one, in an order that does not depend on who had turns to tell them by."""
+    names = sorted({name for types in several for name in types})
+    return {name: next((types[name] for types in several if types.get(name)), None) for name in names}
+
+
+def record_schema(types: Mapping[str, str | None]) -> pa.Schema:
+    """`SCHEMA` and the columns of a trace with these types."""
+    schema = SCHEMA
+    for name, kind in types.items():
+        schema = schema.append(pa.field(f"credit_{name}", _NAMED.get(kind, _NUMBER)))
+    return schema
+
+
+_NAMED = {
+    str(kind): kind for one in (_TEXT, _WHOLE, _NUMBER, _FLAG) for kind in (one, pa.list_(one), pa.list_(pa.list_(one)))
+}
+
+
+def _wide(kind: pa.DataType) -> pa.DataType:
+    """One type for all numbers of a kind, whatever the first values happen to be."""
+    if pa.types.is_list(kind):
+        return pa.list_(_wide(kind.value_type))
+    if pa.types.is_integer(kind):
+        return _WHOLE
+    return _NUMBER if pa.types.is_floating(kind) else kind
+
+
+def _untold(kind: pa.DataType) -> bool:
+    return pa.types.is_null(kind) or (pa.types.is_list(kind) and _untold(kind.value_type))
 
 
 def _turn_columns(turn: Turn | None) -> dict[str, Any]:
@@ -70,7 +157,7 @@ def _trajectory_columns(trajectory: Trajectory, step: int) -> dict[str, Any]:
     return {
         "step": step,
         "task": trajectory.task,
-        "task_id": trajectory.row.get("task_id"),
+        "task_id": str(trajectory.row["task_id"]) if "task_id" in trajectory.row else None,
         "rollout": trajectory.rollout,
         "turn": None,
         "category": trajectory.category,
@@ -89,13 +176,19 @@ def _column(values: Any) -> list[Any]:
     return values.tolist() if isinstance(values, torch.Tensor) else list(values)
 
 
-def write_records(path: str | os.PathLike, records: Sequence[Mapping[str, Any]]) -> None:
-    """Writes a parquet file in one step: readers see the whole file or none."""
+def write_records(
+    path: str | os.PathLike, records: Sequence[Mapping[str, Any]], schema: pa.Schema | None = None
+) -> None:
+    """Writes a parquet file in one step: readers see the whole file or none. Without a schema, columns and types are
+    what the records have."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    names = list(dict.fromkeys(name for record in records for name in record))
-    table = pa.table({name: [record.get(name) for record in records] for name in names})
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    if schema is not None:
+        table = pa.Table.from_pylist(list(records), schema=schema)
+    else:
+        names = list(dict.fromkeys(name for record in records for name in record))
+        table = pa.table({name: [record.get(name) for record in records] for name in names})
     pq.write_table(table, partial)
     partial.replace(path)
 

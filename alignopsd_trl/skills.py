@@ -11,6 +11,7 @@ is retrieved depends on the task text (and two optional hints of its data set) a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -138,7 +139,8 @@ class SkillBank:
     """A validated bank and its rule of retrieval.
 
     Attributes:
-        environment, version, language: of the file; ``version`` goes into the records of every episode.
+        environment, version, language: of the file.
+        checksum: first 16 hex digits of the sha256 over its content; with ``version`` it goes into the results.
         general, task_types, mistakes: the content, in file order.
         encoder: scores types and skills. Without one, hints, whole-word keywords and file order decide. Keywords also
             come before the cosines of an encoder that is not `Encoder.semantic`: on 206 requests of the embedded
@@ -156,6 +158,7 @@ class SkillBank:
     ):
         self.environment, self.version, self.language = _header(content, source)
         self.general, self.task_types, self.mistakes = _content(content, source, _PREFIXES.get(self.environment))
+        self.checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
         self.encoder = encoder
         self.n_general, self.n_mistakes, self.constraint_threshold = n_general, n_mistakes, constraint_threshold
         self._cached = lru_cache(maxsize=65536)(self._retrieve)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import textwrap
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,6 @@ from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.evaluation import EvaluationResult, Outcome, evaluating, play_panel, summarise
 from alignopsd_trl.methods import Credit, checked_credit, get_method
 from alignopsd_trl.policy import seams, strategies
-from alignopsd_trl.policy.checkpoints import resume_path
 from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.progress import Bar
 from alignopsd_trl.policy.ragged import Ragged
@@ -33,7 +34,7 @@ from alignopsd_trl.policy.scoring import score_pairs
 from alignopsd_trl.policy.teacher import PrivilegedTeacher, skill_source
 from alignopsd_trl.policy.turn_rows import TARGET, VOCABULARY, collate_rows, sampling_log_probs, split_and_trim
 from alignopsd_trl.policy.world import World
-from alignopsd_trl.records import turn_records, write_records
+from alignopsd_trl.records import merge_types, record_schema, trace_types, turn_records, write_records
 from alignopsd_trl.rollout import (
     Counters,
     Player,
@@ -44,6 +45,12 @@ from alignopsd_trl.rollout import (
     rollout_metrics,
     siblings_before,
 )
+from alignopsd_trl.runs.checkpoints import MARK, PREFIX, is_whole, last_good, load_state, save_state
+from alignopsd_trl.runs.folder import LOG_FILE, RunFolder, claim_together, configuration_of
+from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally, weights_are_finite
+from alignopsd_trl.runs.log import LogFile
+from alignopsd_trl.runs.order import EpochSampler, WholeRounds
+from alignopsd_trl.runs.rewards import RewardCheck, RewardError
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.turns import Trajectory, TurnBatch
 from environments.base import EnvironmentsDown, TextEnvironment, open_batch
@@ -76,8 +83,9 @@ class AlignOPSDTrainer(GRPOTrainer):
             ``"lexical"``, a sentence-transformers id or path, or a callable ``list[str] -> (n, D)``; needed by methods
             that compare thinking.
         reward_funcs (*optional*):
-            Further terms of the terminal reward, in TRL's convention, called on finished episodes with
-            ``trajectory=[...]`` beside the dataset's columns.
+            Further terms of the terminal reward, in TRL's convention, called with ``trajectory=[...]`` beside the
+            dataset's columns, on the episodes that their environment did not fail. One finite number each, or `None`
+            where a function does not apply; anything else ends the run.
         processing_class, callbacks, optimizers, quantization_config, peft_config:
             As in [`~trl.GRPOTrainer`].
 
@@ -135,10 +143,18 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._environment_counters = Counters()
         self._live: tuple[torch.Tensor, ...] | None = None
         self.phases = Phases()
+        self.run_folder: RunFolder | None = None
+        self._reward_check = RewardCheck()
+        self._failed_share = FailedShare(args.max_failed_share)
+        self._loss_is_finite = True
+        self._sampler: EpochSampler | None = None
+        self._written: tuple[int, int] = (-1, 0)  # update and number of rounds recorded in it
+        self._seconds = {"training": 0.0, "evaluation": 0.0}
+        self._began: float | None = None
         with seams.reference_like_policy():
             super().__init__(
                 model=model,
-                reward_funcs=[environment_reward, *extra],
+                reward_funcs=[self._reward_check.wrap(one) for one in (environment_reward, *extra)],
                 args=args,
                 train_dataset=train_dataset,
                 eval_dataset=eval_dataset,
@@ -149,6 +165,9 @@ class AlignOPSDTrainer(GRPOTrainer):
                 peft_config=peft_config,
             )
         self._check_model()
+        updates = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
+        self.add_callback(WholeRounds(updates))
+        self.add_callback(LogFile(Path(args.output_dir) / LOG_FILE))
         self._entropy_bonus_enabled = False  # its per-micro-batch mean would change with sub-chunks: see _extra_loss
         with strategies.loaded_whole():
             self.encoder = load_encoder(encoder, device=self.accelerator.device) if encoder is not None else None
@@ -201,13 +220,15 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         step = self.state.global_step
+        self._check_weights()
         with self.phases("rollout"):
             self._environment_counters.take(self._environments())  # what an evaluation added since the last round
             try:
                 trajectories = self._play_groups(inputs, step)
             except EnvironmentsDown:
-                self._save_checkpoint(self.model, trial=None)
+                self._save_last()
                 raise
+            self._check_episodes(trajectories)
             self._reward(inputs, trajectories)
         with self.phases("credit"):
             batch = TurnBatch.of(trajectories, self._tokenizer.pad_token_id, self.accelerator.device)
@@ -263,6 +284,12 @@ class AlignOPSDTrainer(GRPOTrainer):
             self._environment_slots = size
         return self._environment_batch
 
+    def _check_episodes(self, trajectories: Sequence[Trajectory]) -> None:
+        problem = self._failed_share.problem(Tally.total(gather_object([Tally.of(trajectories)])))
+        if problem:
+            self._save_last()
+            raise RunStopped(f"update {self.state.global_step + 1}: {problem}; {last_good(self.args.output_dir)}")
+
     def _reward(self, inputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Trajectory]) -> None:
         """Terminal rewards through TRL's own reward path: the environment's, plus the user's functions."""
         rows = [{**row, "trajectory": one} for row, one in zip(inputs, trajectories, strict=True)]
@@ -270,6 +297,9 @@ class AlignOPSDTrainer(GRPOTrainer):
         completions = ["\n".join(turn.response_text for turn in one.turns) for one in trajectories]
         ids = [[token for turn in one.turns for token in turn.response_ids] for one in trajectories]
         table = self._calculate_rewards(rows, prompts, completions, ids)
+        failed = torch.tensor([one.failed for one in trajectories], device=table.device)
+        table[self.accelerator.gather(failed)] = math.nan  # their rewards count nowhere
+        self._check_rewards(table)
         weights = self.reward_weights.to(table.device)
         total = (table * weights).nansum(dim=1)
         first = self.accelerator.process_index * len(trajectories)
@@ -282,6 +312,18 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._logs["completion"].extend(gather_object(completions))
         for column, name in enumerate(self.reward_func_names):
             self._logs["rewards"][name].extend(table[:, column].tolist())
+
+    def _check_rewards(self, table: torch.Tensor) -> None:
+        """Ends the run, on all processes, for a reward that is no finite number."""
+        problem, silent = self._reward_check.take()
+        problems = [one for one in gather_object([problem]) if one]
+        for column, row in (torch.isinf(table).T.nonzero()[:1]).tolist():
+            name = self.reward_func_names[column]
+            problems.append(f"reward function {name!r} returned {table[row, column]} for row {row} of all processes")
+        if problems:
+            raise RewardError(f"update {self.state.global_step + 1}: {problems[0]}")
+        for name, count in silent.items():
+            self._metrics["train"][f"rewards/{name}/none"].append(count)
 
     # ------------------------------------------------------------------ credit
 
@@ -360,7 +402,30 @@ class AlignOPSDTrainer(GRPOTrainer):
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         strategies.keep_gradients_sharded(self.accelerator, self.model_wrapped)
         with self.phases("update"):
-            return super().training_step(*args, **kwargs)
+            loss = super().training_step(*args, **kwargs)
+            self._loss_is_finite = self._loss_is_finite and bool(torch.isfinite(loss))
+        return loss
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """The last look before the optimiser's step: a loss or a gradient that is not finite ends the run here, with
+        the weights as they were. A loss scaler (float16) skips such steps by itself."""
+        norm = super()._get_grad_norm(model, grad_norm)
+        value = 0.0 if norm is None or getattr(self.accelerator, "scaler", None) is not None else float(norm)
+        finite, self._loss_is_finite = self._loss_is_finite and math.isfinite(value), True
+        if self.world.agree(int(not finite)):
+            raise RunStopped(
+                f"update {self.state.global_step + 1}: the loss or its gradient is not finite (gradient norm "
+                f"{value:g}); nothing was changed or saved, and {last_good(self.args.output_dir)}. Look "
+                "at this update's records for rewards out of range; lower learning_rate or set max_grad_norm"
+            )
+        return norm
+
+    def _check_weights(self) -> None:
+        if self.world.agree(int(not weights_are_finite(self.model))):
+            raise RunStopped(
+                f"after update {self.state.global_step} the weights are not finite; they were not saved, and "
+                f"{last_good(self.args.output_dir)}. Lower learning_rate or set max_grad_norm"
+            )
 
     def compute_loss(
         self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -440,6 +505,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         if skills and self.skill_bank is None:
             raise ValueError("skills=True needs a skill_bank")
         process, processes = self.accelerator.process_index, self.accelerator.num_processes
+        started = time.perf_counter()
         self._environments()
         with (
             self._bar(len(panel.rows[process::processes]), f"panel {panel.name}") as progress,
@@ -455,6 +521,10 @@ class AlignOPSDTrainer(GRPOTrainer):
                 processes=processes,
             )
         outcomes = gather_object([Outcome.of(one) for one in played])
+        tally = Tally.total(gather_object([Tally.of(played)]))
+        self._seconds["evaluation"] += time.perf_counter() - started
+        if tally.usable == 0:
+            raise RunStopped(f"panel {panel.name}: no episode could be played. The first reason: {tally.message}")
         return summarise(panel, outcomes, skills=skills, temperature=temperature, seed=seed)
 
     # ------------------------------------------------------------------ logging and state
@@ -469,9 +539,19 @@ class AlignOPSDTrainer(GRPOTrainer):
         values = means.tolist()
         self._logs["advantages"].extend(gather_object([0.0 if row is None else values[row] for row in first]))
         if self.args.save_trajectories:
-            name = f"step_{step:06d}_{self._step:07d}_rank{self.accelerator.process_index:03d}.parquet"
-            records = turn_records(trajectories, step, batch, credit.trace)
-            write_records(Path(self.args.output_dir) / "trajectories" / name, records)
+            self._write_records(turn_records(trajectories, step, batch, credit.trace, self._run_id), credit.trace, step)
+
+    def _write_records(self, records: list[dict[str, Any]], trace: Mapping[str, Any], step: int) -> None:
+        count = self._written[1] + 1 if self._written[0] == step else 1  # several rounds make up an update if they must
+        self._written = step, count
+        part = f"_round{count:03d}" if count > 1 else ""
+        name = f"step_{step:06d}{part}_rank{self.accelerator.process_index:03d}.parquet"
+        schema = record_schema(merge_types(gather_object([trace_types(trace)])))
+        write_records(Path(self.args.output_dir) / "trajectories" / name, records, schema)
+
+    @property
+    def _run_id(self) -> str | None:
+        return self.run_folder.id if self.run_folder is not None else None
 
     def _log_metrics(self, mode: str, metrics: Mapping[str, float]) -> None:
         for name, value in self.world.reduce(metrics).items():
@@ -480,14 +560,101 @@ class AlignOPSDTrainer(GRPOTrainer):
     def _bar(self, total: int, title: str) -> Any:
         return Bar(total, title, disable=self.args.disable_tqdm or not self.accelerator.is_local_main_process)
 
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Wall seconds of the run so far, over all its sessions: ``training`` and ``evaluation``. What a session did
+        after its last checkpoint is done again and counts once."""
+        if self._began is None:
+            return dict(self._seconds)
+        return self._seconds | {"training": self._seconds["training"] + self._since_began()}
+
+    def _since_began(self) -> float:
+        evaluated = self._seconds["evaluation"] - self._evaluated_before
+        return time.perf_counter() - self._began - evaluated
+
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """As in [`~transformers.Trainer`]; ``True`` resumes from the last checkpoint that was written to its end."""
-        resume = resume_path(resume_from_checkpoint, self.args.output_dir)
-        return super().train(resume_from_checkpoint=resume, **kwargs)
+        """As in [`~transformers.Trainer`], in an output folder that belongs to this run alone.
+
+        ``True`` resumes from the last checkpoint that was written to its end, and starts at the beginning if there is
+        none. A run that has ended trains nothing more.
+
+        Raises:
+            RunFolderError: if the folder is in use, or holds a run that this one does not continue.
+            RunStopped: if the run can't go on: no usable episodes, or numbers that are not finite.
+            RewardError: for a reward that is no finite number.
+        """
+        borrowed = self.run_folder is not None
+        if not borrowed:
+            self.run_folder = claim_together(
+                self.args.output_dir,
+                configuration_of(self.args, self.train_dataset, model=self.model.config._name_or_path),
+                resume_from_checkpoint,
+                self.args.overwrite_output_dir,
+            )
+        try:
+            self._begin(self.run_folder)
+            return super().train(resume_from_checkpoint=self.run_folder.resume, **kwargs)
+        finally:
+            self._seconds, self._began = self.seconds, None
+            if not borrowed:
+                self.run_folder.release()
+                self.run_folder = None
+
+    def _begin(self, run: RunFolder) -> None:
+        """Takes up what the checkpoint knows and takes back what was written beyond it."""
+        state = load_state(run.resume)
+        self._seconds["training"] = state.get("seconds", 0.0)
+        self.phases.total.update(state.get("phases", {}))
+        self._failed_share.recent = state.get("failed", [])
+        run.forget_after(run.update)
+        self.accelerator.wait_for_everyone()
+        self._evaluated_before, self._began = self._seconds["evaluation"], time.perf_counter()
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> EpochSampler:
+        self._sampler = EpochSampler.like(super()._get_train_sampler(dataset))
+        return self._sampler
+
+    def _run_epoch(self, *, epoch: int, **kwargs: Any) -> None:
+        """An epoch of a run that has made all its updates is none: a finished run that is resumed trains nothing."""
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        if self._sampler is not None:
+            self._sampler.epoch = epoch
+        super()._run_epoch(epoch=epoch, **kwargs)
+
+    def _save_last(self) -> None:
+        """A checkpoint of the weights as the round began, unless there is one."""
+        if not self.world.agree(int(is_whole(self._checkpoint()))):
+            self._save_checkpoint(self.model, trial=None)
+
+    def _checkpoint(self) -> Path:
+        return Path(self.args.output_dir) / f"{PREFIX}-{self.state.global_step}"
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """As in TRL. The mark of a whole checkpoint goes first, if it is written again, and comes last."""
+        self._check_weights()
+        if self.is_world_process_zero():
+            (self._checkpoint() / MARK).unlink(missing_ok=True)
+            phases, failed = dict(self.phases.total), self._failed_share.recent
+            save_state(self._checkpoint(), {"seconds": self.seconds["training"], "phases": phases, "failed": failed})
+        self.accelerator.wait_for_everyone()
+        super()._save_checkpoint(model, trial)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Every process's own files are there before the first process writes the mark."""
+        super()._save_rng_state(output_dir)
+        self.accelerator.wait_for_everyone()
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As in [`~transformers.Trainer`], but the model is always written whole; checkpoints keep the form that the
-        launch configuration gives them."""
+        launch configuration gives them.
+
+        Raises:
+            RunStopped: if the weights are not finite; they are not saved.
+        """
+        if not weights_are_finite(self.model):
+            raise RunStopped(f"the weights are not finite; they were not saved, and {last_good(self.args.output_dir)}")
         checkpoint = _internal_call and output_dir is not None
         with contextlib.nullcontext() if checkpoint else strategies.whole_state_dict(self.accelerator):
             super().save_model(output_dir, _internal_call)

@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "methods": ("turns", "methods"),
     "policy": ("turns", "rollout", "skills", "policy"),
     "evaluation": ("turns", "rollout", "evaluation"),
+    "runs": ("turns", "policy.shipped", "runs"),
 }
 """What a room of `alignopsd_trl` may import of ours, whatever the place of the import. Rooms that are not named (the
 trainer, launch, study) stand above these and may import them all."""

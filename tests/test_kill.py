@@ -1,42 +1,161 @@
-"""A run that is killed leaves its last checkpoint whole and continues with the same losses."""
+"""A run may be killed at any moment: what is resumed ends as if nothing had happened."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
-from trainers import losses, make_trainer
+from datasets import load_dataset
+from toy_suite import arguments, save_policy
 
-from alignopsd_trl.policy.checkpoints import last_whole_checkpoint
+from alignopsd_trl.records import read_records
 
 HERE = Path(__file__).parent
+OF_THE_SESSION = ("run", "sessions", "seconds", "recipe")
 
 
-def _start(folder: Path, resume: str) -> subprocess.Popen:
-    path = os.pathsep.join([str(HERE), str(HERE.parent)])
-    command = [sys.executable, str(HERE / "killable.py"), str(folder), resume]
-    return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.DEVNULL)
+class Runs:
+    """A process that forks a run for each call, so that its imports are paid for once."""
+
+    def __init__(self, root: Path):
+        path = os.pathsep.join([str(HERE), str(HERE.parent)])
+        environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        self.root, self.policy = root, save_policy(root / "policy")
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "killable.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+
+    def __call__(self, name: str, resume: bool = False, changed: dict[str, Any] | None = None, **job: Any) -> int:
+        folder = self.root / name
+        argv = arguments(folder, self.policy, **(changed or {}))
+        argv += ["--resume_from_checkpoint", "True"] if resume else []
+        job |= {"argv": argv, "folder": str(folder), "log": str(self.root / f"{name}.log")}
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())["status"]
+
+    def log(self, name: str) -> str:
+        return (self.root / f"{name}.log").read_text()[-3000:]
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
-def test_killed_training_resumes_with_the_same_losses(tmp_path: Path, signal_number: int) -> None:
-    process = _start(tmp_path, "new")
-    deadline = time.monotonic() + 200
-    while not (tmp_path / "checkpoint-3").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal_number)
-    process.wait(timeout=60)
-    assert not (tmp_path / "losses.json").exists()
-    assert int(last_whole_checkpoint(tmp_path).name.rpartition("-")[2]) >= 2
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    found = Runs(tmp_path_factory.mktemp("runs"))
+    assert found("whole") == 0, found.log("whole")
+    yield found
+    found.process.stdin.close()
+    found.process.wait(timeout=60)
 
-    assert _start(tmp_path, "resume").wait(timeout=200) == 0
-    resumed = json.loads((tmp_path / "losses.json").read_text())
-    whole = make_trainer(tmp_path / "whole", method="align_opsd", max_steps=8)
-    whole.train()
-    assert resumed[-4:] == losses(whole)[-4:] and len(resumed) == 8
+
+def _results(folder: Path) -> dict[str, Any]:
+    """What is the same for equal runs: without ids, folders and seconds."""
+    content = json.loads((folder / "results.json").read_text())
+    for name in OF_THE_SESSION:
+        del content[name]
+    for name in ("output_dir", "resume_from_checkpoint"):
+        content["config"].pop(name)
+    for when in ("before", "after"):
+        del content[when]["run"], content[when]["seconds"]
+    content["history"] = [
+        {name: value for name, value in entry.items() if not name.startswith("seconds/") and name != "step_time"}
+        for entry in content["history"]
+    ]
+    return content
+
+
+def _records(folder: Path) -> pd.DataFrame:
+    frame = read_records(folder / "trajectories")
+    assert frame.run.nunique() == 1 and not frame.duplicated(["step", "task", "rollout", "turn"]).any()
+    return frame.drop(columns="run")
+
+
+def _same(folder: Path, whole: Path) -> None:
+    """Results, records, log and weights of the run that nobody killed; nothing half-written."""
+    assert _results(folder) == _results(whole)
+    pd.testing.assert_frame_equal(_records(folder), _records(whole))
+    assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    steps = [json.loads(line)["step"] for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps)) == [1, 2, 3, 4, 5]
+    for file in folder.rglob("*"):
+        assert not file.name.endswith(".partial"), file
+        if file.suffix == ".json":
+            json.loads(file.read_text(), parse_constant=pytest.fail)
+        elif file.suffix == ".parquet":
+            pq.read_table(file)
+
+
+def _killed_at(runs: Runs, name: str, last: int, number: int, delay: float) -> None:
+    status = runs(name, last=last, signal=number, delay=delay)
+    assert status in (-number, 0), runs.log(name)  # the delay may outlast the run
+    assert runs(name, resume=True) == 0, runs.log(name)
+    _same(runs.root / name, runs.root / "whole")
+
+
+def _moments(runs: Runs, count: int, seed: int) -> list[tuple[int, int, float]]:
+    draw = random.Random(seed)
+    events = int((runs.root / "whole.events").read_text())
+    numbers = (signal.SIGKILL, signal.SIGTERM)
+    return [(draw.randint(1, events), numbers[draw.randrange(2)], draw.uniform(0, 0.02)) for _ in range(count)]
+
+
+def test_a_run_killed_at_some_moment_ends_as_if_it_had_not_been(runs: Runs) -> None:
+    for moment, (last, number, delay) in enumerate(_moments(runs, 3, seed=1)):
+        _killed_at(runs, f"some_{moment}", last, number, delay)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_had_not_been(runs: Runs) -> None:
+    for moment, (last, number, delay) in enumerate(_moments(runs, 20, seed=int.from_bytes(os.urandom(4), "big"))):
+        print(f"event {last}, signal {number}, {1000 * delay:.1f} ms later")
+        _killed_at(runs, f"random_{moment}", last, number, delay)
+
+
+def test_a_finished_run_trains_nothing_more_and_evaluates_what_is_missing(runs: Runs) -> None:
+    whole = runs.root / "whole"
+    before = (whole / "results.json").read_text()
+    (whole / "evaluation_after.json").unlink()
+    assert runs("whole", resume=True) == 0, runs.log("whole")
+    assert not list(whole.glob("checkpoint-6"))
+    after = json.loads((whole / "results.json").read_text())
+    assert after["after"]["outcomes"] == json.loads(before)["after"]["outcomes"]
+    assert after["updates"] == 5 and after["seconds"]["training"] == json.loads(before)["seconds"]["training"]
+
+
+def test_the_folder_of_a_run_is_one_table(runs: Runs) -> None:
+    table = load_dataset("parquet", data_files=str(runs.root / "whole" / "trajectories" / "*.parquet"), split="train")
+    files = sorted(path.name for path in (runs.root / "whole" / "trajectories").iterdir())
+    assert files == [f"step_{step:06d}_rank000.parquet" for step in range(5)]
+    assert len(table) == len(_records(runs.root / "whole"))
+    assert set(table["run"]) == {json.loads((runs.root / "whole" / "run.json").read_text())["id"]}
+
+
+def test_another_run_is_refused_with_the_difference(runs: Runs) -> None:
+    other = {"learning_rate": 2e-2}
+    assert runs("whole", changed=other) != 0
+    assert "learning_rate 0.01 there, 0.02 here" in runs.log("whole")
+    assert runs("whole", changed=other, resume=True) != 0
+    assert "can't be resumed with these: learning_rate" in runs.log("whole")
+    assert runs("whole") != 0 and "holds this very run (finished)" in runs.log("whole")
+
+
+def test_a_longer_run_goes_on_from_a_finished_one(runs: Runs) -> None:
+    assert runs("longer", changed={"rounds": 2}) == 0, runs.log("longer")
+    assert runs("longer", resume=True) == 0, runs.log("longer")
+    frame, whole = _records(runs.root / "longer"), _records(runs.root / "whole")
+    pd.testing.assert_frame_equal(frame, whole)
+    assert runs("longer", changed={"overwrite_output_dir": True}) == 0, runs.log("longer")
+    assert json.loads((runs.root / "longer" / "results.json").read_text())["sessions"] == 1

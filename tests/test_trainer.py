@@ -17,8 +17,9 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.policy.checkpoints import last_whole_checkpoint
 from alignopsd_trl.records import read_records
+from alignopsd_trl.runs.checkpoints import last_whole_checkpoint
+from alignopsd_trl.runs.health import RunStopped
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from environments import EnvironmentsDown, Step, TaskPanel
@@ -344,9 +345,8 @@ def test_history_is_dropped_before_anything_else_and_then_the_turn_refused(tmp_p
     assert cut.prompt.str.contains("you seek").all() and cut.prompt.str.contains("you are at").all()
 
     nothing = make_trainer(tmp_path / "nothing", method="grpo", max_prompt_length=4, save_trajectories=True)
-    nothing.train()
-    assert (read_records(tmp_path / "nothing" / "trajectories").stop == "prompt too long").sum() == 8
-    assert nothing.state.log_history[0]["stop/prompt_too_long"] == 1.0
+    with pytest.raises(RunStopped, match="longer than max_prompt_length"):
+        nothing.train()
 
 
 def test_evaluation_in_the_trainer_plays_and_leaves_training_as_it_was(tmp_path: Path) -> None:

@@ -85,12 +85,7 @@ def _train(
     suite: Suite,
     panel: TaskPanel,
 ) -> dict[str, Any]:
-    from alignopsd_trl.policy.checkpoints import last_whole_checkpoint
-
-    try:
-        args.resume_from_checkpoint = str(last_whole_checkpoint(args.output_dir))
-    except FileNotFoundError:
-        args.resume_from_checkpoint = None
+    args.resume_from_checkpoint = "True"  # whatever there is of it
     results = recipe.run(chosen, args, model, suite, panel, callbacks=[Progress(folder / "progress.json")])
     trained = rows.training_columns(results["history"])
     rounds = trained["updates"] * args.gradient_accumulation_steps // args.steps_per_generation

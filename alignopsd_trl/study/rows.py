@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
+from alignopsd_trl.runs.provenance import code_checksum, versions, weights_checksum
 from alignopsd_trl.study.spec import METHOD_FIELDS
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ _OF_THE_CELL = (
     *("output_dir", "logging_dir", "run_name", "hub_model_id", "resume_from_checkpoint", "seed", "method"),
     "per_device_train_batch_size",  # follows from the number of processes; generation_batch_size is compared
 )
-_SAMPLE = 2**20
 
 ROWS = "rows.parquet"
 
@@ -88,8 +88,6 @@ def training_columns(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def provenance(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, suite: Suite) -> dict[str, Any]:
     """What a row must record to be comparable: versions, config, weights, environment, machine."""
-    from alignopsd_trl.launch.recipe import PACKAGES, _version
-
     config = {**vars(recipe), **vars(model), **args.to_dict()}
     return {
         "suite": suite.name,
@@ -99,7 +97,7 @@ def provenance(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfi
         "protocol": _json({k: v for k, v in config.items() if k not in (*METHOD_FIELDS, *_OF_THE_CELL)}),
         "config": _json(config),
         "code": code_checksum(),
-        "versions": _json({package: _version(package) for package in PACKAGES}),
+        "versions": _json(versions()),
         "machine": _json(_machine()),
     }
 
@@ -114,36 +112,6 @@ def _machine() -> dict[str, Any]:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"platform": platform.platform(), "python": platform.python_version(), "device": device, "cores": cores}
-
-
-def code_checksum() -> str:
-    """First 16 hex digits of the sha256 over this project's Python files: a version that needs no repository."""
-    from environments import base
-
-    digest = hashlib.sha256()
-    for folder in (Path(__file__).parents[1], Path(base.__file__).parent):
-        for file in sorted(folder.rglob("*.py")):
-            digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def weights_checksum(model: str) -> str:
-    """Of a local folder: first 16 hex digits of the sha256 over name, size, first and last MiB of each weight file (all
-    of it where a model is small). A hub id is its own name."""
-    from alignopsd_trl.policy.shipped import resolve_model
-
-    folder = Path(resolve_model(model))
-    if not folder.is_dir():
-        return model
-    digest = hashlib.sha256()
-    for file in sorted(folder.glob("*.safetensors")):
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size} ".encode())
-        with file.open("rb") as content:
-            digest.update(content.read(_SAMPLE))
-            content.seek(max(size - _SAMPLE, 0))
-            digest.update(content.read(_SAMPLE))
-    return digest.hexdigest()[:16]
 
 
 def task_order(folder: Path) -> str | None:

@@ -1,0 +1,109 @@
+"""What a recipe's run leaves of itself: the evaluations of its panel, and ``results.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback
+
+from alignopsd_trl.runs.files import plain, read_json, write_json
+from alignopsd_trl.runs.folder import RunFolder
+from alignopsd_trl.runs.provenance import code_checksum, versions, weights_checksum
+from environments.panel import TaskPanel
+
+if TYPE_CHECKING:
+    from trl import ModelConfig
+
+    from alignopsd_trl.trainer import AlignOPSDTrainer
+    from environments.base import Suite
+
+SCHEMA = 2
+
+
+class Evaluations(TrainerCallback):
+    """Plays the panel before the first update, and again at the end.
+
+    Each evaluation is a file of its own, which names its run and the update that it belongs to: a run that is resumed
+    keeps what it has and plays what is missing.
+    """
+
+    def __init__(self, panel: TaskPanel, folder: RunFolder, skills: bool, first: bool):
+        self.panel, self.folder, self.skills, self.first = panel, folder, skills, first
+        self.trainer: Any = None
+        self.results: dict[str, Any] = {}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.first and state.global_step == 0:
+            self.play("before")
+        elif self.first:
+            self.results["before"] = self._kept("before", 0)
+
+    def play(self, when: str) -> None:
+        """Plays the panel, or takes the evaluation that this run has made of these weights already."""
+        update = self.trainer.state.global_step
+        self.results[when] = self._kept(when, update) or self._play(when, update)
+
+    def _play(self, when: str, update: int) -> dict[str, Any]:
+        before = self.trainer.seconds["evaluation"]
+        result = self.trainer.evaluate_panel(self.panel, skills=self.skills)
+        own = {"run": self.folder.id, "update": update, "seconds": self.trainer.seconds["evaluation"] - before}
+        content = plain(own | result.to_dict(outcomes=True))
+        if self.folder.writes:
+            print(f"\n{when} training\n{result.table()}\n", flush=True)
+            write_json(self._path(when), content)
+        return content
+
+    def _kept(self, when: str, update: int) -> dict[str, Any] | None:
+        """What the first process has in the file, if it is of this run, this update and this panel."""
+        from accelerate.utils import broadcast_object_list
+
+        content = read_json(self._path(when)) if self.folder.writes else None
+        wanted = {"run": self.folder.id, "update": update, "checksum": self.panel.checksum, "skills": self.skills}
+        fits = isinstance(content, dict) and all(content.get(name) == value for name, value in wanted.items())
+        return broadcast_object_list([content if fits else None])[0]
+
+    def _path(self, when: str) -> Any:
+        return self.folder.path / f"evaluation_{when}.json"
+
+
+def run_results(
+    folder: RunFolder,
+    trainer: AlignOPSDTrainer,
+    evaluations: Evaluations,
+    config: Mapping[str, Any],
+    recipe: Mapping[str, Any],
+    suite: Suite,
+    model: ModelConfig,
+) -> dict[str, Any]:
+    """The content of ``results.json``: outcome, provenance, seconds of all sessions, and the log of every update."""
+    before, after = evaluations.results.get("before"), evaluations.results["after"]
+    history = [entry for entry in trainer.state.log_history if "train_runtime" not in entry]  # of one session alone
+    training, updates = trainer.seconds["training"], trainer.state.global_step
+    bank, encoder = trainer.skill_bank, trainer.encoder
+    name = model.model_name_or_path
+    content = {
+        "schema": SCHEMA,
+        "run": folder.id,
+        "sessions": folder.sessions,
+        "model": {"name": name, "revision": model.model_revision, "checksum": weights_checksum(name)},
+        "skill_bank": bank and {"name": bank.environment, "version": bank.version, "checksum": bank.checksum},
+        "encoder": encoder and {"name": encoder.name, "checksum": encoder.revision},
+        "environment": dict(suite.description),
+        "recipe": dict(recipe),
+        "before": before,
+        "after": after,
+        "config": dict(config),
+        "seed": trainer.args.seed,
+        "versions": versions(),
+        "code": code_checksum(),
+        "updates": updates,
+        "seconds": {
+            "training": training,
+            "evaluation": sum(one["seconds"] for one in (before, after) if one),
+            "phases": dict(trainer.phases.total),
+            "per_update": training / max(updates, 1),
+        },
+        "history": history,
+    }
+    return plain(content)

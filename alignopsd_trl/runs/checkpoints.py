@@ -1,0 +1,83 @@
+"""Which checkpoints of a run are whole, and what of ours goes into one.
+
+transformers writes a checkpoint's trainer state last; the trainer sees to it that every process's own files are there
+before that, and that a checkpoint which is written anew loses its old trainer state first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from alignopsd_trl.runs.files import read_json, write_json
+
+PREFIX = "checkpoint"
+STATE_FILE, MARK = "run_state.json", "trainer_state.json"
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether a checkpoint was written to its end: its trainer state, the last file, can be read."""
+    try:
+        json.loads((checkpoint / MARK).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def whole_checkpoints(output_dir: str | Path) -> tuple[Path, ...]:
+    """The checkpoints of a run that a kill did not cut short, oldest first."""
+    numbered = [path for path in Path(output_dir).glob(f"{PREFIX}-*") if path.name.rpartition("-")[2].isdigit()]
+    return tuple(sorted(filter(is_whole, numbered), key=update_of))
+
+
+def update_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def last_whole_checkpoint(output_dir: str | Path) -> Path:
+    """The newest checkpoint of a run that a kill did not cut short.
+
+    Raises:
+        FileNotFoundError: if there is none.
+    """
+    found = whole_checkpoints(output_dir)
+    if not found:
+        raise FileNotFoundError(f"no whole checkpoint in {output_dir}: start without resume_from_checkpoint")
+    return found[-1]
+
+
+def resume_path(wanted: str | bool | None, output_dir: str | Path) -> str | bool | None:
+    """What to resume from: the newest whole checkpoint for ``True`` (or its text, as a command line gives it), the
+    named one if it is whole, nothing for ``None`` or ``False``.
+
+    Raises:
+        FileNotFoundError: if there is no whole checkpoint.
+        ValueError: if the named one was cut short.
+    """
+    if wanted in (True, "True", "true"):
+        return str(last_whole_checkpoint(output_dir))
+    if isinstance(wanted, str) and not is_whole(Path(wanted)):
+        raise ValueError(
+            f"resume_from_checkpoint={wanted!r} has no readable {MARK} (no such folder, or the run was stopped while "
+            "writing it); use True for the last whole checkpoint"
+        )
+    return wanted
+
+
+def last_good(output_dir: str | Path) -> str:
+    """The newest whole checkpoint as a message names it."""
+    found = whole_checkpoints(output_dir)
+    return f"the last good checkpoint is {found[-1]}" if found else "there is no checkpoint yet"
+
+
+def save_state(checkpoint: Path, state: Mapping[str, Any]) -> None:
+    """What a run must know to go on as if nothing had happened, beside what transformers keeps."""
+    write_json(checkpoint / STATE_FILE, state)
+
+
+def load_state(checkpoint: str | Path | None) -> dict[str, Any]:
+    """`save_state`'s content; empty for no checkpoint or one that has none."""
+    state = read_json(Path(checkpoint) / STATE_FILE) if checkpoint else None
+    return state if isinstance(state, dict) else {}

@@ -1,0 +1,62 @@
+"""Files that readers see whole or not at all, and JSON that any parser reads."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Replaces a file in one step: whoever looks sees the old content or the new, also if this process is killed."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        reason = f"{error.strerror or error}; make room or choose another folder"
+        raise OSError(error.errno, reason, str(path)) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_json(path: str | os.PathLike, content: Any) -> None:
+    """`write_text` of strict JSON: a number that is not finite becomes ``null``."""
+    write_text(path, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+
+
+def plain(content: Any) -> Any:
+    """The content in JSON's own types: enums by value, numbers that are not finite as `None`, anything else as text."""
+    if isinstance(content, Enum):
+        return plain(content.value)
+    if isinstance(content, bool | int | str) or content is None:
+        return content
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    if isinstance(content, Mapping):
+        return {str(name): plain(value) for name, value in content.items()}
+    if isinstance(content, list | tuple | set | frozenset):
+        return [plain(value) for value in content]
+    is_number = getattr(content, "ndim", None) == 0 and hasattr(content, "item")  # of NumPy's or PyTorch's
+    return plain(content.item()) if is_number else str(content)
+
+
+def read_json(path: str | os.PathLike) -> Any | None:
+    """The content of a JSON file, or `None` where there is none that can be read to its end."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def sweep_partials(folder: str | os.PathLike) -> None:
+    """Removes what killed writers left behind, in the folder and one level below."""
+    for pattern in (".*.partial", "*/.*.partial"):
+        for left in Path(folder).glob(pattern):
+            left.unlink(missing_ok=True)

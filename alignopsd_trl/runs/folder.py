@@ -1,0 +1,356 @@
+"""A run owns its output folder: one process at a time writes there, and what it writes is one run's.
+
+``run.json`` says whose folder it is: an id, the configuration, checksums of code and weights, one entry a session. The
+lock is the operating system's, so that a killed run leaves none behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from alignopsd_trl.runs.checkpoints import MARK, resume_path, whole_checkpoints
+from alignopsd_trl.runs.files import plain, read_json, sweep_partials, write_json, write_text
+from alignopsd_trl.runs.provenance import code_checksum, versions
+
+SCHEMA = 1
+RUN_FILE, LOCK_FILE, LOG_FILE, RESULTS_FILE = "run.json", "run.lock", "log.jsonl", "results.json"
+_LEFT_FILES = (RESULTS_FILE, "evaluation_before.json", "evaluation_after.json", LOG_FILE)
+_LEFT_FOLDERS = ("trajectories", "completions")
+_SHOWN = 6  # differences that a message names
+
+FREE_ON_RESUME = frozenset(
+    # where and how often things are written or shown
+    "output_dir overwrite_output_dir resume_from_checkpoint plan debug run_name project trackio_space_id logging_dir "
+    "logging_strategy logging_first_step logging_steps logging_nan_inf_filter log_level log_level_replica "
+    "log_on_each_node report_to disable_tqdm log_completions num_completions_to_print log_unique_prompts "
+    "save_strategy save_steps save_total_limit save_on_each_node save_only_model enable_jit_checkpoint push_to_hub "
+    "hub_model_id hub_strategy hub_token hub_private_repo hub_always_push hub_revision "
+    # how long it goes on, and when it gives up
+    "max_steps rounds num_train_epochs max_failed_share environment_time_limit ddp_timeout "
+    # how the same arithmetic is spread over memory and processes
+    "per_device_train_batch_size per_device_eval_batch_size rows_per_forward scoring_tokens share_prefixes "
+    "gradient_checkpointing gradient_checkpointing_kwargs dataloader_num_workers dataloader_pin_memory "
+    "dataloader_prefetch_factor dataloader_persistent_workers local_rank ddp_backend torch_empty_cache_steps "
+    "vllm_gpu_memory_utilization vllm_server_host vllm_server_port vllm_server_base_url vllm_server_timeout "
+    "vllm_group_port ds3_gather_for_generation".split()
+)
+"""Settings that a resumed run may change: they leave what was computed so far as it is."""
+
+
+class RunFolderError(ValueError):
+    """An output folder that this run may not write to. The message says why and what to do."""
+
+
+@dataclass
+class RunFolder:
+    """An output folder that this run has claimed.
+
+    Attributes:
+        path: the folder.
+        id: of the run; the same after a resume, in every row of the records and in every result.
+        resume: the checkpoint to go on from, or `None`.
+        sessions: how often the run was started.
+        writes: whether this process writes (rank 0 does).
+    """
+
+    path: Path
+    id: str
+    resume: str | None = None
+    sessions: int = 1
+    writes: bool = True
+    release: Callable[[], None] = field(default=lambda: None, repr=False)
+
+    @classmethod
+    def claim(
+        cls,
+        path: str | Path,
+        configuration: Mapping[str, Any],
+        resume: str | bool | None = None,
+        overwrite: bool = False,
+        say: Callable[[str], None] = print,
+    ) -> RunFolder:
+        """Locks the folder and makes it this run's.
+
+        Args:
+            configuration: flat, whatever decides what the run computes.
+            resume: as ``resume_from_checkpoint``; ``True`` starts at the beginning where no checkpoint is whole yet.
+            overwrite: remove what another run left.
+            say: told what is worth a line.
+
+        Raises:
+            RunFolderError: if another process uses the folder, or it holds a run that this one does not continue.
+        """
+        path = Path(path)
+        configuration = plain(configuration)
+        lock = _Lock(path)
+        try:
+            left = look(path)
+            if overwrite and not _wanted(resume):
+                clear(path)
+                left = look(path)
+            problem = left.refusal(configuration, resume)
+            if problem:
+                raise RunFolderError(problem)
+            checkpoint = _checkpoint(path, resume, left)
+            going_on = _wanted(resume) and left.run is not None
+            if not going_on and not _wanted(resume):
+                clear(path)
+            run = left.run if going_on else _new(configuration)
+            _note_changes(run, configuration, say)
+            run["configuration"] = configuration
+            run["sessions"].append(_session(checkpoint))
+            sweep_partials(path)
+            write_json(path / RUN_FILE, run)
+        except BaseException:
+            lock.release()
+            raise
+        return cls(path, run["id"], checkpoint, len(run["sessions"]), release=lock.release)
+
+    @property
+    def update(self) -> int:
+        """The update that is gone on from."""
+        state = read_json(Path(self.resume) / MARK) if self.resume else None
+        return int(state["global_step"]) if state else 0
+
+    def forget_after(self, update: int) -> None:
+        """Takes back what was written beyond an update that is gone on from: it will be written again."""
+        if not self.writes:
+            return
+        for file in (self.path / "trajectories").glob("step_*.parquet"):
+            if int(file.name.split("_")[1]) >= update:
+                file.unlink()
+        log = self.path / LOG_FILE
+        if log.is_file():
+            kept = [line for line in log.read_text(encoding="utf-8").splitlines() if _update_of(line) <= update]
+            write_text(log, "".join(line + "\n" for line in kept))
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a folder holds before a run begins."""
+
+    path: Path
+    run: dict[str, Any] | None
+    checkpoints: tuple[Path, ...]
+    finished: bool
+    anything: bool
+
+    def refusal(self, configuration: Mapping[str, Any], resume: str | bool | None) -> str | None:
+        """Why a run of this configuration may not use the folder; `None` if it may."""
+        if self.run is None:
+            if self.anything and not _wanted(resume):
+                return (
+                    f"{self.path} holds files of a run that left no {RUN_FILE}; choose another --output_dir, or "
+                    "--overwrite_output_dir True to remove them"
+                )
+            return None
+        changed = differences(self.run["configuration"], configuration)
+        if _wanted(resume):
+            changed = {name: values for name, values in changed.items() if name not in FREE_ON_RESUME}
+            if changed and (self.anything or self.checkpoints):
+                return (
+                    f"{self.path} holds a run with other settings, which can't be resumed with these: "
+                    f"{_shown(changed)}. Set them as they were, or choose another --output_dir"
+                )
+            return None
+        if not self.anything:
+            return None
+        changed = {name: values for name, values in changed.items() if name not in ("resume_from_checkpoint", "plan")}
+        if changed:
+            return (
+                f"{self.path} holds another run: {_shown(changed)}. Choose another --output_dir, or "
+                "--overwrite_output_dir True to remove that run"
+            )
+        if self.finished or self.checkpoints:
+            state = "finished" if self.finished else f"stopped after {self.checkpoints[-1].name}"
+            return (
+                f"{self.path} holds this very run ({state}): --resume_from_checkpoint True goes on with what is "
+                "missing, --overwrite_output_dir True removes it and starts again"
+            )
+        return None
+
+
+def look(path: Path) -> Left:
+    """What a folder holds; changes nothing."""
+    run = read_json(path / RUN_FILE)
+    if not (isinstance(run, dict) and isinstance(run.get("configuration"), dict) and "id" in run):
+        run = None
+    anything = any((path / name).exists() for name in _LEFT_FILES if name != LOG_FILE)
+    anything = anything or any(any((path / name).glob("*.parquet")) for name in _LEFT_FOLDERS)
+    anything = anything or any(path.glob("checkpoint-*"))
+    return Left(path, run, whole_checkpoints(path), (path / RESULTS_FILE).is_file(), anything)
+
+
+def clear(path: Path) -> None:
+    """Removes what a run leaves; other files of the folder stay."""
+    for name in (*_LEFT_FILES, RUN_FILE):
+        (path / name).unlink(missing_ok=True)
+    for folder in (*(path / name for name in _LEFT_FOLDERS), *path.glob("checkpoint-*")):
+        if folder.is_dir():
+            shutil.rmtree(folder)
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Settings that are not the same, each with its values before and now."""
+    names = [*before, *(name for name in now if name not in before)]
+    return {name: (before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name)}
+
+
+def claim_together(
+    path: str | Path, configuration: Mapping[str, Any], resume: str | bool | None = None, overwrite: bool = False
+) -> RunFolder:
+    """`RunFolder.claim` by the first process for all: they get the same folder or raise the same error."""
+    from accelerate import PartialState
+    from accelerate.utils import broadcast_object_list
+
+    run, outcome = None, [None, None]
+    if PartialState().is_main_process:
+        try:
+            run = RunFolder.claim(path, configuration, resume, overwrite)
+            outcome = [(run.id, run.resume, run.sessions), None]
+        except RunFolderError as error:
+            outcome = [None, str(error)]
+    facts, problem = broadcast_object_list(outcome)
+    if problem:
+        raise RunFolderError(problem)
+    return run or RunFolder(Path(path), *facts, writes=False)
+
+
+def configuration_of(args: Any, tasks: Any, **facts: Any) -> dict[str, Any]:
+    """What decides what a run computes: the arguments, the tasks in their order, and what else is known."""
+    ids = tasks["task_id"] if hasattr(tasks, "__len__") and tasks is not None else []
+    digest = hashlib.sha256("\x1f".join(map(str, ids)).encode()).hexdigest()[:16]
+    return {**args.to_dict(), **facts, "tasks": f"{len(ids)} ({digest})"}
+
+
+@contextlib.contextmanager
+def claimed(run: RunFolder) -> Iterator[RunFolder]:
+    """Gives the folder back at the end, whatever happens."""
+    try:
+        yield run
+    finally:
+        run.release()
+
+
+def _shown(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    parts = [f"{name} {_short(before)} there, {_short(now)} here" for name, (before, now) in changed.items()]
+    more = len(parts) - _SHOWN
+    return "; ".join(parts[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _wanted(resume: str | bool | None) -> bool:
+    return resume not in (None, False, "", "False", "false")
+
+
+def _checkpoint(path: Path, resume: str | bool | None, left: Left) -> str | None:
+    if resume in (True, "True", "true") and not left.checkpoints:
+        return None
+    try:
+        return resume_path(resume, path) if _wanted(resume) else None
+    except (FileNotFoundError, ValueError) as error:
+        raise RunFolderError(str(error)) from error
+
+
+def _new(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    return {"schema": SCHEMA, "id": uuid.uuid4().hex[:12], "configuration": dict(configuration), "sessions": []}
+
+
+def _session(checkpoint: str | None) -> dict[str, Any]:
+    return {
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "from": Path(checkpoint).name if checkpoint else None,
+        "host": socket.gethostname(),
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),
+        "code": code_checksum(),
+        "versions": versions(),
+    }
+
+
+def _note_changes(run: Mapping[str, Any], configuration: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """A resumed run may change its free settings, and its code; neither goes by unmentioned."""
+    changed = differences(run["configuration"], configuration)
+    changed = {name: values for name, values in changed.items() if name not in ("resume_from_checkpoint", "output_dir")}
+    if changed:
+        say(f"resumed with changes: {_shown(changed)}")
+    if run["sessions"]:
+        last = run["sessions"][-1]
+        other = differences({"code": last["code"], **last["versions"]}, {"code": code_checksum(), **versions()})
+        if other:
+            say(f"resumed with other code than the session before: {_shown(other)}")
+
+
+def _update_of(line: str) -> float:
+    """The update of a line of the log; one that a kill cut short counts as beyond every update."""
+    import json
+
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
+
+
+class _Lock:
+    """An exclusive lock on a folder, for the life of this process at most.
+
+    Record locks are not inherited by the children of a process, so an orphaned worker of a killed run does not keep the
+    folder; within one process the set of held folders stands in for them.
+    """
+
+    _held: set[Path] = set()
+
+    def __init__(self, path: Path):
+        self._path = path.resolve()
+        if self._path in _Lock._held:
+            raise RunFolderError(f"{path} is in use by another run of this process; wait until it ends")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._file = (path / LOCK_FILE).open("a+")
+        except OSError as error:
+            raise RunFolderError(
+                f"output_dir={str(path)!r} can't be written to ({error.strerror}); choose another --output_dir"
+            ) from error
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = _holder(path)
+            self._file.close()
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise RunFolderError(
+                    f"{path} is in use by another run ({holder}); wait until it ends, or choose another --output_dir"
+                ) from error
+            raise RunFolderError(
+                f"{path} is on a file system without locks ({error.strerror}); choose an --output_dir on one that has "
+                "them (mount Lustre with -o flock)"
+            ) from error
+        self._file.truncate(0)
+        self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        self._file.flush()
+        _Lock._held.add(self._path)
+
+    def release(self) -> None:
+        if self._path in _Lock._held:
+            _Lock._held.discard(self._path)
+            self._file.close()
+
+
+def _holder(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return (path / LOCK_FILE).read_text(encoding="utf-8").strip() or "unknown process"
+    return "unknown process"

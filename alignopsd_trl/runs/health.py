@@ -1,0 +1,91 @@
+"""What ends a run: rounds without usable episodes, too many failed ones, numbers that are not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from alignopsd_trl.turns import StopReason, Trajectory
+
+ROUNDS = 3  # over which the share of failed episodes is taken
+
+
+class RunStopped(RuntimeError):
+    """The run can't go on. The message says why and from where it can be taken up again."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Of the episodes of one round: all, those that their environment failed, those that can be trained on."""
+
+    episodes: int
+    failed: int
+    usable: int
+    message: str = ""
+
+    @classmethod
+    def of(cls, trajectories: Sequence[Trajectory]) -> Tally:
+        return cls(
+            episodes=len(trajectories),
+            failed=sum(one.failed for one in trajectories),
+            usable=sum(bool(one.turns) and not one.failed for one in trajectories),
+            message=next(filter(None, map(_reason, trajectories)), ""),
+        )
+
+    @classmethod
+    def total(cls, parts: Sequence[Tally]) -> Tally:
+        return cls(
+            sum(part.episodes for part in parts),
+            sum(part.failed for part in parts),
+            sum(part.usable for part in parts),
+            next((part.message for part in parts if part.message), ""),
+        )
+
+
+def _reason(trajectory: Trajectory) -> str:
+    if trajectory.failed:
+        return f"task {trajectory.task!r}: {trajectory.message}"
+    if trajectory.stop is StopReason.PROMPT_TOO_LONG and not trajectory.turns:
+        return (
+            f"task {trajectory.task!r}: its first prompt, with the skill, is longer than max_prompt_length; raise "
+            "that, or lower skill_tokens"
+        )
+    return ""
+
+
+class FailedShare:
+    """The share of failed episodes over the last rounds.
+
+    Attributes:
+        recent: ``[failed, episodes]`` of up to `ROUNDS` rounds; saved with checkpoints.
+    """
+
+    def __init__(self, limit: float):
+        self.limit = limit
+        self.recent: list[list[int]] = []
+
+    def problem(self, tally: Tally) -> str | None:
+        """Why the run must end after this round; `None` if it need not."""
+        self.recent = [*self.recent, [tally.failed, tally.episodes]][-ROUNDS:]
+        if tally.usable == 0:
+            return f"no episode of this round can be trained on. The first reason: {tally.message}"
+        failed, episodes = (sum(column) for column in zip(*self.recent, strict=True))
+        if len(self.recent) == ROUNDS and failed > self.limit * episodes:
+            return (
+                f"{failed} of the {episodes} episodes of the last {ROUNDS} rounds failed, more than "
+                f"max_failed_share={self.limit:g} allows. The first reason: {tally.message}"
+            )
+        return None
+
+
+@torch.no_grad()
+def weights_are_finite(model: torch.nn.Module) -> bool:
+    """Of this process's part of the weights."""
+    for parameter in model.parameters():
+        values = getattr(parameter, "ds_tensor", parameter)
+        values = values.to_local() if hasattr(values, "to_local") else values
+        if values.is_floating_point() and not torch.isfinite(values).all():
+            return False
+    return True

@@ -1,0 +1,26 @@
+"""``log.jsonl``: every number of every update, whatever the console shows of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from alignopsd_trl.runs.files import plain
+
+
+class LogFile(TrainerCallback):
+    """Every logged number, one JSON object an update, in a file that a resumed run continues."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        if not state.is_world_process_zero or not logs or "train_runtime" in logs:
+            return
+        line = json.dumps(plain({"step": state.global_step, **logs}), allow_nan=False)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")

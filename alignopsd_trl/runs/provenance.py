@@ -1,0 +1,54 @@
+"""What a result must record to be traced: checksums of code and weights, versions of packages."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = ("alignopsd-trl", "trl", "transformers", "torch", "accelerate", "peft", "datasets", "numpy")
+_SAMPLE = 2**20
+
+
+def versions() -> dict[str, str | None]:
+    """Of the packages that a result depends on."""
+    return {package: _version(package) for package in PACKAGES}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def code_checksum() -> str:
+    """First 16 hex digits of the sha256 over this project's Python files: a version that needs no repository."""
+    from environments import base
+
+    digest = hashlib.sha256()
+    for folder in (Path(__file__).parents[1], Path(base.__file__).parent):
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def weights_checksum(model: str) -> str:
+    """Of a local folder: first 16 hex digits of the sha256 over name, size, first and last MiB of each weight file (all
+    of it where a model is small). A hub id is its own name."""
+    from alignopsd_trl.policy.shipped import resolve_model
+
+    folder = Path(resolve_model(model))
+    if not folder.is_dir():
+        return model
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.safetensors")):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size} ".encode())
+        with file.open("rb") as content:
+            digest.update(content.read(_SAMPLE))
+            content.seek(max(size - _SAMPLE, 0))
+            digest.update(content.read(_SAMPLE))
+    return digest.hexdigest()[:16]
