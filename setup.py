@@ -14,7 +14,7 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["alignopsd_trl*", "environments*"]),
     package_data={
-        "alignopsd_trl": ["data/**/*"],
+        "alignopsd_trl": ["data/**/*", "viewer/assets/*"],
         "environments": ["**/*.json", "**/*.jsonl", "**/*.txt", "**/*.jinja"],
     },
     install_requires=[
@@ -42,6 +42,7 @@ setup(
         "alfworld": ["textworld[pddl]>=1.7,<1.8", "alfworld>=0.4.2,<0.6"],
         "search": ["faiss-cpu>=1.9"],
         "wandb": ["wandb>=0.19"],
+        "browser": ["selenium>=4.30"],
         "studies": ["matplotlib>=3.9"],
         "notebooks": NOTEBOOKS,
         "test": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.11", *NOTEBOOKS],

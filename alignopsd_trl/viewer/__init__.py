@@ -1,0 +1,51 @@
+"""See a run: siblings by turns, where the credit went and why, in one HTML page without network.
+
+    view_run("outputs/webshop_tiny").show()            in a notebook
+    view_run("outputs/webshop_tiny").save("view.html")
+    compare_runs(["outputs/a", "outputs/b"]).save("compare.html")
+
+``alignopsd view RUN`` and ``alignopsd compare RUN RUN`` are the same from a shell.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from alignopsd_trl.viewer.comparing import compare
+from alignopsd_trl.viewer.page import Page, compare_page, run_page
+from alignopsd_trl.viewer.reading import read_run
+
+
+def view_run(run: str | os.PathLike, steps: Sequence[int] | None = None, task: str | None = None) -> Page:
+    """The page of one run.
+
+    Args:
+        run (`str` or path):
+            Output folder of a run; it holds `trajectories/`.
+        steps (`Sequence[int]`, *optional*):
+            Only these rollout steps; all by default.
+        task (`str`, *optional*):
+            The task that the page opens at.
+
+    Raises:
+        FileNotFoundError: if the folder holds no trajectories.
+        ValueError: if a step or the task isn't among them; the message names those that are.
+    """
+    return run_page(read_run(run), steps, task)
+
+
+def compare_runs(runs: Sequence[str | os.PathLike]) -> Page:
+    """Curves and paired results of several runs on one page; differences are to the first.
+
+    Args:
+        runs (`Sequence`):
+            Two or more output folders.
+
+    Raises:
+        ValueError: for fewer than two runs.
+    """
+    return compare_page(compare([read_run(run) for run in runs]))
+
+
+__all__ = ["Page", "compare_runs", "view_run"]

@@ -1,0 +1,74 @@
+"""python -m alignopsd_trl.viewer RUN [-o view.html | --serve]; python -m alignopsd_trl.viewer --compare RUN RUN"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def view(argv: Sequence[str] | None = None) -> None:
+    """``alignopsd view``."""
+    parser = argparse.ArgumentParser(prog="alignopsd view", description="One run as a page: where the credit went.")
+    parser.add_argument("run", help="output folder of a run")
+    parser.add_argument("--step", type=int, action="append", dest="steps", help="only this rollout step; repeatable")
+    parser.add_argument("--task", help="open at this task")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-o", "--output", type=Path, help="the file to write; RUN/view.html by default")
+    where.add_argument("--serve", action="store_true", help="serve on loopback, step by step, instead of writing")
+    parser.add_argument("--port", type=int, default=0, help="of --serve; a free one by default")
+    arguments = parser.parse_args(argv)
+    from alignopsd_trl.viewer import view_run
+    from alignopsd_trl.viewer.reading import read_run
+
+    with _told(parser):
+        page = view_run(arguments.run, arguments.steps, arguments.task)
+        if arguments.serve:
+            _serve(page, arguments.steps or read_run(arguments.run).steps, arguments.port)
+        else:
+            print(page.save(arguments.output or Path(arguments.run) / "view.html"))
+
+
+def compare(argv: Sequence[str] | None = None) -> None:
+    """``alignopsd compare``."""
+    parser = argparse.ArgumentParser(prog="alignopsd compare", description="Runs against the first of them.")
+    parser.add_argument("runs", nargs="+", help="output folders of runs")
+    parser.add_argument("-o", "--output", type=Path, default=Path("compare.html"), help="the file to write")
+    arguments = parser.parse_args(argv)
+    from alignopsd_trl.viewer import compare_runs
+
+    with _told(parser):
+        print(compare_runs(arguments.runs).save(arguments.output))
+
+
+class _told:
+    """What a user can mend is told in one line, with exit code 2."""
+
+    def __init__(self, parser: argparse.ArgumentParser):
+        self._parser = parser
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, FileNotFoundError | ValueError):
+            self._parser.error(str(error))
+
+
+def _serve(page: object, steps: list[int], port: int) -> None:
+    from alignopsd_trl.viewer.serve import make_server
+
+    server = make_server(page, steps, port)
+    print(f"http://127.0.0.1:{server.server_address[1]}/  (Ctrl-C ends it)", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        server.server_close()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--compare"]:
+        compare(sys.argv[2:])
+    else:
+        view()

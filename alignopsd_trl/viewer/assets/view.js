@@ -1,0 +1,361 @@
+"use strict";
+// One run: tasks, the grid of siblings by turns, a turn beside its matched sibling turn, tokens, and the way to W.
+// The place (step, task, rollout, turn, source) is the only state; it is kept in the address.
+
+const head = JSON.parse(document.getElementById("head").textContent);
+const kept = new Map(); // step -> content
+const place = { step: head.steps[0], task: head.task, rollout: null, turn: null, source: 0, pane: "credit" };
+const filter = { text: "", kind: "all" };
+let measure = null; // the credit column that colours the grid
+let shading = "rectified";
+let arcs = "selected";
+
+const MEASURES = ["weight", "advantage", "evidence", "rectified_gap", "identity_gap", "alpha", "divergence", "density", "span_budget", "turn_share"];
+const LABELS = { weight: "credit weight W", advantage: "advantage A", evidence: "evidence E", rectified_gap: "rectified gap", identity_gap: "identity gap", alpha: "alpha", divergence: "divergence", density: "density", span_budget: "span budget B", turn_share: "share Q" };
+const CUTS = { threshold: ["▾", "the profile shifted by more than the threshold"], guided: ["◆", "split at the largest shift: the span was too long"], forced: ["■", "split by length alone"], drawn: ["○", "drawn at random (ablation)"] };
+
+async function content(step) {
+  if (!kept.has(step)) kept.set(step, head.served ? await (await fetch(`step/${step}`)).json() : await unpacked(`step-${step}`));
+  return kept.get(step);
+}
+
+async function unpacked(id) {
+  const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+}
+
+const current = () => kept.get(place.step);
+const taskOf = () => current().tasks.find((task) => task.task === place.task) || current().tasks[0];
+const rolloutOf = (task, name) => task.rollouts.find((rollout) => rollout.rollout === name);
+const turnOf = (rollout, number) => rollout && rollout.turns.find((turn) => turn.turn === number);
+
+// ---------------------------------------------------------------- moving
+
+async function go(change, note = true) {
+  const before = { ...place };
+  Object.assign(place, change);
+  if (!head.steps.includes(place.step)) place.step = head.steps.reduce((best, step) => (Math.abs(step - place.step) < Math.abs(best - place.step) ? step : best));
+  await content(place.step);
+  settle(before);
+  if (note) history.replaceState(null, "", address());
+  draw();
+}
+
+function settle(before) {
+  const task = taskOf();
+  if (!task) return;
+  place.task = task.task;
+  const played = task.rollouts.filter((rollout) => rollout.turns.length);
+  const rollout = rolloutOf(task, place.rollout) || played[0] || task.rollouts[0];
+  place.rollout = rollout.rollout;
+  const telling = () => rollout.turns.find((turn) => turn.sources.length) || rollout.turns[0];
+  const turn = turnOf(rollout, place.turn) || telling();
+  place.turn = turn ? turn.turn : null;
+  const same = before.task === place.task && before.rollout === place.rollout && before.turn === place.turn && before.step === place.step;
+  if (!same && before.source === place.source) place.source = 0;
+}
+
+function address() {
+  return "#" + new URLSearchParams(Object.entries(place).filter(([, value]) => value !== null)).toString();
+}
+
+function placeOf(hash) {
+  const found = Object.fromEntries(new URLSearchParams(hash.slice(1)));
+  for (const name of ["step", "turn", "source"]) if (name in found) found[name] = Number(found[name]);
+  return Object.fromEntries(Object.entries(found).filter(([name]) => name in place));
+}
+
+function along(list, at, by) {
+  return list[Math.max(0, Math.min(list.length - 1, list.indexOf(at) + by))];
+}
+
+function keyed(event) {
+  if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const task = taskOf();
+  const names = visible().map((one) => one.task);
+  const rollouts = task.rollouts.map((one) => one.rollout);
+  const turns = (rolloutOf(task, place.rollout) || { turns: [] }).turns.map((one) => one.turn);
+  const turn = turnOf(rolloutOf(task, place.rollout), place.turn);
+  const moves = {
+    j: () => go({ task: along(names, place.task, 1), rollout: null, turn: null }),
+    k: () => go({ task: along(names, place.task, -1), rollout: null, turn: null }),
+    n: () => go({ turn: along(turns, place.turn, 1) }),
+    p: () => go({ turn: along(turns, place.turn, -1) }),
+    ArrowRight: () => go({ turn: along(turns, place.turn, 1) }),
+    ArrowLeft: () => go({ turn: along(turns, place.turn, -1) }),
+    ArrowDown: () => go({ rollout: along(rollouts, place.rollout, 1) }),
+    ArrowUp: () => go({ rollout: along(rollouts, place.rollout, -1) }),
+    m: () => turn && turn.sources.length && go({ source: (place.source + 1) % turn.sources.length }),
+    "]": () => go({ step: along(head.steps, place.step, 1) }),
+    "[": () => go({ step: along(head.steps, place.step, -1) }),
+  };
+  if (moves[event.key]) { event.preventDefault(); moves[event.key](); }
+}
+
+// ---------------------------------------------------------------- the page
+
+function draw() {
+  const focus = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.keep : null;
+  const scroll = document.querySelector(".tasks ol");
+  const top = scroll ? scroll.scrollTop : 0;
+  const body = place.pane === "evaluation" ? [evaluation()] : [curves(), make("div", { class: "panes" }, tasks(), grid(), detail())];
+  document.getElementById("page").replaceChildren(bar(), ...body);
+  const list = document.querySelector(".tasks ol");
+  if (list) list.scrollTop = top;
+  const chosen = document.querySelector(".tasks [aria-current=true]");
+  if (chosen && list && (chosen.offsetTop < list.scrollTop || chosen.offsetTop > list.scrollTop + list.clientHeight)) list.scrollTop = chosen.offsetTop - list.clientHeight / 2;
+  if (focus) { const node = document.querySelector(`[data-keep="${focus}"]`); if (node) { node.focus(); if (node.setSelectionRange) node.setSelectionRange(node.value.length, node.value.length); } }
+}
+
+function bar() {
+  const pane = (name, label) => make("button", { "aria-pressed": String(place.pane === name), onclick: () => go({ pane: name }) }, label);
+  const facts = Object.entries(head.facts).map(([name, value]) => `${name} ${value}`).join(" · ");
+  const result = ["before", "after"].filter((when) => head.evaluation[when]).map((when) => `${when} ${estimate(head.evaluation[when].success)} %`);
+  const steps = make("select", { "data-keep": "step", title: "rollout step ([ and ])", onchange: (event) => go({ step: Number(event.target.value) }) },
+    head.steps.map((step) => make("option", { value: step, selected: step === place.step }, `step ${step}`)));
+  return make("header", {}, make("h1", {}, head.name), make("span", { class: "facts" }, facts),
+    result.length ? make("strong", {}, `success ${result.join(" → ")}`) : null,
+    make("span", { class: "right" }, steps, pane("credit", "credit"), Object.keys(head.evaluation).length ? pane("evaluation", "evaluation") : null, theme()));
+}
+
+function curves() {
+  const pick = (step) => go({ step: head.steps.reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best)) });
+  return make("div", { class: "curves" }, head.curves.map((line) => curve(line, { mark: place.step, pick })));
+}
+
+// ---------------------------------------------------------------- tasks
+
+function visible() {
+  const words = filter.text.toLowerCase();
+  const mixed = (task) => new Set(task.rollouts.map((rollout) => rollout.reward)).size > 1;
+  const fits = { all: () => true, mixed, won: (task) => task.rollouts.some((one) => one.won), lost: (task) => task.rollouts.every((one) => !one.won) };
+  return current().tasks.filter((task) => fits[filter.kind](task) && `${task.task} ${task.category} ${task.task_text}`.toLowerCase().includes(words));
+}
+
+function tasks() {
+  const kinds = { all: "all tasks", mixed: "siblings that differ", won: "won by some", lost: "won by none" };
+  const kind = make("select", { "data-keep": "kind", onchange: (event) => { filter.kind = event.target.value; draw(); } },
+    Object.entries(kinds).map(([name, label]) => make("option", { value: name, selected: filter.kind === name }, label)));
+  const search = make("input", { type: "search", "data-keep": "search", placeholder: "search tasks", value: filter.text, oninput: (event) => { filter.text = event.target.value; draw(); } });
+  const found = visible();
+  const item = (task) => make("li", { "aria-current": String(task.task === place.task), onclick: () => go({ task: task.task, rollout: null, turn: null }) },
+    make("span", { class: "dots" }, task.rollouts.map((one) => make("span", { class: one.won ? "won" : "lost", title: `reward ${shown(one.reward)}` }, one.won ? "●" : "○"))),
+    ` ${task.rollouts.filter((one) => one.won).length}/${task.rollouts.length}`,
+    make("small", {}, `${task.category || ""} ${task.task_text || task.task}`.slice(0, 90)));
+  return make("section", { class: "tasks" }, search, kind, make("small", { class: "none" }, `${found.length} of ${current().tasks.length}  (j, k)`), make("ol", {}, found.map(item)));
+}
+
+// ---------------------------------------------------------------- grid
+
+const CELL = 34, LEFT = 118, TOP = 20;
+
+function columns() {
+  const found = new Set(current().tasks.flatMap((task) => task.rollouts.flatMap((one) => one.turns.flatMap((turn) => Object.keys(turn.credit)))));
+  return MEASURES.filter((name) => found.has(name));
+}
+
+function scaled(name) {
+  const middle = name === "weight" || name === "density" ? 1 : 0;
+  const values = current().tasks.flatMap((task) => task.rollouts.flatMap((one) => one.turns.map((turn) => turn.credit[name]))).filter((value) => value !== undefined);
+  const reach = values.reduce((most, value) => Math.max(most, Math.abs(value - middle)), 0) || 1;
+  return { middle, reach, part: (value) => (value - middle) / reach };
+}
+
+function grid() {
+  const task = taskOf();
+  if (!task) return make("section", {}, "no task");
+  const known = columns();
+  if (!known.includes(measure)) measure = known[0];
+  const scale = measure ? scaled(measure) : null;
+  const longest = Math.max(...task.rollouts.map((one) => one.turns.length), 1);
+  const size = Math.max(18, Math.min(CELL, Math.floor(760 / longest)));
+  const svg = shape("svg", { width: LEFT + longest * size + 8, height: TOP + task.rollouts.length * (size + 8) + 8, role: "grid" });
+  for (let at = 0; at < longest; at++) if (longest < 20 || at % 5 === 0) svg.append(shape("text", { class: "soft", x: LEFT + at * size + size / 2, y: 13, "text-anchor": "middle" }, String(at)));
+  task.rollouts.forEach((rollout, row) => svg.append(...sibling(task, rollout, row, size, scale)));
+  svg.append(...arcsOf(task, size));
+  const chooser = make("select", { "data-keep": "measure", onchange: (event) => { measure = event.target.value; draw(); } }, known.map((name) => make("option", { value: name, selected: name === measure }, LABELS[name])));
+  const which = make("select", { "data-keep": "arcs", onchange: (event) => { arcs = event.target.value; draw(); } }, ["selected", "all", "none"].map((name) => make("option", { value: name, selected: name === arcs }, `matches: ${name}`)));
+  const matched = task.rollouts.some((one) => one.turns.some((turn) => turn.sources.length));
+  return make("section", {}, make("div", {}, "colour ", chooser, " ", matched ? which : null), make("p", { class: "text" }, task.task_text || task.task), legend(scale, task), make("div", { class: "grid" }, svg), ...why(task), skill(task));
+}
+
+function why(task) {
+  const rollout = rolloutOf(task, place.rollout), turn = turnOf(rollout, place.turn);
+  return turn ? [waterfall(rollout, turn), tokens(turn)] : [];
+}
+
+function legend(scale, task) {
+  if (!scale) return null;
+  const cuts = [...new Set(task.rollouts.flatMap((one) => one.turns.map((turn) => turn.credit.cut)))].filter((cut) => CUTS[cut]);
+  const swatch = (part) => make("span", { style: `display:inline-block;width:22px;height:11px;background:${tint(part)};border:1px solid var(--line)` });
+  return make("div", { class: "legend" }, shown(scale.middle - scale.reach), " ", [-1, -0.5, 0, 0.5, 1].map(swatch), " ", shown(scale.middle + scale.reach),
+    task.rollouts.some((one) => one.turns.some((turn) => "span" in turn.credit)) ? "   border: decision span" : "", ...cuts.map((cut) => make("span", { title: CUTS[cut][1] }, `   ${CUTS[cut][0]} ${cut}`)), "   ✗ invalid action");
+}
+
+function skill(task) {
+  return task.skill_text ? make("details", {}, make("summary", {}, `privileged text (${(task.skill_ids || []).join(", ")})`), make("p", { class: "text" }, task.skill_text)) : null;
+}
+
+function sibling(task, rollout, row, size, scale) {
+  const y = TOP + row * (size + 8);
+  const first = rollout.turns.find((turn) => "advantage" in turn.credit);
+  const label = `${rollout.won ? "●" : "○"} ${rollout.rollout.replace(/^0+(?=\d)/, "")}  ${first ? `A ${signed(first.credit.advantage)}` : rollout.stop || ""}`;
+  const title = shape("title", {}, `reward ${shown(rollout.reward)}, score ${shown(rollout.score)}, ${rollout.stop || ""} ${rollout.message || ""}`);
+  const parts = [shape("text", { x: 2, y: y + size / 2 + 4, style: `fill:var(--${rollout.won ? "won" : "lost"})` }, label, title)];
+  rollout.turns.forEach((turn, at) => parts.push(cell(task, rollout, turn, LEFT + at * size, y, size, scale)));
+  spans(rollout).forEach(([from, to, cut]) => {
+    parts.push(shape("rect", { class: "span", x: LEFT + from * size + 1, y: y - 2, width: (to - from) * size - 2, height: size + 4, rx: 5, fill: "none", stroke: "var(--text)", "stroke-width": 1.4, "pointer-events": "none" }));
+    if (CUTS[cut]) parts.push(shape("text", { x: LEFT + from * size - 4, y: y - 1, style: "font-size:9px", "pointer-events": "none" }, CUTS[cut][0]));
+  });
+  return parts;
+}
+
+function spans(rollout) {
+  const found = [];
+  rollout.turns.forEach((turn, at) => {
+    if (!("span" in turn.credit)) return;
+    const open = found.at(-1);
+    if (open && rollout.turns[open[0]].credit.span === turn.credit.span) open[1] = at + 1;
+    else found.push([at, at + 1, turn.credit.cut]);
+  });
+  return found;
+}
+
+function cell(task, rollout, turn, x, y, size, scale) {
+  const value = measure ? turn.credit[measure] : undefined;
+  const chosen = rollout.rollout === place.rollout && turn.turn === place.turn;
+  const rect = shape("rect", { x: x + 3, y, width: size - 6, height: size, rx: 3, fill: value === undefined ? "var(--panel)" : tint(scale.part(value)), stroke: chosen ? "var(--mark)" : "var(--line)", "stroke-width": chosen ? 3 : 1 });
+  const group = shape("g", { role: "gridcell", style: "cursor:pointer", "data-rollout": rollout.rollout, "data-turn": turn.turn, "data-value": value === undefined ? null : value, onclick: () => go({ rollout: rollout.rollout, turn: turn.turn }) }, rect, shape("title", {}, `turn ${turn.turn}: ${turn.action}\n${LABELS[measure] || ""} ${shown(value, 3)}`));
+  if (size >= 28 && value !== undefined) group.append(shape("text", { x: x + size / 2, y: y + size / 2 + 4, "text-anchor": "middle", style: `font-size:10px;${Math.abs(scale.part(value)) > 0.6 ? "fill:var(--ground)" : ""}` }, shown(value)));
+  if (!turn.action_valid) group.append(shape("text", { x: x + size - 9, y: y + 10, style: "font-size:9px" }, "✗"));
+  return group;
+}
+
+function arcsOf(task, size) {
+  if (arcs === "none") return [];
+  const row = Object.fromEntries(task.rollouts.map((rollout, at) => [rollout.rollout, at]));
+  const spot = (name, number) => {
+    const at = task.rollouts[row[name]].turns.findIndex((turn) => turn.turn === number);
+    return [LEFT + at * size + size / 2, TOP + row[name] * (size + 8) + size / 2];
+  };
+  const drawn = [];
+  for (const rollout of task.rollouts) for (const turn of rollout.turns) {
+    const chosen = rollout.rollout === place.rollout && turn.turn === place.turn;
+    if (arcs === "selected" && !chosen) continue;
+    turn.sources.forEach((source, at) => {
+      const [x1, y1] = spot(source.rollout, source.turn), [x2, y2] = spot(rollout.rollout, turn.turn);
+      const bend = (x1 + x2) / 2 + 26;
+      drawn.push(shape("path", { class: "match", d: `M${x1} ${y1}Q${bend} ${(y1 + y2) / 2} ${x2} ${y2}`, fill: "none", stroke: "var(--mark)", "stroke-width": 1 + 4 * source.weight, opacity: chosen ? 0.85 : 0.25, style: "cursor:pointer", "data-source": at, onclick: () => go({ rollout: rollout.rollout, turn: turn.turn, source: at }) },
+        shape("title", {}, `turn ${turn.turn} is scored under sibling ${source.rollout}, turn ${source.turn}: similarity ${shown(source.similarity, 3)}, weight ${shown(source.weight)}`)));
+    });
+  }
+  return drawn;
+}
+
+// ---------------------------------------------------------------- turn
+
+function detail() {
+  const task = taskOf();
+  const rollout = task && rolloutOf(task, place.rollout);
+  const turn = turnOf(rollout, place.turn);
+  if (!turn) return make("section", { class: "detail" }, make("p", { class: "none" }, rollout ? `no turn was played: ${rollout.message || rollout.stop}` : "no turn"));
+  const source = turn.sources[place.source] || turn.sources[0];
+  const other = source && turnOf(rolloutOf(task, source.rollout), source.turn);
+  return make("section", { class: "detail" }, make("div", { class: "pair" }, played(rollout, turn), matched(turn, source, other)), facts(turn));
+}
+
+function block(name, value) {
+  return value ? [make("h2", {}, name), make("p", { class: "text" }, value)] : [];
+}
+
+function played(rollout, turn) {
+  const outcome = make("p", { class: rollout.won ? "won" : "lost" }, `episode ${rollout.won ? "won" : "not won"}, reward ${shown(rollout.reward)}, ended: ${rollout.stop || "–"}`);
+  return make("div", { class: "turn" }, make("h3", {}, `sibling ${rollout.rollout}, turn ${turn.turn}`), outcome, ...block("thinking", turn.thinking || "(none)"), ...block(turn.action_valid ? "action" : "action (invalid)", turn.action), ...block("observation", turn.observation),
+    make("details", {}, make("summary", {}, "prompt"), make("p", { class: "text" }, turn.prompt || "")), ...block("what the teacher thought here", turn.credit.teacher_thinking), ...block("and would have done", turn.credit.teacher_action));
+}
+
+function matched(turn, source, other) {
+  if (!source) return make("div", { class: "turn matched", id: "matched" }, make("p", { class: "none" }, "teacher_thinking" in turn.credit ? "No sibling turn matched: the turn keeps its own privileged view." : "This method matches no sibling turns."));
+  const tabs = turn.sources.map((one, at) => make("button", { "aria-selected": String(one === source), onclick: () => go({ source: at }) }, `${one.rollout}·${one.turn}`));
+  return make("div", { class: "turn matched", id: "matched", "data-rollout": source.rollout, "data-turn": source.turn }, make("div", {}, tabs, turn.sources.length > 1 ? " (m)" : ""),
+    make("h3", {}, `scored under sibling ${source.rollout}, turn ${source.turn}`),
+    make("p", { class: "none" }, `similarity ${shown(source.similarity, 3)}, weight ${shown(source.weight)}, alpha ${shown(turn.credit.alpha)}`),
+    ...block("what the teacher thought there", other.credit.teacher_thinking), ...block("and would have done", other.credit.teacher_action), ...block("whose history it was given (the skill stood in it as well)", other.prompt), ...block("the sibling itself did", other.action), ...block("and saw", other.observation));
+}
+
+// ---------------------------------------------------------------- tokens
+
+const SHADES = { identity: "identity gap", rectified: "rectified gap", difference: "rectified − identity" };
+
+function tokens(turn) {
+  const texts = turn.token_texts, own = turn.credit.token_identity_gaps, aligned = turn.credit.token_rectified_gaps;
+  if (!texts || !own) return null;
+  const values = { identity: own, rectified: aligned, difference: aligned && aligned.map((value, at) => value - own[at]) };
+  if (!values[shading]) shading = "identity";
+  const picked = values[shading];
+  const reach = Math.max(...own.map(Math.abs), ...(aligned || []).map(Math.abs), 1e-6);
+  const buttons = Object.keys(SHADES).filter((name) => values[name]).map((name) => make("button", { "aria-pressed": String(name === shading), onclick: () => { shading = name; draw(); } }, SHADES[name]));
+  const words = texts.map((text, at) => make("span", { title: `${SHADES[shading]} ${signed(picked[at], 3)}`, style: `background:${tint((picked[at] || 0) / reach, "transparent")}` }, text));
+  return make("div", {}, make("h2", {}, "what the privileged view thinks of each token"), buttons, make("p", { class: "text tokens" }, words), make("div", { class: "legend" }, `blue: less likely with the skill, orange: more likely; full colour at ±${shown(reach)} nats`));
+}
+
+// ---------------------------------------------------------------- the way to W
+
+function way(rollout, turn) {
+  const credit = turn.credit;
+  if (!("density" in credit)) return null;
+  const mass = (turns) => turns.reduce((sum, one) => sum + (one.credit.tokens || 0), 0);
+  const members = rollout.turns.filter((one) => one.credit.span === credit.span || !("span" in credit));
+  const even = mass(members) ? (mass(rollout.turns) * credit.span_budget) / mass(members) : 1;
+  const neutral = credit.tokens === 0 || credit.advantage === 0;
+  const level = neutral ? 1 : even, density = neutral ? 1 : credit.density;
+  return [["equal share", 1], ["span budget B", level - 1], ["share Q in the span", density - level], ["box", credit.projected_density - density], ["mixed with 1", credit.weight - credit.projected_density]];
+}
+
+function waterfall(rollout, turn) {
+  const steps = way(rollout, turn);
+  if (!steps) return null;
+  const credit = turn.credit, width = 420, row = 19, left = 130;
+  let sum = 0;
+  const bars = steps.map(([name, change]) => ({ name, change, from: sum, to: (sum += change) }));
+  const ends = bars.map((bar) => bar.to), most = Math.max(...ends), low = Math.min(...ends);
+  const least = low - 0.3 * (most - low || 1); // the first bar is cut off: what matters is how far W is moved from 1
+  const x = (value) => left + ((width - left - 60) * (Math.max(value, least) - least)) / (most - least || 1);
+  const svg = shape("svg", { width, height: row * (bars.length + 1) + 6, id: "waterfall", "data-weight": sum });
+  bars.forEach((bar, at) => {
+    svg.append(shape("text", { x: 0, y: at * row + 14 }, bar.name));
+    svg.append(shape("rect", { x: Math.min(x(bar.from), x(bar.to)), y: at * row + 4, width: Math.max(Math.abs(x(bar.to) - x(bar.from)), 1), height: row - 6, fill: at === 0 ? "var(--soft)" : bar.change < 0 ? "var(--less)" : "var(--more)" }));
+    svg.append(shape("text", { x: Math.max(x(bar.from), x(bar.to)) + 4, y: at * row + 14 }, at === 0 ? "1" : signed(bar.change, 3)));
+  });
+  svg.append(shape("text", { x: 0, y: bars.length * row + 14, style: "font-weight:600" }, `W = ${shown(sum, 3)},  credit A·W = ${signed(credit.advantage, 3)} × ${shown(sum, 3)} = ${signed(credit.advantage * sum, 3)}`));
+  return make("div", {}, make("h2", {}, `from A to the turn's credit (evidence E ${signed(credit.evidence, 3)}, B ${shown(credit.span_budget, 3)}, Q ${shown(credit.turn_share, 3)})`), svg);
+}
+
+function facts(turn) {
+  const plain = Object.entries(turn.credit).filter(([, value]) => typeof value === "number" || (typeof value === "string" && value.length < 20));
+  const rest = [["prompt tokens", turn.prompt_tokens], ["response tokens", turn.response_tokens], ["truncated", String(turn.truncated)], ["history shortened", String(turn.history_shortened)]];
+  return make("details", {}, make("summary", {}, "all numbers of the turn"), table(["", ""], [...plain.map(([name, value]) => [name.replaceAll("_", " "), value]), ...rest]));
+}
+
+// ---------------------------------------------------------------- evaluation
+
+function evaluation() {
+  const { before, after } = head.evaluation;
+  const any = after || before;
+  const names = ["all", ...Object.keys(any.categories || {})];
+  const of = (result, name) => (result ? (name === "all" ? result : (result.categories || {})[name]) : null);
+  const rows = names.map((name) => [name, ...[before, after].flatMap((result) => { const row = of(result, name); return [estimate(row && row.success), estimate(row && row.score)]; })]);
+  const episodes = new Map();
+  for (const [when, result] of Object.entries(head.evaluation)) for (const one of result.outcomes || []) episodes.set(one.task_id, { ...(episodes.get(one.task_id) || {}), [when]: one });
+  const mark = (one) => (one ? make("span", { class: one.won ? "won" : "lost" }, `${one.won ? "● won" : "○ lost"}  score ${shown(one.score)}, ${one.turns} turns`) : "–");
+  const changed = [...episodes].filter(([, one]) => one.before && one.after && one.before.won !== one.after.won);
+  const gained = changed.filter(([, one]) => one.after.won).length;
+  const order = ([, one]) => (one.before && one.after ? Number(one.after.won) - Number(one.before.won) : 2);
+  const list = [...episodes].sort((left, right) => order(left) - order(right)).map(([task, one]) => [task, (one.after || one.before).category, mark(one.before), mark(one.after)]);
+  return make("div", { class: "wide" }, make("p", {}, `panel ${any.panel} of ${any.environment}, checksum ${any.checksum}, ${any.episodes} episodes; newly won ${gained}, newly lost ${changed.length - gained}`),
+    table(["category", "success before, %", "score before, %", "success after, %", "score after, %"], rows), make("h2", {}, "episode by episode, newly lost first"), table(["task", "category", "before", "after"], list));
+}
+
+addEventListener("keydown", keyed);
+addEventListener("hashchange", () => go(placeOf(location.hash), false));
+go(placeOf(location.hash), false);

@@ -1,0 +1,86 @@
+"""Several runs against the first: differences of their curves, and paired results of their evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from alignopsd_trl.viewer.reading import Curve, Run
+
+_DRAWS = 2000
+
+
+def compare(runs: Sequence[Run]) -> dict[str, Any]:
+    """What the comparison page shows.
+
+    Args:
+        runs: two or more; the first is what the others are held against.
+
+    Raises:
+        ValueError: for fewer than two runs.
+    """
+    if len(runs) < 2:
+        raise ValueError(f"a comparison needs two runs or more, got {len(runs)}")
+    first = runs[0]
+    return {
+        "names": _distinct([run.name for run in runs]),
+        "facts": [run.facts for run in runs],
+        "evaluation": [
+            {
+                when: {key: result.get(key) for key in ("success", "score", "checksum", "episodes")}
+                for when, result in run.evaluation.items()
+            }
+            for run in runs
+        ],
+        "curves": [[asdict(curve) for curve in run.curves] for run in runs],
+        "differences": [[asdict(curve) for curve in curve_differences(first, run)] for run in runs],
+        "paired": [paired(first.evaluation.get("after"), run.evaluation.get("after")) for run in runs],
+    }
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    return [name if names.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(names, 1)]
+
+
+def curve_differences(first: Run, other: Run) -> list[Curve]:
+    """``other`` minus ``first`` at the steps that both have, for each curve that both have."""
+    theirs = {curve.name: curve for curve in other.curves}
+    found = []
+    for mine in first.curves:
+        if mine.name not in theirs:
+            continue
+        base = dict(zip(mine.steps, mine.values, strict=True))
+        both = zip(theirs[mine.name].steps, theirs[mine.name].values, strict=True)
+        points = [(step, value - base[step]) for step, value in both if step in base]
+        if points:
+            found.append(Curve(mine.name, [step for step, _ in points], [value for _, value in points], [], []))
+    return found
+
+
+def paired(first: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Success and score of ``other`` minus ``first`` in points, task by task of the same panel, with 95 % bootstrap
+    intervals over tasks; ``None`` where one has no evaluation or they share no task."""
+    if not first or not other:
+        return None
+    mine, theirs = ({one["task_id"]: one for one in result.get("outcomes", ())} for result in (first, other))
+    tasks = sorted(set(mine) & set(theirs))
+    if not tasks:
+        return None
+    won = np.array([float(theirs[task]["won"]) - float(mine[task]["won"]) for task in tasks])
+    score = np.array([theirs[task]["score"] - mine[task]["score"] for task in tasks])
+    picks = np.random.default_rng(0).integers(0, len(tasks), (_DRAWS, len(tasks)))
+    return {
+        "tasks": len(tasks),
+        "newly_won": int((won > 0).sum()),
+        "newly_lost": int((won < 0).sum()),
+        "success": _interval(won, picks),
+        "score": _interval(score, picks),
+    }
+
+
+def _interval(values: np.ndarray, picks: np.ndarray) -> dict[str, float]:
+    low, high = np.quantile(values[picks].mean(1), [0.025, 0.975])
+    return {"mean": 100 * float(values.mean()), "low": 100 * float(low), "high": 100 * float(high)}

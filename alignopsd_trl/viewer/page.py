@@ -1,0 +1,108 @@
+"""One self-contained HTML file: Jinja2 around our own CSS and JavaScript, the data gzipped inside. No network.
+
+Data lie in script elements as base64 (a step each) or as JSON without ``<``, so that no text of an environment can end
+an element; the page sets texts as text, never as HTML.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, select_autoescape
+
+from alignopsd_trl.viewer.reading import Run, step_content
+
+_ENVIRONMENT = Environment(loader=PackageLoader("alignopsd_trl.viewer", "assets"), autoescape=select_autoescape())
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page that can be shown in a notebook, saved, or served.
+
+    Attributes:
+        html: the whole document, without the steps that ``content`` makes when it is served.
+        head: the document as a server sends it: steps are asked for one by one.
+        content: step number to the bytes of its gzipped JSON.
+    """
+
+    html: Callable[[], str]
+    head: Callable[[], str]
+    content: Callable[[int], bytes] = field(default=lambda step: b"")
+
+    def save(self, path: str | os.PathLike) -> Path:
+        """Writes the self-contained file, at once and whole; its folder must be there."""
+        path = Path(path)
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_text(self.html(), encoding="utf-8")
+        return partial.replace(path)
+
+    def show(self, height: int = 900) -> Any:
+        """The page inside a notebook's cell, ``height`` pixels high."""
+        from IPython.display import HTML
+
+        frame = f'<iframe style="width:100%;height:{height}px;border:0" srcdoc="{html.escape(self.html())}"></iframe>'
+        return HTML(frame)
+
+
+def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = None) -> Page:
+    """The page of one run; see `alignopsd_trl.viewer.view_run`."""
+    chosen = run.steps if steps is None else list(steps)
+    missing = sorted(set(chosen) - set(run.steps))
+    if missing:
+        raise ValueError(f"step {missing[0]} isn't in {run.name}; its steps are {', '.join(map(str, run.steps))}")
+    tasks = sorted(run.frame[run.frame.step.isin(chosen)].task.unique())
+    if task is not None and task not in tasks:
+        raise ValueError(f"task {task!r} isn't in {run.name}; some that are: {', '.join(tasks[:8])}")
+    head = {
+        "name": run.name,
+        "facts": run.facts,
+        "curves": [asdict(curve) for curve in run.curves],
+        "evaluation": run.evaluation,
+        "steps": chosen,
+        "task": task,
+    }
+
+    def content(step: int) -> bytes:
+        return gzip.compress(_json(step_content(run, step)).encode(), compresslevel=6, mtime=0)
+
+    def whole() -> str:
+        blobs = [(step, base64.b64encode(content(step)).decode()) for step in chosen]
+        return _render("view.js", run.name, head | {"served": False}, blobs)
+
+    return Page(whole, lambda: _render("view.js", run.name, head | {"served": True}, []), content)
+
+
+def compare_page(comparison: dict[str, Any]) -> Page:
+    """The page of several runs; see `alignopsd_trl.viewer.compare_runs`."""
+
+    def whole() -> str:
+        return _render("compare.js", " against ".join(comparison["names"][::-1]), comparison, [])
+
+    return Page(whole, whole)
+
+
+def _render(script: str, title: str, head: dict[str, Any], blobs: Sequence[tuple[int, str]]) -> str:
+    sources = {name: _asset(name) for name in ("view.css", "draw.js", script)}
+    return _ENVIRONMENT.get_template("page.html.jinja").render(
+        title=title,
+        style=sources["view.css"],
+        scripts=[sources["draw.js"], sources[script]],
+        head=_json(head).replace("<", "\\u003c"),
+        blobs=blobs,
+    )
+
+
+def _asset(name: str) -> str:
+    return (Path(__file__).parent / "assets" / name).read_text(encoding="utf-8")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("\u2028", "\\u2028")

@@ -1,0 +1,231 @@
+"""A run's folder as plain values that a page can hold: facts, curves, evaluations, and the turns of each step.
+
+    trajectories/*.parquet ──► frame ──► step_content(step): tasks ► rollouts ► turns
+    results.json, evaluation_*.json, trainer_state.json ──► facts, curves, evaluation
+
+Nothing here knows of a method: every ``credit_*`` column that a turn has is handed on under its own name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alignopsd_trl.records import read_records
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CREDIT = "credit_"
+TRAJECTORY = ("reward", "won", "score", "stop", "message")
+TURN = (
+    "turn",
+    "prompt",
+    "response",
+    "thinking",
+    "action",
+    "action_valid",
+    "observation",
+    "prompt_tokens",
+    "response_tokens",
+    "truncated",
+    "history_shortened",
+    "turn_reward",
+    "info",
+    "token_texts",
+)
+TASK = ("task_id", "category", "task_text", "skill_ids", "skill_text")
+_CURVES = {
+    "loss": "loss",
+    "grad_norm": "gradient norm",
+    "entropy": "entropy",
+    "credit/weight_std": "spread of W",
+    "rectification/identity_gap_mean": "identity gap",
+    "rectification/rectified_gap_mean": "rectified gap",
+    "correspondence/matched_share": "matched turns",
+    "spans/length_mean": "turns a span",
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One quantity over rollout steps.
+
+    Attributes:
+        name: label with its unit.
+        steps, values: as many of each.
+        low, high: 95 % interval, empty where there is none.
+    """
+
+    name: str
+    steps: list[int]
+    values: list[float]
+    low: list[float]
+    high: list[float]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a page shows of a run; see `read_run`.
+
+    Attributes:
+        name: of the folder.
+        facts: short texts for the head of the page.
+        curves: over rollout steps.
+        evaluation: ``before`` and ``after``, as far as they are there.
+        steps: rollout steps with trajectories, rising.
+        frame: the records, one row a turn.
+    """
+
+    name: str
+    facts: dict[str, str]
+    curves: list[Curve]
+    evaluation: dict[str, Any]
+    steps: list[int]
+    frame: pd.DataFrame
+
+
+def read_run(folder: str | os.PathLike) -> Run:
+    """Reads a run's output folder; everything but ``trajectories/`` may be missing.
+
+    Raises:
+        FileNotFoundError: if it holds no trajectories.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no run in {folder}: it is no folder; give the output_dir of a run")
+    frame = read_records(folder / "trajectories")
+    results = _json(folder / "results.json") or {}
+    history = results.get("history") or _history(folder)
+    evaluation = {when: _json(folder / f"evaluation_{when}.json") for when in ("before", "after")}
+    return Run(
+        name=folder.resolve().name,
+        facts=_facts(results, frame),
+        curves=[*episode_curves(frame), *log_curves(history)],
+        evaluation={when: result for when, result in evaluation.items() if result},
+        steps=sorted(int(step) for step in frame.step.unique()),
+        frame=frame,
+    )
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _history(folder: Path) -> list[dict[str, Any]]:
+    """The log of a run that isn't finished: of its newest checkpoint."""
+    states = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_mtime)
+    return _json(states[-1])["log_history"] if states else []
+
+
+def _facts(results: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, str]:
+    recipe, config = results.get("recipe") or {}, results.get("config") or {}
+    facts = {
+        "method": config.get("method"),
+        "environment": recipe.get("environment"),
+        "seed": results.get("seed"),
+        "learning rate": config.get("learning_rate"),
+        "episodes": len(frame.drop_duplicates(["step", "task", "rollout"])),
+        "turns": int(frame.turn.notna().sum()),
+    }
+    return {name: str(value) for name, value in facts.items() if value is not None}
+
+
+def episode_curves(frame: pd.DataFrame) -> list[Curve]:
+    """Success, score and length of the training episodes by step, from the records themselves."""
+    episodes = frame.drop_duplicates(["step", "task", "rollout"])
+    groups = episodes.groupby("step")
+    count, won = groups.size(), groups.won.mean()
+    bounds = [_wilson(share, number) for share, number in zip(won, count, strict=True)]
+    steps = [int(step) for step in count.index]
+    turns = frame[frame.turn.notna()].groupby("step").size().reindex(count.index, fill_value=0) / count
+    return [
+        Curve("success, %", steps, *([100 * v for v in column] for column in (won, *zip(*bounds, strict=True)))),
+        Curve("score, %", steps, [100 * value for value in groups.score.mean()], [], []),
+        Curve("turns an episode", steps, turns.tolist(), [], []),
+    ]
+
+
+def _wilson(share: float, count: int) -> tuple[float, float]:
+    z = 1.959964
+    middle, spread = share + z * z / (2 * count), z * math.sqrt(share * (1 - share) / count + z * z / (4 * count**2))
+    return (middle - spread) / (1 + z * z / count), (middle + spread) / (1 + z * z / count)
+
+
+def log_curves(history: Iterable[Mapping[str, Any]]) -> list[Curve]:
+    """The quantities of `_CURVES` that the log has; a log line of step k is about the rollout of step k - 1."""
+    curves = []
+    lines = [line for line in history if isinstance(line.get("step"), int)]
+    for key, label in _CURVES.items():
+        found = [(line["step"] - 1, line[key]) for line in lines if _finite(line.get(key))]
+        if found:
+            curves.append(Curve(label, [step for step, _ in found], [value for _, value in found], [], []))
+    return curves
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def step_content(run: Run, step: int) -> dict[str, Any]:
+    """All tasks of one rollout step, as nested plain values.
+
+    ``sources`` of a turn are places: rollout and turn of the same task, with similarity and weight.
+    """
+    rows = _plain_rows(run.frame[run.frame.step == step])
+    places = {(row["task"], row.get("credit_row")): row for row in rows}
+    tasks: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        task = tasks.setdefault(row["task"], {"task": row["task"], **_part(row, TASK), "rollouts": {}})
+        fresh = {"rollout": row["rollout"], **_part(row, TRAJECTORY), "turns": []}
+        rollout = task["rollouts"].setdefault(row["rollout"], fresh)
+        if row["turn"] is not None:
+            rollout["turns"].append(_turn(row, places))
+    return {"step": step, "tasks": [{**task, "rollouts": list(task["rollouts"].values())} for task in tasks.values()]}
+
+
+def _turn(row: Mapping[str, Any], places: Mapping[tuple[str, Any], Mapping[str, Any]]) -> dict[str, Any]:
+    credit = {
+        name.removeprefix(CREDIT): value for name, value in row.items() if name.startswith(CREDIT) and value is not None
+    }
+    keys = credit.pop("sources", None) or []
+    similarities, weights = credit.pop("source_similarities", []), credit.pop("source_weights", [])
+    sources = []
+    for number, key in enumerate(keys):
+        found = places[row["task"], key]
+        sources.append(
+            {
+                "rollout": found["rollout"],
+                "turn": int(found["turn"]),
+                "similarity": similarities[number],
+                "weight": weights[number],
+            }
+        )
+    return {**_part(row, TURN), "turn": int(row["turn"]), "credit": credit, "sources": sources}
+
+
+def _part(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: row[name] for name in names if row.get(name) is not None}
+
+
+def _plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    columns = [[_plain(value) for value in frame[name].tolist()] for name in frame.columns]
+    return [dict(zip(frame.columns, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as lists, missing and non-finite numbers as ``None``."""
+    if isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) else None
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if value != value else value  # pandas' missing marks aren't equal to themselves

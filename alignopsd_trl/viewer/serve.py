@@ -1,0 +1,43 @@
+"""The page of a run on loopback, step by step: for runs too big for one file. Nothing but this page is served."""
+
+from __future__ import annotations
+
+import re
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from alignopsd_trl.viewer.page import Page
+
+_STEP = re.compile(r"/step/(\d{1,9})")
+_HOSTS = ("127.0.0.1", "localhost")
+
+
+def make_server(page: Page, steps: list[int], port: int = 0) -> ThreadingHTTPServer:
+    """A server on 127.0.0.1 that isn't running yet; ``port=0`` takes a free one (``server.server_address``).
+
+    Requests for another host name than this machine's are refused, so that no web page can read a run.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.headers.get("Host", "").rpartition(":")[0] not in _HOSTS:
+                return self.send_error(403)
+            step = _STEP.fullmatch(self.path)
+            if self.path == "/":
+                return self._send(page.head().encode(), "text/html; charset=utf-8")
+            if step and int(step[1]) in steps:
+                return self._send(page.content(int(step[1])), "application/json", "gzip")
+            return self.send_error(404)
+
+        def _send(self, body: bytes, kind: str, coding: str | None = None) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            if coding:
+                self.send_header("Content-Encoding", coding)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            """Requests of one's own browser are no news."""
+
+    return ThreadingHTTPServer(("127.0.0.1", port), Handler)

@@ -1,0 +1,152 @@
+"""A run's page: what it holds, what it refuses, and that no text of an environment gets out of its element."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alignopsd_trl.records import read_records, write_records
+from alignopsd_trl.viewer import compare_runs, view_run
+from alignopsd_trl.viewer.__main__ import compare as compare_command
+from alignopsd_trl.viewer.__main__ import view as view_command
+from alignopsd_trl.viewer.comparing import paired
+from alignopsd_trl.viewer.reading import read_run, step_content
+from alignopsd_trl.viewer.serve import make_server
+
+RUNS = Path(__file__).parent / "data" / "runs"
+HOSTILE = "</script><script>document.title='owned'</script>\x00\x1b[31m\u2028<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def run() -> Path:
+    """Three tasks a step of two steps of webshop_tiny, as a run left them."""
+    return RUNS / "aligned"
+
+
+@pytest.fixture
+def baseline() -> Path:
+    """The same with what plain GRPO records."""
+    return RUNS / "grpo"
+
+
+def turns(content: dict[str, Any]) -> dict[tuple[str, str, int], dict[str, Any]]:
+    return {
+        (task["task"], rollout["rollout"], turn["turn"]): turn
+        for task in content["tasks"]
+        for rollout in task["rollouts"]
+        for turn in rollout["turns"]
+    }
+
+
+def blobs(page: str) -> list[dict[str, Any]]:
+    found = re.findall(r'<script type="application/octet-stream" id="step-\d+">([^<]*)</script>', page)
+    return [json.loads(gzip.decompress(base64.b64decode(blob))) for blob in found]
+
+
+def test_the_page_holds_what_the_records_hold(run: Path) -> None:
+    frame = read_records(run / "trajectories")
+    frame = frame[frame.turn.notna()]
+    found = {(step["step"], *key): turn for step in blobs(view_run(run).html()) for key, turn in turns(step).items()}
+    assert len(found) == len(frame) > 10
+    for row in frame.to_dict("records"):
+        turn = found[row["step"], row["task"], row["rollout"], row["turn"]]
+        assert turn["credit"]["weight"] == pytest.approx(row["credit_weight"], abs=1e-6)
+        assert turn["observation"] == row["observation"] and turn["action"] == row["action"]
+        assert len(turn["sources"]) == len(row["credit_sources"])
+
+
+def test_sources_are_places_of_the_same_task(run: Path) -> None:
+    frame = read_records(run / "trajectories").set_index(["step", "task", "rollout", "turn"])
+    content = step_content(read_run(run), 0)
+    matched = [(key, turn) for key, turn in turns(content).items() if turn["sources"]]
+    assert matched
+    for (task, rollout, _), turn in matched:
+        assert sum(source["weight"] for source in turn["sources"]) == pytest.approx(1.0, abs=1e-5)
+        for source in turn["sources"]:
+            row = frame.loc[(0, task, source["rollout"], source["turn"])]
+            assert source["rollout"] != rollout or row.credit_row == turn["credit"]["row"]
+
+
+def test_a_baseline_opens_without_what_it_does_not_have(baseline: Path) -> None:
+    found = turns(step_content(read_run(baseline), 0))
+    assert found and not any(turn["sources"] or "weight" in turn["credit"] for turn in found.values())
+    assert all("advantage" in turn["credit"] for turn in found.values())
+
+
+def test_hostile_texts_stay_data(tmp_path: Path) -> None:
+    record = {"step": 0, "task": HOSTILE, "task_id": HOSTILE, "rollout": "0000", "turn": 0, "category": HOSTILE}
+    record |= {"task_text": HOSTILE, "observation": HOSTILE, "thinking": HOSTILE, "action": HOSTILE, "prompt": HOSTILE}
+    record |= {"reward": 0.0, "won": False, "score": 0.0, "stop": "done", "action_valid": True}
+    write_records(tmp_path / "trajectories" / "step.parquet", [record])
+    html = view_run(tmp_path, task=HOSTILE).html()
+    assert html.count("<script") == html.count("</script") == 4 and "<img" not in html
+    assert not set("\x00\x1b\u2028") & set(html)
+    assert turns(blobs(html)[0])[HOSTILE, "0000", 0]["observation"] == HOSTILE
+
+
+def test_the_file_needs_no_network(run: Path) -> None:
+    html = view_run(run).html()
+    assert not re.findall(r"""(?:src|href)=["']?(?:https?:)?//""", html)
+    assert "default-src 'none'" in html
+
+
+def test_what_is_not_there_is_named(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        view_run(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="its steps are 0, 1"):
+        view_run(run, steps=[7])
+    with pytest.raises(ValueError, match="some that are: canonical-"):
+        view_run(run, task="toy/none")
+    with pytest.raises(ValueError, match="two runs or more"):
+        compare_runs([run])
+
+
+def test_the_commands(run: Path, baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    view_command([str(run), "-o", str(tmp_path / "view.html"), "--step", "1"])
+    assert [step["step"] for step in blobs((tmp_path / "view.html").read_text())] == [1]
+    compare_command([str(run), str(baseline), "-o", str(tmp_path / "compare.html")])
+    assert (tmp_path / "compare.html").is_file()
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        view_command([str(tmp_path / "nowhere")])
+    assert stopped.value.code == 2 and "nowhere" in capsys.readouterr().err
+
+
+def test_paired_results_by_hand() -> None:
+    def result(won: list[bool], scores: list[float]) -> dict[str, Any]:
+        rows = zip(won, scores, strict=True)
+        return {"outcomes": [{"task_id": str(n), "won": w, "score": s} for n, (w, s) in enumerate(rows)]}
+
+    found = paired(result([True, False, False, True], [1, 0, 0, 1]), result([True, True, True, False], [1, 1, 0.5, 0]))
+    assert (found["newly_won"], found["newly_lost"], found["tasks"]) == (2, 1, 4)
+    assert found["success"]["mean"] == pytest.approx(25.0) and found["score"]["mean"] == pytest.approx(12.5)
+    assert found["success"]["low"] < 25.0 < found["success"]["high"]
+    assert paired(result([True], [1]), None) is None
+
+
+def test_served_step_by_step_on_loopback_alone(run: Path) -> None:
+    page = view_run(run)
+    server = make_server(page, [0, 1])
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        assert b"octet-stream" not in urllib.request.urlopen(f"{address}/").read()
+        step = json.loads(gzip.decompress(urllib.request.urlopen(f"{address}/step/1").read()))
+        assert step == step_content(read_run(run), 1)
+        for path, host, code in (("/step/5", None, 404), ("/../secret", None, 404), ("/", "evil.example:80", 403)):
+            request = urllib.request.Request(f"{address}{path}", headers={"Host": host} if host else {})
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(request)
+            assert refused.value.code == code
+    finally:
+        server.shutdown()
+        server.server_close()

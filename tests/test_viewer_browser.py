@@ -1,0 +1,160 @@
+"""The page in a real browser: headless Chromium (Debian's packages chromium and chromium-driver, extra ``browser``)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_viewer import RUNS, baseline, run  # noqa: F401 (fixtures)
+
+from alignopsd_trl.records import read_records
+from alignopsd_trl.viewer import compare_runs, view_run
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="needs the extra 'browser'")
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+FLAGS = (
+    "headless",
+    "no-sandbox",
+    "disable-gpu",
+    "disable-quic",
+    "no-first-run",
+    "disable-background-networking",
+    "disable-component-update",
+    "disable-sync",
+)
+pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in FLAGS:
+        options.add_argument(f"--{flag}")
+    options.add_argument("--window-size=1280,900")
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+def opened(browser: Any, page: Path, place: str = "") -> None:
+    browser.get("about:blank")
+    browser.get(f"{page.as_uri()}{place}")
+    until(lambda: browser.execute_script("return document.querySelector('h1') !== null"))
+
+
+def until(condition: Any, seconds: float = 20.0) -> Any:
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "the page did not get there"
+        time.sleep(0.05)
+    return found
+
+
+def requests(browser: Any) -> list[str]:
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    return [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return view_run(RUNS / "aligned").save(tmp_path_factory.mktemp("page") / "view.html")
+
+
+def test_no_request_leaves_and_nothing_is_logged(browser: Any, page: Path) -> None:
+    browser.get_log("performance"), browser.get_log("browser")
+    opened(browser, page)
+    outside = [url for url in requests(browser) if not url.startswith(("file:", "data:", "about:", "blob:"))]
+    assert outside == []
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def test_the_grid_shows_the_weights_of_the_records(browser: Any, page: Path, run: Path) -> None:  # noqa: F811
+    opened(browser, page)
+    task = browser.execute_script("return new URLSearchParams(location.hash.slice(1)).get('task') || place.task")
+    cells = browser.execute_script(
+        "return [...document.querySelectorAll('[role=gridcell]')]"
+        ".map((cell) => [cell.dataset.rollout, +cell.dataset.turn, +cell.dataset.value])"
+    )
+    frame = read_records(run / "trajectories")
+    frame = frame[(frame.step == 0) & (frame.task == task) & frame.turn.notna()]
+    expected = {(row.rollout, row.turn): row.credit_weight for row in frame.itertuples()}
+    assert {(rollout, turn) for rollout, turn, _ in cells} == set(expected)
+    for rollout, turn, value in cells:
+        assert value == pytest.approx(expected[rollout, turn], abs=1e-6)
+
+
+def test_a_click_on_a_match_moves_the_right_pane(browser: Any, page: Path, run: Path) -> None:  # noqa: F811
+    frame = read_records(run / "trajectories")
+    row = next(
+        one for one in frame[frame.step == 0].itertuples() if one.turn == one.turn and len(one.credit_sources) > 1
+    )
+    opened(browser, page, f"#step=0&task={row.task}&rollout={row.rollout}&turn={int(row.turn)}")
+    shown = "const m = document.getElementById('matched'); return [m.dataset.rollout, +m.dataset.turn]"
+    first = until(lambda: browser.execute_script(shown))
+    browser.execute_script(
+        "document.querySelector('path.match[data-source=\"1\"]')"
+        ".dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+    )
+    second = until(lambda: (found := browser.execute_script(shown)) != first and found)
+    by_row = frame[(frame.step == 0) & (frame.task == row.task)].set_index("credit_row")
+    expected = [[by_row.loc[key].rollout, int(by_row.loc[key].turn)] for key in row.credit_sources]
+    assert [first, second] == expected[:2]
+    assert "source=1" in browser.execute_script("return location.hash")
+
+
+def test_the_waterfall_sums_to_the_weight(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    pairs = browser.execute_script(
+        "return current().tasks.flatMap((t) => t.rollouts.flatMap((r) => r.turns.map((u) => "
+        "[way(r, u).reduce((sum, step) => sum + step[1], 0), u.credit.weight])))"
+    )
+    assert len(pairs) > 10
+    for total, weight in pairs:
+        assert total == pytest.approx(weight, abs=1e-5)
+
+
+def test_keys_move_and_the_address_follows(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    before = browser.execute_script("return place.task")
+    for key in ("j", "n", "]"):
+        browser.execute_script(
+            f"document.body.dispatchEvent(new KeyboardEvent('keydown', {{key: '{key}', bubbles: true}}))"
+        )
+    until(lambda: "step=1" in browser.execute_script("return location.hash"))
+    assert browser.execute_script("return place.task") != before
+
+
+@pytest.mark.parametrize("width", [1280, 800])
+def test_it_fits_the_window(browser: Any, page: Path, width: int) -> None:
+    browser.set_window_size(width, 900)
+    opened(browser, page)
+    assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth + 1")
+    browser.set_window_size(1280, 900)
+
+
+def test_a_baseline_and_a_comparison_open(
+    browser: Any,
+    run: Path,  # noqa: F811
+    baseline: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    opened(browser, view_run(baseline).save(tmp_path / "baseline.html"))
+    until(lambda: browser.execute_script("return document.querySelectorAll('[role=gridcell]').length > 0"))
+    assert browser.execute_script("return document.getElementById('waterfall')") is None
+    opened(browser, compare_runs([run, baseline]).save(tmp_path / "compare.html"))
+    assert browser.execute_script("return document.querySelectorAll('svg').length") > 4
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def test_a_screenshot_is_kept(browser: Any, page: Path, tmp_path: Path) -> None:
+    opened(browser, page)
+    target = Path(os.environ.get("ALIGNOPSD_SCREENSHOTS", tmp_path)) / "view.png"
+    assert browser.save_screenshot(str(target)) and target.stat().st_size > 10_000
