@@ -33,11 +33,9 @@ def view(records: int = 0, shown: int = 2, observation: str = "'Search'") -> Vie
     return View("buy {a} shirt", observation, ("search[<your query>]", "click[x]"), tuple(history[-shown:]), records)
 
 
-FIRST = """You are an expert autonomous agent operating in the WebShop
-e-commerce environment.
+FIRST = """You are an expert autonomous agent operating in the WebShop e-commerce environment.
 Your task is to: buy {a} shirt.
-You are now at step 1 and your current observation is:
-'Search'.
+You are now at step 1 and your current observation is: 'Search'.
 Your admissible actions of the current situation are:
 [
 'search[<your query>]',
@@ -49,13 +47,13 @@ Now it's your turn"""
 
 def test_first_turn_has_no_history_and_no_trace_of_a_skill() -> None:
     assert TemplatePrompt().render(view()).startswith(FIRST)
-    assert TemplatePrompt().render(view()).endswith("<action> </action>\ntags.")
+    assert TemplatePrompt().render(view()).endswith("<action> </action> tags.")
 
 
 def test_later_turns_show_numbered_records() -> None:
     text = TemplatePrompt().render(view(3))
     wanted = (
-        "Prior to this step, you have already taken 3 step(s).\nBelow are the most recent 2 observations and the\n"
+        "Prior to this step, you have already taken 3 step(s). Below are the most recent 2 observations and the "
         "corresponding actions you took: [Observation 2: ''seen 2'', Action 2: 'click[2]']\n"
         "[Observation 3: ''seen 3'', Action 3: 'click[3]']\nYou are now at step 4 and"
     )
