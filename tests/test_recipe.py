@@ -7,7 +7,7 @@ import pytest
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.launch.plan import backbone, memory
-from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, preset, round_shape
+from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, optimiser_steps, preset, round_shape
 
 CPU = ["--use_cpu", "True"]
 
@@ -18,7 +18,7 @@ def test_paper_preset_has_the_papers_tables(tmp_path: Path) -> None:
     rectification = {"similarity_threshold": 0.8, "max_sources": 3, "aggregation_temperature": 0.1, "alpha_max": 0.8}
     credit = {"profile_temperature": 0.1, "boundary_quantile": 0.8, "boundary_min": 0.01, "boundary_max": 0.1}
     credit |= {"min_span": 2, "max_span": 8, "credit_temperature": 0.5, "credit_mixing": 0.5, "density_cap": 4.0}
-    protocol = {"max_steps": 150, "generation_batch_size": 128, "num_generations": 8, "max_prompt_length": 4096}
+    protocol = {"max_steps": 150 * 16, "generation_batch_size": 128, "num_generations": 8, "max_prompt_length": 4096}
     protocol |= {"max_completion_length": 512, "max_turns": 15, "temperature": 1.0, "eval_temperature": 0.4}
     for name, value in (rectification | credit | protocol | {"auxiliary_loss": "none", "delta": None}).items():
         assert getattr(config, name) == value, name
@@ -39,6 +39,53 @@ def test_released_preset_has_the_launchers_settings(tmp_path: Path, name: str, e
     for field, value in expected.items():
         assert getattr(config, field) == value, field
     assert config.steps_per_generation == 16 and config.max_steps == 150 * 16
+
+
+@pytest.mark.parametrize("name", ["webshop_7b", "alfworld_3b", "searchqa_7b", "webshop_tiny"])
+def test_checkpoints_are_few_and_fall_between_rounds(tmp_path: Path, name: str) -> None:
+    for flags in ([], ["--updates_per_round", "4"], ["--save_rounds", "5"]):
+        _, config, _ = recipe.parse(name, [*CPU, *flags, "--output_dir", str(tmp_path)])
+        per_round = config.steps_per_generation // config.gradient_accumulation_steps
+        assert config.save_steps % per_round == 0 and config.save_total_limit == 2
+        assert config.save_steps == per_round * (5 if flags[:1] == ["--save_rounds"] else 6 if "tiny" in name else 25)
+
+
+@pytest.mark.parametrize(
+    ("rows", "tasks", "turns", "processes", "steps"),
+    [
+        (64, 16, 15, 1, 16),  # WebShop: 128 episodes of 8.5 turns, 17 launchers' mini-batches
+        (64, 16, 15, 8, 16),
+        (64, 16, 15, 16, 8),  # 8 trajectories a process can't be cut into more
+        (256, 16, 50, 8, 16),  # ALFWorld: 13
+        (256, 128, 4, 4, 16),  # Search-QA: 12
+        (256, 3, 4, 1, 1),
+        (None, 16, 15, 8, 1),
+        (64, 16, None, 8, 1),
+    ],
+)
+def test_a_step_has_about_the_launchers_rows(
+    rows: int | None, tasks: int, turns: int | None, processes: int, steps: int
+) -> None:
+    assert optimiser_steps(rows, tasks, 8, turns, processes) == steps
+
+
+def test_one_step_a_round_is_an_option(tmp_path: Path) -> None:
+    _, config, _ = recipe.parse("webshop_7b", [*CPU, "--updates_per_round", "1", "--output_dir", str(tmp_path)])
+    assert config.steps_per_generation == 1 and config.max_steps == 150 and config.save_steps == 25
+
+
+@pytest.mark.parametrize(
+    ("flags", "beta"),
+    [
+        (["--method", "opsd"], 0.0),
+        (["--method", "opsd", "--method_options", '{"form": "gated"}'], 0.01),
+        (["--method", "opsd", "--beta", "0.5"], 0.5),
+        (["--method", "grpo"], 0.01),
+    ],
+)
+def test_opsd_alone_has_no_reference_but_in_the_published_form(tmp_path: Path, flags: list[str], beta: float) -> None:
+    _, config, _ = recipe.parse("webshop_3b", [*CPU, *flags, "--output_dir", str(tmp_path)])
+    assert config.beta == beta
 
 
 @pytest.mark.parametrize("backbone", ["3b", "7b", "tiny"])

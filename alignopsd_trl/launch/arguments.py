@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 from trl import ModelConfig, TrlParser
 
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.launch.presets import own_preset, preset, round_shape
+from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
 
 
 @dataclass
@@ -43,8 +44,20 @@ class RecipeArguments:
     tasks_per_round: int | None = field(
         default=None, metadata={"help": "Task groups per rollout round over all processes; sets the batch arguments."}
     )
-    updates_per_round: int = field(default=1, metadata={"help": "Optimiser steps per rollout round."})
+    updates_per_round: int | None = field(
+        default=None, metadata={"help": "Optimiser steps per rollout round. None: by rows_per_step; 1 without it."}
+    )
+    rows_per_step: int | None = field(
+        default=None,
+        metadata={
+            "help": "Turn rows of one optimiser step, about (64 or 256 in the published launchers): the round is cut "
+            "into as many equal parts as come nearest. updates_per_round=1 makes the round one step."
+        },
+    )
     rounds: int | None = field(default=None, metadata={"help": "Rollout rounds; sets max_steps."})
+    save_rounds: int | None = field(
+        default=None, metadata={"help": "Rounds between two checkpoints, which never fall inside one; sets save_steps."}
+    )
 
 
 def parse(
@@ -59,26 +72,10 @@ def parse(
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     kind = _early(argv, "preset", str, "paper")
-    chosen = preset(name, kind) if own is None else own_preset(own, name, kind)
+    method, options = _early(argv, "method", str, "align_opsd"), _early(argv, "method_options", _json_object, {})
+    chosen = preset(name, kind, method, options) if own is None else own_preset(own, name, kind)
     defaults = {"output_dir": f"outputs/{name}", **chosen}
-    shape = {
-        key: _early(argv, key, int, defaults.get(key, fallback))
-        for key, fallback in (
-            ("tasks_per_round", None),
-            ("num_generations", 8),
-            ("updates_per_round", 1),
-            ("rounds", None),
-        )
-    }
-    if shape["tasks_per_round"] is not None:
-        defaults |= round_shape(
-            shape["tasks_per_round"],
-            shape["num_generations"],
-            shape["updates_per_round"],
-            int(os.environ.get("WORLD_SIZE", "1")),
-        )
-    if shape["rounds"] is not None:
-        defaults["max_steps"] = shape["rounds"] * shape["updates_per_round"]
+    defaults |= _round_defaults(argv, defaults)
     if "--plan" in argv and not _has_accelerator():
         defaults["use_cpu"] = True  # a plan is drawn up where it will not run
     parser = TrlParser((RecipeArguments, AlignOPSDConfig, ModelConfig))
@@ -86,6 +83,29 @@ def parse(
     if unknown:
         raise ValueError(f"preset of {name!r} sets unknown fields: {unknown}")
     return parser.parse_args_and_config(args=argv)
+
+
+def _round_defaults(argv: Sequence[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What follows from the shape of a round: TRL's batch arguments, steps of the run, steps between checkpoints."""
+
+    def early(name: str, fallback: int | None = None) -> int | None:
+        return _early(argv, name, int, defaults.get(name, fallback))
+
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    tasks, siblings, updates = early("tasks_per_round"), early("num_generations", 8), early("updates_per_round")
+    shape: dict[str, Any] = {}
+    if tasks is not None:
+        if updates is None:
+            updates = optimiser_steps(early("rows_per_step"), tasks, siblings, early("max_turns"), processes)
+        shape = round_shape(tasks, siblings, updates, processes)
+    for steps, rounds in (("max_steps", early("rounds")), ("save_steps", early("save_rounds"))):
+        if rounds is not None:
+            shape[steps] = rounds * (updates or 1)
+    return shape
+
+
+def _json_object(value: Any) -> dict[str, Any]:
+    return json.loads(value) if isinstance(value, str) else dict(value)
 
 
 def _early(argv: Sequence[str], name: str, kind: type, default: Any) -> Any:

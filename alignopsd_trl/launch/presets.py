@@ -6,6 +6,7 @@ YAML files override it. Sources: the paper's tables of protocol, rectification a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -47,14 +48,17 @@ _SHARED: dict[str, Any] = {
     "num_iterations": 1,
     "gradient_checkpointing": True,
     "bf16": True,
-    "save_steps": 25,
+    "save_rounds": 25,
+    "save_total_limit": 2,
     "logging_steps": 1,
     "log_completions": True,
+    "num_completions_to_print": 2,
 }
 """The paper's tables, and where they are silent the launchers' common settings."""
 
 _BENCHMARKS: dict[str, dict[str, Any]] = {
     "webshop": {
+        "rows_per_step": 64,
         "tasks_per_round": 16,
         "max_prompt_length": 4096,
         "max_turns": 15,
@@ -62,6 +66,7 @@ _BENCHMARKS: dict[str, dict[str, Any]] = {
         "action_filter": "webshop",
     },
     "alfworld": {
+        "rows_per_step": 256,
         "tasks_per_round": 16,
         "max_prompt_length": 2048,
         "max_turns": 50,
@@ -69,6 +74,7 @@ _BENCHMARKS: dict[str, dict[str, Any]] = {
         "panel": "valid_seen",
     },
     "searchqa": {
+        "rows_per_step": 256,
         "tasks_per_round": 128,
         "max_prompt_length": 4096,
         "max_turns": 4,
@@ -106,10 +112,7 @@ _RELEASED_SHARED: dict[str, Any] = {
     "teacher_max_completion_length": 2048,
     "delta": 3.0,
     "entropy_coef": 0.001,
-    "updates_per_round": 16,
 }
-"""Mini-batches of 64 (WebShop) or 256 turn rows are some 12 to 16 optimiser steps a round; TRL cuts a round into a
-fixed number of parts, so it is 16."""
 
 _RELEASED_PENALTY = {"webshop": 0.1, "alfworld": 0.1, "searchqa": 0.01}
 
@@ -130,7 +133,7 @@ LAPTOP: dict[str, Any] = {
     "beta": 0.0,
     "rows_per_forward": 64,
     "scoring_tokens": 16384,
-    "save_steps": 6,
+    "save_rounds": 6,
     "save_total_limit": 2,
     "logging_steps": 1,
     "report_to": "none",
@@ -166,13 +169,17 @@ _TINY: dict[str, dict[str, Any]] = {
 }
 
 
-def preset(name: str, kind: str = "paper") -> dict[str, Any]:
+def preset(
+    name: str, kind: str = "paper", method: str = "align_opsd", method_options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The defaults of a recipe.
 
     Args:
         name: ``<benchmark>_<backbone>``, such as ``webshop_7b``, ``<benchmark>_tiny``, or a module of the user's with a
             mapping ``PRESET``.
         kind: ``"paper"``, or ``"released"`` for the published launcher's settings.
+        method, method_options: what will be trained: OPSD alone has no KL to the initial policy, except in the form
+            that the published figures came from.
 
     Raises:
         ValueError: for an unknown name or kind, with the known ones.
@@ -194,7 +201,12 @@ def preset(name: str, kind: str = "paper") -> dict[str, Any]:
         "model_name_or_path": BACKBONES[backbone].hub_id,
         **_BENCHMARKS[benchmark],
         **chosen,
+        **_of_method(method, method_options or {}),
     }
+
+
+def _of_method(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    return {"beta": 0.0} if method == "opsd" and options.get("form") != "gated" else {}
 
 
 def own_preset(content: Any, name: str, kind: str = "paper") -> dict[str, Any]:
@@ -226,6 +238,27 @@ def _of_module(name: str) -> Any:
     if not hasattr(module, "PRESET"):
         raise ValueError(f"recipe {name!r} is the module {module.__file__}, which has no PRESET; {known}")
     return module.PRESET
+
+
+def optimiser_steps(rows: int | None, tasks: int, siblings: int, max_turns: int | None, processes: int) -> int:
+    """Optimiser steps of a round, so that each has about ``rows`` turn rows.
+
+    How many turns a round will have is not known beforehand; an episode is taken to last as long as the midpoint of two
+    turns and the limit, which makes the launchers' mini-batches 12 to 17 a round on all three benchmarks. TRL cuts a
+    round into equal parts of whole trajectories, so of the numbers that divide a process's trajectories the one is
+    taken whose steps are nearest in size (the smaller steps of two that are equally near).
+
+    Args:
+        rows: turn rows of one step; `None`: one step a round.
+        tasks, siblings, processes: as in `round_shape`.
+        max_turns: of an episode; `None`: one step a round.
+    """
+    local = tasks // processes * siblings
+    if rows is None or max_turns is None or local == 0:
+        return 1
+    wanted = tasks * siblings * (2 + max_turns) / 2 / rows
+    parts = [number for number in range(1, local + 1) if local % number == 0]
+    return min(parts, key=lambda number: (abs(math.log(number / wanted)), -number))
 
 
 def round_shape(tasks: int, siblings: int, updates: int, processes: int) -> dict[str, int]:

@@ -107,7 +107,8 @@ def _without_defaults(study: Study, arena: Arena, line: Line) -> Line:
     from alignopsd_trl.config import AlignOPSDConfig
 
     shared = {**study.settings, **arena.settings}
-    base = {**preset(arena.recipe, shared.get("preset", "paper")), **shared}
+    options = {**shared, **line.settings}.get("method_options")
+    base = {**preset(arena.recipe, shared.get("preset", "paper"), line.method, options), **shared}
     fallback = AlignOPSDConfig.__dataclass_fields__
     own = {k: v for k, v in line.settings.items() if v != base.get(k, fallback[k].default)}
     return Line(line.method, line.label if own else "", own, line.skills)
