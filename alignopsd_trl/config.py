@@ -49,7 +49,7 @@ class AlignOPSDConfig(GRPOConfig):
     appendices); what the authors' launchers set differently is a preset of the recipes.
     """
 
-    _VALID_DICT_FIELDS = GRPOConfig._VALID_DICT_FIELDS + ["method_options"]
+    _VALID_DICT_FIELDS = GRPOConfig._VALID_DICT_FIELDS + ["method_options", "vllm_engine_options"]
 
     # TRL's defaults that an update over turn rows can't keep
     max_completion_length: int | None = field(
@@ -116,6 +116,26 @@ class AlignOPSDConfig(GRPOConfig):
     share_prefixes: bool = field(
         default=True,
         metadata={"help": "Encode a prompt once for all responses scored under it. Off where the model is sharded."},
+    )
+
+    # Sampling with a colocated vLLM
+    vllm_max_num_seqs: int | None = field(
+        default=None,
+        metadata={
+            "help": "Responses that a colocated vLLM samples at once, at most; fewer where its cache is full. None: "
+            "256, or the trajectories that share an engine if they are more."
+        },
+    )
+    vllm_max_num_batched_tokens: int | None = field(
+        default=None,
+        metadata={"help": "Tokens of one step of a colocated vLLM; longer prompts are read in pieces. None: 8192."},
+    )
+    vllm_engine_options: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={
+            "help": "Further options of a colocated vLLM's engine, as JSON, over all others, e.g. "
+            '\'{"dtype": "float16", "enforce_eager": true}\'.'
+        },
     )
 
     # Decision-aligned supervision rectification
@@ -218,6 +238,7 @@ class AlignOPSDConfig(GRPOConfig):
         self._check_spans()
         self._check_groups(self.steps_per_generation)
         self._check_losses()
+        self._check_engine()
 
     def _check_spans(self) -> None:
         if self.similarity_threshold >= 1.0:
@@ -260,6 +281,48 @@ class AlignOPSDConfig(GRPOConfig):
             )
         if self.remove_unused_columns:
             raise ValueError("remove_unused_columns=True would take the task's columns away from reset(); set False")
+
+    def _check_engine(self) -> None:
+        for name in ("vllm_max_num_seqs", "vllm_max_num_batched_tokens", "vllm_engine_options"):
+            value = getattr(self, name)
+            if value is not None and not (self.use_vllm and self.vllm_mode == "colocate"):
+                raise ValueError(
+                    f"{name}={value!r} is read by a colocated vLLM only, but use_vllm={self.use_vllm} and "
+                    f"vllm_mode={self.vllm_mode!r}; set --use_vllm --vllm_mode colocate, or give it to `vllm serve`"
+                )
+        if self.vllm_max_num_seqs is not None and self.vllm_max_num_seqs < 1:
+            raise ValueError(f"vllm_max_num_seqs={self.vllm_max_num_seqs} must be at least 1")
+        tokens, sequences = self.sampler_tokens, self.sampler_sequences
+        if tokens < sequences:
+            raise ValueError(
+                f"vllm_max_num_batched_tokens={tokens} is less than the {sequences} responses sampled at once, each of "
+                f"which takes a token a step; set it to {sequences} or more, or vllm_max_num_seqs to {tokens} or less"
+            )
+        window = self.max_prompt_length + max(self.max_completion_length, self.teacher_max_completion_length or 0)
+        if self.use_vllm and (self.vllm_max_model_length or window) < window:
+            raise ValueError(
+                f"vllm_max_model_length={self.vllm_max_model_length} can't hold a turn: max_prompt_length="
+                f"{self.max_prompt_length} and a response make {window} tokens; set it to {window}, or leave it out"
+            )
+
+    @property
+    def sampler_sequences(self) -> int:
+        """Responses that one colocated engine samples at once, at most. Its cache may hold fewer; TRL's own rule, the
+        trajectories of a round, would let the thinking of all their turns wait for one another."""
+        sharing = self.per_device_train_batch_size * self.steps_per_generation * self.vllm_tensor_parallel_size
+        return self.vllm_max_num_seqs or max(sharing, 256)
+
+    @property
+    def sampler_tokens(self) -> int:
+        """Tokens of one step of a colocated engine."""
+        return self.vllm_max_num_batched_tokens or max(8192, self.sampler_sequences)
+
+    @property
+    def sampler_length(self) -> int:
+        """Tokens of the longest sequence that the sampler meets: a prompt and a response of the rollout, or of the
+        privileged thinking."""
+        longest = max(self.max_completion_length, self.teacher_max_completion_length or 0)
+        return self.vllm_max_model_length or self.max_prompt_length + longest
 
     @property
     def skill_budget(self) -> int:

@@ -151,7 +151,9 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._written: tuple[int, int] = (-1, 0)  # update and number of rounds recorded in it
         self._seconds = {"training": 0.0, "evaluation": 0.0}
         self._began: float | None = None
-        with seams.reference_like_policy():
+        if isinstance(model, str):
+            seams.whole_on_each_process(args)
+        with seams.reference_like_policy(), seams.engine_options(args):
             super().__init__(
                 model=model,
                 reward_funcs=[self._reward_check.wrap(one) for one in (environment_reward, *extra)],
@@ -218,6 +220,7 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     # ------------------------------------------------------------------ rollout
 
+    @seams.with_sampler_awake
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         step = self.state.global_step
         self._check_weights()
@@ -470,6 +473,7 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     # ------------------------------------------------------------------ evaluation
 
+    @seams.with_sampler_awake
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor, None, None]:
@@ -488,6 +492,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._log_metrics("eval", rollout_metrics(trajectories))
         return torch.zeros((), device=self.accelerator.device), None, None
 
+    @seams.with_sampler_awake
     def evaluate_panel(
         self, panel: TaskPanel, skills: bool = False, temperature: float | None = None, seed: int = 0
     ) -> EvaluationResult:

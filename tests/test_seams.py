@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from importlib import metadata
 
 import pytest
 from packaging.version import Version
 from transformers import DynamicCache
 from trl import GRPOTrainer
+from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer.utils import add_fused_lm_head, use_adapter
 
 SEAMS = {
@@ -66,3 +68,16 @@ def test_helpers_are_where_we_left_them() -> None:
     assert "temperature" in inspect.signature(add_fused_lm_head).parameters
     assert "adapter_name" in inspect.signature(use_adapter).parameters
     assert "indices" in inspect.signature(DynamicCache.batch_select_indices).parameters
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        (VLLMGeneration._init_vllm, ["LLM(", "max_num_seqs=", "max_num_batched_tokens=", "max_model_len="]),
+        (VLLMGeneration.generate, ["enable_sleep_mode", "_llm_weights_sleeping", "llm.sleep(level=2)"]),
+        (VLLMGeneration.sync_weights, ["enable_sleep_mode", "load_weights", "reset_prefix_cache"]),
+    ],
+)
+def test_sampler_is_where_we_left_it(where: Callable, words: list[str]) -> None:
+    missing = [word for word in words if word not in inspect.getsource(where)]
+    assert not missing, f"{where.__qualname__} no longer mentions {missing}"

@@ -6,13 +6,15 @@ Pinned to ``trl>=1.16,<1.17``; `tests/test_seams.py` fails with a named seam whe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import fsdp2_prepare_model
 from transformers import DynamicCache
+from trl.generation import vllm_generation
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer import grpo_trainer
 from trl.trainer.utils import use_adapter
@@ -21,6 +23,8 @@ from alignopsd_trl.policy.scoring import Padded
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer
+
+    from alignopsd_trl.config import AlignOPSDConfig
 
 
 class PolicyScorer:
@@ -128,6 +132,65 @@ def sampling(trainer: GRPOTrainer, temperature: float, max_tokens: int) -> Itera
     finally:
         target.temperature = before[0]
         setattr(target, limit, before[1])
+
+
+def whole_on_each_process(args: AlignOPSDConfig) -> None:
+    """No ``device_map`` where there are several processes. TRL says so to transformers for DDP and DeepSpeed, but not
+    for FSDP, whose policy and reference would be spread over all GPUs by each process, with hooks that break sharding.
+    """
+    if args.world_size > 1:
+        args.model_init_kwargs = {**(args.model_init_kwargs or {}), "device_map": None}
+
+
+@contextlib.contextmanager
+def engine_options(args: AlignOPSDConfig) -> Iterator[None]:
+    """While a trainer is made: the colocated engine's limits. TRL fixes how many responses are sampled at once to the
+    trajectories of a round, and the tokens of a step to 4,096."""
+    if not args.use_vllm or args.vllm_mode != "colocate" or not hasattr(vllm_generation, "LLM"):
+        yield
+        return
+    engine = vllm_generation.LLM
+    chosen = {
+        "max_num_seqs": args.sampler_sequences,
+        "max_num_batched_tokens": args.sampler_tokens,
+        "max_model_len": args.sampler_length,
+        **(args.vllm_engine_options or {}),
+    }
+    vllm_generation.LLM = lambda **options: engine(**{**options, **chosen})
+    try:
+        yield
+    finally:
+        vllm_generation.LLM = engine
+
+
+@contextlib.contextmanager
+def awake(trainer: GRPOTrainer) -> Iterator[None]:
+    """With vLLM's sleep mode: the engine wakes once, takes the weights with the first generation, and sleeps again at
+    the end. TRL puts it to sleep after each call, so that every turn of an episode would push the whole policy; under
+    FSDP2 the thinking's push would also find parameters that scoring has left gathered, and fail."""
+    engine = getattr(trainer, "vllm_generation", None)
+    if not (trainer.use_vllm and trainer.vllm_mode == "colocate" and engine.enable_sleep_mode):
+        yield
+        return
+    torch.cuda.empty_cache()
+    engine.llm.wake_up()
+    engine.enable_sleep_mode, engine._llm_weights_sleeping, trainer._last_loaded_step = False, False, -1
+    try:
+        yield
+    finally:
+        engine.llm.sleep(level=2)
+        engine.enable_sleep_mode, engine._llm_weights_sleeping = True, True
+
+
+def with_sampler_awake(method: Callable) -> Callable:
+    """A trainer's method during which a sleeping engine is `awake`."""
+
+    @functools.wraps(method)
+    def call(trainer: GRPOTrainer, *arguments: Any, **options: Any) -> Any:
+        with awake(trainer):
+            return method(trainer, *arguments, **options)
+
+    return call
 
 
 def generate(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[int]], list[list[float]] | None]:

@@ -1,0 +1,191 @@
+"""Run by `check_vllm.py`: three rounds of AlignOPSD with vLLM's real engine, and how far sampler and trainer are apart.
+
+python tests/engine/engine_run.py FOLDER [--fsdp] [--lora] [--sleep]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from fsdp_on_cpu import assert_sharded, shard
+
+FLAGS = set(sys.argv[2:])
+if "--fsdp" in FLAGS:
+    shard()
+
+from peft import LoraConfig  # noqa: E402
+from trl.generation import vllm_generation  # noqa: E402
+
+from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer  # noqa: E402
+from alignopsd_trl.policy import seams  # noqa: E402
+from alignopsd_trl.policy.ragged import Ragged  # noqa: E402
+from alignopsd_trl.policy.scoring import score_pairs  # noqa: E402
+from alignopsd_trl.policy.shipped import resolve_model  # noqa: E402
+from environments import load  # noqa: E402
+
+ROUNDS = 3
+
+
+def brevity(trajectory: list[Any], **columns: Any) -> list[float]:
+    """Tells siblings apart in every round, won or not, so that every update moves the weights."""
+    return [-0.01 * sum(len(turn.response_ids) for turn in one.turns) for one in trajectory]
+
+
+def make(folder: Path) -> AlignOPSDTrainer:
+    suite = load("webshop_tiny")
+    config = AlignOPSDConfig(
+        str(folder / "run"),
+        use_cpu=True,
+        bf16=False,
+        use_vllm=True,
+        vllm_engine_options={"dtype": "float32", "enforce_eager": True},
+        vllm_enable_sleep_mode="--sleep" in FLAGS,
+        method="align_opsd",
+        action_filter="webshop",
+        per_device_train_batch_size=16,
+        max_steps=ROUNDS,
+        max_turns=4,
+        learning_rate=1e-2,
+        max_prompt_length=256,
+        max_completion_length=40,
+        skill_tokens=64,
+        scoring_tokens=8192,
+        rows_per_forward=32,
+        gradient_checkpointing=False,
+        logging_steps=1,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        save_trajectories=False,
+    )
+    return AlignOPSDTrainer(
+        resolve_model("tiny"),
+        config,
+        environment_factory=suite.factory,
+        train_dataset=suite.tasks("train"),
+        skill_bank="webshop",
+        encoder="lexical",
+        reward_funcs=brevity,
+        peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM") if "--lora" in FLAGS else None,
+    )
+
+
+def keep(trainer: AlignOPSDTrainer) -> list[dict[str, torch.Tensor]]:
+    rounds, inner = [], trainer._generate_and_score_completions
+
+    def watched(inputs: Any) -> dict[str, torch.Tensor]:
+        rounds.append(inner(inputs))
+        return rounds[-1]
+
+    trainer._generate_and_score_completions = watched
+    return rounds
+
+
+def furthest(rows: dict[str, torch.Tensor]) -> float:
+    """The largest difference of trainer and sampler over a round's trained tokens."""
+    gap = (rows["old_per_token_logps"] - rows["sampling_per_token_logps"]).abs()
+    return float(gap[(rows["completion_mask"] * rows["tool_mask"]).bool()].max())
+
+
+def now(trainer: AlignOPSDTrainer, rows: dict[str, torch.Tensor]) -> float:
+    """The same for fresh responses of the policy as it is after its last update."""
+    prompts = [ids[mask.bool()].tolist() for ids, mask in zip(rows["prompt_ids"], rows["prompt_mask"], strict=True)]
+    responses, sampled = seams.generate(trainer, prompts[:16])
+    every = torch.arange(16)
+    scores = score_pairs(
+        seams.PolicyScorer(trainer),
+        Ragged.of(prompts[:16]),
+        Ragged.of(responses),
+        every,
+        every,
+        pad_id=trainer.processing_class.pad_token_id,
+        budget=100_000,
+        shared=False,
+        agree=trainer._agree,
+    )
+    return max(
+        float((scores[row, : len(values)] - torch.tensor(values)).abs().max()) for row, values in enumerate(sampled)
+    )
+
+
+def without_sleep() -> list[str]:
+    """vLLM can't sleep on CPU: its two calls are noted, and the weights thrown away as it would do."""
+    calls, engine = [], vllm_generation.LLM
+
+    def awake_engine(**options: Any) -> Any:
+        assert options.pop("enable_sleep_mode")
+        llm = engine(**options)
+
+        def sleep(level: int) -> None:
+            calls.append("sleep")
+            with torch.no_grad():
+                for value in llm.llm_engine.model_executor.driver_worker.model_runner.model.parameters():
+                    value.zero_()
+
+        llm.sleep, llm.wake_up = sleep, lambda tags=None: calls.append("wake")
+        return llm
+
+    vllm_generation.LLM = awake_engine
+    return calls
+
+
+def note_calls(trainer: AlignOPSDTrainer) -> tuple[list[int], list[int]]:
+    """How many prompts each call of the sampler has, and before which calls the weights are pushed."""
+    sizes, pushes, engine = [], [], trainer.vllm_generation
+    generate, push = engine.generate, engine.sync_weights
+
+    def generated(prompts: Any, *rest: Any, **options: Any) -> Any:
+        sizes.append(len(prompts))
+        return generate(prompts, *rest, **options)
+
+    def pushed() -> None:
+        pushes.append(len(sizes))
+        push()
+
+    engine.generate, engine.sync_weights = generated, pushed
+    return sizes, pushes
+
+
+def main(folder: Path) -> None:
+    calls = without_sleep() if "--sleep" in FLAGS else []
+    trainer = make(folder)
+    rounds = keep(trainer)
+    sizes, pushes = note_calls(trainer)
+    trainer.train()
+    if "--fsdp" in FLAGS:
+        assert_sharded(trainer)
+    with seams.awake(trainer):
+        trainer._last_loaded_step = trainer.state.global_step  # the control: TRL believes that it has pushed
+        stale = now(trainer, rounds[-1])
+        trainer._last_loaded_step = -1
+        if "--fsdp" in FLAGS:
+            trainer.model.reshard()  # scoring leaves the outermost parameters gathered; an update would do this
+        fresh = now(trainer, rounds[-1])
+    evaluated = trainer.evaluate_panel(load("webshop_tiny").panel("test").head(12))
+    scheduler = trainer.vllm_generation.llm.llm_engine.vllm_config.scheduler_config
+    result = {
+        "processes": trainer.accelerator.num_processes,
+        "furthest_by_round": [furthest(rows) for rows in rounds],
+        "furthest_after": fresh,
+        "furthest_without_push": stale,
+        "largest_advantage_by_round": [float(rows["advantages"].abs().max()) for rows in rounds],
+        "turns_by_round": [int(rows["tool_mask"].any(1).sum()) for rows in rounds],
+        "prompts_by_call": sizes,
+        "pushes_before_call": pushes,
+        "sleep_calls": calls,
+        "evaluated": evaluated.episodes,
+        "sequences_at_once": scheduler.max_num_seqs,
+        "tokens_a_step": scheduler.max_num_batched_tokens,
+        "gradient_norms": [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry],
+    }
+    text = json.dumps(result, indent=2, default=float)
+    (folder / f"result_{os.environ.get('RANK', '0')}.json").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
