@@ -6,7 +6,8 @@ import pytest
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch import recipe
-from alignopsd_trl.launch.plan import backbone, memory
+from alignopsd_trl.launch.machine import Launch, check_launch
+from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, sampler
 from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, optimiser_steps, preset, round_shape
 
 CPU = ["--use_cpu", "True"]
@@ -129,7 +130,9 @@ def test_plan_names_panel_rows_and_memory_without_weights(
     printed = capsys.readouterr().out
     for line in (
         "checksum",
-        "memory per device, estimate",
+        "memory per GPU, estimate",
+        "host memory per node",
+        "for all that are kept",
         "turn rows per round, at most",
         "similarity_threshold: 0.8",
     ):
@@ -137,16 +140,113 @@ def test_plan_names_panel_rows_and_memory_without_weights(
     assert "1920" in printed
 
 
+FSDP = "recipes/accelerate/fsdp2.yaml"
+
+
+def test_plan_for_a_node_is_drawn_up_on_a_laptop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)
+    vllm = ["--use_vllm", "True", "--vllm_mode", "colocate"]
+    flags = ["--plan", "--plan_for", str(Path(__file__).parents[1] / FSDP), *CPU, "--output_dir", str(tmp_path)]
+    assert recipe.main("webshop_7b", [*flags, *vllm]) is None
+    printed = capsys.readouterr().out
+    assert "8 processes, FSDP2" in printed and "trajectories per round" in printed and "1920" in printed
+    for part in (
+        "weights 3.5",
+        "reference 3.5",
+        "optimizer 7.1",
+        "encoder 2.2",
+        "gathered layers",
+        "sampler",
+        "24.0 GiB of 80",
+    ):
+        assert part in printed, part
+    assert "DOES NOT FIT" not in printed
+    assert recipe.main("webshop_7b", [*flags, *vllm, "--gpu_gib", "48"]) is None
+    assert "DOES NOT FIT" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="vllm_gpu_memory_utilization=0.3 of 24 GiB"):
+        recipe.main("webshop_7b", [*flags, *vllm, "--gpu_gib", "24"])
+    with pytest.raises(ValueError, match="--config_file"):
+        recipe.main("webshop_7b", [*flags[1:], *vllm])
+
+
+@pytest.mark.parametrize(
+    ("launch", "options", "says"),
+    [
+        (Launch(8, 1, "FSDP1"), {}, "set fsdp_version: 2"),
+        (Launch(8, 1, "ZeRO-1"), {}, "ZeRO-1, which is not proven"),
+        (Launch(6, 1, "FSDP2"), {"use_vllm": True, "vllm_tensor_parallel_size": 4}, r"Use one of \[1, 2, 3, 6\]"),
+        (Launch(16, 2, "FSDP2"), {"use_vllm": True, "vllm_tensor_parallel_size": 16}, "the 8 processes of a node"),
+    ],
+)
+def test_launches_that_can_not_work_are_refused_before_weights_are_loaded(
+    tmp_path: Path, launch: Launch, options: dict, says: str
+) -> None:
+    config = AlignOPSDConfig(str(tmp_path), use_cpu=True, bf16=False, per_device_train_batch_size=8, **options)
+    with pytest.raises(ValueError, match=says):
+        check_launch(launch, config, installed=False)
+
+
+def test_missing_vllm_is_said_before_weights_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("alignopsd_trl.launch.machine.find_spec", lambda name: None)
+    config = AlignOPSDConfig(str(tmp_path), use_cpu=True, bf16=False, per_device_train_batch_size=8, use_vllm=True)
+    with pytest.raises(ImportError, match="vllm"):
+        check_launch(Launch(), config)
+    check_launch(Launch(), config, installed=False)
+
+
 def test_memory_falls_with_shards_and_adapters(tmp_path: Path) -> None:
     config = AlignOPSDConfig(str(tmp_path), use_cpu=True, bf16=False, beta=0.0, per_device_train_batch_size=8)
-    shape = BACKBONES["7b"]
-    whole = memory(shape, config, 1.0, shards=1, master_bytes=4)
-    assert whole["weights"] == pytest.approx(4 * shape.parameters / 2**30) and whole["reference"] == 0
-    assert whole["optimizer"] == pytest.approx(2 * whole["gradients"])
-    assert memory(shape, config, 1.0, shards=8, master_bytes=4)["weights"] == pytest.approx(whole["weights"] / 8)
-    assert memory(shape, config, 0.01, shards=1, master_bytes=2)["optimizer"] < 2
+    shape, one, ddp, fsdp = BACKBONES["7b"], Launch(), Launch(8, 1, "DDP"), Launch(8, 1, "FSDP2", loads_once=True)
+    whole = estimate(shape, config, one)
+    assert whole.training["weights"] == pytest.approx(4 * shape.parameters / 2**30)
+    assert whole.training["reference"] == 0 and whole.training["optimizer"] == 2 * whole.training["gradients"]
+    sharded = estimate(shape, config, fsdp).training
+    for part in ("weights", "gradients", "optimizer"):
+        assert sharded[part] == pytest.approx(whole.training[part] / 8)
+    assert sharded["gathered layers"] > 2
+    spread = estimate(shape, config, ddp).training
+    assert spread["weights"] == whole.training["weights"] and spread["gradient buckets"] == spread["gradients"]
+    zero2 = estimate(shape, config, Launch(8, 1, "ZeRO-2")).training
+    assert zero2["weights"] == whole.training["weights"] and zero2["optimizer"] == sharded["optimizer"]
+    assert estimate(shape, config, one, trained_share=0.01, weight_bytes=2).training["optimizer"] < 2
     with pytest.raises(OSError, match="nobody/nothing"):
         backbone("nobody/nothing")
+
+
+def test_host_and_disk_follow_from_who_loads_and_what_is_kept(tmp_path: Path) -> None:
+    options = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 8, "max_steps": 150, "save_steps": 25}
+    shape, weights = BACKBONES["7b"], 4 * BACKBONES["7b"].parameters / 2**30
+    config = AlignOPSDConfig(str(tmp_path), beta=0.01, **options)
+    assert estimate(shape, config, Launch(8, 1, "FSDP2")).host == pytest.approx(16 * weights)
+    assert estimate(shape, config, Launch(8, 1, "FSDP2", loads_once=True)).host == pytest.approx(2 * weights)
+    found = estimate(shape, config, Launch())
+    assert found.checkpoint == pytest.approx(3 * weights) and found.kept == pytest.approx(6 * 3 * weights + weights)
+    few = estimate(shape, AlignOPSDConfig(str(tmp_path), save_total_limit=2, **options), Launch())
+    assert few.kept == pytest.approx(2 * 3 * weights + weights)
+
+
+def test_sampler_holds_as_many_responses_as_its_cache(tmp_path: Path) -> None:
+    options = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 8, "max_prompt_length": 4096}
+    assert sampler(BACKBONES["7b"], AlignOPSDConfig(str(tmp_path), **options), 80.0) is None
+    config = AlignOPSDConfig(str(tmp_path), use_vllm=True, vllm_mode="colocate", **options)
+    found = sampler(BACKBONES["7b"], config, 80.0)
+    token = 2 * 28 * 2 * 4 * 128  # bytes of keys and values: bfloat16, layers, both, heads, channels
+    assert found.sequences == int(found.cache * 2**30 / token / 4608)
+    assert found.share == pytest.approx(24) and found.weights == pytest.approx(14.2, abs=0.1)
+    halved = sampler(
+        BACKBONES["7b"], AlignOPSDConfig(str(tmp_path), use_vllm=True, vllm_max_num_seqs=64, **options), 80.0
+    )
+    assert halved.buffers < found.buffers and halved.sequences >= found.sequences
+
+
+def test_encoders_are_counted_where_their_size_is_known(tmp_path: Path) -> None:
+    assert encoder_bytes("lexical") == encoder_bytes(None) == 0
+    assert encoder_bytes("Qwen/Qwen3-Embedding-0.6B") == pytest.approx(2.38e9, rel=0.01)
+    (tmp_path / "model.safetensors").write_bytes(b"0" * 1000)
+    assert encoder_bytes(str(tmp_path)) == 1000
+    assert encoder_bytes("somebody/encoder") is None
 
 
 OWN = {**LAPTOP, "environment": "webshop_tiny", "model_name_or_path": "tiny", "tasks_per_round": 4, "rounds": 3}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 from trl import ModelConfig, TrlParser
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
 
 
@@ -26,6 +26,17 @@ class RecipeArguments:
     )
     plan: bool = field(
         default=False, metadata={"help": "Print what would run (config, rows, memory, panel) and load no weights."}
+    )
+    plan_for: str | None = field(
+        default=None,
+        metadata={
+            "help": "With --plan: the launch to plan for, an accelerate configuration such as "
+            "recipes/accelerate/fsdp2.yaml. None: the launch that this process is part of."
+        },
+    )
+    gpu_gib: float | None = field(
+        default=None,
+        metadata={"help": "With --plan: memory of one GPU in GiB. None: of the GPU that is here, else 80."},
     )
     environment: str = field(default="webshop", metadata={"help": "Environment by name, or a module with suite()."})
     environment_options: str | None = field(
@@ -78,6 +89,8 @@ def parse(
     defaults |= _round_defaults(argv, defaults)
     if "--plan" in argv and not _has_accelerator():
         defaults["use_cpu"] = True  # a plan is drawn up where it will not run
+    if "--plan" not in argv and "--plan_for" in argv:
+        raise ValueError("plan_for is for --plan; to run with that configuration: accelerate launch --config_file FILE")
     parser = TrlParser((RecipeArguments, AlignOPSDConfig, ModelConfig))
     unknown = parser.set_defaults_with_config(**defaults)
     if unknown:
@@ -91,7 +104,7 @@ def _round_defaults(argv: Sequence[str], defaults: Mapping[str, Any]) -> dict[st
     def early(name: str, fallback: int | None = None) -> int | None:
         return _early(argv, name, int, defaults.get(name, fallback))
 
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    processes = planned_launch(_early(argv, "plan_for", str, None)).processes
     tasks, siblings, updates = early("tasks_per_round"), early("num_generations", 8), early("updates_per_round")
     shape: dict[str, Any] = {}
     if tasks is not None:
@@ -102,6 +115,11 @@ def _round_defaults(argv: Sequence[str], defaults: Mapping[str, Any]) -> dict[st
         if rounds is not None:
             shape[steps] = rounds * (updates or 1)
     return shape
+
+
+def planned_launch(plan_for: str | None) -> Launch:
+    """The launch that a file describes; without one, that of this process."""
+    return from_file(plan_for) if plan_for else launched()
 
 
 def _json_object(value: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.arguments import RecipeArguments, parse
+from alignopsd_trl.launch.machine import check_launch, launched
 from alignopsd_trl.launch.plan import print_plan
 from alignopsd_trl.launch.results import Evaluations, run_results
 from alignopsd_trl.methods import get_method
@@ -90,6 +91,7 @@ def _run(
 ) -> dict[str, Any]:
     from alignopsd_trl.trainer import AlignOPSDTrainer
 
+    check_launch(launched(), args)
     method = get_method(args.method)
     skilled = method(args).needs_teacher or method.skills_in_rollout or method.skills_in_evaluation
     config = args.to_dict()  # as it was asked for: the trainer adds to it

@@ -1,0 +1,132 @@
+"""On how many processes a run is launched, and how the policy is spread over them: read without starting anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from alignopsd_trl.config import AlignOPSDConfig
+
+STRATEGIES = ("one process", "DDP", "FSDP2", "ZeRO-2", "ZeRO-3")
+_SHARDS_WEIGHTS = ("FSDP2", "ZeRO-3")
+_SHARDS_GRADIENTS = ("FSDP2", "ZeRO-2", "ZeRO-3")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch as ``accelerate launch`` or ``torchrun`` would make it.
+
+    Attributes:
+        processes: of the whole run, one a GPU.
+        nodes: machines that they are spread over.
+        strategy: one of `STRATEGIES`, or the name of one that the trainer refuses.
+        loads_once: only one process of a node reads the weights; the others get theirs from it.
+        offloads: optimiser states or parameters are kept in the host's memory.
+    """
+
+    processes: int = 1
+    nodes: int = 1
+    strategy: str = "one process"
+    loads_once: bool = False
+    offloads: bool = False
+
+    @property
+    def weight_shards(self) -> int:
+        return self.processes if self.strategy in _SHARDS_WEIGHTS else 1
+
+    @property
+    def gradient_shards(self) -> int:
+        return self.processes if self.strategy in _SHARDS_GRADIENTS else 1
+
+    @property
+    def processes_per_node(self) -> int:
+        return max(self.processes // self.nodes, 1)
+
+    def __str__(self) -> str:
+        if self.processes == 1:
+            return "one process"
+        where = f" on {self.nodes} nodes" if self.nodes > 1 else ""
+        return f"{self.processes} processes{where}, {self.strategy}"
+
+
+def launched(environment: Mapping[str, str] = os.environ) -> Launch:
+    """The launch that this process is part of, from the variables that launchers set."""
+    processes = int(environment.get("WORLD_SIZE", "1"))
+    local = int(environment.get("LOCAL_WORLD_SIZE", str(processes)))
+
+    def says(name: str) -> bool:
+        return environment.get(name, "false").lower() in ("true", "1", "yes")
+
+    strategy, offloads = "DDP" if processes > 1 else "one process", False
+    if says("ACCELERATE_USE_FSDP"):
+        strategy, offloads = f"FSDP{environment.get('FSDP_VERSION', '1')}", says("FSDP_OFFLOAD_PARAMS")
+    elif says("ACCELERATE_USE_DEEPSPEED"):
+        strategy = f"ZeRO-{environment.get('ACCELERATE_DEEPSPEED_ZERO_STAGE', '2')}"
+        devices = [environment.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_DEVICE") for part in ("OPTIMIZER", "PARAM")]
+        offloads = any(device not in (None, "", "none") for device in devices)
+    loads_once = says("FSDP_CPU_RAM_EFFICIENT_LOADING") or strategy == "ZeRO-3"
+    return Launch(processes, max(processes // max(local, 1), 1), strategy, loads_once, offloads)
+
+
+def from_file(path: str | Path) -> Launch:
+    """The launch that an accelerate configuration describes.
+
+    Raises:
+        ValueError: for a file that is none.
+    """
+    content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    if not isinstance(content, dict) or "num_processes" not in content:
+        raise ValueError(
+            f"plan_for={str(path)!r} is no accelerate configuration (it has no num_processes); see recipes/accelerate"
+        )
+    kind = str(content.get("distributed_type", "NO")).upper()
+    processes, nodes = int(content["num_processes"]), int(content.get("num_machines", 1))
+    if kind == "FSDP":
+        options: dict[str, Any] = content.get("fsdp_config") or {}
+        once = bool(options.get("fsdp_cpu_ram_efficient_loading"))
+        return Launch(
+            processes, nodes, f"FSDP{options.get('fsdp_version', 1)}", once, bool(options.get("fsdp_offload_params"))
+        )
+    if kind == "DEEPSPEED":
+        options = content.get("deepspeed_config") or {}
+        stage = options.get("zero_stage", 2)
+        devices = [options.get(f"offload_{part}_device") for part in ("optimizer", "param")]
+        offloads = any(device not in (None, "none") for device in devices)
+        return Launch(processes, nodes, f"ZeRO-{stage}", stage == 3, offloads)
+    return Launch(processes, nodes, "DDP" if processes > 1 else "one process")
+
+
+def check_launch(launch: Launch, args: AlignOPSDConfig, installed: bool = True) -> None:
+    """What would fail, or hang, only after minutes of loading weights.
+
+    Args:
+        installed: also that what the run needs is installed here; a plan is drawn up where it will not run.
+
+    Raises:
+        ValueError: naming what can't work and what to set.
+        ImportError: if vLLM is asked for and not installed.
+    """
+    if launch.strategy not in STRATEGIES:
+        raise ValueError(
+            f"the launch spreads the policy by {launch.strategy}, which is not proven with this trainer; proven are "
+            f"{', '.join(STRATEGIES)}: take one of recipes/accelerate (FSDP: set fsdp_version: 2)"
+        )
+    if not args.use_vllm:
+        return
+    if installed and find_spec("vllm") is None:
+        raise ImportError(
+            'use_vllm=True, but vLLM is not installed: pip install -c constraints.txt -e ".[vllm]", or leave '
+            "--use_vllm out and sample with transformers"
+        )
+    parallel, here = args.vllm_tensor_parallel_size, launch.processes_per_node
+    if args.vllm_mode == "colocate" and here % parallel:
+        raise ValueError(
+            f"vllm_tensor_parallel_size={parallel} must divide the {here} processes of a node: an engine is shared by "
+            f"neighbours. Use one of {[size for size in range(1, here + 1) if here % size == 0]}"
+        )

@@ -1,0 +1,175 @@
+"""About how much memory a run takes, from its configuration and its model's shape alone: no weights are loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.launch.machine import Launch
+from alignopsd_trl.launch.presets import BACKBONES, Backbone
+from alignopsd_trl.policy.shipped import resolve_model
+
+GIB = 2**30
+ADAM_BYTES = 8  # two float32 moments a parameter
+COMPUTE_BYTES = 2  # bfloat16
+ENCODERS = {"lexical": 0, "Qwen/Qwen3-Embedding-0.6B": 595_776_512}
+"""Parameters of sentence encoders that are named by a hub id; from the published weights."""
+
+
+def backbone(name: str) -> Backbone:
+    """The shape of a model, from its name or its config file.
+
+    Raises:
+        OSError: if it is neither one of the table nor a folder with a config.
+    """
+    for known in BACKBONES.values():
+        if known.hub_id == name:
+            return known
+    path = Path(resolve_model(name))
+    if not path.is_dir():
+        known = ", ".join(one.hub_id for one in BACKBONES.values())
+        raise OSError(f"no memory estimate for model_name_or_path={name!r}: give a local folder, or one of {known}")
+    return shape_of(name, AutoConfig.from_pretrained(path).get_text_config())
+
+
+def shape_of(name: str, config: Any) -> Backbone:
+    head = config.hidden_size // config.num_attention_heads
+    kv = 2 * (config.num_key_value_heads or config.num_attention_heads) * head
+    layer = config.hidden_size * (2 * config.hidden_size + kv + 3 * config.intermediate_size)
+    words = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
+    parameters = config.num_hidden_layers * layer + words
+    return Backbone(name, parameters, config.num_hidden_layers, config.hidden_size, kv, config.vocab_size)
+
+
+def gpu_memory(given: float | None) -> float:
+    """GiB of one GPU: what is ``given``, else of the GPU that is here, else 80 (A100, H100)."""
+    if given is not None:
+        return given
+    return torch.cuda.get_device_properties(0).total_memory / GIB if torch.cuda.is_available() else 80.0
+
+
+def encoder_bytes(name: str | None) -> float | None:
+    """Of a sentence encoder's weights, which are float32 on each GPU; `None` where its size can't be told."""
+    if name is None or name in ENCODERS:
+        return 4.0 * ENCODERS.get(name or "lexical", 0)
+    weights = list(Path(name).rglob("*.safetensors")) if Path(name).is_dir() else []
+    return float(sum(path.stat().st_size for path in weights)) or None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """GiB, by part.
+
+    Attributes:
+        training: on one GPU, of the training process.
+        host: of one node, while the weights are loaded.
+        checkpoint: on disk, of one checkpoint.
+        kept: on disk, of all checkpoints that are kept and the final model.
+    """
+
+    training: dict[str, float]
+    host: float
+    checkpoint: float
+    kept: float
+
+
+def estimate(
+    shape: Backbone,
+    args: AlignOPSDConfig,
+    launch: Launch,
+    *,
+    trained_share: float = 1.0,
+    weight_bytes: int = 4,
+    encoder: float | None = 0.0,
+) -> Estimate:
+    """The memory of a run.
+
+    Weights, gradients and Adam's moments are divided as the launch shards them; activations are those of one
+    checkpointed layer boundary per layer for ``rows_per_forward`` full rows, plus one full layer and one tile of the
+    vocabulary head.
+
+    Args:
+        trained_share: of the parameters; 1 without an adapter.
+        weight_bytes: of a parameter as it is loaded: 4, or 2 for ``--dtype bfloat16``.
+        encoder: bytes of its weights; `None` counts none.
+    """
+    model, trained = shape.parameters * weight_bytes, shape.parameters * trained_share
+    referenced = args.beta != 0.0 and trained_share == 1.0
+    gathers = launch.weight_shards > 1
+    parts = {
+        "weights": model / launch.weight_shards,
+        "gradients": trained * weight_bytes / launch.gradient_shards,
+        "optimizer": trained * ADAM_BYTES / launch.gradient_shards,
+        "reference": model / launch.weight_shards if referenced else 0.0,
+        "encoder": encoder or 0.0,
+        "activations": _activations(shape, args),
+        "scoring": args.scoring_tokens * (shape.kv_width * 2 * shape.layers + shape.hidden * 2 * 4),
+    }
+    if launch.strategy == "DDP":
+        parts["gradient buckets"] = trained * weight_bytes
+    if launch.strategy.startswith("ZeRO"):  # bfloat16 to compute with, beside the float32 weights of the optimiser
+        parts["compute copy"] = shape.parameters * COMPUTE_BYTES / launch.weight_shards
+    if gathers:
+        parts["gathered layers"] = _gathered(shape)
+    readers = 1 if launch.loads_once else launch.processes_per_node
+    host = readers * model * (2 if referenced else 1)
+    checkpoint = trained * (weight_bytes + ADAM_BYTES)
+    saves = max(args.max_steps // max(int(args.save_steps), 1), 0) if args.save_strategy != "no" else 0
+    kept = min(saves, args.save_total_limit or saves) * checkpoint + trained * weight_bytes
+    return Estimate({name: value / GIB for name, value in parts.items()}, host / GIB, checkpoint / GIB, kept / GIB)
+
+
+def _activations(shape: Backbone, args: AlignOPSDConfig) -> float:
+    tokens = args.rows_per_forward * (args.max_prompt_length + args.max_completion_length)
+    boundaries = tokens * shape.hidden * 2 * (shape.layers if args.gradient_checkpointing else 8 * shape.layers)
+    one_layer = tokens * shape.hidden * 2 * 16
+    head = args.rows_per_forward * args.max_completion_length * min(shape.vocabulary, 32768) * 4
+    return boundaries + one_layer + head
+
+
+def _gathered(shape: Backbone) -> float:
+    """Two layers, the one that computes and the one that is fetched meanwhile, and embedding and head."""
+    words = 2 * shape.vocabulary * shape.hidden
+    layer = (shape.parameters - words) / shape.layers
+    return (2 * layer + words) * COMPUTE_BYTES
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A colocated vLLM's share of a GPU, GiB.
+
+    Attributes:
+        share: all of it, ``vllm_gpu_memory_utilization`` of the GPU.
+        weights: bfloat16, divided by the tensor parallel size.
+        buffers: activations of one step and the logits of all responses sampled at once.
+        cache: what is left for keys and values; negative if the share is too small.
+        sequences: full-length responses that the cache holds at once.
+        limit: responses that are sampled at once, at most.
+    """
+
+    share: float
+    weights: float
+    buffers: float
+    cache: float
+    sequences: int
+    limit: int
+
+
+def sampler(shape: Backbone, args: AlignOPSDConfig, gpu_gib: float) -> Sampler | None:
+    """`None` where no engine shares the trainer's GPU."""
+    if not args.use_vllm or args.vllm_mode != "colocate":
+        return None
+    parallel = args.vllm_tensor_parallel_size
+    share = args.vllm_gpu_memory_utilization * gpu_gib
+    weights = shape.parameters * COMPUTE_BYTES / parallel / GIB
+    logits = 3 * args.sampler_sequences * shape.vocabulary * 4
+    buffers = (logits + args.sampler_tokens * shape.hidden * 2 * 16) / GIB
+    cache = share - weights - buffers
+    token = shape.kv_width * shape.layers * 2 / parallel
+    sequences = int(max(cache, 0.0) * GIB / token / args.sampler_length)
+    return Sampler(share, weights, buffers, cache, sequences, args.sampler_sequences)
