@@ -306,6 +306,18 @@ class AlignOPSDConfig(GRPOConfig):
             )
 
     @property
+    def engine_options(self) -> dict[str, Any] | None:
+        """What a colocated vLLM's engine is made with, over what TRL gives it; `None` without one."""
+        if not self.use_vllm or self.vllm_mode != "colocate":
+            return None
+        limits = {
+            "max_num_seqs": self.sampler_sequences,
+            "max_num_batched_tokens": self.sampler_tokens,
+            "max_model_len": self.sampler_length,
+        }
+        return {**limits, **(self.vllm_engine_options or {})}
+
+    @property
     def sampler_sequences(self) -> int:
         """Responses that one colocated engine samples at once, at most. Its cache may hold fewer; TRL's own rule, the
         trajectories of a round, would let the thinking of all their turns wait for one another."""

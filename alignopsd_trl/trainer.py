@@ -153,7 +153,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._began: float | None = None
         if isinstance(model, str):
             seams.whole_on_each_process(args)
-        with seams.reference_like_policy(), seams.engine_options(args):
+        with seams.reference_like_policy(), seams.engine_options(args.engine_options):
             super().__init__(
                 model=model,
                 reward_funcs=[self._reward_check.wrap(one) for one in (environment_reward, *extra)],

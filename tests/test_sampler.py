@@ -18,7 +18,7 @@ COLOCATE = {"use_vllm": True, "vllm_mode": "colocate"}
 def engine_arguments(monkeypatch: pytest.MonkeyPatch, folder: Path, **options: Any) -> dict[str, Any]:
     """What reaches vLLM when TRL asks for an engine of its own."""
     monkeypatch.setattr(vllm_generation, "LLM", dict, raising=False)
-    with seams.engine_options(make_config(folder, **COLOCATE | options)):
+    with seams.engine_options(make_config(folder, **COLOCATE | options).engine_options):
         made = vllm_generation.LLM(model="policy", max_num_seqs=8, max_num_batched_tokens=4096, max_model_len=None)
     assert vllm_generation.LLM is dict, "the seam must be closed again"
     return made

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,9 +22,7 @@ from trl.trainer.utils import use_adapter
 from alignopsd_trl.policy.scoring import Padded
 
 if TYPE_CHECKING:
-    from trl import GRPOTrainer
-
-    from alignopsd_trl.config import AlignOPSDConfig
+    from trl import GRPOConfig, GRPOTrainer
 
 
 class PolicyScorer:
@@ -134,7 +132,7 @@ def sampling(trainer: GRPOTrainer, temperature: float, max_tokens: int) -> Itera
         setattr(target, limit, before[1])
 
 
-def whole_on_each_process(args: AlignOPSDConfig) -> None:
+def whole_on_each_process(args: GRPOConfig) -> None:
     """No ``device_map`` where there are several processes. TRL says so to transformers for DDP and DeepSpeed, but not
     for FSDP, whose policy and reference would be spread over all GPUs by each process, with hooks that break sharding.
     """
@@ -143,19 +141,14 @@ def whole_on_each_process(args: AlignOPSDConfig) -> None:
 
 
 @contextlib.contextmanager
-def engine_options(args: AlignOPSDConfig) -> Iterator[None]:
-    """While a trainer is made: the colocated engine's limits. TRL fixes how many responses are sampled at once to the
-    trajectories of a round, and the tokens of a step to 4,096."""
-    if not args.use_vllm or args.vllm_mode != "colocate" or not hasattr(vllm_generation, "LLM"):
+def engine_options(chosen: Mapping[str, Any] | None) -> Iterator[None]:
+    """While a trainer is made: what a colocated vLLM's engine is made with, over what TRL gives it; `None` where there
+    is none. TRL fixes how many responses are sampled at once to the trajectories of a round, and the tokens of a step
+    to 4,096."""
+    if chosen is None or not hasattr(vllm_generation, "LLM"):  # not installed: TRL says so
         yield
         return
     engine = vllm_generation.LLM
-    chosen = {
-        "max_num_seqs": args.sampler_sequences,
-        "max_num_batched_tokens": args.sampler_tokens,
-        "max_model_len": args.sampler_length,
-        **(args.vllm_engine_options or {}),
-    }
     vllm_generation.LLM = lambda **options: engine(**{**options, **chosen})
     try:
         yield
