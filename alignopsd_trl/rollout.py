@@ -2,6 +2,7 @@
 
 One round asks each live episode for one turn. Every process plays the same number of rounds and asks for equally many
 responses in each (`agree`), so that generation may run collectives. A failing environment ends its own episode only.
+Turns are counted here and nowhere else, so that a turn limit means the same on every benchmark.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any, Protocol
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.turns import StopReason, Trajectory, Turn, parse_response
-from environments.base import EnvironmentBatch, EnvironmentsDown, Failure, Opening, Prompt, Record, Step, View
+from environments.base import Ending, EnvironmentsDown, Failure, Opening, Projection, Prompt, Record, Step, View
+from environments.border import Border
 
 Generate = Callable[[list[list[int]]], tuple[list[list[int]], list[list[float]] | None]]
 """Prompts to sampled responses (with the end token, if there is one) and the sampler's log-probs, if it gives them."""
@@ -148,7 +150,9 @@ class Episode:
         self.trajectory.skill_text, self.trajectory.skill_ids = skill
 
     def advance(self, turn: Turn, step: Step, max_turns: int) -> None:
-        turn.observation, turn.reward, turn.info = step.observation, step.reward, step.info
+        turn.observation, turn.reward = step.observation, step.reward
+        turn.action_valid = turn.action_valid and step.valid
+        turn.metrics, turn.info = step.metrics, {**step.info, **step.metrics}
         self.records.append(Record(len(self.records) + 1, self.observation, turn.action, step.observation))
         self.observation, self.admissible = step.observation, step.admissible
         trajectory = self.trajectory
@@ -160,9 +164,21 @@ class Episode:
         elif len(trajectory.turns) >= max_turns:
             trajectory.stop = StopReason.TURN_LIMIT
 
-    def fail(self, failure: Failure) -> None:
+    def finish(self, ending: Ending) -> None:
+        trajectory = self.trajectory
+        trajectory.reward += ending.reward
+        trajectory.won = trajectory.won if ending.won is None else ending.won
+        trajectory.score = trajectory.score if ending.score is None else ending.score
+        if trajectory.turns:
+            last = trajectory.turns[-1]
+            last.reward += ending.reward
+            last.metrics = {**last.metrics, **ending.metrics}
+            last.info = {**last.info, **ending.info, **ending.metrics}
+
+    def fail(self, failure: Failure, environment: str) -> None:
         self.trajectory.stop = StopReason.ENVIRONMENT_ERROR
-        self.trajectory.message = f"{failure.kind}: {failure.message}"
+        task = self.trajectory.row.get("task_id", self.trajectory.task)
+        self.trajectory.message = f"{failure.kind}: environment {environment}, task {task!r}: {failure.message}"
 
 
 @dataclass
@@ -170,7 +186,7 @@ class Player:
     """Plays episodes with a policy.
 
     Attributes:
-        environments: as many slots as episodes are played at once, at least.
+        environments: from `environments.batch.open_batch`; as many slots as episodes are played at once, at least.
         renderer: makes token ids of views.
         generate: the policy.
         tokenizer: decodes responses.
@@ -178,11 +194,12 @@ class Player:
         skills: privileged text of a task.
         skills_in_rollout: the policy itself sees the skill (rows of the table that say so); else only
             `Turn.privileged_ids` holds it.
+        max_turns: turns after which an episode ends; the environment's own number by default, and no more than that.
         agree: maximum of a number over all processes.
         progress: called with the number of episodes that ended since the last call.
     """
 
-    environments: EnvironmentBatch
+    environments: Border
     renderer: Renderer
     generate: Generate
     tokenizer: PreTrainedTokenizerBase
@@ -192,6 +209,14 @@ class Player:
     max_turns: int | None = None
     agree: Callable[[int], int] = lambda number: number
     progress: Callable[[int], None] = lambda ended: None
+
+    def __post_init__(self) -> None:
+        own = self.environments.max_turns
+        if self.max_turns is not None and self.max_turns > own:
+            raise ValueError(
+                f"max_turns={self.max_turns} is more than the {own} of environment {self.environments.name}, which may "
+                "plan by it; raise the environment's own (for a shipped one: environment_options={'max_turns': ...})"
+            )
 
     def play(self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int], tasks: Sequence[str]) -> list[Trajectory]:
         """One finished trajectory per dataset row.
@@ -215,6 +240,7 @@ class Player:
             width = self.agree(len(live))
             if width == 0:
                 self.progress(sum(turn is None for turn in turns))
+                self._together(lambda: self._finish(episodes))
                 return [episode.trajectory for episode in episodes]
             ready = [turn for turn in turns if turn is not None]
             self._respond(live, ready, width)
@@ -244,7 +270,7 @@ class Player:
         openings = self.environments.reset(range(len(episodes)), tasks)
         for episode, opening in zip(episodes, openings, strict=True):
             if isinstance(opening, Failure):
-                episode.fail(opening)
+                episode.fail(opening, self.environments.name)
             else:
                 skill = self.skills(opening.task_text, opening.task_key, opening.data_source)
                 episode.start(opening, skill)
@@ -288,18 +314,37 @@ class Player:
             turn.truncated = not turn.response_ids or turn.response_ids[-1] not in self.end_ids
             turn.sampling_log_probs = list(log_probs[row]) if log_probs is not None else None
             turn.thought = parse_response(turn.response_text)
-            projection = self.environments.project(turn.response_text, episode.admissible)
+            self._project(episode, turn)
+
+    def _project(self, episode: Episode, turn: Turn) -> None:
+        projection = self.environments.project(turn.response_text, episode.admissible)
+        if isinstance(projection, Projection):
             turn.action, turn.action_valid = projection.action, projection.valid
+        else:
+            self._fail(episode, turn, projection)
 
     def _step(self, episodes: Sequence[Episode], turns: Sequence[Turn], limit: int) -> None:
-        answers = self.environments.step([episode.slot for episode in episodes], [turn.action for turn in turns])
-        for episode, turn, answer in zip(episodes, turns, answers, strict=True):
+        live = [(episode, turn) for episode, turn in zip(episodes, turns, strict=True) if episode.live]
+        answers = self.environments.step([episode.slot for episode, _ in live], [turn.action for _, turn in live])
+        for (episode, turn), answer in zip(live, answers, strict=True):
             if isinstance(answer, Failure):
-                episode.trajectory.turns.append(turn)
-                episode.fail(answer)
+                self._fail(episode, turn, answer)
             else:
-                turn.action_valid = turn.action_valid and answer.info.get("valid", True)
                 episode.advance(turn, answer, limit)
+
+    def _fail(self, episode: Episode, turn: Turn, failure: Failure) -> None:
+        episode.trajectory.turns.append(turn)
+        episode.fail(failure, self.environments.name)
+
+    def _finish(self, episodes: Sequence[Episode]) -> None:
+        """Asks for what the environments know only now that their episodes are over."""
+        ended = [episode for episode in episodes if not episode.trajectory.failed]
+        endings = self.environments.finish([episode.slot for episode in ended])
+        for episode, ending in zip(ended, endings, strict=True):
+            if isinstance(ending, Failure):
+                episode.fail(ending, self.environments.name)
+            elif ending is not None:
+                episode.finish(ending)
 
 
 def _blank_turn(number: int, text: str, ids: list[int], privileged_ids: list[int], shortened: bool) -> Turn:
@@ -320,7 +365,7 @@ def _blank_turn(number: int, text: str, ids: list[int], privileged_ids: list[int
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """What a round of episodes looked like: outcome, length, validity, why episodes ended (one-hot shares), and the
-    numbers in `Step.info` of their last steps."""
+    `metrics` of their last steps."""
     count = max(len(trajectories), 1)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     counted = max(len(turns), 1)
@@ -342,24 +387,29 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def _last_numbers(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """The mean of each number in `Step.info` over the last steps that have it."""
+    """The mean of each number in `Turn.metrics` over the last turns that have it."""
     found: dict[str, list[float]] = {}
     for trajectory in trajectories:
-        for name, value in trajectory.turns[-1].info.items() if trajectory.turns else ():
-            if isinstance(value, bool | int | float):
-                found.setdefault(name, []).append(float(value))
+        for name, value in trajectory.turns[-1].metrics.items() if trajectory.turns else ():
+            found.setdefault(name, []).append(float(value))
     return {f"last_step/{name}": sum(values) / len(values) for name, values in sorted(found.items())}
 
 
 class Counters:
-    """The counters that an environment batch may keep (``metrics()``: totals since it began), a round at a time."""
+    """The counters that an environment batch may keep (``metrics()``: totals since it began), a round at a time.
 
-    def __init__(self) -> None:
-        self._before: dict[str, float] = {}
+    Args:
+        environments ([`Border`]):
+            What it counts already belongs to no round.
+    """
 
-    def take(self, environments: EnvironmentBatch) -> dict[str, float]:
+    def __init__(self, environments: Border) -> None:
+        self._environments = environments
+        self._before = environments.metrics()
+
+    def take(self) -> dict[str, float]:
         """What was added since the last call, as ``environment/<name>``; empty for a batch that counts nothing."""
-        now = dict(getattr(environments, "metrics", dict)())
+        now = self._environments.metrics()
         added = {f"environment/{name}": value - self._before.get(name, 0.0) for name, value in now.items()}
         self._before = now
         return added

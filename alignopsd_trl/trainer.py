@@ -12,6 +12,7 @@ import json
 import math
 import textwrap
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,8 @@ from alignopsd_trl.runs.order import EpochSampler, WholeRounds
 from alignopsd_trl.runs.rewards import RewardCheck, RewardError
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.turns import Trajectory, TurnBatch
-from environments.base import EnvironmentsDown, TextEnvironment, open_batch
+from environments.base import EnvironmentsDown, TextEnvironment
+from environments.batch import open_batch
 from environments.panel import TaskPanel
 
 
@@ -140,7 +142,6 @@ class AlignOPSDTrainer(GRPOTrainer):
             )
         self._environment_factory = environment_factory
         self._environment_batch: Any = None
-        self._environment_counters = Counters()
         self._live: tuple[torch.Tensor, ...] | None = None
         self.phases = Phases()
         self.run_folder: RunFolder | None = None
@@ -284,8 +285,17 @@ class AlignOPSDTrainer(GRPOTrainer):
                 self.args.per_device_eval_batch_size,
             )
             self._environment_batch = open_batch(self._environment_factory, size, self.args.environment_time_limit)
+            self._environment_counters = Counters(self._environment_batch)
+            self._environment_closer = weakref.finalize(self, self._environment_batch.close)
             self._environment_slots = size
         return self._environment_batch
+
+    def close(self) -> None:
+        """Closes the environments; the next round or evaluation opens new ones. Training does it when it ends, and
+        what is open still goes with the trainer."""
+        if self._environment_batch is not None:
+            self._environment_closer()
+            self._environment_batch = None
 
     def _check_episodes(self, trajectories: Sequence[Trajectory]) -> None:
         problem = self._failed_share.problem(Tally.total(gather_object([Tally.of(trajectories)])))
@@ -536,7 +546,7 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def _log_round(self, trajectories: list[Trajectory], batch: TurnBatch, credit: Credit, step: int) -> None:
         self._log_metrics("train", rollout_metrics(trajectories) | credit.metrics)
-        self._log_metrics("train", self._environment_counters.take(self._environments()))
+        self._log_metrics("train", self._environment_counters.take())
         self._log_metrics("train", {f"seconds/{name}": value for name, value in self.phases.take().items()})
         means = credit.advantages.sum(1) / batch.policy_mask.sum(1).clamp(min=1)
         place = {id(turn): row for row, turn in enumerate(batch.turns)}
@@ -600,6 +610,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             self._begin(self.run_folder)
             return super().train(resume_from_checkpoint=self.run_folder.resume, **kwargs)
         finally:
+            self.close()
             self._seconds, self._began = self.seconds, None
             if not borrowed:
                 self.run_folder.release()

@@ -23,7 +23,15 @@ import torch
 
 
 class StopReason(str, Enum):  # noqa: UP042 (StrEnum needs Python 3.11)
-    """Why a trajectory ended. Mirrored as one-hot metrics."""
+    """Why a trajectory ended. Mirrored as one-hot metrics, ``stop/<value>`` with underscores.
+
+    Attributes:
+        DONE: the environment said so (`Step.done`), won or not.
+        TURN_LIMIT: it had not, and the turns that an episode may take are used up.
+        ENVIRONMENT_ERROR: the environment raised, outlasted its time limit or returned what it must not; the
+            trajectory's message says what. It counts as not won and is left out of the update.
+        PROMPT_TOO_LONG: the next prompt does not fit ``max_prompt_length`` even without history.
+    """
 
     DONE = "done"
     TURN_LIMIT = "turn limit"
@@ -97,7 +105,8 @@ class Turn:
     truncated: bool = False  # the response hit its token limit
     history_shortened: bool = False
     sampling_log_probs: list[float] | None = None
-    info: Mapping[str, Any] = field(default_factory=dict)  # what the environment says beside its observation
+    metrics: Mapping[str, float] = field(default_factory=dict)  # numbers that the environment says beside it
+    info: Mapping[str, Any] = field(default_factory=dict)  # these and all else that it says
 
 
 @dataclass

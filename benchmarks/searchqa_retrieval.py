@@ -28,7 +28,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from environments.base import Record, View, open_batch
+from environments.base import Record, View
+from environments.batch import open_batch
 from environments.searchqa import BM25Retriever, Corpus, suite
 from environments.searchqa.player import ScriptedPlayer
 

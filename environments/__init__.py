@@ -1,6 +1,7 @@
 """Text environments for multi-turn agents. Usable on their own: nothing here imports `alignopsd_trl`."""
 
 from environments.base import (
+    Ending,
     EnvironmentBatch,
     EnvironmentsDown,
     Failure,
@@ -13,11 +14,12 @@ from environments.base import (
     TextEnvironment,
     View,
     load,
-    open_batch,
 )
+from environments.batch import SerialBatch, ThreadedBatch, open_batch
 from environments.panel import TaskPanel
 
 __all__ = [
+    "Ending",
     "EnvironmentBatch",
     "EnvironmentsDown",
     "Failure",
@@ -25,10 +27,12 @@ __all__ = [
     "Projection",
     "Prompt",
     "Record",
+    "SerialBatch",
     "Step",
     "Suite",
     "TaskPanel",
     "TextEnvironment",
+    "ThreadedBatch",
     "View",
     "load",
     "open_batch",

@@ -1,24 +1,27 @@
-"""What every text environment is, and what a rollout needs to know of it.
+"""What every text environment is, and what a rollout needs to know of it: types alone.
 
 Data flow of one episode::
 
     reset(**task) -> Opening -> prompt.render(view, skill) -> policy -> project(response) -> step(action) -> Step -> ...
+    ... until `Step.done` or the turn limit, which is the caller's -> finish() -> Ending or nothing
 
 An environment is a plain Python object: it never sees token ids, models or processes. The prompt side (how a turn is
-shown to a policy, how a response becomes an action) belongs to the environment; the caller keeps the history and
-decides how much of it fits. ``won`` (the environment verified success), ``score`` (the environment's own number) and
-``done`` (the episode ended) are three different things and are never derived from each other here.
+shown to a policy, how a response becomes an action) belongs to the environment; the caller keeps the history, counts
+the turns and decides how much of the past fits. ``won`` (the environment verified success), ``score`` (the
+environment's own number) and ``done`` (the episode ended by itself) are three different things and are never derived
+from each other here.
+
+What an environment returns is checked in `environments.border`, and nowhere else.
 """
 
 from __future__ import annotations
 
 import importlib
-import queue
-import threading
-import time
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -38,7 +41,22 @@ class Projection:
 
 @dataclass(frozen=True)
 class Opening:
-    """What an episode starts with. ``task_text`` is the request alone (the retrieval query of the skill bank)."""
+    """What an episode starts with.
+
+    Args:
+        observation (`str`):
+            What the first prompt shows.
+        task_text (`str`):
+            The request alone; also what the skill bank is asked with.
+        admissible (`tuple[str, ...]`, *optional*, defaults to `()`):
+            Actions on offer, where the environment lists them.
+        category (`str`, *optional*, defaults to `""`):
+            Row of the tables that the episode counts under. Empty: the dataset column ``category``.
+        task_key (`str`, *optional*):
+            Kind of the task, for a skill bank that files its skills under kinds.
+        data_source (`str`, *optional*):
+            Data set of the task, likewise.
+    """
 
     observation: str
     task_text: str
@@ -50,9 +68,29 @@ class Opening:
 
 @dataclass(frozen=True)
 class Step:
-    """The environment's answer to one action. ``info["valid"]``, if it is there and false, takes back what `Projection`
-    said of the action's format (an action that was not on offer, where that counts as invalid). Numbers in the ``info``
-    of an episode's last step are logged (``last_step/<name>``); all of it is saved with the trajectories as JSON."""
+    """The environment's answer to one action.
+
+    Args:
+        observation (`str`):
+            What the next prompt shows.
+        reward (`float`, *optional*, defaults to `0.0`):
+            Of this step. The trajectory's reward is the sum over its steps and its `Ending`.
+        done (`bool`, *optional*, defaults to `False`):
+            The episode ended by itself. Never set it for a turn limit: the caller counts turns.
+        won (`bool`, *optional*, defaults to `False`):
+            The environment verified success.
+        score (`float`, *optional*, defaults to `0.0`):
+            The environment's own number, as of now; tables print it times 100.
+        admissible (`tuple[str, ...]`, *optional*, defaults to `()`):
+            Actions on offer now.
+        valid (`bool`, *optional*, defaults to `True`):
+            False takes back what `Projection` said of the action's format: an action that was not on offer, where that
+            counts as invalid.
+        metrics (`Mapping[str, float]`, *optional*):
+            Numbers. Those of an episode's last step are logged as ``last_step/<name>``.
+        info (`Mapping[str, Any]`, *optional*):
+            Anything else, saved with the trajectories as JSON beside the metrics.
+    """
 
     observation: str
     reward: float = 0.0
@@ -60,15 +98,47 @@ class Step:
     won: bool = False
     score: float = 0.0
     admissible: tuple[str, ...] = ()
+    valid: bool = True
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What is known only when an episode is over, whatever ended it (see `TextEnvironment.finish`).
+
+    Args:
+        reward (`float`, *optional*, defaults to `0.0`):
+            Added to the rewards of the steps.
+        won (`bool`, *optional*):
+            In place of what the last step said; `None` leaves that.
+        score (`float`, *optional*):
+            Likewise.
+        metrics, info (*optional*):
+            Added to those of the last step.
+    """
+
+    reward: float = 0.0
+    won: bool | None = None
+    score: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An environment that raised or outlasted its time limit. It costs its own episode only."""
+    """An environment that raised, outlasted its time limit or returned what it must not. It costs its own episode
+    only."""
 
     kind: str  # "error" or "timeout"
     message: str
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """Of an exception, with the line that raised it."""
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+        return cls("error", f"{type(error).__name__}: {error}{place}")
 
 
 @dataclass(frozen=True)
@@ -108,55 +178,42 @@ class EnvironmentsDown(RuntimeError):
 
 
 class TextEnvironment(ABC):
-    """One episode at a time of a text game.
+    """One episode at a time of a text game: `reset`, `step` and `project` are all that one must write.
 
     Follows TRL's environment convention where it applies: a factory without arguments, ``reset(**row)`` with every
-    dataset column (and an integer ``seed``), ``get_reward()`` once per finished rollout. In place of tools it has
-    ``step(action)``.
+    dataset column (and an integer ``seed``). In place of tools it has ``step(action)``.
 
     Attributes:
         prompt (`Prompt`): how a turn is shown to the policy.
-        history_length (`int`): how many past turns the prompt shows at most.
-        max_turns (`int`): turns after which the caller ends the episode.
-        task_text, category, admissible, task_key, data_source: of the current episode, valid after `reset`.
+        history_length (`int`, defaults to 2): how many past turns the prompt shows at most.
+        max_turns (`int`, defaults to 50): turns after which the caller ends the episode; environments do not count.
     """
 
     prompt: Prompt
     history_length: int = 2
     max_turns: int = 50
 
-    task_text: str = ""
-    category: str = ""
-    admissible: tuple[str, ...] = ()
-    task_key: str | None = None
-    data_source: str | None = None
-
     @abstractmethod
-    def reset(self, **task: Any) -> str:
-        """Starts the episode of a dataset row and returns the first observation as the prompt shows it."""
+    def reset(self, **task: Any) -> Opening:
+        """Starts the episode of a dataset row. Gets every column of the row and ``seed`` (`int`), the same for equal
+        episodes; take what you need by name and the rest by ``**columns``."""
 
     @abstractmethod
     def step(self, action: str) -> Step:
-        """Executes any string. Never raises on what a policy can write."""
+        """Executes any string. An exception costs the episode: answer nonsense by an observation instead."""
 
     @abstractmethod
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
         """Turns any response into an action and a verdict on its format. Pure; never raises. ``admissible`` are the
         actions that were on offer, for rules that ask for one of them."""
 
-    @abstractmethod
-    def get_reward(self) -> float:
-        """The terminal reward of the episode so far."""
+    def finish(self) -> Ending | None:
+        """Called once when the episode is over, also at the turn limit: the place for a reward that is known only
+        then. ``None``: the steps have said all."""
+        return None
 
     def close(self) -> None:  # noqa: B027 (most environments hold nothing)
-        """Frees what the environment holds."""
-
-    def open(self, task: Mapping[str, Any]) -> Opening:
-        """`reset`, with everything that the caller needs to know of the new episode in one record."""
-        observation = self.reset(**task)
-        return Opening(
-            observation, self.task_text, tuple(self.admissible), self.category, self.task_key, self.data_source
-        )
+        """Frees what the environment holds. Called when a run ends, and when an environment has failed."""
 
 
 class EnvironmentBatch(Protocol):
@@ -174,105 +231,11 @@ class EnvironmentBatch(Protocol):
 
     def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]: ...
 
+    def finish(self, slots: Sequence[int]) -> list[Ending | None | Failure]: ...
+
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection: ...
 
     def close(self) -> None: ...
-
-
-class ThreadedBatch:
-    """Runs one `TextEnvironment` a slot on daemon threads, with a time limit per call.
-
-    A call that outlasts the limit is abandoned together with its thread and its environment; the slot gets a new
-    environment at its next reset. Threads give isolation, not parallel arithmetic: an environment that burns CPU
-    should bring its own batch (a factory with a ``batch(size, time_limit)`` method).
-    """
-
-    def __init__(self, factory: Callable[[], TextEnvironment], size: int, time_limit: float, threads: int = 16):
-        self._factory = factory
-        self._time_limit = time_limit
-        self._environments: list[TextEnvironment | None] = [factory() for _ in range(size)]
-        first = self._environments[0]
-        self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
-        self.project = first.project
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._changed = threading.Condition()
-        self._threads = 0
-        for _ in range(min(threads, size)):
-            self._add_thread()
-
-    def reset(self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]]) -> list[Opening | Failure]:
-        for slot in slots:
-            if self._environments[slot] is None:
-                self._environments[slot] = self._factory()
-        return self._run(slots, [(self._environments[s].open, t) for s, t in zip(slots, tasks, strict=True)])
-
-    def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
-        return self._run(slots, [(self._environments[s].step, a) for s, a in zip(slots, actions, strict=True)])
-
-    def close(self) -> None:
-        for _ in range(self._threads):
-            self._jobs.put(None)
-        for environment in self._environments:
-            if environment is not None:
-                environment.close()
-
-    def _run(self, slots: Sequence[int], calls: Sequence[tuple[Callable[[Any], Any], Any]]) -> list[Any]:
-        jobs = [_Job(call, argument) for call, argument in calls]
-        for job in jobs:
-            self._jobs.put(job)
-        with self._changed:
-            for slot, job in zip(slots, jobs, strict=True):
-                while job.outcome is None:
-                    if job.overdue(self._time_limit):
-                        job.outcome = Failure("timeout", f"no answer within {self._time_limit:g} s")
-                        self._environments[slot] = None
-                        self._add_thread()
-                    else:
-                        self._changed.wait(timeout=min(self._time_limit, 0.2))
-        for slot, job in zip(slots, jobs, strict=True):
-            if isinstance(job.outcome, EnvironmentsDown):
-                raise job.outcome
-            if isinstance(job.outcome, Failure):
-                self._environments[slot] = None
-        return [job.outcome for job in jobs]
-
-    def _add_thread(self) -> None:
-        self._threads += 1
-        threading.Thread(target=self._work, daemon=True, name="environment").start()
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job.started = time.monotonic()
-            try:
-                outcome = job.call(job.argument)
-            except EnvironmentsDown as error:
-                outcome = error
-            except Exception as error:  # an environment is foreign code: whatever it raises ends its own episode only
-                outcome = Failure("error", f"{type(error).__name__}: {error}")
-            with self._changed:
-                abandoned = job.outcome is not None
-                if not abandoned:
-                    job.outcome = outcome
-                self._changed.notify_all()
-            if abandoned:
-                return
-
-
-class _Job:
-    def __init__(self, call: Callable[[Any], Any], argument: Any):
-        self.call, self.argument = call, argument
-        self.started: float | None = None
-        self.outcome: Any = None
-
-    def overdue(self, limit: float) -> bool:
-        return self.started is not None and time.monotonic() - self.started > limit
-
-
-def open_batch(factory: Callable[[], TextEnvironment], size: int, time_limit: float = 60.0) -> EnvironmentBatch:
-    """The batch that a factory brings (``factory.batch(size, time_limit)``), else one thread-isolated environment a
-    slot. ``time_limit`` is in seconds per `reset` or `step`."""
-    own = getattr(factory, "batch", None)
-    return own(size, time_limit) if own is not None else ThreadedBatch(factory, size, time_limit)
 
 
 @dataclass(frozen=True)

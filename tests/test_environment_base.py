@@ -1,11 +1,21 @@
+"""The contract of environments, from both sides of the border."""
+
 from __future__ import annotations
 
+import re
+import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from toy import ToyEnvironment, toy_dataset
 
-from environments import Failure, Opening, Step, TaskPanel, load, open_batch
+from environments import Ending, Failure, Opening, Projection, SerialBatch, Step, TaskPanel, load, open_batch
+from environments.batch import MOST_STUCK
+from environments.border import LONGEST_TEXT
 
 ROWS = [{**row, "seed": 2 + 5 * number} for number, row in enumerate(toy_dataset(4))]
 
@@ -14,19 +24,25 @@ def test_batch_plays_like_single_environments() -> None:
     batch = open_batch(ToyEnvironment, 4)
     openings = batch.reset(range(4), ROWS)
     single = [ToyEnvironment() for _ in ROWS]
-    assert openings == [one.open(row) for one, row in zip(single, ROWS, strict=True)]
+    assert openings == [one.reset(**row) for one, row in zip(single, ROWS, strict=True)]
     assert isinstance(openings[0], Opening) and openings[0].task_text == "zero"
     assert batch.step([2, 0], ["up", "left"]) == [single[2].step("up"), single[0].step("left")]
+    assert batch.finish([2, 0]) == [None, None]
     batch.close()
 
 
 class Moody(ToyEnvironment):
+    closed: list[Moody] = []
+
     def step(self, action: str) -> Step:
         if action == "raise":
             raise OSError("no shop")
         if action == "hang":
-            time.sleep(5)
+            time.sleep(1)
         return super().step(action)
+
+    def close(self) -> None:
+        self.closed.append(self)
 
 
 def test_errors_and_timeouts_cost_their_own_slot_and_the_slot_recovers() -> None:
@@ -34,22 +50,239 @@ def test_errors_and_timeouts_cost_their_own_slot_and_the_slot_recovers() -> None
     batch.reset(range(4), ROWS)
     answers = batch.step(range(4), ["left", "raise", "hang", "left"])
     assert isinstance(answers[0], Step) and isinstance(answers[3], Step)
-    assert answers[1] == Failure("error", "OSError: no shop")
+    assert answers[1].kind == "error" and answers[1].message.startswith("OSError: no shop (test_environment_base.py, ")
     assert answers[2].kind == "timeout" and "0.3 s" in answers[2].message
     assert all(isinstance(opening, Opening) for opening in batch.reset([1, 2], ROWS[:2]))
     assert isinstance(batch.step([2], ["left"])[0], Step)
     batch.close()
 
 
+def test_every_environment_is_closed_once_also_those_that_failed_or_hung() -> None:
+    Moody.closed.clear()
+    batch = open_batch(Moody, 3, time_limit=0.3)
+    batch.reset(range(3), ROWS[:3])
+    batch.step(range(3), ["left", "raise", "hang"])
+    assert len(Moody.closed) == 1, "the one that raised"
+    batch.reset([1], ROWS[:1])
+    batch.close()
+    deadline = time.monotonic() + 10
+    while len(Moody.closed) < 4 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(Moody.closed) == len(set(map(id, Moody.closed))) == 4, "two live ones, and the one that hung, later"
+
+
+def test_a_close_that_raises_or_hangs_is_the_environments_own_trouble() -> None:
+    class Clingy(ToyEnvironment):
+        def close(self) -> None:
+            time.sleep(0.6)
+            raise OSError("busy")
+
+    batch = open_batch(Clingy, 2, time_limit=0.2)
+    batch.reset(range(2), ROWS[:2])
+    batch.close()
+
+
+def test_hanging_environments_add_threads_only_up_to_a_bound() -> None:
+    gate = threading.Event()
+
+    class Stuck(ToyEnvironment):
+        def step(self, action: str) -> Step:
+            gate.wait()
+            return super().step(action)
+
+    before, size = threading.active_count(), 32
+    batch = open_batch(Stuck, size, time_limit=0.05)
+    try:
+        for _ in range(5):
+            openings = batch.reset(range(size), ROWS * 8)
+            live = [slot for slot, opening in enumerate(openings) if isinstance(opening, Opening)]
+            if live:
+                batch.step(live, ["left"] * len(live))
+        assert threading.active_count() <= before + 16 + MOST_STUCK
+        assert "hang" in openings[0].message and openings[0].kind == "timeout"
+    finally:
+        gate.set()
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before + 16 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert isinstance(batch.reset([0], ROWS[:1])[0], Opening), "as soon as calls return, slots recover"
+    batch.close()
+
+
+class Returns(ToyEnvironment):
+    """A toy that returns what a test wants."""
+
+    opening: Any = None
+    answer: Any = None
+    ending: Any = None
+    projection: Any = None
+
+    def reset(self, **task: Any) -> Any:
+        good = super().reset(**task)
+        return self.opening(good) if self.opening else good
+
+    def step(self, action: str) -> Any:
+        good = super().step(action)
+        return self.answer(good) if self.answer else good
+
+    def finish(self) -> Any:
+        return self.ending() if self.ending else None
+
+    def project(self, response: str, admissible: Any = None) -> Any:
+        return self.projection() if self.projection else super().project(response, admissible)
+
+
+LONG = "x" * (LONGEST_TEXT + 1)
+BAD_STEPS: dict[str, tuple[Callable[[Step], Any], str]] = {
+    "tuple": (lambda good: (good.observation, 0.0, False), r"step\(\) returned the tuple .*return environments.Step\("),
+    "none": (lambda good: None, r"step\(\) returned None; return environments.Step\("),
+    "observation": (lambda good: replace(good, observation=None), "Step.observation is None, not a str"),
+    "bytes": (lambda good: replace(good, observation=b"x"), "Step.observation is the bytes b'x', not a str"),
+    "surrogate": (lambda good: replace(good, observation="a\ud800"), r"lone surrogate \\ud800 at character 1"),
+    "megabyte": (lambda good: replace(good, observation=LONG), "Step.observation has 262,145 characters"),
+    "nan": (lambda good: replace(good, reward=float("nan")), "Step.reward is nan, which is not finite"),
+    "inf": (lambda good: replace(good, reward=-np.inf), "Step.reward is -inf"),
+    "no reward": (lambda good: replace(good, reward=None), r"Step.reward is None, not a number; use float"),
+    "text reward": (lambda good: replace(good, reward="1"), "Step.reward is the str '1', not a number"),
+    "array reward": (lambda good: replace(good, reward=np.zeros(2)), "Step.reward is the ndarray"),
+    "score": (lambda good: replace(good, score=float("nan")), "Step.score is nan"),
+    "done": (lambda good: replace(good, done=1), "Step.done is the int 1, not a bool"),
+    "won": (lambda good: replace(good, won=None), "Step.won is None, not a bool"),
+    "valid": (lambda good: replace(good, valid="yes"), "Step.valid is the str 'yes', not a bool"),
+    "one action": (lambda good: replace(good, admissible="left"), "Step.admissible is the str 'left', not a tuple"),
+    "odd action": (lambda good: replace(good, admissible=("left", 3)), "Step.admissible has the int 3 in it"),
+    "metrics": (lambda good: replace(good, metrics={"a": "b"}), r"Step.metrics\['a'\] is the str 'b'"),
+    "info": (lambda good: replace(good, info=None), "Step.info is None, not a dict"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_STEPS)
+def test_a_step_that_breaks_the_contract_costs_its_episode_and_names_the_field(case: str) -> None:
+    change, message = BAD_STEPS[case]
+
+    class Odd(Returns):
+        answer = staticmethod(change)
+
+    kinds = iter([Odd, ToyEnvironment])
+    batch = open_batch(lambda: next(kinds)(), 2)
+    batch.reset([0, 1], ROWS[:2])
+    odd, good = batch.step([0, 1], ["left", "left"])
+    batch.close()
+    assert isinstance(odd, Failure) and odd.kind == "error" and isinstance(good, Step)
+    assert re.search(message, odd.message), odd.message
+
+
+BAD_OPENINGS: dict[str, tuple[Callable[[Opening], Any], str]] = {
+    "str": (lambda good: good.observation, r"reset\(\) returned the str .*return environments.Opening\("),
+    "task_text": (lambda good: replace(good, task_text=None), "Opening.task_text is None, not a str"),
+    "category": (lambda good: replace(good, category=3), "Opening.category is the int 3"),
+    "task_key": (lambda good: replace(good, task_key=7), "Opening.task_key is the int 7"),
+    "surrogate": (lambda good: replace(good, task_text="\udfff"), "Opening.task_text has the lone surrogate"),
+    "actions": (lambda good: replace(good, admissible=(LONG,)), "Opening.admissible has 262,145 characters"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_OPENINGS)
+def test_an_opening_that_breaks_the_contract_names_the_field(case: str) -> None:
+    change, message = BAD_OPENINGS[case]
+
+    class Odd(Returns):
+        opening = staticmethod(change)
+
+    (found,) = open_batch(Odd, 1).reset([0], ROWS[:1])
+    assert isinstance(found, Failure) and re.search(message, found.message), found
+
+
+def test_what_python_and_numpy_mean_alike_is_put_into_the_declared_type() -> None:
+    class Loose(Returns):
+        answer = staticmethod(
+            lambda good: replace(
+                good,
+                reward=np.float32(0.5),
+                score=1,
+                done=np.bool_(True),
+                admissible=["a"],
+                metrics={"n": np.int64(3), "seen": True},
+            )
+        )
+
+    batch = open_batch(Loose, 1)
+    batch.reset([0], ROWS[:1])
+    (step,) = batch.step([0], ["left"])
+    assert (step.reward, step.score, step.done, step.admissible) == (0.5, 1.0, True, ("a",))
+    assert [type(value) for value in (step.reward, step.score, step.done)] == [float, float, bool]
+    assert step.metrics == {"n": 3.0, "seen": 1.0} and type(step.metrics["n"]) is float
+    batch.close()
+
+
+def test_a_projection_and_an_ending_are_checked_too() -> None:
+    class Odd(Returns):
+        projection = staticmethod(lambda: ("left", True))
+        ending = staticmethod(lambda: Ending(reward=float("inf")))
+
+    batch = open_batch(Odd, 1)
+    batch.reset([0], ROWS[:1])
+    assert "project() returned the tuple" in batch.project("left").message
+    assert "Ending.reward is inf" in batch.finish([0])[0].message
+    Odd.projection = staticmethod(lambda: Projection("a\ud800", True))
+    assert "Projection.action has the lone surrogate" in batch.project("left").message
+    Odd.projection = staticmethod(lambda: 1 / 0)
+    assert "ZeroDivisionError" in batch.project("left").message
+    batch.close()
+
+
+def test_a_wrong_environment_is_refused_before_anything_is_played() -> None:
+    class NoSeed(ToyEnvironment):
+        def reset(self, task_id: str) -> Opening:  # type: ignore[override]
+            return Opening("", "")
+
+    with pytest.raises(TypeError, match=r"NoSeed.reset must take .* 'seed' by keyword; end its signature with \*\*"):
+        open_batch(NoSeed, 2)
+
+    class NoPrompt(ToyEnvironment):
+        prompt = None  # type: ignore[assignment]
+
+    with pytest.raises(TypeError, match=r"environment NoPrompt: prompt must have a method render"):
+        open_batch(NoPrompt, 1)
+
+    class NoTurns(ToyEnvironment):
+        max_turns = 0
+
+    with pytest.raises(ValueError, match="environment NoTurns: max_turns must be an int of at least 1, got 0"):
+        open_batch(NoTurns, 1)
+
+
+def test_a_serial_batch_isolates_its_slots_and_closes_them() -> None:
+    Moody.closed.clear()
+    batch = SerialBatch([Moody() for _ in range(3)])
+    assert isinstance(batch.reset([0, 1], [ROWS[0], {"seed": 1}])[1], Failure)
+    answers = batch.step([0], ["raise"]) + batch.step([0], ["left"])
+    assert [type(answer) for answer in answers] == [Failure, Step]
+    batch.close()
+    assert len(Moody.closed) == 3
+
+
 def test_a_factory_may_bring_its_own_batch() -> None:
+    class Own(SerialBatch):
+        name = "own"
+
+        def __init__(self, size: int, time_limit: float):
+            super().__init__([ToyEnvironment() for _ in range(size)])
+            self.name, self.time_limit = f"{size} {time_limit:g}", time_limit
+
+        def metrics(self) -> dict[str, float]:
+            return {"limit": self.time_limit}
+
     class Factory:
         def __call__(self) -> ToyEnvironment:
             return ToyEnvironment()
 
-        def batch(self, size: int, time_limit: float) -> str:
-            return f"{size} {time_limit}"
+        def batch(self, size: int, time_limit: float) -> Own:
+            return Own(size, time_limit)
 
-    assert open_batch(Factory(), 3, 7.0) == "3 7.0"
+    batch = open_batch(Factory(), 3, 7.0)
+    assert batch.name == "3 7" and batch.metrics() == {"limit": 7.0}
+    assert isinstance(batch.reset([2], ROWS[:1])[0], Opening)
 
 
 def test_panel_has_an_order_and_a_checksum() -> None:

@@ -22,8 +22,8 @@ from alignopsd_trl.runs.checkpoints import last_whole_checkpoint
 from alignopsd_trl.runs.health import RunStopped
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.trainer import AlignOPSDTrainer
-from environments import EnvironmentsDown, Step, TaskPanel
-from environments.base import ThreadedBatch
+from environments import EnvironmentsDown, Opening, Step, TaskPanel
+from environments.batch import ThreadedBatch
 
 
 @pytest.mark.parametrize("method", ["grpo", "align_opsd"])
@@ -247,6 +247,26 @@ def test_a_faulty_environment_costs_its_own_trajectories_only(tmp_path: Path) ->
     assert log["stop/environment_error"] == failed.groupby(["task", "rollout"]).ngroups / 8
 
 
+class Closing(ToyEnvironment):
+    opened = closed = 0
+
+    def __init__(self) -> None:
+        Closing.opened += 1
+
+    def close(self) -> None:
+        Closing.closed += 1
+
+
+def test_environments_are_closed_with_the_training_and_opened_again_when_needed(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, factory=Closing)
+    trainer.train()
+    assert Closing.opened == Closing.closed > 0
+    trainer.evaluate_panel(TaskPanel.of("toy", "all", list(toy_dataset(2))))
+    assert Closing.opened > Closing.closed
+    trainer.close()
+    assert Closing.opened == Closing.closed
+
+
 class Server:
     up = True
 
@@ -275,7 +295,7 @@ def test_a_lost_server_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
 def test_an_action_that_was_not_on_offer_may_be_invalid(tmp_path: Path) -> None:
     class Strict(ToyEnvironment):
         def step(self, action: str) -> Step:
-            return replace(super().step(action), info={"valid": action != "stay"})
+            return replace(super().step(action), valid=action != "stay")
 
     trainer = make_trainer(tmp_path, factory=Strict, save_trajectories=True)
     trainer.train()
@@ -285,14 +305,14 @@ def test_an_action_that_was_not_on_offer_may_be_invalid(tmp_path: Path) -> None:
 
 
 class Counting(ToyEnvironment):
-    def reset(self, **task) -> str:
+    def reset(self, **task) -> Opening:
         self.count = 0
         return super().reset(**task)
 
     def step(self, action: str) -> Step:
         self.count += 1
-        info = {"steps": self.count, "late": self.count > 1, "page": "p" * 1000, "kind": "toy"}
-        return replace(super().step(action), info=info)
+        numbers = {"steps": self.count, "late": self.count > 1}
+        return replace(super().step(action), metrics=numbers, info={"page": "p" * 1000, "kind": "toy"})
 
 
 class CountingBatch(ThreadedBatch):

@@ -10,7 +10,7 @@ from datasets import Dataset
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from environments.base import Projection, Step, TextEnvironment, View
+from environments.base import Opening, Projection, Step, TextEnvironment, View
 
 WORDS = (
     "user assistant . : , you are at of go for seek skill hint always pick the largest number history action "
@@ -78,11 +78,10 @@ class ToyEnvironment(TextEnvironment):
     history_length = 2
     max_turns = 5
 
-    def reset(self, task_id: str, target: str, seed: int, **columns: Any) -> str:
-        self.task_text, self.category = target, "odd" if NUMBERS.index(target) % 2 else "even"
+    def reset(self, task_id: str, target: str, seed: int, **columns: Any) -> Opening:
         self._place, self._target, self._won, self._turns = seed % 10, NUMBERS.index(target), False, 0
         self._limit = 1 + seed % self.max_turns
-        return NUMBERS[self._place]
+        return Opening(NUMBERS[self._place], target, category="odd" if NUMBERS.index(target) % 2 else "even")
 
     def step(self, action: str) -> Step:
         self._turns += 1
@@ -97,9 +96,6 @@ class ToyEnvironment(TextEnvironment):
         if start < 0 or end < start:
             return Projection("", False)
         return Projection(response[start + 8 : end].strip(), True)
-
-    def get_reward(self) -> float:
-        return float(self._won)
 
 
 def toy_dataset(count: int = 16) -> Dataset:

@@ -13,6 +13,7 @@ from toy import ToyEnvironment, build_model, build_tokenizer
 from trainers import losses, make_trainer
 
 from alignopsd_trl.policy import seams
+from environments.base import Opening
 
 OPTIONS = {"method": "align_opsd", "save_trajectories": True, "beta": 0.02, "optim": "sgd", "scoring_tokens": 300}
 
@@ -20,10 +21,10 @@ OPTIONS = {"method": "align_opsd", "save_trajectories": True, "beta": 0.02, "opt
 class OneTurnOnTheSecondProcess(ToyEnvironment):
     """Episodes of process 1 end at once, so it has nothing alive while process 0 still plays."""
 
-    def reset(self, **row: Any) -> str:
-        observation = super().reset(**row)
+    def reset(self, **row: Any) -> Opening:
+        opening = super().reset(**row)
         self._limit = 1 if os.environ["RANK"] == "1" else self.max_turns
-        return observation
+        return opening
 
 
 def count_forwards(trainer: Any) -> Counter:

@@ -11,7 +11,8 @@ import torch
 from alignopsd_trl.evaluation.summary import EvaluationResult, Outcome, summarise
 from alignopsd_trl.rollout import Player, Renderer, SkillSource, episode_seed, no_skills
 from alignopsd_trl.turns import Trajectory
-from environments.base import TextEnvironment, open_batch
+from environments.base import TextEnvironment
+from environments.batch import open_batch
 from environments.panel import TaskPanel
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from environments.alfworld.experts import Explorer
 from environments.alfworld.games import read_game
 from environments.alfworld.generator import Variant, generate
 from environments.alfworld.packages import MissingPackage, require
-from environments.base import ThreadedBatch
+from environments.base import Opening, Step
+from environments.batch import ThreadedBatch
 
 HELP = "a number or a command as it stands; 'hint' for what an explorer would do; 'quit'"
 
@@ -60,36 +61,36 @@ def _task(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _play(console: Console, environment: AlfWorldEnvironment, task: Mapping[str, Any]) -> None:
-    observation = environment.reset(**task)
+    opening = environment.reset(**task)
     explorer = Explorer()
-    explorer.begin(observation, environment.task_text)
-    console.print(Panel(escape(observation), title=f"{environment.category}: {escape(task['task_id'])}"))
+    explorer.begin(opening.observation, opening.task_text)
+    console.print(Panel(escape(opening.observation), title=f"{opening.category}: {escape(task['task_id'])}"))
     console.print(f"[dim]{HELP}[/dim]")
+    seen: Opening | Step = opening
     for count in range(1, environment.max_turns + 1):
-        hint = explorer.act(observation, environment.admissible)
-        action = _ask(console, environment, hint, count)
+        hint = explorer.act(seen.observation, seen.admissible)
+        action = _ask(console, seen.admissible, hint, f"{count}/{environment.max_turns}")
         if action is None:
             return
-        step = environment.step(action)
-        observation = step.observation
-        console.print(Panel(escape(f"> {action}\n\n{observation}"), border_style="green" if step.won else "none"))
+        seen = step = environment.step(action)
+        console.print(Panel(escape(f"> {action}\n\n{step.observation}"), border_style="green" if step.won else "none"))
         if step.done:
             break
-    console.print(f"won: {step.won} | score: {step.score:g} | steps: {count} | reward: {environment.get_reward():g}")
+    console.print(f"won: {step.won} | score: {step.score:g} | steps: {count} | reward: {step.reward:g}")
 
 
-def _ask(console: Console, environment: AlfWorldEnvironment, hint: str, count: int) -> str | None:
+def _ask(console: Console, admissible: Sequence[str], hint: str, place: str) -> str | None:
     """The next command, or None to leave."""
-    for number, command in enumerate(environment.admissible, start=1):
+    for number, command in enumerate(admissible, start=1):
         console.print(f"[cyan]{number:3}[/cyan] {escape(command)}")
     while True:
-        typed = console.input(f"[bold]{count}/{environment.max_turns}>[/bold] ").strip()
+        typed = console.input(f"[bold]{place}>[/bold] ").strip()
         if typed == "quit":
             return None
         if typed == "hint":
             console.print(f"[dim]{escape(hint)}[/dim]")
-        elif typed.isdigit() and 1 <= int(typed) <= len(environment.admissible):
-            return environment.admissible[int(typed) - 1]
+        elif typed.isdigit() and 1 <= int(typed) <= len(admissible):
+            return admissible[int(typed) - 1]
         else:
             return typed
 

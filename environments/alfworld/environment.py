@@ -14,7 +14,7 @@ from environments.alfworld.grammar import Grammar
 from environments.alfworld.packages import logic_files, require
 from environments.alfworld.pool import ProcessBatch
 from environments.alfworld.prompt import AlfWorldPrompt, check_validity, project, task_text
-from environments.base import Projection, Step, TextEnvironment
+from environments.base import Opening, Projection, Step, TextEnvironment
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Settings:
     Attributes:
         roots: split -> folder of the official layout that holds its games.
         engine: ``fast``, or ``plain`` for TextWorld's own text layer (the reference, several hundred times slower).
-        max_steps: commands after which an episode is done, those that do nothing included.
+        max_steps: commands that the caller gives an episode at most, those that do nothing included.
         history_length: turns that a prompt shows at most.
         validity: ``authors`` or ``admissible``, see `environments.alfworld.prompt.project`.
         reward: of an episode that was won; every other has 0.
@@ -66,8 +66,8 @@ class AlfWorldEnvironment(TextEnvironment):
         self._loaded: str | None = None
         self._last: Step | None = None
 
-    def reset(self, **task: Any) -> str:
-        """Starts a game and returns the first observation, banner and task included.
+    def reset(self, **task: Any) -> Opening:
+        """Starts a game; the first observation has the banner and the task in it.
 
         Raises:
             ValueError: on a row without ``task_id``, an unknown split, or a file that is not a game.
@@ -79,38 +79,23 @@ class AlfWorldEnvironment(TextEnvironment):
         kind = task_type_of(identity)
         with LOCK:
             moment = self._start(identity, task)
-        self.task_text = task_text(moment.observation)
-        self.task_key, self.category = kind, CATEGORY_OF[kind]
-        self.admissible, self._identity, self._count = moment.admissible, identity, 0
-        self._last = Step(moment.observation, won=moment.won, admissible=moment.admissible, info=self._info(moment))
-        return moment.observation
+        text = task_text(moment.observation)
+        self._facts = {"game_id": identity, "category": CATEGORY_OF[kind]}
+        self._last = self._step_of(moment)
+        return Opening(moment.observation, text, moment.admissible, CATEGORY_OF[kind], kind)
 
     def step(self, action: str) -> Step:
+        """Executes any string; after a win, nothing happens any more."""
         if self._last is None or self._engine is None:
             raise RuntimeError("step before reset: call reset(**task) first")
-        if self._last.done:
-            return self._last
-        with LOCK:
-            moment = self._engine.step(action)
-        self._count += 1
-        self.admissible = moment.admissible
-        self._last = Step(
-            observation=moment.observation,
-            reward=self.settings.reward * moment.won,
-            done=moment.won or self._count >= self.settings.max_steps,
-            won=moment.won,
-            score=float(moment.won),
-            admissible=moment.admissible,
-            info=self._info(moment),
-        )
+        if not self._last.done:
+            with LOCK:
+                self._last = self._step_of(self._engine.step(action))
         return self._last
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
-        known = self.admissible if admissible is None and self._last is not None else admissible
+        known = self._last.admissible if admissible is None and self._last is not None else admissible
         return project(response, self.settings.validity, known)
-
-    def get_reward(self) -> float:
-        return self.settings.reward * bool(self._last and self._last.won)
 
     def close(self) -> None:
         if self._engine is not None:
@@ -138,8 +123,16 @@ class AlfWorldEnvironment(TextEnvironment):
             raise ValueError(f"split {split!r} is unknown; this environment has {sorted(self.settings.roots)}")
         return Path(self.settings.roots[split])
 
-    def _info(self, moment: Moment) -> dict[str, Any]:
-        return {"game_id": self._identity, "category": self.category, "won": moment.won}
+    def _step_of(self, moment: Moment) -> Step:
+        return Step(
+            observation=moment.observation,
+            reward=self.settings.reward * moment.won,
+            done=moment.won,
+            won=moment.won,
+            score=float(moment.won),
+            admissible=moment.admissible,
+            info=self._facts | {"won": moment.won},
+        )
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,7 @@ class Move:
 
 def play(environment: TextEnvironment, expert: Expert, task: Mapping[str, Any]) -> list[Move]:
     """Plays one episode to its end and returns its turns."""
-    opening = environment.open(task)
+    opening = environment.reset(**task)
     expert.begin(opening.observation, opening.task_text)
     observation, admissible = opening.observation, opening.admissible
     records: list[Record] = []

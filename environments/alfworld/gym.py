@@ -32,7 +32,7 @@ class ALFWorldGym(gymnasium.Env[str, str]):
         suite = make_suite(max_steps=max_steps, **options)
         self._rows = list(suite.panel(split))
         self._environment = suite.factory()
-        self._observation = ""
+        self._max_steps, self._observation = max_steps, ""
         self.render_mode = render_mode
         self.observation_space = Text(MAX_OBSERVATION, min_length=0, charset=string.printable)
         self.action_space = Text(MAX_ACTION, min_length=0, charset=string.printable)
@@ -41,14 +41,16 @@ class ALFWorldGym(gymnasium.Env[str, str]):
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(len(self._rows)))
         row = self._rows[int((options or {}).get("index", drawn))]
-        self._observation = self._environment.reset(**row)
-        return self._observation, self._info(row["task_id"], False, 0.0)
+        self._opening, self._steps = self._environment.reset(**row), 0
+        self._observation = self._opening.observation
+        return self._observation, self._info(row["task_id"], False, 0.0, self._opening.admissible)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         answer = self._environment.step(action)
-        self._observation = answer.observation
-        info = self._info(answer.info["game_id"], answer.won, answer.score)
-        return answer.observation, answer.score, answer.won, answer.done and not answer.won, info
+        self._observation, self._steps = answer.observation, self._steps + 1
+        truncated = not answer.done and self._steps >= self._max_steps
+        info = self._info(answer.info["game_id"], answer.won, answer.score, answer.admissible)
+        return answer.observation, answer.score, answer.done, truncated, info
 
     def render(self) -> str:
         return self._observation
@@ -56,12 +58,12 @@ class ALFWorldGym(gymnasium.Env[str, str]):
     def close(self) -> None:
         self._environment.close()
 
-    def _info(self, game_id: str, won: bool, score: float) -> dict[str, Any]:
+    def _info(self, game_id: str, won: bool, score: float, admissible: tuple[str, ...]) -> dict[str, Any]:
         return {
-            "task": self._environment.task_text,
+            "task": self._opening.task_text,
             "game_id": game_id,
-            "category": self._environment.category,
-            "admissible_commands": tuple(self._environment.admissible),
+            "category": self._opening.category,
+            "admissible_commands": admissible,
             "won": won,
             "score": score,
         }

@@ -28,8 +28,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from environments.alfworld.worker import READY, RESET, RESTORE, STEP
-from environments.base import Failure, Opening, Projection, Step, TextEnvironment
+from environments.alfworld.worker import FINISH, READY, RESET, RESTORE, STEP
+from environments.base import Ending, Failure, Opening, Projection, Step, TextEnvironment
 
 Item = tuple[int, str, Any]  # slot, kind, payload
 START_LIMIT = 300.0  # seconds until a new worker must report; imports are slow on a busy machine
@@ -65,6 +65,7 @@ class ProcessBatch:
                 f"time_limit={time_limit:g} above 0"
             )
         self._face = factory()
+        self.name = type(self._face).__name__
         self.prompt, self.history_length = self._face.prompt, self._face.history_length
         self.max_turns = self._face.max_turns
         self._factory, self._time_limit, self._recycle_after = factory, time_limit, recycle_after
@@ -97,6 +98,12 @@ class ProcessBatch:
         with self._lock:
             return self._run([(slot, STEP, action) for slot, action in zip(slots, actions, strict=True)])
 
+    def finish(self, slots: Sequence[int]) -> list[Ending | None | Failure]:
+        if type(self._face).finish is TextEnvironment.finish:
+            return [None] * len(slots)
+        with self._lock:
+            return self._run([(slot, FINISH, None) for slot in slots])
+
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
         return self._face.project(response) if admissible is None else self._face.project(response, admissible)
 
@@ -119,7 +126,7 @@ class ProcessBatch:
         self._suspects.clear()
         for item in items:
             slot, kind, _ = item
-            if kind == STEP and self._tasks[slot] is None:
+            if kind in (STEP, FINISH) and self._tasks[slot] is None:
                 results[slot] = Failure("error", "there is no episode in this slot: reset it first")
             else:
                 queues.setdefault(self._home(slot), deque()).append(item)
@@ -157,7 +164,7 @@ class ProcessBatch:
             self._lose(home, queue, results, Failure("error", f"the worker process ended ({_reason(code)})"))
             return
         worker.deadline = time.monotonic() + self._time_limit
-        worker.resets += queue[0][1] != STEP
+        worker.resets += queue[0][1] in (RESET, RESTORE)
         self._settle(queue, results, outcome)
 
     def _settle(self, queue: deque[Item], results: dict[int, Any], outcome: Any) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from environments.base import Failure, TextEnvironment
 
 READY = "ready"
-RESET, STEP, RESTORE = "reset", "step", "restore"
+RESET, STEP, FINISH, RESTORE = "reset", "step", "finish", "restore"
 
 
 def main() -> None:
@@ -63,15 +63,17 @@ def _answer(
         if kind == STEP:
             return environment.step(payload)
         if kind == RESET:
-            return environment.open(payload)
+            return environment.reset(**payload)
+        if kind == FINISH:
+            return environment.finish()
         task, actions = payload
-        environment.open(task)
+        environment.reset(**task)
         for action in actions:
             environment.step(action)
         return None
     except Exception as error:  # whatever an environment raises ends its own episode only
         environments.pop(slot).close() if slot in environments else None
-        return Failure("error", f"{type(error).__name__}: {error}")
+        return Failure.of(error)
 
 
 def _watch(parent: int, folder: str) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
-from environments.base import Failure, Opening, Projection, Step
+from environments.base import Failure, Step
+from environments.batch import SerialBatch, guarded
 from environments.searchqa.episode import SearchQA
 from environments.searchqa.retrieval import CachedRetriever, Retriever
 
-Result = TypeVar("Result")
 
-
-class SearchQABatch:
+class SearchQABatch(SerialBatch):
     """Episodes side by side, addressed by slot.
 
     A search that fails costs its turn; an episode that raises becomes a `Failure` of its own slot.
@@ -23,34 +23,24 @@ class SearchQABatch:
 
     def __init__(self, factory: Callable[[], SearchQA], retriever: Retriever, size: int):
         retriever.check()
+        super().__init__([factory() for _ in range(size)])
         self._retriever = retriever
-        self._episodes = [factory() for _ in range(size)]
-        first = self._episodes[0]
-        self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
-        self._top_k = first.top_k
-
-    def reset(self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]]) -> list[Opening | Failure]:
-        return [_guard(self._episodes[slot].open, task) for slot, task in zip(slots, tasks, strict=True)]
+        self._top_k = self._environments[0].top_k
 
     def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
-        episodes = [self._episodes[slot] for slot in slots]
-        queries = [_guard(episode.begin, action) for episode, action in zip(episodes, actions, strict=True)]
+        episodes = [self._environments[slot] for slot in slots]
+        queries = [guarded(partial(one.begin, action)) for one, action in zip(episodes, actions, strict=True)]
         distinct = list(dict.fromkeys(query for query in queries if isinstance(query, str)))
         found = dict(zip(distinct, self._retriever.search(distinct, self._top_k), strict=True)) if distinct else {}
         return [
-            query if isinstance(query, Failure) else _guard(episode.finish, None if query is None else found[query])
-            for episode, query in zip(episodes, queries, strict=True)
+            query if isinstance(query, Failure) else guarded(partial(one.complete, found.get(query)))
+            for one, query in zip(episodes, queries, strict=True)
         ]
 
-    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
-        return self._episodes[0].project(response)
-
     def metrics(self) -> dict[str, float]:
-        """Retrieval counters since the factory was made."""
+        """Retrieval counters since the factory was made. The retriever is the factory's: it is shared by all batches
+        and stays open when one is closed."""
         return self._retriever.metrics()
-
-    def close(self) -> None:
-        """Nothing: the retriever belongs to the factory and may serve other batches."""
 
 
 class SearchQAFactory:
@@ -77,10 +67,3 @@ class SearchQAFactory:
 
     def close(self) -> None:
         self.retriever.close()
-
-
-def _guard(call: Callable[[Any], Result], argument: Any) -> Result | Failure:
-    try:
-        return call(argument)
-    except Exception as error:  # what one episode raises ends that episode only
-        return Failure("error", f"{type(error).__name__}: {error}")

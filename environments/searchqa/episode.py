@@ -2,7 +2,7 @@
 
 A turn has two halves, so that a batch can put one retrieval request between them::
 
-    action -> begin -> query or None -> retriever -> finish -> Step
+    action -> begin -> query or None -> retriever -> complete -> Step
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from environments.base import Projection, Step, TextEnvironment
-from environments.searchqa.actions import ANSWER, PROJECTIONS, SEARCH, Action, read_action
+from environments.base import Opening, Projection, Step, TextEnvironment
+from environments.searchqa.actions import ANSWER, PROJECTIONS, SEARCH, read_action
 from environments.searchqa.observations import CORRECTION, STYLES, show
 from environments.searchqa.prompt import SearchQAPrompt, paper_prompt
 from environments.searchqa.retrieval import Outcome, Retriever, SearchFailure
@@ -27,7 +27,7 @@ class SearchQA(TextEnvironment):
         style: ``plain`` (Search-R1) or ``json`` (released agent-loop code).
         dialect: rule from response to action, ``agent_loop`` or ``search_r1``. The latter also answers a response
             without an action by a sentence that corrects it; the former shows nothing.
-        max_turns: the last turn ends the episode and does not search any more.
+        max_turns: the last turn does not search any more, since nobody would read what it finds.
         history_length: turns that the prompt shows.
         prompt: how a turn is shown.
 
@@ -67,20 +67,19 @@ class SearchQA(TextEnvironment):
         data_source: str | None = None,
         category: str | None = None,
         **_: Any,
-    ) -> str:
+    ) -> Opening:
         """Starts an episode; the first observation is the question. Other columns of the row are ignored."""
         self._golden = accepted(golden_answers)
-        self.task_text, self.data_source, self.category = question, data_source, category or data_source or ""
         self._turn, self._searches, self._failed = 0, 0, 0
         self._done, self._answer, self._score = False, None, 0.0
-        return question
+        return Opening(question, question, category=category or data_source or "", data_source=data_source)
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
         return PROJECTIONS[self.dialect](response)
 
     def step(self, action: str) -> Step:
         query = self.begin(action)
-        return self.finish(None if query is None else self.retriever.search([query], self.top_k)[0])
+        return self.complete(None if query is None else self.retriever.search([query], self.top_k)[0])
 
     def begin(self, action: str) -> str | None:
         """Takes the turn's action; returns the query if a search is to be executed.
@@ -95,10 +94,11 @@ class SearchQA(TextEnvironment):
         if self._action.kind == ANSWER:
             self._answer = self._action.text
             self._score = exact_match(self._answer, self._golden)
-        self._done = self._action.kind == ANSWER or self._turn >= self.max_turns
-        return self._action.text if self._action.kind == SEARCH and not self._done else None
+            self._done = True
+        searches = self._action.kind == SEARCH and self._turn < self.max_turns
+        return self._action.text if searches else None
 
-    def finish(self, outcome: Outcome | None) -> Step:
+    def complete(self, outcome: Outcome | None) -> Step:
         """Completes the turn that `begin` opened, with what the search gave (None: there was no search)."""
         self._searches += outcome is not None
         self._failed += isinstance(outcome, SearchFailure)
@@ -108,24 +108,26 @@ class SearchQA(TextEnvironment):
             done=self._done,
             won=self._score == 1.0,
             score=self._score,
-            info=self._info(self._action, outcome),
+            metrics=self._totals(),
+            info=self._facts(outcome),
         )
-
-    def get_reward(self) -> float:
-        return self._score if self._golden is not None else 0.0
 
     def _observe(self, outcome: Outcome | None) -> str:
         if outcome is not None:
             return show(outcome, self.style)
-        correct = self.dialect == "search_r1" and not self._action.kind and not self._done
+        correct = self.dialect == "search_r1" and not self._action.kind and self._turn < self.max_turns
         return CORRECTION if correct else ""
 
-    def _info(self, action: Action, outcome: Outcome | None) -> dict[str, Any]:
-        """Of this turn, and running totals of the episode."""
+    def _facts(self, outcome: Outcome | None) -> dict[str, Any]:
         return {
-            "action": action.kind,
+            "action": self._action.kind,
             "passages": [p.id for p in outcome] if isinstance(outcome, list) else [],
             "failure": outcome.message if isinstance(outcome, SearchFailure) else None,
+        }
+
+    def _totals(self) -> dict[str, float]:
+        """Of the episode so far."""
+        return {
             "turns": self._turn,
             "searches": self._searches,
             "failed_searches": self._failed,

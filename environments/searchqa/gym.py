@@ -42,14 +42,14 @@ class SearchQAGym(gymnasium.Env[str, str]):
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(len(self._rows)))
         self._row = self._rows[int((options or {}).get("index", drawn))]
-        self._observation = self._episode.reset(**self._row)
+        self._observation, self._steps = self._episode.reset(**self._row).observation, 0
         return self._observation, self._info(False, 0.0)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         step = self._episode.step(action)
-        self._observation = step.observation
-        answered = bool(step.info["answered"])
-        return step.observation, step.reward, answered, step.done and not answered, self._info(step.won, step.score)
+        self._observation, self._steps = step.observation, self._steps + 1
+        truncated = not step.done and self._steps >= self._episode.max_turns
+        return step.observation, step.reward, step.done, truncated, self._info(step.won, step.score)
 
     def render(self) -> str:
         return self._observation

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from environments.base import Failure, Opening, Projection, Step, TextEnvironment
+from environments.base import Opening, Projection, Step, TextEnvironment
+from environments.batch import SerialBatch
 from environments.webshop import pages
 from environments.webshop.files import DataFiles
 from environments.webshop.goals import CONSTRUCT_SEED, SHUFFLE_SEED, GoalList
@@ -64,9 +65,8 @@ class WebShopEnvironment(TextEnvironment):
         self.prompt = prompt or TemplatePrompt(self.options.template)
         self.history_length, self.max_turns = self.options.history_length, self.options.max_turns
         self._session: Session | None = None
-        self._reward = 0.0
 
-    def reset(self, goal_index: int, env_seed: int | None = None, seed: int = 0, **_: Any) -> str:
+    def reset(self, goal_index: int, env_seed: int | None = None, seed: int = 0, **_: Any) -> Opening:
         """Starts the episode of a goal.
 
         Args:
@@ -79,45 +79,35 @@ class WebShopEnvironment(TextEnvironment):
         """
         shop = self._shops.of_seed(env_seed)
         self._session = Session(shop, shop.goal(goal_index), Random(seed))
-        self._reward = 0.0
-        self.task_text = self._session.text.split(pages.SEPARATOR)[2]
-        self.category = self._session.goal["category"]
-        self.admissible = self._admissible()
-        return self._observation()
+        self._task_text = self._session.text.split(pages.SEPARATOR)[2]
+        return Opening(
+            self._observation(), self._task_text, self._admissible(), category=self._session.goal["category"]
+        )
 
     def step(self, action: str) -> Step:
-        """Executes any string. ``info``: the raw observation, whether the action was admissible, whether it counts as
-        valid beyond its format, and the breakdown at a purchase."""
+        """Executes any string. ``metrics``: whether the action was admissible. ``info``: the raw observation, and the
+        breakdown at a purchase."""
         session = self._live()
         admitted = session.admits(action)
         answer = session.step(action)
         won = answer.done and answer.reward == 1.0
-        if answer.done:
-            self._reward = self._terminal(won, answer.reward)
-        self.admissible = self._admissible()
-        info: dict[str, Any] = {
-            "raw_observation": session.text,
-            "admissible": admitted,
-            "valid": admitted or self.options.validity == "format",
-        }
+        info: dict[str, Any] = {"raw_observation": session.text}
         if answer.breakdown is not None:
             info["breakdown"] = answer.breakdown
         return Step(
             observation=self._observation(),
-            reward=self._reward if answer.done else 0.0,
+            reward=self._terminal(won, answer.reward) if answer.done else 0.0,
             done=answer.done,
             won=won,
             score=float(answer.reward),
-            admissible=self.admissible,
+            admissible=self._admissible(),
+            valid=admitted or self.options.validity == "format",
+            metrics={"admissible": admitted},
             info=info,
         )
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
         return project(response)
-
-    def get_reward(self) -> float:
-        """``won``: `won_reward` for a score of exactly 1, else 0. ``score``: the score. 0 when nothing was bought."""
-        return self._reward
 
     def _live(self) -> Session:
         if self._session is None:
@@ -135,7 +125,7 @@ class WebShopEnvironment(TextEnvironment):
         session = self._live()
         if self.options.observation == "compact":
             return compact_observation(session)
-        return prompt_observation(session.text, self.task_text)
+        return prompt_observation(session.text, self._task_text)
 
 
 def prompt_observation(raw: str, task_text: str) -> str:
@@ -169,38 +159,6 @@ def compact_observation(session: Session) -> str:
     return " ; ".join([*texts, *(f"chosen {value}" for value in session.options.values())])
 
 
-class WebShopBatch:
-    """Many shoppers over one shop in one process. A shopper that raises costs its own episode only; there is no call
-    that can hang, so a time limit has nothing to do here."""
-
-    def __init__(self, shops: Shops, size: int):
-        prompt = TemplatePrompt(shops.options.template)
-        self._environments = [WebShopEnvironment(shops, prompt) for _ in range(size)]
-        self.prompt = prompt
-        self.history_length, self.max_turns = shops.options.history_length, shops.options.max_turns
-
-    def reset(self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]]) -> list[Opening | Failure]:
-        pairs = zip(slots, tasks, strict=True)
-        return [_guarded(self._environments[slot].open, task) for slot, task in pairs]
-
-    def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
-        pairs = zip(slots, actions, strict=True)
-        return [_guarded(self._environments[slot].step, action) for slot, action in pairs]
-
-    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
-        return project(response)
-
-    def close(self) -> None:
-        self._environments.clear()
-
-
-def _guarded(call: Any, argument: Any) -> Any:
-    try:
-        return call(argument)
-    except Exception as error:  # whatever one episode raises must not end the others
-        return Failure("error", f"{type(error).__name__}: {error}")
-
-
 class Factory:
     """Makes environments over one shop, opened at the first use, so that a factory can be sent to a process."""
 
@@ -210,9 +168,11 @@ class Factory:
     def __call__(self) -> WebShopEnvironment:
         return WebShopEnvironment(open_shops(self.options))
 
-    def batch(self, size: int, time_limit: float = 60.0) -> WebShopBatch:
-        """All episodes in this process; see `WebShopBatch`."""
-        return WebShopBatch(open_shops(self.options), size)
+    def batch(self, size: int, time_limit: float = 60.0) -> SerialBatch:
+        """All shoppers in this process, over one shop. No call of theirs can hang, so a time limit has nothing to do
+        here."""
+        shops, prompt = open_shops(self.options), TemplatePrompt(self.options.template)
+        return SerialBatch([WebShopEnvironment(shops, prompt) for _ in range(size)])
 
 
 def open_shops(options: WebShopOptions) -> Shops:

@@ -35,7 +35,7 @@ class WebShopOptions:
         results_per_page: products on a page of results (10 in the reference).
         reward: ``"won"``: `won_reward` for a score of 1.0, else 0; ``"score"``: the score.
         won_reward: see `reward`.
-        validity: ``"format"``, or ``"admissible"``: ``Step.info["valid"]`` is false for an action not on offer.
+        validity: ``"format"``, or ``"admissible"``: `Step.valid` is false for an action not on offer.
         show_attributes: offer the page of a product's attributes.
         specials: understand the searches ``<r>``, ``<c> name`` and ``<q> phrase``.
         splits: ``"canonical"``: one goal list, train and test disjoint; ``"released"``: one goal list a group, as the

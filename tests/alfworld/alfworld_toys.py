@@ -7,7 +7,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from environments.base import Projection, Step, TextEnvironment
+from environments.base import Ending, Opening, Projection, Step, TextEnvironment
 
 
 class Diary(TextEnvironment):
@@ -20,13 +20,13 @@ class Diary(TextEnvironment):
     def reset(self, **task):
         if task.get("broken"):
             raise ValueError("a broken task")
-        self.task_text, self.done = task["task_id"], []
-        return f"day one of {self.task_text}"
+        self.name, self.done = task["task_id"], []
+        return Opening(f"day one of {self.name}", self.name)
 
     def step(self, action):
-        if action == "die" or (action == "die once" and not os.path.exists(self.task_text)):
+        if action == "die" or (action == "die once" and not os.path.exists(self.name)):
             if action == "die once":
-                open(self.task_text, "w").close()
+                open(self.name, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
         if action == "sleep":
             time.sleep(600)
@@ -38,8 +38,8 @@ class Diary(TextEnvironment):
     def project(self, response):
         return Projection(response, True)
 
-    def get_reward(self):
-        return 0.0
+    def finish(self):
+        return Ending(reward=float(len(self.done)))
 
 
 @dataclass(frozen=True)

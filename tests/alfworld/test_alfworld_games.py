@@ -121,8 +121,9 @@ def test_official_suite(tmp_path, monkeypatch):
     assert list(panel.task_ids) == wanted == official.tasks("valid_seen")["task_id"][:]
     assert panel.checksum == official.panel("valid_seen").checksum
     environment = official.factory()
-    assert environment.reset(**panel.rows[0]).endswith(f"Your task is to: {panel.rows[0]['goal']}.")
-    assert environment.category == panel.rows[0]["category"]
+    opening = environment.reset(**panel.rows[0])
+    assert opening.observation.endswith(f"Your task is to: {panel.rows[0]['goal']}.")
+    assert opening.category == panel.rows[0]["category"]
     with pytest.raises(FileNotFoundError, match="no such game"):
         environment.reset(task_id="pick_and_place_simple-A-None-B-1/t", split="valid_seen")
     with pytest.raises(ValueError, match="split 'test' is unknown"):

@@ -18,12 +18,12 @@ def test_there_are_transcripts():
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_transcript(path, engine):
     transcript = json.loads(path.read_text())
-    environment = AlfWorldEnvironment(Settings(engine=engine, max_steps=transcript["max_episode_steps"]))
-    opening = environment.open(task(games(FIXTURES)[transcript["game_id"]]))
+    environment = AlfWorldEnvironment(Settings(engine=engine))
+    opening = environment.reset(**task(games(FIXTURES)[transcript["game_id"]]))
     initial = transcript["initial"]
     assert opening.observation == initial["observation"]
     assert list(opening.admissible) == initial["admissible_commands"]
-    assert initial["won"] is False and environment.get_reward() == 0
+    assert initial["won"] is False
     assert (opening.category, opening.task_key) == (transcript["category"], transcript["task_type"])
     for number, expected in enumerate(transcript["steps"], start=1):
         step = environment.step(expected["action"])
@@ -32,22 +32,22 @@ def test_transcript(path, engine):
             "observation": step.observation,
             "score": step.score,
             "reward": step.reward,
-            "done": step.done,
+            "done": step.done or number >= transcript["max_episode_steps"],  # the limit is the caller's
             "won": step.won,
             "admissible_commands": list(step.admissible),
         }
         assert found == expected, f"{path.name}, step {number}"
         assert step.info["game_id"] == transcript["game_id"] and step.info["category"] == transcript["category"]
-    assert environment.get_reward() == 10.0 * transcript["steps"][-1]["won"]
     environment.close()
 
 
 @pytest.mark.parametrize("game", games(FIXTURES).values(), ids=lambda game: game.task_id)
 def test_fixture_game_is_won_by_its_walkthrough(game):
     environment = AlfWorldEnvironment()
-    environment.reset(**task(game))
-    for command in game.walkthrough:
-        assert command in environment.admissible and environment.get_reward() == 0
-        step = environment.step(command)
-    assert step.won and step.done and environment.get_reward() == 10.0
+    seen = environment.reset(**task(game))
+    for number, command in enumerate(game.walkthrough, start=1):
+        assert command in seen.admissible
+        seen = environment.step(command)
+        last = number == len(game.walkthrough)
+        assert (seen.won, seen.done, seen.reward) == (last, last, 10.0 * last)
     environment.close()

@@ -13,7 +13,8 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.base import Failure, Record, View, load, open_batch
+from environments.base import Failure, Record, View, load
+from environments.batch import open_batch
 from environments.searchqa import (
     Outcome,
     Passage,
@@ -51,7 +52,7 @@ TASK = {"question": "Where is it?", "golden_answers": ["Lumloom", "the town"], "
 
 def started(**options: Any) -> SearchQA:
     episode = SearchQA(Echo(), **options)
-    assert episode.reset(**TASK) == "Where is it?"
+    assert episode.reset(**TASK).observation == "Where is it?"
     return episode
 
 
@@ -62,23 +63,22 @@ def test_search_then_answer() -> None:
     assert (first.reward, first.done, first.won, first.score) == (0.0, False, False, 0.0)
     last = episode.step("<answer>The Lumloom!</answer>")
     assert (last.observation, last.reward, last.done, last.won, last.score) == ("", 1.0, True, True, 1.0)
-    assert episode.get_reward() == 1.0
-    assert (last.info["turns"], last.info["searches"], last.info["answered"]) == (2, 1, True)
+    assert (last.metrics["turns"], last.metrics["searches"], last.metrics["answered"]) == (2, 1, True)
 
 
 def test_a_wrong_answer_is_done_and_not_won() -> None:
     episode = started()
     step = episode.step("<answer>the town of Lumloom</answer>")
-    assert (step.done, step.won, step.reward, step.info["contains_match"]) == (True, False, 0.0, 1.0)
+    assert (step.done, step.won, step.reward, step.metrics["contains_match"]) == (True, False, 0.0, 1.0)
 
 
-def test_the_last_turn_does_not_search() -> None:
+def test_the_last_turn_does_not_search_and_leaves_the_end_to_the_caller() -> None:
     episode = started()
     steps = [episode.step(f"<search>{turn}</search>") for turn in range(4)]
-    assert [step.done for step in steps] == [False, False, False, True]
+    assert not any(step.done for step in steps)
     assert steps[3].observation == "" and not steps[3].won
     assert len(episode.retriever.asked) == 3
-    assert not steps[3].info["answered"]
+    assert not steps[3].metrics["answered"]
 
 
 def test_the_last_turn_takes_an_answer() -> None:
@@ -91,7 +91,7 @@ def test_an_invalid_turn_is_consumed_in_silence() -> None:
     projection = episode.project("<think>hm</think>")
     assert (projection.action, projection.valid) == ("", False)
     step = episode.step(projection.action)
-    assert (step.observation, step.done, step.info["turns"]) == ("", False, 1)
+    assert (step.observation, step.done, step.metrics["turns"]) == ("", False, 1)
 
 
 def test_search_r1_corrects_an_invalid_turn() -> None:
@@ -170,7 +170,7 @@ def test_no_response_raises(response: str, dialect: str) -> None:
     projection = episode.project(response)
     assert projection.action or not projection.valid
     step = episode.step(projection.action)
-    assert step.reward == episode.get_reward() == float(step.won)
+    assert step.reward == float(step.won)
     assert started().step(response).score in (0.0, 1.0)
 
 
@@ -266,7 +266,7 @@ def test_the_suite_is_found_by_name() -> None:
     assert suite.description["retrieval"]["backend"] == "bm25"
     assert suite.categories[0] == "nq" and len(suite.categories) == 7
     row = suite.tasks("train")[0]
-    assert suite.factory().reset(**row, seed=3) == row["question"]
+    assert suite.factory().reset(**row, seed=3).observation == row["question"]
 
 
 def test_the_gymnasium_face() -> None:

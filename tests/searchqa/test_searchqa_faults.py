@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from searchqa_helpers import ScriptedServer
 
-from environments.base import open_batch
+from environments.batch import open_batch
 from environments.searchqa import HttpRetriever, Passage, RetrieverDown, SearchFailure, SearchQAFactory
 from environments.searchqa.closed_world import generate
 from environments.searchqa.observations import FAILED_SEARCH
@@ -117,7 +117,7 @@ def test_a_lasting_fault_becomes_a_failure_that_the_policy_reads(
     steps = batch.step([0, 1, 2], ["<search>a</search>", "<search>b</search>", "<answer>here</answer>"])
     assert [step.observation for step in steps] == [f"<information>{FAILED_SEARCH}</information>"] * 2 + [""]
     assert [step.done for step in steps] == [False, False, True]
-    assert steps[0].info["failure"] and steps[0].info["failed_searches"] == 1
+    assert steps[0].info["failure"] and steps[0].metrics["failed_searches"] == 1
     assert [step.won for step in steps] == [False, False, True]
     assert batch.step([0], ["<answer>here</answer>"])[0].won
     assert batch.metrics()["failed"] == 2 and batch.metrics()["backend_failures"] == 1

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from environments.base import Record, View, open_batch
+from environments.base import Record, View
+from environments.batch import open_batch
 from environments.searchqa import CLOSED_WORLD, Averages, averages, suite
 from environments.searchqa.__main__ import main
 from environments.searchqa.closed_world import check, generate

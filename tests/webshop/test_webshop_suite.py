@@ -137,31 +137,31 @@ def buy_the_goal(suite: Suite, index: int = 0) -> Any:
         environment.step(action)
     for value in goal["goal_options"].values():
         environment.step(f"click[{value}]")
-    return environment, environment.step("click[buy now]")
+    return environment.step("click[buy now]")
 
 
 def test_terminal_rewards(options: dict[str, Any]) -> None:
-    environment, step = buy_the_goal(load("webshop", **options))
-    assert (step.done, step.won, step.score, step.reward, environment.get_reward()) == (True, True, 1.0, 10.0, 10.0)
+    step = buy_the_goal(load("webshop", **options))
+    assert (step.done, step.won, step.score, step.reward) == (True, True, 1.0, 10.0)
     assert step.admissible == ()
     assert step.info["breakdown"]["r_type"] == 1.0
     assert step.observation == step.info["raw_observation"]
-    assert buy_the_goal(load("webshop", won_reward=1.0, **options))[1].reward == 1.0
+    assert buy_the_goal(load("webshop", won_reward=1.0, **options)).reward == 1.0
     environment = load("webshop", reward="score", **options).factory()
     environment.reset(goal_index=0)
-    environment.step("search[tea]")
-    assert environment.get_reward() == 0.0
-    environment.step(environment.admissible[2])
+    results = environment.step("search[tea]")
+    assert results.reward == 0.0
+    environment.step(results.admissible[2])
     step = environment.step("click[buy now]")
-    assert step.reward == step.score == environment.get_reward() < 1.0
+    assert step.reward == step.score < 1.0
 
 
 def test_validity_rules(options: dict[str, Any]) -> None:
     for rule, wanted in (("format", True), ("admissible", False)):
         environment = load("webshop", validity=rule, **options).factory()
         environment.reset(goal_index=0)
-        assert environment.step("search[tea]").info["valid"] is True
-        assert environment.step("click[no such thing]").info["valid"] is wanted
+        assert environment.step("search[tea]").valid is True
+        assert environment.step("click[no such thing]").valid is wanted
 
 
 def test_a_batch_steps_like_single_environments_and_survives_a_bad_task(suite: Suite) -> None:
@@ -171,7 +171,7 @@ def test_a_batch_steps_like_single_environments_and_survives_a_bad_task(suite: S
     openings = batch.reset([0, 1, 2, 3], rows)
     assert isinstance(openings[2], Failure) and "IndexError" in openings[2].message
     kept = [0, 1, 3]
-    assert [openings[slot] for slot in kept] == [singles[slot].open(rows[slot]) for slot in kept]
+    assert [openings[slot] for slot in kept] == [singles[slot].reset(**rows[slot]) for slot in kept]
     for action in ("search[tea]", "click[next >]", "bad", "click[< prev]"):
         assert batch.step(kept, [action] * 3) == [singles[slot].step(action) for slot in kept]
     assert openings[0].task_text == rows[0]["instruction"]
@@ -181,7 +181,7 @@ def test_a_batch_steps_like_single_environments_and_survives_a_bad_task(suite: S
 
 def test_factories_can_be_sent_to_a_process(suite: Suite) -> None:
     again = pickle.loads(pickle.dumps(suite.factory))
-    assert again().open({"goal_index": 3}) == suite.factory().open({"goal_index": 3})
+    assert again().reset(goal_index=3) == suite.factory().reset(goal_index=3)
 
 
 def test_step_before_reset_is_named(suite: Suite) -> None:
@@ -214,7 +214,7 @@ def test_released_splits_play_their_own_goal_lists(options: dict[str, Any]) -> N
     assert set(released.tasks("test")["env_seed"]) == set(range(1000, 1128))
     environment = released.factory()
     for row in train.select(range(3)):
-        assert environment.open(row).task_text == row["instruction"]
+        assert environment.reset(**row).task_text == row["instruction"]
     assert len(released.panel("train")) == len(train)
 
 

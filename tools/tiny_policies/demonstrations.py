@@ -50,16 +50,17 @@ def episode(
     environment: TextEnvironment, row: Mapping[str, Any], respond: Callable[[View], str]
 ) -> tuple[list[View], list[str], bool]:
     """One episode: what was seen, what was responded, and whether it was won."""
-    observation, history = environment.reset(**row), []
+    opening = seen = environment.reset(**row)
+    history: list[Record] = []
     views, responses, won = [], [], False
     for number in range(1, environment.max_turns + 1):
         shown = tuple(history[-environment.history_length :])
-        views.append(View(environment.task_text, observation, tuple(environment.admissible), shown, number - 1))
+        views.append(View(opening.task_text, seen.observation, seen.admissible, shown, number - 1))
         responses.append(respond(views[-1]))
         action = environment.project(responses[-1]).action
         step = environment.step(action)
-        history.append(Record(number, observation, action, step.observation))
-        observation, won = step.observation, step.won
+        history.append(Record(number, seen.observation, action, step.observation))
+        seen, won = step, step.won
         if step.done:
             break
     return views, responses, won

@@ -1,0 +1,231 @@
+"""Many episodes side by side: on threads with a time limit, or one after another.
+
+`open_batch` is the one door for callers: it takes the batch that a factory brings, or makes a `ThreadedBatch`, and puts
+the border of `environments.border` around it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from environments.base import Ending, EnvironmentsDown, Failure, Opening, Projection, Step, TextEnvironment
+from environments.border import Border
+
+MOST_STUCK = 64  # calls that hang at once before a batch makes no new environments
+_PENDING = object()
+
+
+def open_batch(factory: Callable[[], TextEnvironment], size: int, time_limit: float = 60.0) -> Border:
+    """The batch that a factory brings (``factory.batch(size, time_limit)``), else one thread-isolated environment a
+    slot; what the environments return is checked on the way (`environments.border`).
+
+    Args:
+        factory (`Callable[[], TextEnvironment]`):
+            Without arguments.
+        size (`int`):
+            Number of slots.
+        time_limit (`float`, *optional*, defaults to 60.0):
+            Seconds for one `reset`, `step` or `finish`.
+
+    Raises:
+        TypeError: if the environment has no prompt, or its ``reset`` does not take ``seed``.
+        ValueError: if ``max_turns`` or ``history_length`` is no such number.
+    """
+    own = getattr(factory, "batch", None)
+    batch = own(size, time_limit) if own is not None else ThreadedBatch(factory, size, time_limit)
+    return Border(batch, getattr(batch, "name", getattr(factory, "__name__", type(factory).__name__)))
+
+
+class SerialBatch:
+    """Environments one after another in the caller's thread, for those that cost little and can't hang."""
+
+    def __init__(self, environments: Sequence[TextEnvironment]):
+        self._environments = list(environments)
+        first = self._environments[0]
+        self.name = type(first).__name__
+        self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
+
+    def reset(self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]]) -> list[Opening | Failure]:
+        pairs = zip(slots, tasks, strict=True)
+        return [guarded(partial(self._environments[slot].reset, **task)) for slot, task in pairs]
+
+    def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
+        pairs = zip(slots, actions, strict=True)
+        return [guarded(partial(self._environments[slot].step, action)) for slot, action in pairs]
+
+    def finish(self, slots: Sequence[int]) -> list[Ending | None | Failure]:
+        return [guarded(self._environments[slot].finish) for slot in slots]
+
+    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
+        return self._environments[0].project(response, admissible)
+
+    def close(self) -> None:
+        for environment in self._environments:
+            guarded(environment.close)
+
+
+class ThreadedBatch:
+    """Runs one `TextEnvironment` a slot on daemon threads, with a time limit per call.
+
+    A call that outlasts the limit is abandoned together with its thread and its environment; the slot gets a new
+    environment at its next reset, and the thread closes the old one and ends when the call returns after all. Threads
+    can't be killed, so while `MOST_STUCK` calls hang, slots that have lost their environment stay without. Threads give
+    isolation, not parallel arithmetic: an environment that burns CPU should bring its own batch (a factory with a
+    ``batch(size, time_limit)`` method).
+    """
+
+    def __init__(self, factory: Callable[[], TextEnvironment], size: int, time_limit: float, threads: int = 16):
+        self._factory, self._time_limit = factory, time_limit
+        self._environments: list[TextEnvironment | None] = [factory() for _ in range(size)]
+        first = self._environments[0]
+        self.name = type(first).__name__
+        _check_reset(first)
+        self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
+        self.project = first.project
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._stuck = 0
+        self._threads = min(threads, size)
+        for _ in range(self._threads):
+            self._add_thread()
+
+    def reset(self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]]) -> list[Opening | Failure]:
+        return self._run(slots, [self._start(slot, task) for slot, task in zip(slots, tasks, strict=True)])
+
+    def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
+        return self._run(slots, [partial(self._live(s).step, a) for s, a in zip(slots, actions, strict=True)])
+
+    def finish(self, slots: Sequence[int]) -> list[Ending | None | Failure]:
+        if type(self._environments[0]).finish is TextEnvironment.finish:
+            return [None] * len(slots)
+        return self._run(slots, [self._live(slot).finish for slot in slots])
+
+    def close(self) -> None:
+        """Closes all environments, each with the time limit of a call, and ends the threads."""
+        self._retire(range(len(self._environments)))
+        for _ in range(self._threads):
+            self._jobs.put(None)
+        self._threads = 0
+
+    def _live(self, slot: int) -> TextEnvironment:
+        environment = self._environments[slot]
+        if environment is None:
+            raise RuntimeError(f"there is no episode in slot {slot}: reset it first")
+        return environment
+
+    def _start(self, slot: int, task: Mapping[str, Any]) -> Callable[[], Any]:
+        """The call that starts an episode, in a new environment where the slot has lost its own."""
+        if self._environments[slot] is None:
+            made = self._new()
+            if isinstance(made, Failure):
+                return lambda: made
+            self._environments[slot] = made
+        return partial(self._environments[slot].reset, **task)
+
+    def _new(self) -> TextEnvironment | Failure:
+        if self._stuck >= MOST_STUCK:
+            message = f"{self._stuck} calls of earlier episodes hang; no new environment is made until one returns"
+            return Failure("timeout", message)
+        return guarded(self._factory)
+
+    def _run(self, slots: Sequence[int], calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        outcomes = self._outcomes([_Job(call, self._environments[s]) for s, call in zip(slots, calls, strict=True)])
+        for outcome in outcomes:
+            if isinstance(outcome, EnvironmentsDown):
+                raise outcome
+        pairs = list(zip(slots, outcomes, strict=True))
+        for slot, outcome in pairs:
+            if isinstance(outcome, Failure) and outcome.kind == "timeout":
+                self._environments[slot] = None  # its thread closes it
+        self._retire([slot for slot, outcome in pairs if isinstance(outcome, Failure)])
+        return outcomes
+
+    def _retire(self, slots: Sequence[int]) -> None:
+        """Closes the environments of some slots and leaves the slots empty."""
+        gone = [environment for slot in slots if (environment := self._environments[slot]) is not None]
+        for slot in slots:
+            self._environments[slot] = None
+        self._outcomes([_Job(environment.close, None) for environment in gone])
+
+    def _outcomes(self, jobs: Sequence[_Job]) -> list[Any]:
+        for job in jobs:
+            self._jobs.put(job)
+        with self._changed:
+            for job in jobs:
+                while job.outcome is _PENDING:
+                    if job.overdue(self._time_limit):
+                        self._abandon(job)
+                    else:
+                        self._changed.wait(timeout=min(self._time_limit, 0.2))
+        return [job.outcome for job in jobs]
+
+    def _abandon(self, job: _Job) -> None:
+        job.outcome = Failure("timeout", f"no answer within {self._time_limit:g} s")
+        self._stuck += 1
+        self._add_thread()
+
+    def _add_thread(self) -> None:
+        threading.Thread(target=self._work, daemon=True, name="environment").start()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job.started = time.monotonic()
+            outcome = _outcome(job.call)
+            with self._changed:
+                abandoned = job.outcome is not _PENDING
+                if abandoned:
+                    self._stuck -= 1
+                else:
+                    job.outcome = outcome
+                self._changed.notify_all()
+            if abandoned:
+                if job.environment is not None:
+                    guarded(job.environment.close)
+                return
+
+
+class _Job:
+    def __init__(self, call: Callable[[], Any], environment: TextEnvironment | None):
+        self.call, self.environment = call, environment
+        self.started: float | None = None
+        self.outcome: Any = _PENDING
+
+    def overdue(self, limit: float) -> bool:
+        return self.started is not None and time.monotonic() - self.started > limit
+
+
+def guarded(call: Callable[[], Any]) -> Any:
+    """What a call returns, or the `Failure` that it ends in: whatever foreign code raises ends its own episode only.
+
+    Raises:
+        EnvironmentsDown: passed on.
+    """
+    try:
+        return call()
+    except EnvironmentsDown:
+        raise
+    except Exception as error:
+        return Failure.of(error)
+
+
+def _outcome(call: Callable[[], Any]) -> Any:
+    try:
+        return guarded(call)
+    except EnvironmentsDown as error:
+        return error
+
+
+def _check_reset(environment: TextEnvironment) -> None:
+    """An environment written for another house says so at once, not by an empty round."""
+    parameters = inspect.signature(environment.reset).parameters.values()
+    if not any(parameter.kind is parameter.VAR_KEYWORD or parameter.name == "seed" for parameter in parameters):
+        raise TypeError(
+            f"{type(environment).__name__}.reset must take every dataset column and 'seed' by keyword; "
+            "end its signature with **columns"
+        )

@@ -1,0 +1,198 @@
+"""The border: whatever an environment returns is checked here, once, before anything else sees it.
+
+A value that breaks the contract costs its own episode, with a message that names the field, what it was and the remedy.
+The caller adds the environment's name and the task.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from numbers import Real
+from typing import Any, TypeVar
+
+from environments.base import Ending, EnvironmentBatch, Failure, Opening, Projection, Prompt, Step
+
+LONGEST_TEXT = 1 << 18  # characters of an observation, a task text, an action, or all actions on offer together
+Value = TypeVar("Value")
+
+
+class Breach(ValueError):
+    """A value that an environment must not return."""
+
+
+class Border:
+    """A batch whose results are well-formed: an `Opening`, `Step`, `Ending` or `Projection` with fields of the declared
+    types, or a `Failure`.
+
+    Raises:
+        TypeError: if the environment has no prompt.
+        ValueError: if ``max_turns`` or ``history_length`` is no such number.
+    """
+
+    def __init__(self, batch: EnvironmentBatch, name: str):
+        self._batch, self.name = batch, name
+        self.prompt: Prompt = getattr(batch, "prompt", None)
+        if not callable(getattr(self.prompt, "render", None)):
+            raise TypeError(f"environment {name}: prompt must have a method render(view, skill), got {self.prompt!r}")
+        self.history_length, self.max_turns = batch.history_length, batch.max_turns
+        for field, least in (("history_length", 0), ("max_turns", 1)):
+            value = getattr(self, field)
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"environment {name}: {field} must be an int of at least {least}, got {value!r}")
+
+    def reset(self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]]) -> list[Opening | Failure]:
+        return [_admitted(opening_of, value) for value in self._batch.reset(slots, tasks)]
+
+    def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
+        return [_admitted(step_of, value) for value in self._batch.step(slots, actions)]
+
+    def finish(self, slots: Sequence[int]) -> list[Ending | None | Failure]:
+        return [_admitted(ending_of, value) for value in self._batch.finish(slots)] if slots else []
+
+    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection | Failure:
+        try:
+            return projection_of(self._batch.project(response, admissible))
+        except Exception as error:  # foreign code
+            return _refused(error) if isinstance(error, Breach) else Failure.of(error)
+
+    def metrics(self) -> dict[str, float]:
+        """The batch's counters, if it keeps some."""
+        return dict(getattr(self._batch, "metrics", dict)())
+
+    def close(self) -> None:
+        self._batch.close()
+
+
+def _admitted(check: Callable[[Any], Value], value: Any) -> Value | Failure:
+    if isinstance(value, Failure):
+        return value
+    try:
+        return check(value)
+    except Breach as breach:
+        return _refused(breach)
+
+
+def _refused(breach: Breach) -> Failure:
+    return Failure("error", str(breach))
+
+
+def opening_of(value: Any) -> Opening:
+    """Raises `Breach`, as the other functions here do."""
+    _instance("reset()", value, Opening, "observation=..., task_text=...")
+    _text("Opening.observation", value.observation)
+    _text("Opening.task_text", value.task_text)
+    _text("Opening.category", value.category)
+    for name in ("task_key", "data_source"):
+        if getattr(value, name) is not None:
+            _text(f"Opening.{name}", getattr(value, name))
+    return _with(value, admissible=_actions("Opening.admissible", value.admissible))
+
+
+def step_of(value: Any) -> Step:
+    _instance("step()", value, Step, "observation=..., reward=..., done=...")
+    _text("Step.observation", value.observation)
+    return _with(
+        value,
+        reward=_number("Step.reward", value.reward),
+        score=_number("Step.score", value.score),
+        done=_flag("Step.done", value.done),
+        won=_flag("Step.won", value.won),
+        valid=_flag("Step.valid", value.valid),
+        admissible=_actions("Step.admissible", value.admissible),
+        metrics=_numbers("Step.metrics", value.metrics),
+        info=_mapping("Step.info", value.info),
+    )
+
+
+def ending_of(value: Any) -> Ending | None:
+    if value is None:
+        return None
+    _instance("finish()", value, Ending, "reward=...")
+    return _with(
+        value,
+        reward=_number("Ending.reward", value.reward),
+        score=None if value.score is None else _number("Ending.score", value.score),
+        won=None if value.won is None else _flag("Ending.won", value.won),
+        metrics=_numbers("Ending.metrics", value.metrics),
+        info=_mapping("Ending.info", value.info),
+    )
+
+
+def projection_of(value: Any) -> Projection:
+    _instance("project()", value, Projection, "action=..., valid=...")
+    _text("Projection.action", value.action)
+    return _with(value, valid=_flag("Projection.valid", value.valid))
+
+
+def _with(value: Any, **fields: Any) -> Any:
+    """The value itself unless a field had to be put into its declared type."""
+    changed = {name: field for name, field in fields.items() if getattr(value, name) is not field}
+    return replace(value, **changed) if changed else value
+
+
+def _instance(call: str, value: Any, kind: type, fields: str) -> None:
+    if not isinstance(value, kind):
+        raise Breach(f"{call} returned {_shown(value)}; return environments.{kind.__name__}({fields})")
+
+
+def _text(field: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise Breach(f"{field} is {_shown(value)}, not a str")
+    if len(value) > LONGEST_TEXT:
+        raise Breach(f"{field} has {len(value):,} characters, at most {LONGEST_TEXT:,} are taken; shorten it")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            found = value[error.start].encode("unicode_escape").decode()
+            raise Breach(
+                f"{field} has the lone surrogate {found} at character {error.start}, which no tokenizer takes; decode "
+                "bytes with errors='replace'"
+            ) from None
+
+
+def _actions(field: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise Breach(f"{field} is {_shown(value)}, not a tuple of str")
+    for action in value:
+        if not isinstance(action, str):
+            raise Breach(f"{field} has {_shown(action)} in it, not a str")
+    _text(field, "".join(value))
+    return value if type(value) is tuple else tuple(value)
+
+
+def _number(field: str, value: Any) -> float:
+    if not isinstance(value, Real):
+        raise Breach(f"{field} is {_shown(value)}, not a number; use float(...)")
+    if not math.isfinite(value):
+        raise Breach(f"{field} is {value}, which is not finite")
+    return value if type(value) is float else float(value)
+
+
+def _flag(field: str, value: Any) -> bool:
+    if value is True or value is False:
+        return value
+    if type(value).__name__ not in ("bool", "bool_"):  # numpy's own
+        raise Breach(f"{field} is {_shown(value)}, not a bool")
+    return bool(value)
+
+
+def _mapping(field: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Breach(f"{field} is {_shown(value)}, not a dict")
+    return value
+
+
+def _numbers(field: str, value: Any) -> Mapping[str, float]:
+    numbers = {name: _number(f"{field}[{name!r}]", number) for name, number in _mapping(field, value).items()}
+    return value if all(type(number) in (bool, int, float) for number in value.values()) else numbers
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    kind = type(value).__name__
+    if value is None:
+        return "None"
+    return f"the {kind} {text if len(text) <= 60 else text[:57] + '...'}"
