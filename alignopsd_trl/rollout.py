@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.turns import StopReason, Trajectory, Turn, parse_response
 from environments.base import Ending, EnvironmentsDown, Failure, Opening, Projection, Prompt, Record, Step, View
-from environments.border import Border
+from environments.batch import Border
 
 Generate = Callable[[list[list[int]]], tuple[list[list[int]], list[list[float]] | None]]
 """Prompts to sampled responses (with the end token, if there is one) and the sampler's log-probs, if it gives them."""
