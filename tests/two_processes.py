@@ -59,7 +59,6 @@ def run(folder: Path, name: str, factory: Any, **options: Any) -> None:
         "forwards": dict(counts),
     }
     torch.save(result, folder / f"{name}_{os.environ['RANK']}.pt")
-    trainer._environment_batch.close()
 
 
 if __name__ == "__main__":
