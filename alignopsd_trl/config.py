@@ -1,52 +1,30 @@
-"""AlignOPSDConfig: TRL's GRPOConfig plus the method's settings; the paper's tables are the defaults."""
+"""AlignOPSDConfig: TRL's GRPOConfig, the method's options, and what episodes of many turns add."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from trl import GRPOConfig
 
+from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
+from alignopsd_trl.options import OneOf, Positive, PositiveCount, Share
 from alignopsd_trl.skills import skill_budget
 
 TOKEN_MEAN_LOSSES = ("dapo", "cispo", "vespo")
-_CHOICES = {
-    "aggregation": ("probability_mixture", "log_mean"),
-    "action_filter": ("cosine", "webshop", "none"),
-    "profile_distance": ("jsd", "entropy", "cosine"),
-    "weighting": ("capped", "band"),
-    "allocation": ("span", "turn", "token", "random", "none"),
-    "group_statistics": ("trajectory", "turn"),
-    "auxiliary_loss": ("none", "alignment", "sdar"),
-    "scale_rewards": ("group", "none"),
-    "loss_type": TOKEN_MEAN_LOSSES,
-}
-_UNIT_INTERVAL = (
-    *("similarity_threshold", "alpha_max", "action_threshold", "boundary_quantile", "credit_mixing"),
-    "max_failed_share",
-)
-_POSITIVE = (
-    "max_sources",
-    "aggregation_temperature",
-    "profile_temperature",
-    "credit_temperature",
-    "min_span",
-    "rows_per_forward",
-    "scoring_tokens",
-    "max_prompt_length",
-    "environment_time_limit",
-    "eval_temperature",
-)
 
 
 @dataclass
-class AlignOPSDConfig(GRPOConfig):
-    """Configuration of [`AlignOPSDTrainer`].
+class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
+    """Configuration of [`AlignOPSDTrainer`]: TRL's, the method's ([`AlignOPSDOptions`]), and that of episodes.
 
     Three of TRL's arguments change their meaning, because an episode has many turns: batch sizes and
     `num_generations` count *trajectories*; `max_completion_length` bounds *one turn's* response, not the episode;
     a turn is a row of its own in the update. Fields of the method carry the paper's values (tables of its
     appendices); what the authors' launchers set differently is a preset of the recipes.
+
+    Raises:
+        ValueError: for values that are out of range or can't go together; names field, value and remedy.
     """
 
     _VALID_DICT_FIELDS = GRPOConfig._VALID_DICT_FIELDS + ["method_options", "vllm_engine_options"]
@@ -73,32 +51,32 @@ class AlignOPSDConfig(GRPOConfig):
     )
 
     # Rollout
-    max_prompt_length: int = field(
+    max_prompt_length: PositiveCount = field(
         default=4096,
         metadata={"help": "Maximum tokens of a rendered prompt. Older history is dropped first; never the task."},
     )
-    max_turns: int | None = field(
+    max_turns: PositiveCount | None = field(
         default=None, metadata={"help": "Turns per episode at most. None: the environment's own limit."}
     )
-    skill_tokens: int | None = field(
+    skill_tokens: PositiveCount | None = field(
         default=None,
         metadata={"help": "Token budget of the skill block. None: min(512, max_prompt_length // 4)."},
     )
-    teacher_max_completion_length: int | None = field(
+    teacher_max_completion_length: PositiveCount | None = field(
         default=None,
         metadata={"help": "Maximum tokens of the privileged thinking (2048 in the release). None: as the student."},
     )
-    eval_temperature: float = field(
+    eval_temperature: Positive = field(
         default=0.4, metadata={"help": "Sampling temperature of evaluations (0.4 in the paper for all benchmarks)."}
     )
-    environment_time_limit: float = field(
+    environment_time_limit: Positive = field(
         default=60.0, metadata={"help": "Seconds for one reset or step; an episode that outlasts it ends as an error."}
     )
     save_trajectories: bool = field(
         default=True, metadata={"help": "Write trajectories with credit traces as parquet under output_dir."}
     )
 
-    max_failed_share: float = field(
+    max_failed_share: Share = field(
         default=0.5,
         metadata={"help": "Share of failed episodes over three rounds above which the run ends, with a checkpoint."},
     )
@@ -107,10 +85,10 @@ class AlignOPSDConfig(GRPOConfig):
     )
 
     # Memory
-    rows_per_forward: int = field(
+    rows_per_forward: PositiveCount = field(
         default=8, metadata={"help": "Turn rows per forward and backward of the update; bounds its memory."}
     )
-    scoring_tokens: int = field(
+    scoring_tokens: PositiveCount = field(
         default=32768, metadata={"help": "Padded tokens per forward when responses are scored without gradient."}
     )
     share_prefixes: bool = field(
@@ -138,66 +116,12 @@ class AlignOPSDConfig(GRPOConfig):
         },
     )
 
-    # Decision-aligned supervision rectification
-    rectify: bool = field(
-        default=True, metadata={"help": "Re-score under matched sibling views. False: the identity gap (ablation 1)."}
-    )
-    similarity_threshold: float = field(
-        default=0.80, metadata={"help": "gamma_H: least cosine of thinking traces for a match."}
-    )
-    max_sources: int = field(
-        default=3, metadata={"help": "K: most matched sources of a turn, at most one per sibling."}
-    )
-    aggregation: str = field(
-        default="probability_mixture",
-        metadata={"help": "How matched views are mixed: 'probability_mixture' or 'log_mean'."},
-    )
-    aggregation_temperature: float = field(
-        default=0.10, metadata={"help": "tau: temperature of the softmax over matched similarities."}
-    )
-    alpha_max: float = field(default=0.80, metadata={"help": "Largest weight of the matched views in the blend."})
-    action_filter: str = field(
-        default="cosine",
-        metadata={"help": "After matching: 'cosine' of actions, 'webshop' (also same operation, target) or 'none'."},
-    )
-    action_threshold: float = field(default=0.80, metadata={"help": "Least cosine of actions for the filter."})
-
-    # Semi-Markov hierarchical credit assignment
-    allocation: str = field(
-        default="span",
-        metadata={
-            "help": "Unit of credit: 'span' (the method), 'turn', 'token', 'random' (ablations), or 'none' for the "
-            "outcome advantage itself."
-        },
-    )
-    profile_temperature: float = field(
-        default=0.10, metadata={"help": "Temperature of the dense correspondence profile."}
-    )
-    profile_distance: str = field(
-        default="jsd", metadata={"help": "Distance of neighbouring profiles: 'jsd', 'entropy' or 'cosine'."}
-    )
-    boundary_quantile: float = field(
-        default=0.80, metadata={"help": "Quantile of the batch's profile shifts above which a span may end."}
-    )
-    boundary_min: float = field(default=0.01, metadata={"help": "Lower clip of the boundary threshold."})
-    boundary_max: float = field(default=0.10, metadata={"help": "Upper clip of the boundary threshold."})
-    min_span: int = field(default=2, metadata={"help": "Fewest turns of a span."})
-    max_span: int = field(default=8, metadata={"help": "Most turns of a span; at least 2 * min_span - 1."})
-    random_span_seed: int = field(default=0, metadata={"help": "Seed of the cuts of allocation='random'."})
-    credit_temperature: float = field(default=0.5, metadata={"help": "T: how sharply evidence tilts the credit."})
-    credit_mixing: float = field(default=0.5, metadata={"help": "eta: share of the tilted density in the weights."})
-    weighting: str = field(
-        default="capped", metadata={"help": "Box of the density: 'capped' [0, density_cap], 'band' [1 - b, 1 + b]."}
-    )
-    density_cap: float = field(default=4.0, metadata={"help": "d_max: upper bound of the turn density."})
-    band: float = field(default=0.5, metadata={"help": "b of weighting='band'."})
-
     # Outcome advantage
-    scale_rewards: str = field(
+    scale_rewards: Annotated[str, OneOf(("group", "none"))] = field(
         default="group",
         metadata={"help": "Divide the centred reward by the group's deviation ('group') or do not ('none')."},
     )
-    group_statistics: str = field(
+    group_statistics: Annotated[str, OneOf(("trajectory", "turn"))] = field(
         default="trajectory",
         metadata={"help": "Population of the group's mean and deviation: each 'trajectory' once, or each 'turn'."},
     )
@@ -205,56 +129,13 @@ class AlignOPSDConfig(GRPOConfig):
         default=0.0, metadata={"help": "Deduction for an invalid action, as a residual beside the credit."}
     )
 
-    # Auxiliary loss of the released launchers (none in the paper)
-    auxiliary_loss: str = field(
-        default="none", metadata={"help": "'none' (paper), 'alignment' (rectified teacher) or 'sdar' (identity)."}
-    )
-    auxiliary_coefficient: float = field(default=0.01, metadata={"help": "Weight of the auxiliary loss."})
-    gate_beta: float = field(default=5.0, metadata={"help": "Slope of the auxiliary loss's sigmoid gate."})
-
     def __post_init__(self) -> None:
         if self.generation_batch_size is None:  # TRL's own check comes first otherwise, and names no numbers that work
             self._check_groups(self.steps_per_generation or self.gradient_accumulation_steps)
         super().__post_init__()
-        for name, choices in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in choices:
-                reason = (
-                    " (others take a mean over rows or micro-batches, which dummy rows and sub-chunks would change)"
-                    if name == "loss_type"
-                    else ""
-                )
-                raise ValueError(f"{name}={value!r}: choose one of {', '.join(map(repr, choices))}{reason}")
-        for name in _UNIT_INTERVAL:
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name}={getattr(self, name)!r} must lie in [0, 1]")
-        for name in _POSITIVE:
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be greater than 0")
-        for name in ("max_turns", "skill_tokens", "teacher_max_completion_length"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{name}={value!r} must be greater than 0, or None for the default rule")
-        self._check_spans()
         self._check_groups(self.steps_per_generation)
         self._check_losses()
         self._check_engine()
-
-    def _check_spans(self) -> None:
-        if self.similarity_threshold >= 1.0:
-            raise ValueError("similarity_threshold=1.0 leaves no range for the match confidence; use a value below 1")
-        if self.max_span < 2 * self.min_span - 1:
-            raise ValueError(
-                f"max_span={self.max_span} is too small for min_span={self.min_span}: a span one turn too long could "
-                f"not be cut in two. Set max_span to at least {2 * self.min_span - 1}."
-            )
-        if not 0.0 <= self.boundary_min <= self.boundary_max:
-            raise ValueError(
-                f"boundary_min={self.boundary_min} and boundary_max={self.boundary_max} must satisfy "
-                "0 <= boundary_min <= boundary_max"
-            )
-        if self.density_cap < 1.0:
-            raise ValueError(f"density_cap={self.density_cap} is below the mean density 1; use 1 or more")
 
     def _check_groups(self, steps: int) -> None:
         local, siblings = self.per_device_train_batch_size * steps, self.num_generations
@@ -267,6 +148,11 @@ class AlignOPSDConfig(GRPOConfig):
             )
 
     def _check_losses(self) -> None:
+        if self.loss_type not in TOKEN_MEAN_LOSSES:
+            raise ValueError(
+                f"loss_type={self.loss_type!r}: choose one of {', '.join(map(repr, TOKEN_MEAN_LOSSES))} (others take a "
+                "mean over rows or micro-batches, which dummy rows and sub-chunks would change)"
+            )
         if self.top_entropy_quantile < 1.0:
             raise ValueError(
                 f"top_entropy_quantile={self.top_entropy_quantile} takes its threshold per micro-batch, which "

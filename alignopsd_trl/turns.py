@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -134,20 +135,97 @@ class Trajectory:
         return self.stop is StopReason.ENVIRONMENT_ERROR
 
 
+def number_rows(*keys: torch.Tensor) -> torch.Tensor:
+    """Numbers from 0, without holes, of the distinct rows of integer columns, in their order: ``(M,)`` int64."""
+    number = torch.zeros_like(keys[0])
+    for key in keys:
+        rank = torch.unique(key, return_inverse=True)[1]
+        number = torch.unique(number * (len(key) + 1) + rank, return_inverse=True)[1]
+    return number
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Which turns belong together, derived once from their identities.
+
+    Args:
+        task (`torch.Tensor`):
+            ``(M,)`` int64 task of each turn, numbered from 0 without holes.
+        rollout (`torch.Tensor`):
+            ``(M,)`` int64 rollout of each turn, numbered over all tasks in the order (task, rollout), without holes.
+        position (`torch.Tensor`):
+            ``(M,)`` int64 place of each turn in its rollout, from 0; a gap in turn numbers leaves none here.
+        siblings (`torch.Tensor`):
+            ``(M,)`` int64 number of rollouts in the task of each turn.
+        by_task (`list[torch.Tensor]`):
+            Rows of each task, in the order (rollout, turn).
+        by_rollout (`list[torch.Tensor]`):
+            Rows of each rollout, in the order of turns.
+    """
+
+    task: torch.Tensor
+    rollout: torch.Tensor
+    position: torch.Tensor
+    siblings: torch.Tensor
+    by_task: list[torch.Tensor]
+    by_rollout: list[torch.Tensor]
+
+    @property
+    def tasks(self) -> int:
+        return len(self.by_task)
+
+    @property
+    def rollouts(self) -> int:
+        return len(self.by_rollout)
+
+    @classmethod
+    def of(cls, task: torch.Tensor, rollout: torch.Tensor, turn: torch.Tensor | None = None) -> Groups:
+        """The groups of rows that may stand in any order.
+
+        Args:
+            task, rollout (`torch.Tensor`):
+                ``(M,)`` integers that rise with the identities' order.
+            turn (`torch.Tensor`, *optional*):
+                ``(M,)`` integers; by default a rollout's rows stand in the order of its turns.
+        """
+        rollout, task = number_rows(task, rollout), number_rows(task)
+        order = torch.arange(len(task), device=task.device) if turn is None else turn.argsort(stable=True)
+        order = order[rollout[order].argsort(stable=True)]
+        lengths = torch.bincount(rollout)
+        start = lengths.cumsum(0) - lengths
+        position = torch.empty_like(order)
+        position[order] = torch.arange(len(order), device=order.device) - start[rollout[order]]
+        return cls(
+            task=task,
+            rollout=rollout,
+            position=position,
+            siblings=torch.bincount(task[position == 0])[task],
+            by_task=list(order.split(torch.bincount(task).tolist())),
+            by_rollout=list(order.split(lengths.tolist())),
+        )
+
+
 @dataclass(repr=False)
 class TurnBatch:
     """M turns of whole sibling groups, in canonical order, as tensors beside the turns themselves.
 
-    Attributes:
-        turns: the M turns.
-        task, rollout, turn: ``(M,)`` int64. Equal numbers mean equal identities and numbers rise with the identities'
-            order (ids compared as strings), so sorting rows by (task, rollout, turn) leaves them as they are.
-        response_ids: ``(M, L)`` int64.
-        policy_mask: ``(M, L)`` bool, the optimised tokens.
-        reward: ``(M,)`` float32, terminal reward of the turn's rollout.
-        action_valid: ``(M,)`` bool, the environment's verdict.
-        student_log_probs: ``(M, L)`` float32 under the rollout snapshot and the ordinary prompt; ``None`` until a
-            method that needs them is about to be asked.
+    Args:
+        turns (`list[Turn]`):
+            The M turns.
+        task, rollout, turn (`torch.Tensor`):
+            ``(M,)`` int64 identities. Equal numbers mean equal identities and numbers rise with the identities' order
+            (ids compared as strings), so sorting rows by (task, rollout, turn) leaves them as they are.
+        response_ids (`torch.Tensor`):
+            ``(M, L)`` int64.
+        policy_mask (`torch.Tensor`):
+            ``(M, L)`` bool, the optimised tokens.
+        reward (`torch.Tensor`):
+            ``(M,)`` float32, terminal reward of the turn's rollout.
+        action_valid (`torch.Tensor`):
+            ``(M,)`` bool, the environment's verdict.
+        student_log_probs (`torch.Tensor`, *optional*):
+            ``(M, L)`` float32 under the rollout snapshot and the ordinary prompt; `None` until a method that needs
+            them is about to be asked.
     """
 
     turns: list[Turn]
@@ -159,6 +237,11 @@ class TurnBatch:
     reward: torch.Tensor
     action_valid: torch.Tensor
     student_log_probs: torch.Tensor | None = None
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Which turns are of one task and of one rollout."""
+        return Groups.of(self.task, self.rollout, self.turn)
 
     def __len__(self) -> int:
         return len(self.turns)

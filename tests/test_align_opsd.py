@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -11,38 +12,14 @@ import pytest
 import torch
 from method_vectors import TOLERANCE, Case, cases, flag, identity_columns, matrix, real
 
-from alignopsd_trl.methods import get_method
+from alignopsd_trl.methods import MethodError, checked_credit, get_method
+from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 from alignopsd_trl.turns import Thought, Turn, TurnBatch, parse_response
 
-DEFAULTS: Case = {
-    "similarity_threshold": 0.8,
-    "max_sources": 3,
-    "aggregation_temperature": 0.1,
-    "aggregation": "probability_mixture",
-    "alpha_max": 0.8,
-    "action_filter": "cosine",
-    "action_threshold": 0.8,
-    "profile_temperature": 0.1,
-    "profile_distance": "jsd",
-    "boundary_quantile": 0.8,
-    "boundary_min": 0.01,
-    "boundary_max": 0.1,
-    "min_span": 2,
-    "max_span": 8,
-    "credit_temperature": 0.5,
-    "credit_mixing": 0.5,
-    "density_cap": 4.0,
-    "weighting": "capped",
-    "band": 0.5,
-    "allocation": "span",
-    "rectify": True,
-    "random_span_seed": 0,
+DEFAULTS: Case = dataclasses.asdict(AlignOPSDOptions()) | {
     "group_statistics": "trajectory",
     "scale_rewards": "group",
     "invalid_action_penalty": 0.0,
-    "auxiliary_loss": "none",
-    "auxiliary_coefficient": 0.01,
-    "gate_beta": 5.0,
 }
 
 
@@ -235,7 +212,7 @@ ABLATIONS = {
     "flat turn, no rectification": ({"allocation": "turn", "rectify": False}, ["score"]),
     "flat token": ({"allocation": "token"}, ["thoughts", "encode", "score"]),
     "random spans": ({"allocation": "random"}, ["thoughts", "encode", "score"]),
-    "entropy distance": ({"profile_distance": "entropy"}, ["thoughts", "encode", "gather", "score", "gather"]),
+    "entropy distance": ({"profile_distance": "entropy"}, ["thoughts", "encode", "score", "gather", "gather"]),
     "no allocation": ({"allocation": "none"}, []),
     "rectification only": ({"allocation": "none", "auxiliary_loss": "alignment"}, ["thoughts", "encode", "score"]),
     "sdar": ({"allocation": "none", "auxiliary_loss": "sdar"}, ["score"]),
@@ -247,7 +224,7 @@ ABLATIONS = {
 def test_the_teacher_is_asked_what_the_ablation_needs_whatever_the_batch(changes: Case, calls: list[str]) -> None:
     method = get_method("align_opsd")(config(**changes))
     for batch, teacher in (small_world(), small_world(turns=1), empty_world()):
-        credit = method.assign(batch, teacher, step=0)
+        credit = checked_credit(method, batch, teacher, step=0)  # asks for nothing that it does not declare
         assert teacher.calls == calls
         assert credit.advantages.shape == batch.policy_mask.shape
         assert all(math.isfinite(value) for value in credit.metrics.values())
@@ -380,5 +357,28 @@ def test_no_auxiliary_loss_by_default() -> None:
 def test_missing_student_log_probs_are_named() -> None:
     batch, teacher = small_world()
     batch.student_log_probs = None
-    with pytest.raises(ValueError, match="student_log_probs"):
-        get_method("align_opsd")(config()).assign(batch, teacher, step=0)
+    with pytest.raises(MethodError, match="student_log_probs"):
+        checked_credit(get_method("align_opsd")(config()), batch, teacher, step=0)
+
+
+# Options
+
+
+def test_an_option_out_of_range_is_named_with_what_it_must_be() -> None:
+    for options, message in (
+        ({"alpha_max": 1.5}, r"alpha_max=1.5 must lie in \[0, 1\]"),
+        ({"credit_temperature": 0.0}, "credit_temperature=0.0 must be greater than 0"),
+        ({"density_cap": 0.9}, "density_cap=0.9 must be 1 or more"),
+        ({"band": -0.1}, "band=-0.1 must not be negative"),
+        ({"weighting": "open"}, "weighting='open': choose one of 'capped', 'band'"),
+        ({"similarity_threshold": 1.0}, "below 1"),
+        ({"min_span": 5}, "max_span=8 is too small for min_span=5.*at least 9"),
+        ({"boundary_min": 0.2}, "boundary_min=0.2 must not exceed boundary_max=0.1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            AlignOPSDOptions(**options)
+
+
+def test_options_of_a_baseline_are_refused() -> None:
+    with pytest.raises(ValueError, match="method_options=.*fields of the config itself"):
+        get_method("align_opsd")(config(method_options={"alpha_max": 0.5}))

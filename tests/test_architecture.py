@@ -22,12 +22,13 @@ PACKAGE, ENVIRONMENTS = "alignopsd_trl", "environments"
 
 MAY_IMPORT = {
     "turns": (),
+    "options": (),
     "encoder": (),
     "skills": ("encoder",),
-    "config": ("skills", "methods.align_opsd.options"),
+    "config": ("options", "skills", "methods.align_opsd.options"),
     "records": ("turns",),
     "rollout": ("turns",),
-    "methods": ("turns", "methods"),
+    "methods": ("turns", "options", "methods"),
     "policy": ("turns", "rollout", "skills", "policy"),
     "evaluation": ("turns", "rollout", "evaluation"),
     "runs": ("turns", "policy.shipped", "runs"),

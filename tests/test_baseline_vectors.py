@@ -18,6 +18,8 @@ import torch
 
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.methods import objectives as o
+from alignopsd_trl.methods.advantages import normalise
+from alignopsd_trl.turns import Groups, number_rows
 
 FOLDER = Path(os.environ.get("ALIGNOPSD_BASELINE_VECTORS", Path(__file__).parent / "data" / "baselines"))
 CHECKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -92,10 +94,11 @@ def clipped(
 
 def grpo_rows(reward: torch.Tensor, task: torch.Tensor, scale: bool, population: torch.Tensor | None = None) -> Any:
     """The release takes mean 0 and deviation 1 for a group of one, which keeps its raw reward; ours is 0."""
+    count = int(task.max()) + 1
     counted = torch.ones_like(reward) if population is None else population.double()
-    alone = o.segment_sum(counted, task, int(task.max()) + 1)[task] < 2
+    alone = o.segment_sum(counted, task, count)[task] < 2
     raw = reward / (1 + o.EPSILON) if scale else reward
-    return torch.where(alone, raw, o.row_advantage(reward, task, population, scale))
+    return torch.where(alone, raw, normalise(reward, task, count, population, scale))
 
 
 # One check a file
@@ -138,8 +141,11 @@ def opsd_sampled_token(case: dict[str, Any]) -> dict[str, Any]:
 @check
 def opsd_divergence(case: dict[str, Any]) -> dict[str, Any]:
     x, h = tensors(case), case["hyperparameters"]
-    live = x.student_logits.requires_grad_()
-    per_token = o.divergence_loss(live, x.teacher_logits, h["beta"], h["temperature"], h["teacher_top_k"])
+    live, logits, teacher = x.student_logits.requires_grad_(), x.student_logits, x.teacher_logits
+    if h["teacher_top_k"] is not None:  # the teacher's likeliest tokens and the live logits of them
+        teacher, kept = teacher.topk(min(h["teacher_top_k"], teacher.size(-1)), dim=-1)
+        logits = live.gather(-1, kept)
+    per_token = o.divergence_loss(logits, teacher, h["beta"], h["temperature"])
     loss = mean(per_token, x.mask)
     return {"loss": loss, "grad_student_logits": gradient(loss, live)}
 
@@ -189,8 +195,9 @@ def stepopsd(case: dict[str, Any]) -> dict[str, Any]:
             position = torch.arange(shaped.size(1))
             inside = torch.stack([(position >= start) & (position <= end) for start, end in spans] or [position < 0])
             inside &= x.mask[row].bool()
-            trajectory = torch.zeros(len(inside), dtype=torch.int64)
-            rescaled = o.equalise_steps(shaped[row].expand(len(inside), -1), inside, trajectory, h["step_coef_clip"])
+            one = torch.zeros(len(inside), dtype=torch.int64)
+            tokens = shaped[row].expand(len(inside), -1)
+            rescaled = o.equalise_steps(tokens, inside, Groups.of(one, one), h["step_coef_clip"])
             shaped[row] = torch.where(inside.any(0), rescaled.sum(0), shaped[row])
     return {"token_weight": weight * x.mask, "token_advantage": shaped}
 
@@ -239,14 +246,15 @@ def agentopsd_turn(case: dict[str, Any]) -> dict[str, Any]:
     x, h = tensors(case), case["hyperparameters"]
     assert h["eps"] == o.EPSILON
     gap = (x.teacher_log_probs - x.student_log_probs) * x.mask
-    prior = o.success_rate(x.outcome, x.task, x.rollout, h["v0_clip"])
+    groups = Groups.of(x.task, x.rollout, x.turn)
+    prior = o.success_rate(x.outcome, groups, h["v0_clip"])
     if case["mode"] == "tether":
         weight = o.bounded_weight(x.row_advantage, o.turn_mean(gap, x.mask.bool()), h["band"])
         belief, advantage = torch.zeros_like(weight), o.mix(x.row_advantage, weight, h["lambda"])
     else:
-        belief, steps = o.belief_recursion(gap.sum(-1), prior, x.rollout, x.turn, h["gamma"])
+        belief, steps = o.belief_recursion(gap.sum(-1), prior, groups, h["gamma"])
         weight, advantage = o.belief_advantage(
-            case["mode"], x.row_advantage, steps, x.outcome, prior, x.rollout, x.turn, h["lambda"], h["band"]
+            case["mode"], x.row_advantage, steps, x.outcome, prior, groups, h["lambda"], h["band"]
         )
     return {"prior": prior, "belief": belief, "multiplier": weight, "turn_advantage": advantage}
 
@@ -256,9 +264,9 @@ def gigpo(case: dict[str, Any]) -> dict[str, Any]:
     x, h = tensors(case), case["hyperparameters"]
     assert h["epsilon"] == o.EPSILON
     scale = h["mode"] == "mean_std_norm"
-    returns = o.discounted_returns(x.step_reward, x.rollout, x.turn, h["gamma"])
-    group = o.number_rows(x.task, x.anchor_state)[0]
-    step = o.row_advantage(returns, group, None, scale)
+    returns = o.discounted_returns(x.step_reward, Groups.of(torch.zeros_like(x.rollout), x.rollout, x.turn), h["gamma"])
+    group = number_rows(x.task, x.anchor_state)
+    step = normalise(returns, group, int(group.max()) + 1, scale=scale)
     episode = grpo_rows(x.episode_reward, x.task, scale)
     expected = torch.tensor(case["expected"]["state_group"])
     same = (group[:, None] == group).equal(expected[:, None] == expected)  # labels are free up to renaming
@@ -273,15 +281,20 @@ def gigpo(case: dict[str, Any]) -> dict[str, Any]:
 
 @check
 def opid(case: dict[str, Any]) -> dict[str, Any]:
+    """No row of the table: it needs skills written per trajectory and per turn. Its outcome advantage is ours; what
+    hindsight adds, w_st gap_st where a turn has a step skill and else w_ep gap_ep, stands here for whoever adds it."""
     x, h = tensors(case), case["hyperparameters"]
-    shaping = o.hindsight_shaping(
-        x.episode_teacher_log_probs - x.old_log_probs,
-        x.step_teacher_log_probs - x.old_log_probs,
-        x.uses_step_skill.bool(),
-        x.mask.bool(),
-        (h["episode_weight"], h["step_weight"]),
-        h["clip"],
-        h["normalise"],
-    )
-    outcome = grpo_rows(x.episode_reward, x.task, h["mode"] == "mean_std_norm")
-    return {"token_advantage": outcome[:, None] * x.mask + shaping}
+    mask, has_step = x.mask.bool(), x.uses_step_skill.bool()[:, None]
+    added = torch.zeros_like(x.old_log_probs)
+    for teacher, chosen, weight in (
+        (x.episode_teacher_log_probs, ~has_step, h["episode_weight"]),
+        (x.step_teacher_log_probs, has_step, h["step_weight"]),
+    ):
+        gap, used = teacher - x.old_log_probs, mask & chosen
+        if h["normalise"] and used.any():
+            gap = (gap - gap[used].mean()) / (gap[used].std(unbiased=False) + o.EPSILON)
+        gap = gap if h["clip"] is None else gap.clamp(-h["clip"], h["clip"])
+        added = added + torch.where(used, weight * gap, 0.0)
+    return {
+        "token_advantage": grpo_rows(x.episode_reward, x.task, h["mode"] == "mean_std_norm")[:, None] * x.mask + added
+    }

@@ -14,7 +14,8 @@ from trainers import difference, losses, make_config, make_trainer
 from alignopsd_trl.methods import Method, get_method
 from alignopsd_trl.methods import objectives as o
 from alignopsd_trl.methods.baseline import Baseline
-from alignopsd_trl.turns import Thought, Trajectory, Turn, TurnBatch
+from alignopsd_trl.options import rules
+from alignopsd_trl.turns import Groups, Thought, Trajectory, Turn, TurnBatch
 
 WEIGHTED = ("rlsd", "step_opsd", "agent_opsd")
 DISTILLED = ("opsd", "grpo_opsd", "skill_sd", "sdar")
@@ -371,7 +372,7 @@ def test_every_option_has_help_and_every_choice_is_accepted(tmp_path: Path) -> N
         assert issubclass(kind, Baseline) and kind.__doc__
         for field in dataclasses.fields(kind.Options):
             assert field.metadata["help"]
-            for choice in field.metadata.get("choices", (field.default,)):
+            for choice in getattr(rules(kind.Options).get(field.name), "choices", (field.default,)):
                 assert (
                     getattr(method(name, tmp_path, method_options={field.name: choice}).options, field.name) == choice
                 )
@@ -415,7 +416,7 @@ def test_mixing_falls_with_the_updates(tmp_path: Path) -> None:
 def test_steps_are_equalised_within_a_rollout_and_a_factor_of_two() -> None:
     advantage = torch.tensor([[1.0, 3.0], [4.0, 9.0], [0.1, 0.1], [7.0, 7.0]])
     mask = torch.tensor([[True, True], [True, False], [True, True], [True, True]])
-    found = o.equalise_steps(advantage, mask, torch.tensor([0, 0, 0, 1]))
+    found = o.equalise_steps(advantage, mask, Groups.of(torch.zeros(4).long(), torch.tensor([0, 0, 0, 1])))
     mean = (2.0 + 4.0 + 0.1) / 3
     expected = torch.tensor([[1.0, 3.0], [4.0, 0.0], [0.2, 0.2], [7.0, 7.0]])
     expected[0] *= mean / 2

@@ -13,7 +13,6 @@ from alignopsd_trl.methods.align_opsd.correspondence import (
     cosine,
     eligibility,
     select_sources,
-    task_groups,
 )
 from alignopsd_trl.methods.align_opsd.credit import (
     allocate,
@@ -31,9 +30,8 @@ from alignopsd_trl.methods.align_opsd.spans import (
     profiles,
     random_segment,
     segment,
-    trajectories,
 )
-from alignopsd_trl.turns import Thought
+from alignopsd_trl.turns import Groups, Thought
 
 SEEDS = range(5)
 
@@ -210,7 +208,7 @@ def test_tasks_do_not_meet() -> None:
 def test_groups_are_in_canonical_order_and_ties_go_to_the_smaller_identity() -> None:
     task, rollout = torch.tensor([1, 0, 0, 1, 0, 0]), torch.tensor([5, 2, 1, 4, 1, 0])
     turn = torch.tensor([0, 0, 1, 0, 0, 0])
-    groups = task_groups(task, rollout, turn)
+    groups = Groups.of(task, rollout, turn).by_task
     assert [group.tolist() for group in groups] == [[5, 4, 2, 1], [3, 0]]
     siblings = rollout[groups[0]]
     eligible = eligibility(siblings, torch.ones(4).bool(), torch.ones(4).bool())
@@ -351,7 +349,7 @@ def test_change_of_eligibility_is_no_boundary() -> None:
 
 def test_trajectories_are_in_identity_order() -> None:
     task, rollout, turn = torch.tensor([1, 0, 0, 0]), torch.tensor([0, 7, 7, 3]), torch.tensor([0, 5, 2, 0])
-    assert [rows.tolist() for rows in trajectories(task, rollout, turn)] == [[3], [2, 1], [0]]
+    assert [rows.tolist() for rows in Groups.of(task, rollout, turn).by_rollout] == [[3], [2, 1], [0]]
 
 
 # Actions

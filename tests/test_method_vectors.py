@@ -13,14 +13,12 @@ import pytest
 import torch
 from method_vectors import FOLDER, Case, cases, compare, flag, identity_columns, matrix, padded, ragged, real
 
-from alignopsd_trl.methods.advantages import group_advantage, invalid_action_residual, number_rows, token_advantages
+from alignopsd_trl.methods.advantages import group_advantage, invalid_action_residual, token_advantages
 from alignopsd_trl.methods.align_opsd.correspondence import (
     accept_actions,
-    canonicalize,
     cosine,
     eligibility,
     select_sources,
-    task_groups,
 )
 from alignopsd_trl.methods.align_opsd.credit import (
     allocate,
@@ -39,9 +37,8 @@ from alignopsd_trl.methods.align_opsd.spans import (
     profiles,
     random_segment,
     segment,
-    trajectories,
 )
-from alignopsd_trl.turns import parse_response
+from alignopsd_trl.turns import Groups, Thought, Trajectory, Turn, TurnBatch, parse_response
 
 RUNNERS: dict[str, Callable[[Case, Case], Case]] = {}
 
@@ -72,13 +69,28 @@ def parse(inputs: Case, params: Case) -> Case:
 
 @runner
 def canonicalize_(inputs: Case, params: Case) -> Case:
-    return vars(canonicalize(inputs["rows"]))
+    """The canonical order is that of `TurnBatch`. Copies of a turn, which fill up a batch elsewhere, are the test's."""
+    rows = [(str(task), str(rollout), int(number)) for task, rollout, number in inputs["rows"]]
+    played: dict[tuple[str, str], Trajectory] = {}
+    for task, rollout, number in sorted(set(rows), key=lambda row: (row[2], row), reverse=True):
+        trajectory = played.setdefault((task, rollout), Trajectory({}, task, rollout))
+        turn = Turn(number, "", [], [], [], "", Thought("", ""), "", True, "", info={"of": (task, rollout)})
+        trajectory.turns.insert(0, turn)  # turns are played in order
+    batch = TurnBatch.of(list(played.values()), pad_id=0)
+    identities = [(*turn.info["of"], turn.number) for turn in batch.turns]
+    place = [identities.index(row) for row in rows]
+    return {
+        "identities": identities,
+        "row_to_canonical": place,
+        "canonical_to_rows": [[row for row, at in enumerate(place) if at == turn] for turn in range(len(identities))],
+        "row_weight": [1 / place.count(at) for at in place],
+    }
 
 
 def by_task(task: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """Fills an M x M matrix, 0 across tasks, with what ``make`` gives for the rows of each task."""
     whole = None
-    for rows in task_groups(task, torch.zeros_like(task), torch.arange(len(task))):
+    for rows in Groups.of(task, torch.zeros_like(task)).by_task:
         part = make(rows)
         whole = part.new_zeros(len(task), len(task)) if whole is None else whole
         whole[rows[:, None], rows] = part
@@ -97,13 +109,12 @@ def cosine_(inputs: Case, params: Case) -> Case:
 def structural_mask(inputs: Case, params: Case) -> Case:
     task, rollout, _ = identity_columns(inputs["identities"])
     teacher, student = flag(inputs["teacher_thinking_valid"]), flag(inputs["student_thinking_valid"])
-    label = None
-    if inputs["protocol"] is not None:
-        label = identity_columns([[str(name), "", 0] for name in inputs["protocol"]])[0]
-    mask = by_task(
-        task,
-        lambda rows: eligibility(rollout[rows], teacher[rows], student[rows], None if label is None else label[rows]),
-    )
+    if inputs["protocol"] is not None:  # the data source of a task is part of its identity here
+        names = [
+            f"{name} {label}" for (name, _, _), label in zip(inputs["identities"], inputs["protocol"], strict=True)
+        ]
+        task, _, _ = identity_columns([[name, "", 0] for name in names])
+    mask = by_task(task, lambda rows: eligibility(rollout[rows], teacher[rows], student[rows]))
     return {"structural_mask": mask.int()}
 
 
@@ -111,7 +122,7 @@ def selected(
     similarity: torch.Tensor, mask: torch.Tensor, identity: tuple[torch.Tensor, ...], params: Case
 ) -> torch.Tensor:
     chosen = torch.full((len(similarity), params["top_k"]), -1)
-    for rows in task_groups(*identity):
+    for rows in Groups.of(*identity).by_task:
         block = rows[:, None], rows
         local = select_sources(
             similarity[block], mask[block], identity[1][rows], params["similarity_threshold"], params["top_k"]
@@ -205,9 +216,9 @@ def adjacent(inputs: Case, params: Case) -> Case:
     identity = identity_columns(inputs["identities"])
     profile, valid, mask = real(inputs["profile"]), flag(inputs["profile_valid"]), flag(inputs["structural_mask"])
     shift, counts = torch.zeros(len(valid), dtype=torch.float64), torch.zeros_like(valid)
-    for rows in task_groups(*identity):
+    for rows in Groups.of(*identity).by_task:
         shift[rows], counts[rows] = adjacent_divergence(profile[rows], valid[rows], mask[:, rows], identity[1][rows])
-    return {"divergence": shift, "divergence_valid": counts.int(), "trajectories": trajectories(*identity)}
+    return {"divergence": shift, "divergence_valid": counts.int(), "trajectories": Groups.of(*identity).by_rollout}
 
 
 @runner
@@ -219,7 +230,7 @@ def threshold(inputs: Case, params: Case) -> Case:
 
 def segmentations(shift: Any, counts: Any, identities: list[Any], params: Case, seed: int | None) -> Case:
     found = {"trajectories": [], "candidates": 0, "accepted": 0}
-    for number, rows in enumerate(trajectories(*identity_columns(identities))):
+    for number, rows in enumerate(Groups.of(*identity_columns(identities)).by_rollout):
         arguments = [shift[row] for row in rows], [bool(counts[row]) for row in rows]
         limits = params["min_span"], params["max_span"], params["fallback_min"]
         if seed is None:
@@ -278,8 +289,7 @@ def credited(
     allocation: str,
     span: torch.Tensor | None = None,
 ) -> Case:
-    task, rollout, _ = identity_columns(identities)
-    rollout, _ = number_rows(task, rollout)
+    rollout = Groups.of(*identity_columns(identities)).rollout
     found = turn_evidence(gap, mask, advantage)
     box = density_box(params["weighting"], params["density_cap"], params["band"])
     computed = {"turn_gap": found.gap, "turn_evidence": found.evidence}
@@ -426,7 +436,7 @@ def spans_of(
     count = len(similarity)
     profile, valid = torch.zeros(count, count, dtype=torch.float64), torch.zeros(count, dtype=torch.bool)
     shift, counts = torch.zeros(count, dtype=torch.float64), torch.zeros(count, dtype=torch.bool)
-    for rows in task_groups(*identity):
+    for rows in Groups.of(*identity).by_task:
         block = rows[:, None], rows
         part, valid[rows] = profiles(
             similarity[block], eligible[block], params["similarity_threshold"], params["profile_temperature"]

@@ -10,30 +10,9 @@ from typing import Any
 
 import torch
 
+from alignopsd_trl.turns import Groups
+
 EPSILON = 1e-6  # beside the deviation of the rewards
-
-
-def number_rows(*keys: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Numbers from 0 the distinct rows of integer columns, in their order: ``(M,)`` int64, and how many."""
-    number = torch.zeros_like(keys[0])
-    for key in keys:
-        rank = torch.unique(key, return_inverse=True)[1]
-        number = torch.unique(number * (len(key) + 1) + rank, return_inverse=True)[1]
-    return number, int(number.max()) + 1 if len(number) else 0
-
-
-def _first_rows(task: torch.Tensor, rollout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """``(M,)`` number of each row's rollout, and the first row of each rollout."""
-    rollout, rollouts = number_rows(task, rollout)
-    first = torch.full((rollouts,), len(rollout), dtype=torch.int64, device=rollout.device)
-    return rollout, first.scatter_reduce_(0, rollout, torch.arange(len(rollout), device=rollout.device), "amin")
-
-
-def siblings(task: torch.Tensor, rollout: torch.Tensor) -> torch.Tensor:
-    """``(M,)`` int64 number of rollouts in the task group of each row."""
-    _, first = _first_rows(task, rollout)
-    task, tasks = number_rows(task)
-    return torch.bincount(task[first], minlength=tasks)[task]
 
 
 def segment_sum(values: torch.Tensor, segment: torch.Tensor, count: int) -> torch.Tensor:
@@ -52,23 +31,72 @@ def segment_softmax(logits: torch.Tensor, segment: torch.Tensor, count: int) -> 
 # Advantages
 
 
-def _normalise(values: torch.Tensor, group: torch.Tensor, count: int, scale: bool) -> torch.Tensor:
-    """(x - mean) / (deviation + 1e-6) within groups, Bessel's correction, float64.
+def normalise(
+    values: torch.Tensor,
+    group: torch.Tensor,
+    count: int,
+    counted: torch.Tensor | None = None,
+    scale: bool = True,
+) -> torch.Tensor:
+    """(x - mean) / (deviation + 1e-6) within groups, Bessel's correction; 0 where a group counts one row only.
 
     What is left of a value below the resolution of a float32 reward is rounding and becomes exactly 0: its sign would
     otherwise tilt the weights of a rollout without advantage (method facts E.41).
+
+    Args:
+        values (`torch.Tensor`):
+            ``(M,)``, of a floating dtype that stays.
+        group (`torch.Tensor`):
+            ``(M,)`` int64 below ``count``.
+        count (`int`):
+            Number of groups.
+        counted (`torch.Tensor`, *optional*):
+            ``(M,)`` bool, the rows that mean and deviation are taken over; all by default.
+        scale (`bool`, *optional*, defaults to `True`):
+            Divide by the deviation, or only centre.
     """
-    size = segment_sum(torch.ones_like(values), group, count)
-    centred = values - (segment_sum(values, group, count) / size)[group]
+    weight = torch.ones_like(values) if counted is None else counted.to(values.dtype)
+    size = segment_sum(weight, group, count)
+    mean = segment_sum(values * weight, group, count) / size.clamp_min(1)
     largest = values.new_zeros(count).scatter_reduce_(0, group, values.abs(), "amax")
-    centred = torch.where(centred.abs() <= 2.0**-24 * largest[group], 0.0, centred)
+    centred = values - mean[group]
+    rounding = (centred.abs() <= 2.0**-24 * largest[group]) | (size[group] <= 1)
+    centred = centred.masked_fill(rounding, 0.0)
     if not scale:
         return centred
-    deviation = (segment_sum(centred.square(), group, count) / (size - 1).clamp_min(1)).sqrt()
-    return centred / (deviation[group] + EPSILON)
+    variance = segment_sum(centred.square() * weight, group, count) / (size - 1).clamp_min(1)
+    return centred / (variance.sqrt()[group] + EPSILON)
 
 
 @torch.no_grad()
+def rollout_advantage(
+    reward: torch.Tensor, groups: Groups, statistics: str = "trajectory", scale: bool = True
+) -> torch.Tensor:
+    """Group-relative advantage A of each turn's rollout (the paper's equation of A; method facts E.44).
+
+    Args:
+        reward (`torch.Tensor`):
+            ``(M,)`` terminal reward, the same on all turns of a rollout.
+        groups ([`Groups`]):
+            Of the turns.
+        statistics (`str`, *optional*, defaults to `"trajectory"`):
+            Population of mean and deviation: ``"trajectory"`` counts a rollout once (the paper), ``"turn"`` once per
+            turn it has.
+        scale (`bool`, *optional*, defaults to `True`):
+            Divide by the deviation, or only centre.
+
+    Returns:
+        ``(M,)`` float64, exactly 0 in a group of equal rewards or of one rollout.
+
+    Raises:
+        ValueError: for unknown statistics.
+    """
+    if statistics not in ("trajectory", "turn"):
+        raise ValueError(f"group_statistics={statistics!r} is unknown; choose 'trajectory' or 'turn'")
+    counted = groups.position == 0 if statistics == "trajectory" else None
+    return normalise(reward.detach().double(), groups.task, groups.tasks, counted, scale)
+
+
 def group_advantage(
     reward: torch.Tensor,
     task: torch.Tensor,
@@ -76,33 +104,17 @@ def group_advantage(
     statistics: str = "trajectory",
     scale: bool = True,
 ) -> torch.Tensor:
-    """Group-relative advantage A of each turn's rollout (the paper's equation of A; method facts E.44).
-
-    Args:
-        reward: ``(M,)`` terminal reward, the same on all turns of a rollout.
-        task, rollout: ``(M,)`` integers.
-        statistics: population of mean and deviation: ``"trajectory"`` counts a rollout once (the paper), ``"turn"``
-            once per turn it has.
-        scale: divide by the deviation, or only centre.
-
-    Returns:
-        ``(M,)`` float64, exactly 0 in a group of equal rewards.
+    """`rollout_advantage` of plain identities, ``(M,)`` integers each.
 
     Raises:
         ValueError: for a group of fewer than two rollouts, or unknown statistics.
     """
-    if statistics not in ("trajectory", "turn"):
-        raise ValueError(f"group_statistics={statistics!r} is unknown; choose 'trajectory' or 'turn'")
-    if bool((siblings(task, rollout) < 2).any()):
+    groups = Groups.of(task, rollout)
+    if bool((groups.siblings < 2).any()):
         raise ValueError(
             "a task group with fewer than 2 rollouts has no group-relative advantage; sample more siblings"
         )
-    reward = reward.detach().double()
-    rollout, first = _first_rows(task, rollout)
-    task, tasks = number_rows(task)
-    if statistics == "turn":
-        return _normalise(reward, task, tasks, scale)
-    return _normalise(reward[first], task[first], tasks, scale)[rollout]
+    return rollout_advantage(reward, groups, statistics, scale)
 
 
 @torch.no_grad()
@@ -117,15 +129,14 @@ def invalid_action_residual(
     Args:
         reward: ``(M,)``.
         action_valid: ``(M,)`` bool.
-        task: ``(M,)`` integers.
+        task: ``(M,)`` integers from 0.
 
     Returns:
         ``(M,)`` float64.
     """
-    task, tasks = number_rows(task)
-    reward = reward.detach().double()
+    count, reward = int(task.max()) + 1 if len(task) else 0, reward.detach().double()
     penalised = reward - penalty * (~action_valid.bool()).double()
-    return _normalise(penalised, task, tasks, scale) - _normalise(reward, task, tasks, scale)
+    return normalise(penalised, task, count, scale=scale) - normalise(reward, task, count, scale=scale)
 
 
 def token_advantages(advantage: torch.Tensor, mask: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, credit_of, identity_gap, token_mean
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import belief_advantage, belief_recursion, success_rate
 from alignopsd_trl.methods.registry import register
+from alignopsd_trl.options import OneOf, Size
 from alignopsd_trl.turns import TurnBatch
 
 
 @dataclass(frozen=True)
 class AgentOPSDOptions:
-    mode: str = field(
+    mode: Annotated[str, OneOf(("signed", "telescoping"))] = field(
         default="signed",
         metadata={
-            "choices": ("signed", "telescoping"),
             "help": "'signed': weights from the oriented belief steps (the paper's form). 'telescoping': the outcome "
             "less the prior, shared out in proportion to the steps.",
         },
     )
-    mixing: float = field(default=0.5, metadata={"help": "lambda (0.5 in the paper)."})
-    band: float = field(default=0.2, metadata={"help": "b: weights stay in [1 - b, 1 + b]."})
-    gamma: float = field(default=0.95, metadata={"help": "Decay of earlier evidence."})
+    mixing: Size = field(default=0.5, metadata={"help": "lambda (0.5 in the paper)."})
+    band: Size = field(default=0.2, metadata={"help": "b: weights stay in [1 - b, 1 + b]."})
+    gamma: Size = field(default=0.95, metadata={"help": "Decay of earlier evidence."})
 
 
 @register
@@ -48,18 +49,10 @@ class AgentOPSD(Baseline):
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         options, found = self.options, outcome(batch, self.config)
         gap, success = identity_gap(batch, teacher).double(), batch.reward.double().clamp(0, 1)
-        prior = success_rate(success, batch.task, batch.rollout)
-        belief, steps = belief_recursion(gap.sum(-1), prior, batch.rollout, batch.turn, options.gamma)
+        prior = success_rate(success, batch.groups)
+        belief, steps = belief_recursion(gap.sum(-1), prior, batch.groups, options.gamma)
         weight, shaped = belief_advantage(
-            options.mode,
-            found.advantage,
-            steps,
-            success,
-            prior,
-            batch.rollout,
-            batch.turn,
-            options.mixing,
-            options.band,
+            options.mode, found.advantage, steps, success, prior, batch.groups, options.mixing, options.band
         )
         metrics = token_mean(batch, "teacher/gap", gap)
         return credit_of(batch, found, shaped, metrics, {"belief": belief, "weight": weight})

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.grpo import GRPO, Outcome
+from alignopsd_trl.options import read_options
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -19,35 +20,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class NoOptions:
     """A method without options of its own."""
-
-
-def read_options(kind: type, given: dict[str, Any] | None, method: str) -> Any:
-    """An instance of the options class ``kind`` from `AlignOPSDConfig.method_options`.
-
-    Choices come from a field's ``metadata["choices"]``; the type of a value must be that of the default.
-
-    Raises:
-        ValueError: for an unknown option, with the known ones; for a value of another type or outside the choices.
-    """
-    given = given or {}
-    known = {field.name: field for field in fields(kind)}
-    if unknown := sorted(set(given) - set(known)):
-        options = f"known options: {', '.join(known)}" if known else "it has no options"
-        raise ValueError(f"method_options[{unknown[0]!r}] is unknown to method {method!r}; {options}")
-    values = {}
-    for name, value in given.items():
-        place = f"method_options[{name!r}]={value!r} of method {method!r}"
-        choices, wanted = known[name].metadata.get("choices"), type(known[name].default)
-        if choices and value not in choices:
-            raise ValueError(f"{place}: choose one of {', '.join(map(repr, choices))}")
-        if wanted is float and type(value) is int:
-            value = float(value)
-        if type(value) is not wanted:
-            raise ValueError(f"{place} must be of type {wanted.__name__}")
-        if wanted in (int, float) and value < 0:
-            raise ValueError(f"{place} must not be negative")
-        values[name] = value
-    return kind(**values)
 
 
 class Baseline(GRPO):
@@ -61,7 +33,7 @@ class Baseline(GRPO):
 
     def __init__(self, config: AlignOPSDConfig):
         super().__init__(config)
-        self.options = read_options(self.Options, config.method_options, self.name)
+        self.options = read_options(self.Options, config.method_options, f"method {self.name!r}")
 
 
 def credit_of(

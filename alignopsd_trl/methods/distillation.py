@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from alignopsd_trl.methods.base import Coefficients, Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, identity_scores, token_mean
+from alignopsd_trl.options import Size
 from alignopsd_trl.turns import TurnBatch
 
 
@@ -17,7 +18,7 @@ from alignopsd_trl.turns import TurnBatch
 class AuxiliaryOptions:
     """Options of a method with an auxiliary loss."""
 
-    coefficient: float = field(default=0.01, metadata={"help": "Weight of the auxiliary loss."})
+    coefficient: Size = field(default=0.01, metadata={"help": "Weight of the auxiliary loss."})
 
 
 class Distillation(Baseline):

@@ -7,19 +7,20 @@ from dataclasses import dataclass, field
 
 import torch
 
-from alignopsd_trl.methods.advantages import number_rows
+from alignopsd_trl.methods.advantages import normalise
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, credit_of
 from alignopsd_trl.methods.grpo import outcome
-from alignopsd_trl.methods.objectives import discounted_returns, row_advantage
+from alignopsd_trl.methods.objectives import discounted_returns
 from alignopsd_trl.methods.registry import register
-from alignopsd_trl.turns import TurnBatch
+from alignopsd_trl.options import Size
+from alignopsd_trl.turns import TurnBatch, number_rows
 
 
 @dataclass(frozen=True)
 class GiGPOOptions:
-    gamma: float = field(default=0.95, metadata={"help": "Discount of returns."})
-    step_weight: float = field(default=1.0, metadata={"help": "omega: weight of the step advantage."})
+    gamma: Size = field(default=0.95, metadata={"help": "Discount of returns."})
+    step_weight: Size = field(default=1.0, metadata={"help": "omega: weight of the step advantage."})
     scale_steps: bool = field(
         default=False, metadata={"help": "Divide step advantages by their group's deviation (off by default there)."}
     )
@@ -43,18 +44,18 @@ class GiGPO(Baseline):
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         options, found = self.options, outcome(batch, self.config)
-        last = torch.ones_like(batch.rollout, dtype=torch.bool)
-        last[:-1] = batch.rollout[1:] != batch.rollout[:-1]
-        reward = torch.where(last, batch.reward.double(), 0.0)
-        returns = discounted_returns(reward, batch.rollout, batch.turn, options.gamma)
-        group, groups = number_rows(batch.task, start_states(batch))
-        steps = row_advantage(returns, group, scale=options.scale_steps)
+        groups = batch.groups
+        last = torch.cat([rows[-1:] for rows in groups.by_rollout]) if len(batch) else groups.task
+        reward = torch.zeros_like(batch.reward, dtype=torch.float64).index_copy_(0, last, batch.reward[last].double())
+        returns = discounted_returns(reward, groups, options.gamma)
+        state = number_rows(groups.task, start_states(batch))
+        members = torch.bincount(state)
+        steps = normalise(returns, state, len(members), scale=options.scale_steps)
         metrics = {}
         if len(batch):
-            shared = torch.bincount(group, minlength=groups)[group] > 1
-            metrics["credit/shared_state_share"] = float(shared.double().mean())
+            metrics["credit/shared_state_share"] = float((members[state] > 1).double().mean())
         shaped = found.advantage + options.step_weight * steps
-        return credit_of(batch, found, shaped, metrics, {"step_advantage": steps, "state_group": group})
+        return credit_of(batch, found, shaped, metrics, {"step_advantage": steps, "state_group": state})
 
 
 def start_states(batch: TurnBatch) -> torch.Tensor:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from alignopsd_trl.methods.advantages import (
-    group_advantage,
     invalid_action_residual,
     outcome_trace,
-    siblings,
+    rollout_advantage,
     token_advantages,
 )
 from alignopsd_trl.methods.base import Credit, Method, Teacher
@@ -24,10 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Attributes:
-    advantage: ``(M,)`` float64 A of each turn's rollout.
-    residual: ``(M,)`` float64 of the invalid-action penalty, ``None`` without one.
-    metrics: scalars for the log.
+    """What the rewards alone say, before any teacher is asked.
+
+    Args:
+        advantage (`torch.Tensor`):
+            ``(M,)`` float64 A of each turn's rollout.
+        residual (`torch.Tensor`, *optional*):
+            ``(M,)`` float64 of the invalid-action penalty, `None` without one.
+        metrics (`dict[str, float]`):
+            Numbers for the log.
     """
 
     advantage: torch.Tensor
@@ -36,27 +40,29 @@ class Outcome:
 
 
 def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> Outcome:
-    """Advantages of a batch of sibling groups.
+    """Advantages of a batch of sibling groups. Needs the rewards only: neither log-probs nor a teacher.
 
     A group that environment failures left with fewer than two rollouts compares nothing: its advantage and its
     residual are exactly 0, and ``outcome/lone_groups`` counts it.
 
     With ``group_statistics="turn"`` advantage plus residual is what normalising the penalised rewards would give, the
     form in which method facts F.51 subtracts the penalty before normalising.
+
+    Args:
+        batch ([`TurnBatch`]):
+            Of whole sibling groups.
+        config ([`AlignOPSDConfig`]):
+            For ``group_statistics``, ``scale_rewards`` and ``invalid_action_penalty``.
     """
-    scale, penalty = config.scale_rewards == "group", config.invalid_action_penalty
-    lone = siblings(batch.task, batch.rollout) < 2
-    rows = (~lone).nonzero().squeeze(-1)
-    identity = batch.task[rows], batch.rollout[rows]
-    advantage = torch.zeros(len(batch), dtype=torch.float64, device=batch.reward.device)
-    advantage[rows] = group_advantage(batch.reward[rows], *identity, config.group_statistics, scale)
+    groups, scale = batch.groups, config.scale_rewards == "group"
+    lone = groups.siblings < 2
+    advantage = rollout_advantage(batch.reward, groups, config.group_statistics, scale)
     residual = None
-    if penalty:
-        residual = torch.zeros_like(advantage)
-        residual[rows] = invalid_action_residual(
-            batch.reward[rows], batch.action_valid[rows], identity[0], penalty, scale
-        )
-    metrics = {"outcome/lone_groups": float(len(batch.task[lone].unique()))}
+    if config.invalid_action_penalty:
+        residual = invalid_action_residual(
+            batch.reward, batch.action_valid, groups.task, config.invalid_action_penalty, scale
+        ).masked_fill(lone, 0.0)
+    metrics = {"outcome/lone_groups": float(len(groups.task[lone].unique()))}
     if len(batch):
         metrics["outcome/zero_advantage_share"] = float((advantage == 0).double().mean())
     return Outcome(advantage, residual, metrics)
@@ -69,6 +75,6 @@ class GRPO(Method):
     name = "grpo"
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
-        found = outcome(batch, self.config)
-        advantages = token_advantages(found.advantage, batch.policy_mask, found.residual)
-        return Credit(advantages, found.metrics, trace=outcome_trace(found.advantage, found.residual))
+        result = outcome(batch, self.config)
+        advantages = token_advantages(result.advantage, batch.policy_mask, result.residual)
+        return Credit(advantages, result.metrics, trace=outcome_trace(result.advantage, result.residual))

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 
 from alignopsd_trl.methods.distillation import AuxiliaryOptions, Distillation
 from alignopsd_trl.methods.objectives import gated_loss, sampled_token_loss
 from alignopsd_trl.methods.registry import register
+from alignopsd_trl.options import OneOf
 
 
 @dataclass(frozen=True)
 class GRPOOPSDOptions(AuxiliaryOptions):
-    form: str = field(
+    form: Annotated[str, OneOf(("sampled_token", "constant_gate"))] = field(
         default="sampled_token",
         metadata={
-            "choices": ("sampled_token", "constant_gate"),
             "help": "'sampled_token': OPSD's objective beside GRPO's. 'constant_gate': the release behind the "
             "published ALFWorld, WebShop and 7B cells, a gate of 1/2 from whose gradient the teacher cancels out.",
         },

@@ -13,9 +13,10 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import log_softmax
 
-from alignopsd_trl.methods.advantages import EPSILON, number_rows, segment_sum
+from alignopsd_trl.methods.advantages import EPSILON, segment_sum
 from alignopsd_trl.methods.align_opsd.rectification import gate
 from alignopsd_trl.methods.align_opsd.rectification import gated_loss as alignment_loss
+from alignopsd_trl.turns import Groups
 
 MAX_LOG_IMPORTANCE = 10.0
 MAX_NEGATIVE_LOG_RATIO = 20.0
@@ -55,26 +56,18 @@ def weighted_k3_loss(log_probs: torch.Tensor, teacher: torch.Tensor, old: torch.
 
 
 def divergence_loss(
-    logits: torch.Tensor,
-    teacher_logits: torch.Tensor,
-    beta: float = 0.5,
-    temperature: float = 1.1,
-    teacher_top_k: int | None = None,
+    logits: torch.Tensor, teacher_logits: torch.Tensor, beta: float = 0.5, temperature: float = 1.1
 ) -> torch.Tensor:
     """beta KL(teacher || M) + (1 - beta) KL(student || M) over the vocabulary, M = (1 - beta) student + beta teacher.
 
     Args:
-        logits, teacher_logits: ``(..., V)``.
+        logits, teacher_logits: ``(..., V)`` of the same V tokens: all of them, or the teacher's likeliest.
         beta: 0 is KL(teacher || student), 1 is KL(student || teacher).
         temperature: divides both logits.
-        teacher_top_k: keep the teacher's largest logits only and renormalise both sides.
 
     Returns:
         ``(...)``.
     """
-    if teacher_top_k is not None:
-        teacher_logits, kept = teacher_logits.topk(min(teacher_top_k, teacher_logits.size(-1)), dim=-1)
-        logits = logits.gather(-1, kept)
     student = log_softmax(logits / temperature, -1)
     teacher = log_softmax(teacher_logits.detach() / temperature, -1)
     if beta == 0:
@@ -137,7 +130,7 @@ def mix(advantage: torch.Tensor, weight: torch.Tensor, mixing: float) -> torch.T
 
 
 def equalise_steps(
-    token_advantage: torch.Tensor, mask: torch.Tensor, rollout: torch.Tensor, ratio: float = 2.0
+    token_advantage: torch.Tensor, mask: torch.Tensor, groups: Groups, ratio: float = 2.0
 ) -> torch.Tensor:
     """Rescales each turn toward the mean |advantage| of its rollout's turns, by a factor in [1/ratio, ratio].
 
@@ -146,13 +139,12 @@ def equalise_steps(
     Args:
         token_advantage: ``(M, L)``.
         mask: ``(M, L)`` bool.
-        rollout: ``(M,)`` integers, unique over the batch.
+        groups: of the turns.
 
     Returns:
         ``(M, L)``, 0 outside the mask.
     """
-    masked = token_advantage * mask
-    rollout, count = number_rows(rollout)
+    masked, rollout, count = token_advantage * mask, groups.rollout, groups.rollouts
     tokens = mask.sum(-1).to(masked.dtype)
     size = masked.abs().sum(-1) / tokens.clamp_min(1)
     turns = segment_sum((tokens > 0).to(masked.dtype), rollout, count)
@@ -164,64 +156,38 @@ def equalise_steps(
 # Turn-level credit
 
 
-def row_advantage(
-    reward: torch.Tensor, group: torch.Tensor, population: torch.Tensor | None = None, scale: bool = True
-) -> torch.Tensor:
-    """(x - mean) / (deviation + 1e-6) of rows within groups, Bessel's correction; 0 in groups of one row.
-
-    Args:
-        reward: ``(M,)``, may differ between the turns of a rollout.
-        group: ``(M,)`` integers.
-        population: ``(M,)`` bool, the rows that mean and deviation are taken over; all by default.
-    """
-    group, count = number_rows(group)
-    counted = torch.ones_like(reward) if population is None else population.to(reward.dtype)
-    size = segment_sum(counted, group, count)
-    mean = segment_sum(reward * counted, group, count) / size.clamp_min(1)
-    centred = torch.where(size[group] > 1, reward - mean[group], 0.0)
-    if not scale:
-        return centred
-    variance = segment_sum((reward - mean[group]).square() * counted, group, count) / (size - 1).clamp_min(1)
-    return centred / (variance.sqrt() + EPSILON)[group]
-
-
-def discounted_returns(reward: torch.Tensor, rollout: torch.Tensor, turn: torch.Tensor, gamma: float) -> torch.Tensor:
+def discounted_returns(reward: torch.Tensor, groups: Groups, gamma: float) -> torch.Tensor:
     """G_k = r_k + gamma G_{k+1} within each rollout, ``(M,)``; rows may come in any order."""
-    table, place = _turn_table(reward, rollout, turn)
+    table = _turn_table(reward, groups)
     for column in range(table.size(1) - 2, -1, -1):
         table[:, column] += gamma * table[:, column + 1]
-    return table[place]
+    return table[groups.rollout, groups.position]
 
 
 def belief_recursion(
-    evidence: torch.Tensor, prior: torch.Tensor, rollout: torch.Tensor, turn: torch.Tensor, gamma: float
+    evidence: torch.Tensor, prior: torch.Tensor, groups: Groups, gamma: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Beliefs B_k = sigmoid(logit(B_0) + c_k), c_k = gamma c_{k-1} + e_k, and their steps B_k - B_{k-1}: ``(M,)`` each.
 
     Args:
         evidence: ``(M,)`` sums of the gap over each turn.
         prior: ``(M,)`` B_0, inside (0, 1).
+        groups: of the turns.
     """
-    table, place = _turn_table(evidence, rollout, turn)
+    table, place = _turn_table(evidence, groups), (groups.rollout, groups.position)
     for column in range(1, table.size(1)):
         table[:, column] += gamma * table[:, column - 1]
     start = table.new_zeros(len(table))
-    start[place[0]] = prior
+    start[groups.rollout] = prior
     beliefs = torch.sigmoid(torch.logit(start)[:, None] + torch.cat([torch.zeros_like(table[:, :1]), table], 1))
     return beliefs[:, 1:][place], beliefs.diff(dim=1)[place]
 
 
-def _turn_table(
-    values: torch.Tensor, rollout: torch.Tensor, turn: torch.Tensor
-) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-    """One row a rollout, its turns from the left in order, zeros after them; and where each value went."""
-    rollout, count = number_rows(rollout)
-    order = number_rows(rollout, turn)[0]  # numbers rise by (rollout, turn)
-    first = order.new_full((count,), len(order)).scatter_reduce_(0, rollout, order, "amin")
-    place = (rollout, order - first[rollout])
-    table = values.new_zeros(count, int(place[1].max()) + 1 if len(values) else 1)
-    table[place] = values
-    return table, place
+def _turn_table(values: torch.Tensor, groups: Groups) -> torch.Tensor:
+    """One row for each rollout, its turns from the left in order, zeros after them."""
+    table = values.new_zeros(groups.rollouts, int(groups.position.max()) + 1 if len(values) else 1)
+    table[groups.rollout, groups.position] = values
+    return table
 
 
 def belief_advantage(
@@ -230,8 +196,7 @@ def belief_advantage(
     steps: torch.Tensor,
     outcome: torch.Tensor,
     prior: torch.Tensor,
-    rollout: torch.Tensor,
-    turn: torch.Tensor,
+    groups: Groups,
     mixing: float,
     band: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -243,7 +208,7 @@ def belief_advantage(
     in proportion to the steps; or as the steps themselves with the last belief replaced by the outcome. The multiplier
     is then 1. The formulas of "magnitude" and "anchored" are inferred from their names.
     """
-    group, count = number_rows(rollout)
+    group, count = groups.rollout, groups.rollouts
     size = segment_sum(torch.ones_like(steps), group, count)[group]
     if mode in ("telescoping", "anchored"):
         travelled = segment_sum(steps, group, count)[group]
@@ -251,8 +216,7 @@ def belief_advantage(
             share = torch.where(travelled == 0, 1 / size, steps / travelled)
             target = (outcome - prior) * share
         else:
-            last = turn.new_zeros(count).scatter_reduce_(0, group, turn, "amax", include_self=False)[group]
-            target = torch.where(turn == last, outcome - prior - travelled + steps, steps)
+            target = torch.where(groups.position == size - 1, outcome - prior - travelled + steps, steps)
         return torch.ones_like(steps), (1 - mixing) * advantage + mixing * target
     q = advantage.sign() * steps if mode == "signed" else steps.abs()
     centred = q - segment_sum(q, group, count)[group] / size
@@ -262,43 +226,9 @@ def belief_advantage(
     return weight, mix(advantage, weight, mixing)
 
 
-def success_rate(outcome: torch.Tensor, task: torch.Tensor, rollout: torch.Tensor, clip: float = 1e-4) -> torch.Tensor:
+def success_rate(outcome: torch.Tensor, groups: Groups, clip: float = 1e-4) -> torch.Tensor:
     """Mean outcome of the task's rollouts, each counted once, inside [clip, 1 - clip]: the prior belief, ``(M,)``."""
-    rollout, rollouts = number_rows(task, rollout)
-    task, tasks = number_rows(task)
-    share = 1 / torch.bincount(rollout, minlength=rollouts).to(outcome.dtype)[rollout]
+    task, tasks = groups.task, groups.tasks
+    share = 1 / torch.bincount(groups.rollout, minlength=groups.rollouts).to(outcome.dtype)[groups.rollout]
     rate = segment_sum(outcome * share, task, tasks) / segment_sum(share, task, tasks)
     return rate[task].clamp(clip, 1 - clip)
-
-
-def hindsight_shaping(
-    episode_gap: torch.Tensor,
-    step_gap: torch.Tensor,
-    has_step: torch.Tensor,
-    mask: torch.Tensor,
-    weights: tuple[float, float] = (0.001, 0.001),
-    clip: float | None = None,
-    normalise: bool = False,
-) -> torch.Tensor:
-    """What hindsight skills add to a token's advantage: w_st gap_st where a turn has a step skill, else w_ep gap_ep.
-
-    Args:
-        episode_gap, step_gap: ``(M, L)``.
-        has_step: ``(M,)`` bool.
-        mask: ``(M, L)`` bool.
-        weights: of the episode's and of the step's gap.
-        clip: bound of each gap.
-        normalise: standardise each gap over the tokens of the batch that use it (biased deviation).
-
-    Returns:
-        ``(M, L)``, 0 outside the mask.
-    """
-    total = torch.zeros_like(episode_gap)
-    for gap, chosen, weight in zip((episode_gap, step_gap), (~has_step, has_step), weights, strict=True):
-        used = mask & chosen[:, None]
-        if normalise and used.any():
-            gap = (gap - gap[used].mean()) / (gap[used].std(unbiased=False) + EPSILON)
-        if clip is not None:
-            gap = gap.clamp(-clip, clip)
-        total = total + torch.where(used, weight * gap, 0.0)
-    return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 
@@ -10,40 +11,40 @@ from alignopsd_trl.methods.base import Coefficients, Credit, Teacher
 from alignopsd_trl.methods.distillation import Distillation
 from alignopsd_trl.methods.objectives import divergence_loss, gated_loss, sampled_token_loss
 from alignopsd_trl.methods.registry import register
+from alignopsd_trl.options import Count, OneOf, Size
 from alignopsd_trl.turns import TurnBatch
 
 
 @dataclass(frozen=True)
 class OPSDOptions:
-    form: str = field(
+    form: Annotated[str, OneOf(("sampled_token", "gated", "vocabulary"))] = field(
         default="sampled_token",
         metadata={
-            "choices": ("sampled_token", "gated", "vocabulary"),
             "help": "'sampled_token': the objective as the paper describes it. 'gated': what the release behind the "
             "published OPSD rows ran, SDAR's loss without a policy loss. 'vocabulary': the main form of OPSD's own "
             "authors, a divergence over the teacher's likeliest tokens; no figure of the table used it.",
         },
     )
-    sampled_coefficient: float = field(
+    sampled_coefficient: Size = field(
         default=1.0, metadata={"help": "Weight of form='sampled_token'; alone, it only scales the learning rate."}
     )
-    gated_coefficient: float = field(
+    gated_coefficient: Size = field(
         default=0.01, metadata={"help": "Weight of form='gated' (0.01 in the published rows)."}
     )
-    gate_beta: float = field(default=5.0, metadata={"help": "Slope of the gate (5 in the published rows)."})
-    vocabulary_coefficient: float = field(default=1.0, metadata={"help": "Weight of form='vocabulary'."})
-    vocabulary_size: int = field(
+    gate_beta: Size = field(default=5.0, metadata={"help": "Slope of the gate (5 in the published rows)."})
+    vocabulary_coefficient: Size = field(default=1.0, metadata={"help": "Weight of form='vocabulary'."})
+    vocabulary_size: Count = field(
         default=50,
         metadata={
             "help": "form='vocabulary': the teacher's likeliest tokens that are compared at each position, "
             "renormalised (50 in the authors' runs)."
         },
     )
-    divergence_beta: float = field(
+    divergence_beta: Size = field(
         default=0.5,
         metadata={"help": "form='vocabulary': 0 is KL(teacher || student), 1 is KL(student || teacher)."},
     )
-    divergence_temperature: float = field(
+    divergence_temperature: Size = field(
         default=1.1, metadata={"help": "form='vocabulary': divides the logits of both views."}
     )
 

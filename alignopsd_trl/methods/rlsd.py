@@ -9,21 +9,22 @@ from alignopsd_trl.methods.baseline import Baseline, credit_of, identity_gap, to
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import mix, mixing_weight, rlsd_weight, turn_mean
 from alignopsd_trl.methods.registry import register
+from alignopsd_trl.options import Count, Size
 from alignopsd_trl.turns import TurnBatch
 
 
 @dataclass(frozen=True)
 class RLSDOptions:
-    mixing: float = field(default=0.5, metadata={"help": "lambda at the first update (0.5 in all published figures)."})
-    band: float = field(default=0.2, metadata={"help": "eps_w: weights stay in [1 - band, 1 + band]."})
-    decay_steps: int = field(
+    mixing: Size = field(default=0.5, metadata={"help": "lambda at the first update (0.5 in all published figures)."})
+    band: Size = field(default=0.2, metadata={"help": "eps_w: weights stay in [1 - band, 1 + band]."})
+    decay_steps: Count = field(
         default=100,
         metadata={
             "help": "Updates over which lambda falls to 0: 100 in the launchers of the published table, 60 in the "
             "authors' own code, 0 (constant) in the SDAR paper's table."
         },
     )
-    warmup_steps: int = field(
+    warmup_steps: Count = field(
         default=0, metadata={"help": "Updates over which lambda rises before it falls (authors' code: optional)."}
     )
     negative_only: bool = field(

@@ -9,11 +9,12 @@ import torch
 from alignopsd_trl.methods.distillation import AuxiliaryOptions, Distillation
 from alignopsd_trl.methods.objectives import gated_loss
 from alignopsd_trl.methods.registry import register
+from alignopsd_trl.options import Size
 
 
 @dataclass(frozen=True)
 class SDAROptions(AuxiliaryOptions):
-    gate_beta: float = field(
+    gate_beta: Size = field(
         default=5.0, metadata={"help": "Slope of the gate (5 in the published figures; 0, 1 and 10 were swept)."}
     )
 

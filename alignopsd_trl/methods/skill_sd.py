@@ -9,11 +9,12 @@ import torch
 from alignopsd_trl.methods.distillation import AuxiliaryOptions, Distillation
 from alignopsd_trl.methods.objectives import weighted_k3_loss
 from alignopsd_trl.methods.registry import register
+from alignopsd_trl.options import Size
 
 
 @dataclass(frozen=True)
 class SkillSDOptions(AuxiliaryOptions):
-    coefficient: float = field(
+    coefficient: Size = field(
         default=0.001, metadata={"help": "Weight of the k3 loss (0.001 in every published figure)."}
     )
 

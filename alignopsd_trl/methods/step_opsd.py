@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, credit_of, identity_gap, token_mean
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import bounded_weight, equalise_steps, mix, mixing_weight, turn_mean
 from alignopsd_trl.methods.registry import register
+from alignopsd_trl.options import Count, OneOf, Size
 from alignopsd_trl.turns import TurnBatch
 
 
 @dataclass(frozen=True)
 class StepOPSDOptions:
-    aggregate: str = field(
+    aggregate: Annotated[str, OneOf(("token", "turn"))] = field(
         default="token",
         metadata={
-            "choices": ("token", "turn"),
             "help": "'token': weights per token, then equal steps (the first author's code). 'turn': one weight a "
             "turn from its mean gap (AgentOPSD's code, mode 'tether', there with mixing 0.5). Which of the two the "
             "published row ran is unknown.",
         },
     )
-    shape: str = field(
+    shape: Annotated[str, OneOf(("sigmoid", "exp"))] = field(
         default="sigmoid",
-        metadata={"choices": ("sigmoid", "exp"), "help": "f of aggregate='token': 2 sigmoid (default) or exp."},
+        metadata={"help": "f of aggregate='token': 2 sigmoid (default) or exp."},
     )
-    band: float = field(default=0.2, metadata={"help": "alpha: weights stay in [1 - band, 1 + band]."})
-    mixing: float = field(
+    band: Size = field(default=0.2, metadata={"help": "alpha: weights stay in [1 - band, 1 + band]."})
+    mixing: Size = field(
         default=0.2, metadata={"help": "lambda at the first update (0.2 in the paper, 0.05 to 0.5 in its scripts)."}
     )
-    decay_steps: int = field(default=50, metadata={"help": "Updates over which lambda falls to 0; 0: constant."})
+    decay_steps: Count = field(default=50, metadata={"help": "Updates over which lambda falls to 0; 0: constant."})
     equal_steps: bool = field(
         default=True, metadata={"help": "Rescale turns toward equal mean |advantage| (aggregate='token')."}
     )
-    step_ratio: float = field(
+    step_ratio: Size = field(
         default=2.0, metadata={"help": "The rescaling factor stays in [1 / step_ratio, step_ratio]."}
     )
 
@@ -72,7 +73,7 @@ class StepOPSD(Baseline):
             weight = bounded_weight(found.advantage, gap, options.band, options.shape)
         shaped = mix(found.advantage, weight, mixing)
         if options.aggregate == "token" and options.equal_steps:
-            shaped = equalise_steps(shaped, mask, batch.rollout, options.step_ratio)
+            shaped = equalise_steps(shaped, mask, batch.groups, options.step_ratio)
         metrics = {"credit/mixing": mixing} | token_mean(batch, "teacher/gap", gap)
         metrics |= token_mean(batch, "credit/token_weight", weight)
         return credit_of(batch, found, shaped, metrics, {"identity_gap": evidence, "weight": turn_mean(weight, mask)})

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from alignopsd_trl.launch.presets import preset
+from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 
 LABELS = {
     "vanilla": "Vanilla",
@@ -28,13 +29,7 @@ LABELS = {
 }
 """The rows' names in the paper's Table 1. A star: evaluated with skills."""
 
-METHOD_FIELDS = (
-    *("method_options", "rectify", "similarity_threshold", "max_sources", "aggregation", "aggregation_temperature"),
-    *("alpha_max", "action_filter", "action_threshold", "allocation", "profile_temperature", "profile_distance"),
-    *("boundary_quantile", "boundary_min", "boundary_max", "min_span", "max_span", "random_span_seed"),
-    *("credit_temperature", "credit_mixing", "weighting", "density_cap", "band"),
-    *("auxiliary_loss", "auxiliary_coefficient", "gate_beta"),
-)
+METHOD_FIELDS = ("method_options", *(one.name for one in fields(AlignOPSDOptions)))
 """What one row may set for itself. Everything else is protocol and the same for all rows."""
 
 _OWNED = ("method", "seed", "output_dir", "evaluate_first", "resume_from_checkpoint", "plan", "config", "disable_tqdm")

@@ -1,8 +1,8 @@
 """Decision-state correspondence: which sibling turns face the same decision as a target turn.
 
-    identities ──► task_groups ──► per group:  H ──► eligible ──► Psi (select_sources) ──► action filter
+    decision states ──► per task: H ──► eligible ──► Psi (select_sources) ──► action filter
 
-Everything is per task group, with the group's m rows in canonical order (`task_groups` puts them so): siblings only
+`correspond` walks this for a batch. Everything is per task, with the task's m rows in canonical order: siblings only
 meet siblings, and a tie goes to the smaller identity because it goes to the smaller row. Matrices are
 ``[source, target]``. Tensors only: no model, no process, no environment.
 
@@ -14,57 +14,175 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-Identity = tuple[str, str, int]
+from alignopsd_trl.turns import Groups, Thought
+
+if TYPE_CHECKING:
+    from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 
 _WEBSHOP_ACTION = re.compile(r"(search|click)\[(.*)\]", re.DOTALL)
 
 
+# Decision states
+
+
 @dataclass(frozen=True)
-class Canonical:
-    """Rows of a batch and the turns they are copies of.
-
-    Attributes:
-        identities: the distinct turns, sorted: ids compared as strings, then the turn number.
-        row_to_canonical: for each row the position of its turn in ``identities``.
-        canonical_to_rows: for each turn its rows, rising; the first one is the copy that statistics use.
-        row_weight: loss weight of each row, one over its number of copies.
-    """
-
-    identities: list[Identity]
-    row_to_canonical: list[int]
-    canonical_to_rows: list[list[int]]
-    row_weight: list[float]
-
-
-def canonicalize(rows: Sequence[Identity]) -> Canonical:
-    """Sorts identities and merges copies that exist only to fill a batch (method facts A.4 and A.5)."""
-    identities = sorted({(str(task), str(rollout), int(turn)) for task, rollout, turn in rows})
-    position = {identity: number for number, identity in enumerate(identities)}
-    row_to_canonical = [position[str(task), str(rollout), int(turn)] for task, rollout, turn in rows]
-    canonical_to_rows: list[list[int]] = [[] for _ in identities]
-    for row, turn in enumerate(row_to_canonical):
-        canonical_to_rows[turn].append(row)
-    weight = [1.0 / len(canonical_to_rows[turn]) for turn in row_to_canonical]
-    return Canonical(identities, row_to_canonical, canonical_to_rows, weight)
-
-
-def task_groups(task: torch.Tensor, rollout: torch.Tensor, turn: torch.Tensor) -> list[torch.Tensor]:
-    """Rows of each task, in canonical order.
+class DecisionStates:
+    """What the privileged view and the policy think and do at each of M turns, and the embeddings of these texts.
 
     Args:
-        task, rollout, turn: ``(M,)`` integers that rise with the identities' order.
-
-    Returns:
-        One ``(m,)`` int64 tensor of row numbers a task, tasks rising. Empty for M = 0.
+        teacher, student (`list[Thought]`):
+            M of each.
+        table (`torch.Tensor`):
+            ``(n, D)`` float32, one row for each distinct text, and a last row of zeros for the empty one.
+        columns (`list[torch.Tensor]`):
+            ``(M,)`` int64 rows of ``table`` each: the teacher's thinking, the student's thinking and, if the action
+            filter needs them, both sides' actions.
     """
-    order = torch.argsort(turn, stable=True)
-    order = order[torch.argsort(rollout[order], stable=True)]
-    order = order[torch.argsort(task[order], stable=True)]
-    sizes = torch.unique_consecutive(task[order], return_counts=True)[1]
-    return list(order.split(sizes.tolist())) if len(order) else []
+
+    teacher: list[Thought]
+    student: list[Thought]
+    table: torch.Tensor
+    columns: list[torch.Tensor]
+
+    def thinking(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """d+ and d of some turns, ``(len(rows), D)`` each."""
+        return self.table[self.columns[0][rows]], self.table[self.columns[1][rows]]
+
+    def action_cosine(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """``(P,)`` cosine of the teacher's action at turn ``source[p]`` with the student's at ``target[p]``. Few texts
+        differ among the actions of a task, so all distinct pairs cost less than one product for each pair."""
+        theirs, source = self.columns[2][source].unique(return_inverse=True)
+        ours, target = self.columns[3][target].unique(return_inverse=True)
+        return cosine(self.table[theirs], self.table[ours])[source, target]
+
+
+def distinct_texts(teacher: Sequence[Thought], student: Sequence[Thought], actions: bool) -> list[str]:
+    """What must be encoded: each text once, none of them empty."""
+    return list(dict.fromkeys(text for column in _texts(teacher, student, actions) for text in column if text))
+
+
+def decision_states(
+    teacher: list[Thought], student: list[Thought], embeddings: torch.Tensor, actions: bool, device: torch.device
+) -> DecisionStates:
+    """Looks up the embeddings of `distinct_texts` for each turn.
+
+    Args:
+        teacher, student: M thoughts each.
+        embeddings: ``(n, D)``, in the order of `distinct_texts`.
+        actions: whether the actions' texts are among them.
+        device: where the states are used.
+    """
+    place = {text: number for number, text in enumerate(distinct_texts(teacher, student, actions))}
+    table = embeddings.to(device=device, dtype=torch.float32)
+    table = torch.cat([table, table.new_zeros(1, table.shape[1])])
+    index = [[place.get(text, len(place)) for text in column] for column in _texts(teacher, student, actions)]
+    return DecisionStates(teacher, student, table, [torch.tensor(column, device=device).long() for column in index])
+
+
+def _texts(teacher: Sequence[Thought], student: Sequence[Thought], actions: bool) -> list[list[str]]:
+    columns = [[thought.thinking for thought in side] for side in (teacher, student)]
+    return columns + ([[thought.action for thought in side] for side in (teacher, student)] if actions else [])
+
+
+# The batch
+
+
+@dataclass(frozen=True)
+class TaskSimilarity:
+    """H of one task's m turns, and who may be a source of whom.
+
+    Args:
+        rows (`torch.Tensor`):
+            ``(m,)`` int64, the turns in canonical order.
+        rollout (`torch.Tensor`):
+            ``(m,)`` int64.
+        similarity (`torch.Tensor`):
+            ``(m, m)`` float32 H.
+        eligible (`torch.Tensor`):
+            ``(m, m)`` bool.
+    """
+
+    rows: torch.Tensor
+    rollout: torch.Tensor
+    similarity: torch.Tensor
+    eligible: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Correspondence:
+    """Which sibling turns face the decision of each turn.
+
+    Args:
+        tasks (`list[TaskSimilarity]`):
+            H of each task.
+        sources (`torch.Tensor`):
+            ``(M, K)`` int64 retained sources, best first, -1 for none.
+        similarity (`torch.Tensor`):
+            ``(M, K)`` float32 H of those pairs.
+        rejected (`int`):
+            Pairs that the action filter took away.
+    """
+
+    tasks: list[TaskSimilarity]
+    sources: torch.Tensor
+    similarity: torch.Tensor
+    rejected: int = 0
+
+
+def correspond(states: DecisionStates, groups: Groups, options: AlignOPSDOptions, match: bool = True) -> Correspondence:
+    """H of each task and, if ``match``, the sources of each turn: the operator Psi and the action filter.
+
+    Args:
+        states: of the M turns.
+        groups: of the M turns.
+        options: for gamma_H, K and the action filter.
+        match: `False` leaves every turn without sources.
+    """
+    tasks = [_task_similarity(states, rows, groups.rollout[rows]) for rows in groups.by_task]
+    sources = torch.full((len(groups.task), options.max_sources), -1, device=groups.task.device)
+    similarity, rejected = torch.zeros_like(sources, dtype=torch.float32), 0
+    for task in tasks if match else ():
+        chosen = select_sources(
+            task.similarity, task.eligible, task.rollout, options.similarity_threshold, options.max_sources
+        )
+        kept = chosen if options.action_filter == "none" else _consistent(chosen, task.rows, states, options)
+        rejected += int((chosen >= 0).sum() - (kept >= 0).sum())
+        sources[task.rows] = torch.where(kept >= 0, task.rows[kept], -1)
+        similarity[task.rows] = task.similarity.gather(0, kept.clamp_min(0).T).T
+    return Correspondence(tasks, sources, similarity, rejected)
+
+
+def _task_similarity(states: DecisionStates, rows: torch.Tensor, rollout: torch.Tensor) -> TaskSimilarity:
+    place = rows.tolist()
+    valid = [
+        rows.new_tensor([side[row].thinking_valid for row in place]).bool() for side in (states.teacher, states.student)
+    ]
+    return TaskSimilarity(rows, rollout, cosine(*states.thinking(rows)), eligibility(rollout, *valid))
+
+
+def _consistent(
+    chosen: torch.Tensor, rows: torch.Tensor, states: DecisionStates, options: AlignOPSDOptions
+) -> torch.Tensor:
+    """Sources whose action agrees with the target's; a rejected one leaves -1 and is not replaced."""
+    target, slot = (chosen >= 0).nonzero(as_tuple=True)
+    source, place = chosen[target, slot], rows.tolist()
+    kept = accept_actions(
+        [states.teacher[row].action for row in place],
+        [states.student[row].action for row in place],
+        states.action_cosine(rows[source], rows[target]),
+        options.action_threshold,
+        options.action_filter,
+        source,
+        target,
+    )
+    return chosen.index_put((target, slot), torch.where(kept, source, -1))
+
+
+# Formulas
 
 
 def unit_rows(embedding: torch.Tensor) -> torch.Tensor:
@@ -87,28 +205,19 @@ def cosine(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return (unit_rows(source) @ unit_rows(target).T).clamp(-1.0, 1.0)
 
 
-def eligibility(
-    rollout: torch.Tensor,
-    teacher_valid: torch.Tensor,
-    student_valid: torch.Tensor,
-    protocol: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """The structural mask of one task group (method facts C.13).
+def eligibility(rollout: torch.Tensor, teacher_valid: torch.Tensor, student_valid: torch.Tensor) -> torch.Tensor:
+    """The structural mask of one task (method facts C.13; a task has one data source, so there is nothing to compare).
 
     Args:
         rollout: ``(m,)`` integers.
         teacher_valid, student_valid: ``(m,)`` bool, whether the thinking parsed. The source needs its teacher's, the
             target its student's; the source's own student thinking does not matter.
-        protocol: ``(m,)`` integer labels of the data source that must agree, if rows carry them.
 
     Returns:
         ``(m, m)`` bool.
     """
     eligible = rollout[:, None] != rollout[None, :]
-    eligible &= teacher_valid.bool()[:, None] & student_valid.bool()[None, :]
-    if protocol is not None:
-        eligible &= protocol[:, None] == protocol[None, :]
-    return eligible
+    return eligible & teacher_valid.bool()[:, None] & student_valid.bool()[None, :]
 
 
 def select_sources(

@@ -11,20 +11,93 @@ Sources: the paper's section "Semi-Markov Hierarchical Credit Assignment" and it
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from alignopsd_trl.methods.advantages import segment_softmax, segment_sum
+from alignopsd_trl.turns import Groups
+
+if TYPE_CHECKING:
+    from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
+    from alignopsd_trl.methods.align_opsd.rectification import Rectification
+
+
+@dataclass(frozen=True)
+class CreditWeights:
+    """What the evidence of a batch makes of its outcome advantages.
+
+    Args:
+        identity, rectified ([`Evidence`]):
+            Evidence of the identity gap, for comparison, and of the rectified gap.
+        weight (`torch.Tensor`, *optional*):
+            ``(M,)`` float64 W of each turn, the mean over its tokens where they differ; `None` with
+            ``allocation="none"``.
+        token_weight (`torch.Tensor`, *optional*):
+            ``(M, 1)`` or ``(M, L)``, what token advantages are multiplied by.
+        span (`torch.Tensor`, *optional*):
+            ``(M,)`` int64 span of each turn, where turns were weighed.
+        allocation ([`Allocation`], *optional*):
+            B, Q and the density, where turns were weighed.
+        weights ([`Weights`], *optional*):
+            The density inside the box, where turns were weighed.
+    """
+
+    identity: Evidence
+    rectified: Evidence
+    weight: torch.Tensor | None = None
+    token_weight: torch.Tensor | None = None
+    span: torch.Tensor | None = None
+    allocation: Allocation | None = None
+    weights: Weights | None = None
+
+
+def weigh(
+    views: Rectification,
+    mask: torch.Tensor,
+    advantage: torch.Tensor,
+    groups: Groups,
+    span: torch.Tensor | None,
+    options: AlignOPSDOptions,
+) -> CreditWeights:
+    """E, B, Q and W of a batch, as ``options.allocation`` says.
+
+    Args:
+        views: the two gaps.
+        mask: ``(M, L)`` bool.
+        advantage: ``(M,)`` A.
+        groups: of the M turns.
+        span: ``(M,)`` int64 numbered over the batch; `None` makes one span of each rollout, the flat turn allocation.
+        options: for T, eta, the box and the allocation.
+    """
+    identity, rectified = (turn_evidence(gap, mask, advantage) for gap in (views.identity_gap, views.rectified_gap))
+    if options.allocation == "none":
+        return CreditWeights(identity, rectified)
+    box = density_box(options.weighting, options.density_cap, options.band)
+    if options.allocation == "token":
+        by_token = token_weights(views.rectified_gap, mask, advantage, groups.rollout, options.credit_temperature, box)
+        mean = torch.where(mask, by_token, 0.0).sum(-1, dtype=torch.float64) / rectified.tokens
+        return CreditWeights(identity, rectified, mean.masked_fill(rectified.tokens == 0, 1.0), by_token)
+    span = groups.rollout if span is None else span
+    allocation = allocate(rectified.evidence, rectified.tokens, groups.rollout, span, options.credit_temperature)
+    weights = turn_weights(allocation.density, rectified.tokens, groups.rollout, advantage, options.credit_mixing, box)
+    return CreditWeights(identity, rectified, weights.weight, weights.weight[:, None], span, allocation, weights)
+
 
 # Evidence
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Attributes:
-    gap: ``(M,)`` float64 mean gap over the optimised tokens, 0 for a turn without any.
-    tokens: ``(M,)`` float64 number of optimised tokens N.
-    evidence: ``(M,)`` float64, sgn(A) times the gap.
+    """How far the teacher agrees with the outcome at each turn.
+
+    Args:
+        gap (`torch.Tensor`):
+            ``(M,)`` float64 mean gap over the optimised tokens, 0 for a turn without any.
+        tokens (`torch.Tensor`):
+            ``(M,)`` float64 number of optimised tokens N.
+        evidence (`torch.Tensor`):
+            ``(M,)`` float64, sgn(A) times the gap.
     """
 
     gap: torch.Tensor
@@ -53,10 +126,15 @@ def turn_evidence(gap: torch.Tensor, mask: torch.Tensor, advantage: torch.Tensor
 
 @dataclass(frozen=True)
 class Allocation:
-    """Attributes:
-    budget: ``(J,)`` float64 B of each span; sums to 1 over the spans of a rollout.
-    share: ``(M,)`` float64 Q of each turn within its span.
-    density: ``(M,)`` float64 raw density; its token-weighted mean over a rollout is 1.
+    """How a rollout's credit is shared out over its spans, and a span's over its turns.
+
+    Args:
+        budget (`torch.Tensor`):
+            ``(J,)`` float64 B of each span; sums to 1 over the spans of a rollout.
+        share (`torch.Tensor`):
+            ``(M,)`` float64 Q of each turn within its span.
+        density (`torch.Tensor`):
+            ``(M,)`` float64 raw density; its token-weighted mean over a rollout is 1.
     """
 
     budget: torch.Tensor
@@ -161,9 +239,13 @@ def density_box(weighting: str, cap: float, band: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Weights:
-    """Attributes:
-    projected: ``(M,)`` float64 density inside the box.
-    weight: ``(M,)`` float64 W.
+    """Turn weights that keep the token budget.
+
+    Args:
+        projected (`torch.Tensor`):
+            ``(M,)`` float64 density inside the box.
+        weight (`torch.Tensor`):
+            ``(M,)`` float64 W.
     """
 
     projected: torch.Tensor

@@ -20,11 +20,17 @@ _BLOCK = 512  # target turns at a time: what is in flight stays small whatever t
 
 @dataclass(frozen=True)
 class Rectification:
-    """Attributes:
-    weights: ``(M, K)`` float64 source weights, 0 where there is no source; a matched row sums to 1.
-    rho, alpha: ``(M,)`` float64 confidence and rectification coefficient.
-    aligned, rectified: ``(M, L)`` log-probs of the matched mixture and of the blend.
-    identity_gap, rectified_gap: ``(M, L)``, the two against the student.
+    """What the privileged views say about the sampled tokens, against the student.
+
+    Args:
+        weights (`torch.Tensor`):
+            ``(M, K)`` float64 source weights, 0 where there is no source; a matched row sums to 1.
+        rho, alpha (`torch.Tensor`):
+            ``(M,)`` float64 confidence and rectification coefficient.
+        aligned, rectified (`torch.Tensor`):
+            ``(M, L)`` log-probs of the matched mixture and of the blend.
+        identity_gap, rectified_gap (`torch.Tensor`):
+            ``(M, L)``, the identity view and the blend against the student.
     """
 
     weights: torch.Tensor
@@ -34,6 +40,14 @@ class Rectification:
     rectified: torch.Tensor
     identity_gap: torch.Tensor
     rectified_gap: torch.Tensor
+
+
+def view_pairs(sources: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """``(M + P,)`` source and target turns to score at once: the identity views, then one row for each retained pair in
+    the order of ``sources[sources >= 0]``."""
+    own = torch.arange(len(sources), device=sources.device)
+    row, slot = (sources >= 0).nonzero(as_tuple=True)
+    return torch.cat([own, sources[row, slot]]), torch.cat([own, row])
 
 
 def source_weights(sources: torch.Tensor, similarity: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -1,21 +1,64 @@
-"""What a batch's credit looked like: scalars for the log, and per-turn columns for the records.
+"""What a batch's credit looked like: numbers for the log, and columns with one value a turn for the records.
 
-Metrics leave out what has nothing to average over. Columns are lists of length M; rows of other turns in them
-(``sources``) are row numbers of the same batch, which the column ``row`` names.
+`report` puts together what each stage left. Metrics leave out what has nothing to average over. Columns are lists of
+length M; rows of other turns in them (``sources``) are row numbers of the same batch, which the column ``row`` names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from alignopsd_trl.methods.align_opsd.credit import Allocation, Evidence, Weights
-from alignopsd_trl.methods.align_opsd.rectification import Rectification
-from alignopsd_trl.methods.align_opsd.spans import Segmentation
+from alignopsd_trl.methods.advantages import outcome_trace
+from alignopsd_trl.methods.align_opsd.rectification import gate
 
-Cuts = Sequence[tuple[list[int], Segmentation]]  # the rows of each rollout and where it was cut
+if TYPE_CHECKING:
+    from alignopsd_trl.methods.align_opsd.correspondence import Correspondence, DecisionStates
+    from alignopsd_trl.methods.align_opsd.credit import CreditWeights, Evidence
+    from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
+    from alignopsd_trl.methods.align_opsd.rectification import Rectification
+    from alignopsd_trl.methods.align_opsd.spans import Spans
+    from alignopsd_trl.methods.grpo import Outcome
+    from alignopsd_trl.turns import TurnBatch
+
+
+def report(
+    options: AlignOPSDOptions,
+    batch: TurnBatch,
+    result: Outcome,
+    states: DecisionStates | None,
+    matches: Correspondence | None,
+    views: Rectification | None,
+    spans: Spans | None,
+    weights: CreditWeights | None,
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Metrics and trace of one `AlignOPSD.assign`, from the stages that ran; `None` for those that did not."""
+    metrics, trace = dict(result.metrics), outcome_trace(result.advantage, result.residual)
+    if states is not None:
+        trace |= thought_trace(states)
+    if matches is not None:
+        metrics |= match_metrics(matches.sources, matches.similarity, matches.rejected, batch.turn)
+        metrics |= view_metrics(views)
+        trace |= match_trace(matches.sources, matches.similarity, views)
+    if options.auxiliary_loss == "alignment":
+        metrics |= gate_metrics(views, batch.policy_mask, options.gate_beta)
+    if spans is not None:
+        metrics |= span_metrics(spans)
+        trace |= span_trace(spans)
+    if weights is not None:
+        metrics |= evidence_metrics(weights.identity, weights.rectified)
+        trace |= evidence_trace(weights.identity, weights.rectified)
+        metrics |= weight_metrics(weights)
+        trace |= weight_trace(weights)
+    return metrics, trace
+
+
+def thought_trace(states: DecisionStates) -> dict[str, Any]:
+    return {
+        "teacher_thinking": [thought.thinking for thought in states.teacher],
+        "teacher_action": [thought.action for thought in states.teacher],
+    }
 
 
 def match_metrics(
@@ -66,29 +109,45 @@ def view_metrics(views: Rectification) -> dict[str, float]:
     }
 
 
-def span_metrics(cuts: Cuts) -> dict[str, float]:
-    if not cuts:
+def gate_metrics(views: Rectification, mask: torch.Tensor, beta: float) -> dict[str, float]:
+    """How far the auxiliary loss trusts the rectified teacher, over the optimised tokens."""
+    if not mask.any():
         return {}
-    turns, spans = sum(len(rows) for rows, _ in cuts), sum(len(found.spans) for _, found in cuts)
+    trusted = gate(views.rectified_gap[mask], beta)
     return {
-        "spans/length_mean": turns / spans,
-        "spans/per_rollout": spans / len(cuts),
+        "auxiliary/gate_mean": float(trusted.mean()),
+        "auxiliary/gate_active_share": float((trusted > 0.5).float().mean()),
+    }
+
+
+def span_metrics(spans: Spans) -> dict[str, float]:
+    cuts, metrics = spans.cuts, {}
+    if spans.quantile is not None:
+        metrics = {"spans/threshold": spans.threshold, "spans/threshold_unclipped": spans.quantile}
+    if not cuts:
+        return metrics
+    turns, count = sum(len(rows) for rows, _ in cuts), sum(len(found.spans) for _, found in cuts)
+    return metrics | {
+        "spans/length_mean": turns / count,
+        "spans/per_rollout": count / len(cuts),
         "spans/guided_cuts_per_rollout": sum(len(found.guided) for _, found in cuts) / len(cuts),
         "spans/forced_cuts_per_rollout": sum(len(found.forced) for _, found in cuts) / len(cuts),
     }
 
 
-def span_trace(turns: int, cuts: Cuts) -> dict[str, Any]:
+def span_trace(spans: Spans) -> dict[str, Any]:
     """``span``: number of the turn's span within its rollout. ``cut``: why a span starts at this turn, else empty."""
+    turns = len(spans.span)
     span, cut = [0] * turns, [""] * turns
-    for rows, found in cuts:
+    for rows, found in spans.cuts:
         for number, (start, end) in enumerate(found.spans):
             for row in rows[start:end]:
                 span[row] = number
         for kind in ("threshold", "drawn", "guided", "forced"):
             for position in getattr(found, kind):
                 cut[rows[position]] = kind
-    return {"span": span, "cut": cut}
+    shifts = {"divergence": spans.shifts.value.tolist(), "divergence_counts": spans.shifts.counts.tolist()}
+    return shifts | {"span": span, "cut": cut}
 
 
 def evidence_metrics(identity: Evidence, rectified: Evidence) -> dict[str, float]:
@@ -113,16 +172,20 @@ def evidence_trace(identity: Evidence, rectified: Evidence) -> dict[str, Any]:
     }
 
 
-def allocation_trace(shared: Allocation, weights: Weights, span: torch.Tensor) -> dict[str, Any]:
-    return {
-        "span_budget": shared.budget[span].tolist(),
-        "turn_share": shared.share.tolist(),
-        "density": shared.density.tolist(),
-        "projected_density": weights.projected.tolist(),
-    }
-
-
-def weight_metrics(weight: torch.Tensor) -> dict[str, float]:
-    if not len(weight):
+def weight_metrics(weights: CreditWeights) -> dict[str, float]:
+    weight = weights.weight
+    if weight is None or not len(weight):
         return {}
     return {"credit/weight_std": float(weight.std(correction=0)), "credit/weight_max": float(weight.max())}
+
+
+def weight_trace(weights: CreditWeights) -> dict[str, Any]:
+    trace: dict[str, Any] = {}
+    if weights.allocation is not None:
+        trace = {
+            "span_budget": weights.allocation.budget[weights.span].tolist(),
+            "turn_share": weights.allocation.share.tolist(),
+            "density": weights.allocation.density.tolist(),
+            "projected_density": weights.weights.projected.tolist(),
+        }
+    return trace if weights.weight is None else trace | {"weight": weights.weight.tolist()}

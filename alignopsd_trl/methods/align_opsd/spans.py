@@ -2,9 +2,9 @@
 
     H, eligible ──► profiles ──► divergence of neighbouring turns ──► batch threshold ──► segmentation
 
-Profiles and divergences are per task group in canonical order; the threshold is over the whole batch, all processes;
-the segmentation is a greedy walk over one rollout. Spans depend on the correspondence only, never on gaps, rewards,
-masks or advantages.
+`correspondence_shifts` and `cut_spans` walk this for a batch. Profiles and divergences are per task in canonical order;
+the threshold is over the whole batch, all processes; the segmentation is a greedy walk over one rollout. Spans depend
+on the correspondence only, never on gaps, rewards, masks or advantages.
 
 Sources: the paper's appendix "Adaptive span construction"; method facts D, F.49 and F.50.
 """
@@ -16,22 +16,108 @@ import random
 from bisect import bisect, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
+from alignopsd_trl.turns import Groups
 
-def trajectories(task: torch.Tensor, rollout: torch.Tensor, turn: torch.Tensor) -> list[torch.Tensor]:
-    """Rows of each rollout in turn order, rollouts in (task, rollout) order. ``(n,)`` int64 each.
+if TYPE_CHECKING:
+    from alignopsd_trl.methods.align_opsd.correspondence import TaskSimilarity
+    from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """How far the profile of each turn is from that of the turn before it.
 
     Args:
-        task, rollout, turn: ``(M,)`` integers that rise with the identities' order.
+        value (`torch.Tensor`):
+            ``(M,)`` float64 divergence, 0 at first turns and where it does not count.
+        counts (`torch.Tensor`):
+            ``(M,)`` bool, whether it is evidence of a boundary.
     """
-    order = torch.argsort(turn, stable=True)
-    order = order[torch.argsort(rollout[order], stable=True)]
-    order = order[torch.argsort(task[order], stable=True)]
-    key = torch.stack([task[order], rollout[order]])
-    sizes = torch.unique_consecutive(key, dim=1, return_counts=True)[1] if len(order) else order
-    return list(order.split(sizes.tolist())) if len(order) else []
+
+    value: torch.Tensor
+    counts: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The partition of every rollout into decision spans.
+
+    Args:
+        span (`torch.Tensor`):
+            ``(M,)`` int64 span of each turn, numbered over the batch in (task, rollout) order.
+        cuts (`list[tuple[list[int], Segmentation]]`):
+            The rows of each rollout and where it was cut.
+        shifts ([`Shifts`]):
+            That the cuts came from.
+        quantile, threshold (`float`, *optional*):
+            Of the counting shifts of all processes, before and after clipping; `None` where nothing counted.
+    """
+
+    span: torch.Tensor
+    cuts: list[tuple[list[int], Segmentation]]
+    shifts: Shifts
+    quantile: float | None
+    threshold: float | None
+
+
+@torch.no_grad()
+def correspondence_shifts(
+    tasks: Sequence[TaskSimilarity], turns: int, options: AlignOPSDOptions, columns: int | None = None
+) -> Shifts:
+    """Profiles of each task's turns, and the divergence of neighbours.
+
+    Args:
+        tasks: H of each task.
+        turns: M.
+        options: for gamma_H, the profiles' temperature and their distance.
+        columns: turns of the whole batch, which the ``"entropy"`` distance asks for.
+    """
+    device = tasks[0].rows.device if tasks else None
+    value = torch.zeros(turns, dtype=torch.float64, device=device)
+    counts = torch.zeros(turns, dtype=torch.bool, device=device)
+    for task in tasks:
+        profile, valid = profiles(
+            task.similarity, task.eligible, options.similarity_threshold, options.profile_temperature
+        )
+        value[task.rows], counts[task.rows] = adjacent_divergence(
+            profile, valid, task.eligible, task.rollout, options.profile_distance, columns
+        )
+    return Shifts(value, counts)
+
+
+def cut_spans(shifts: Shifts, groups: Groups, options: AlignOPSDOptions, everywhere: torch.Tensor | None) -> Spans:
+    """Cuts every rollout.
+
+    Args:
+        shifts: of the M turns.
+        groups: of the M turns.
+        options: for the threshold's quantile and clips, the lengths of spans, and the seed of random ones.
+        everywhere: ``(n,)`` counting shifts of all processes, which set the threshold; `None` cuts at random.
+    """
+    quantile = None if everywhere is None else boundary_quantile(everywhere, options.boundary_quantile)
+    threshold = clip_threshold(quantile, options.boundary_min, options.boundary_max)
+    limits = options.min_span, options.max_span, options.boundary_min
+    value, counts = shifts.value.tolist(), shifts.counts.tolist()
+    span, cuts, number = torch.zeros(len(value), dtype=torch.int64), [], 0
+    for index, rows in enumerate(groups.by_rollout):
+        place = rows.tolist()
+        local = [value[row] for row in place], [counts[row] for row in place]
+        if everywhere is None:
+            found = random_segment(*local, options.random_span_seed + index, *limits)
+        else:
+            found = segment(*local, threshold, *limits)
+        lengths = torch.tensor([end - start for start, end in found.spans])
+        span[place] = number + torch.repeat_interleave(lengths)
+        cuts.append((place, found))
+        number += len(found.spans)
+    return Spans(span.to(shifts.value.device), cuts, shifts, quantile, threshold)
+
+
+# Formulas
 
 
 @torch.no_grad()
@@ -144,12 +230,17 @@ def clip_threshold(quantile: float | None, low: float, high: float) -> float | N
 class Segmentation:
     """Partition of one rollout of n turns. Position k cuts before local turn k.
 
-    Attributes:
-        threshold: cuts kept by the threshold, rising.
-        drawn: cuts kept by chance (random spans).
-        guided, forced: cuts that repair over-long spans, at a divergence and at the middle.
-        spans: ``(start, end)`` of local turns, half open.
-        candidates, accepted: positions that asked to be cuts and those kept, before any repair.
+    Args:
+        spans (`list[tuple[int, int]]`):
+            ``(start, end)`` of local turns, half open.
+        threshold (`list[int]`):
+            Cuts kept by the threshold, rising.
+        drawn (`list[int]`):
+            Cuts kept by chance (random spans).
+        guided, forced (`list[int]`):
+            Cuts that repair over-long spans, at a divergence and at the middle.
+        candidates, accepted (`int`):
+            Positions that asked to be cuts, and those kept, before any repair.
     """
 
     spans: list[tuple[int, int]]

@@ -1,0 +1,101 @@
+"""The method's options, each named once: `AlignOPSDConfig` inherits them, and studies vary them.
+
+The defaults are the tables of the paper's appendices. What the authors' launchers set differently is a preset of the
+recipes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from alignopsd_trl.options import AtLeast, OneOf, Positive, PositiveCount, Share, Size, check_options
+
+
+@dataclass
+class AlignOPSDOptions:
+    """What AlignOPSD and the paper's ablations of it may set for themselves. The fields say what they mean.
+
+    Raises:
+        ValueError: for a value out of range, or two that can't go together; names field, value and remedy.
+    """
+
+    # Decision-aligned supervision rectification
+    rectify: bool = field(
+        default=True, metadata={"help": "Re-score under matched sibling views. False: the identity gap (ablation 1)."}
+    )
+    similarity_threshold: Share = field(
+        default=0.80, metadata={"help": "gamma_H: least cosine of thinking traces for a match."}
+    )
+    max_sources: PositiveCount = field(
+        default=3, metadata={"help": "K: most matched sources of a turn, at most one per sibling."}
+    )
+    aggregation: Annotated[str, OneOf(("probability_mixture", "log_mean"))] = field(
+        default="probability_mixture",
+        metadata={"help": "How matched views are mixed: 'probability_mixture' or 'log_mean'."},
+    )
+    aggregation_temperature: Positive = field(
+        default=0.10, metadata={"help": "tau: temperature of the softmax over matched similarities."}
+    )
+    alpha_max: Share = field(default=0.80, metadata={"help": "Largest weight of the matched views in the blend."})
+    action_filter: Annotated[str, OneOf(("cosine", "webshop", "none"))] = field(
+        default="cosine",
+        metadata={"help": "After matching: 'cosine' of actions, 'webshop' (also same operation, target) or 'none'."},
+    )
+    action_threshold: Share = field(default=0.80, metadata={"help": "Least cosine of actions for the filter."})
+
+    # Semi-Markov hierarchical credit assignment
+    allocation: Annotated[str, OneOf(("span", "turn", "token", "random", "none"))] = field(
+        default="span",
+        metadata={
+            "help": "Unit of credit: 'span' (the method), 'turn', 'token', 'random' (ablations), or 'none' for the "
+            "outcome advantage itself."
+        },
+    )
+    profile_temperature: Positive = field(
+        default=0.10, metadata={"help": "Temperature of the dense correspondence profile."}
+    )
+    profile_distance: Annotated[str, OneOf(("jsd", "entropy", "cosine"))] = field(
+        default="jsd", metadata={"help": "Distance of neighbouring profiles: 'jsd', 'entropy' or 'cosine'."}
+    )
+    boundary_quantile: Share = field(
+        default=0.80, metadata={"help": "Quantile of the batch's profile shifts above which a span may end."}
+    )
+    boundary_min: Size = field(default=0.01, metadata={"help": "Lower clip of the boundary threshold."})
+    boundary_max: Size = field(default=0.10, metadata={"help": "Upper clip of the boundary threshold."})
+    min_span: PositiveCount = field(default=2, metadata={"help": "Fewest turns of a span."})
+    max_span: PositiveCount = field(default=8, metadata={"help": "Most turns of a span; at least 2 * min_span - 1."})
+    random_span_seed: int = field(default=0, metadata={"help": "Seed of the cuts of allocation='random'."})
+    credit_temperature: Positive = field(default=0.5, metadata={"help": "T: how sharply evidence tilts the credit."})
+    credit_mixing: Share = field(default=0.5, metadata={"help": "eta: share of the tilted density in the weights."})
+    weighting: Annotated[str, OneOf(("capped", "band"))] = field(
+        default="capped", metadata={"help": "Box of the density: 'capped' [0, density_cap], 'band' [1 - b, 1 + b]."}
+    )
+    density_cap: Annotated[float, AtLeast(1)] = field(
+        default=4.0, metadata={"help": "d_max: upper bound of the turn density, whose mean is 1."}
+    )
+    band: Size = field(default=0.5, metadata={"help": "b of weighting='band'."})
+
+    # Auxiliary loss of the released launchers (none in the paper)
+    auxiliary_loss: Annotated[str, OneOf(("none", "alignment", "sdar"))] = field(
+        default="none", metadata={"help": "'none' (paper), 'alignment' (rectified teacher) or 'sdar' (identity)."}
+    )
+    auxiliary_coefficient: float = field(default=0.01, metadata={"help": "Weight of the auxiliary loss."})
+    gate_beta: float = field(default=5.0, metadata={"help": "Slope of the auxiliary loss's sigmoid gate."})
+
+    def __post_init__(self) -> None:
+        if hasattr(super(), "__post_init__"):  # TRL's own, where a config inherits the options
+            super().__post_init__()
+        check_options(self)
+        if self.similarity_threshold >= 1.0:
+            raise ValueError("similarity_threshold=1.0 leaves no range for the match confidence; use a value below 1")
+        if self.max_span < 2 * self.min_span - 1:
+            raise ValueError(
+                f"max_span={self.max_span} is too small for min_span={self.min_span}: a span one turn too long could "
+                f"not be cut in two. Set max_span to at least {2 * self.min_span - 1}."
+            )
+        if self.boundary_min > self.boundary_max:
+            raise ValueError(
+                f"boundary_min={self.boundary_min} must not exceed boundary_max={self.boundary_max}: the threshold is "
+                "clipped between them"
+            )

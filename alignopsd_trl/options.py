@@ -1,0 +1,159 @@
+"""Options as dataclasses: what a field may hold stands beside its type, and is checked in one place.
+
+    strength: Share = field(default=0.2, metadata={"help": "c: weights stay in [1 - c, 1 + c]."})
+
+A field's rule is part of its type (`Annotated`), where argument parsers do not see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of some values.
+
+    Args:
+        choices (`tuple`):
+            The values.
+        reason (`str`, *optional*, defaults to `""`):
+            Why no others, for the message.
+    """
+
+    choices: tuple[Any, ...]
+    reason: str = ""
+
+    def problem(self, value: Any) -> str:
+        return "" if value in self.choices else f": choose one of {', '.join(map(repr, self.choices))}{self.reason}"
+
+
+@dataclass(frozen=True)
+class Within:
+    """A number in [low, high].
+
+    Args:
+        low, high (`float`):
+            Both inclusive.
+    """
+
+    low: float
+    high: float
+
+    def problem(self, value: Any) -> str:
+        return "" if self.low <= value <= self.high else f" must lie in [{self.low:g}, {self.high:g}]"
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """A number from `low` on.
+
+    Args:
+        low (`float`):
+            Inclusive.
+    """
+
+    low: float
+
+    def problem(self, value: Any) -> str:
+        if value >= self.low:
+            return ""
+        return f" must be {self.low:g} or more" if self.low else " must not be negative"
+
+
+@dataclass(frozen=True)
+class Above:
+    """A number greater than `low`.
+
+    Args:
+        low (`float`):
+            Exclusive.
+    """
+
+    low: float
+
+    def problem(self, value: Any) -> str:
+        return "" if value > self.low else f" must be greater than {self.low:g}"
+
+
+Share = Annotated[float, Within(0, 1)]
+Size = Annotated[float, AtLeast(0)]
+Positive = Annotated[float, Above(0)]
+Count = Annotated[int, AtLeast(0)]
+PositiveCount = Annotated[int, Above(0)]
+
+
+def rules(kind: type) -> dict[str, Any]:
+    """Field name -> the rule of its type, for the fields of a dataclass that have one."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = {one.name: _rule(hints[one.name]) for one in fields(kind)}
+    return {name: rule for name, rule in found.items() if rule is not None}
+
+
+def _rule(hint: Any) -> Any:
+    """The rule of ``Annotated[type, rule]``, also inside of ``... | None``."""
+    if get_origin(hint) is Annotated:
+        return next((one for one in hint.__metadata__ if hasattr(one, "problem")), None)
+    return next((rule for part in get_args(hint) if (rule := _rule(part)) is not None), None)
+
+
+def check_options(options: Any, place: str = "{name}={value!r}") -> None:
+    """Holds each field of a dataclass to its rule. `None` passes where it is the default.
+
+    Args:
+        options (dataclass):
+            What is checked.
+        place (`str`, *optional*, defaults to `"{name}={value!r}"`):
+            How the message names a field and its value.
+
+    Raises:
+        ValueError: names field, value and what it must be.
+    """
+    defaults = {one.name: one.default for one in fields(options)}
+    for name, rule in rules(type(options)).items():
+        value = getattr(options, name)
+        if value is None and defaults[name] is None:
+            continue
+        if problem := rule.problem(value):
+            also = ", or None for the default rule" if defaults[name] is None else ""
+            raise ValueError(place.format(name=name, value=value) + problem + also)
+
+
+def read_options(kind: type, given: Mapping[str, Any] | None, owner: str, source: str = "method_options") -> Any:
+    """An instance of the options class ``kind`` from a mapping such as `AlignOPSDConfig.method_options`.
+
+    The type of a value must be that of the field's default; an integer may stand for a float.
+
+    Args:
+        kind (`type`):
+            A dataclass whose fields all have defaults.
+        given (`Mapping`, *optional*):
+            Option names and values.
+        owner (`str`):
+            Whose options they are, such as ``"method 'rlsd'"``, for the message.
+        source (`str`, *optional*, defaults to `"method_options"`):
+            Where they were given, for the message.
+
+    Raises:
+        ValueError: for an unknown option, with the known ones; for a value of another type or against its rule.
+    """
+    known = {one.name: one for one in fields(kind)}
+    if unknown := sorted(set(given or {}) - set(known)):
+        options = f"known options: {', '.join(known)}" if known else "it has no options"
+        raise ValueError(f"{source}[{unknown[0]!r}] is unknown to {owner}; {options}")
+    place = f"{source}[{{name!r}}]={{value!r}} of {owner}"
+    values = {name: _typed(known[name], value, place) for name, value in (given or {}).items()}
+    options = kind(**values)
+    check_options(options, place)
+    return options
+
+
+def _typed(option: Any, value: Any, place: str) -> Any:
+    wanted = type(option.default)
+    if wanted is float and type(value) is int:
+        return float(value)
+    if option.default is not None and type(value) is not wanted:
+        raise ValueError(f"{place.format(name=option.name, value=value)} must be of type {wanted.__name__}")
+    return value
