@@ -226,7 +226,8 @@ class AlignOPSDTrainer(GRPOTrainer):
         step = self.state.global_step
         self._check_weights()
         with self.phases("rollout"):
-            self._environment_counters.take(self._environments())  # what an evaluation added since the last round
+            self._environments()
+            self._environment_counters.take()  # what an evaluation added since the last round
             try:
                 trajectories = self._play_groups(inputs, step)
             except EnvironmentsDown:
