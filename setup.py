@@ -11,11 +11,24 @@ setup(
     long_description=(Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    python_requires=">=3.10",
-    packages=find_packages(include=["alignopsd_trl*", "environments*"]),
+    author="The AlignOPSD on TRL authors",
+    keywords=["reinforcement learning", "language agents", "TRL", "GRPO", "credit assignment", "distillation"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+    python_requires=">=3.11",  # TRL 1.16 needs it
+    packages=[*find_packages(include=["alignopsd_trl*", "environments*"]), "alignopsd_trl.recipes"],
+    package_dir={"alignopsd_trl.recipes": "recipes"},  # studies and accelerate files go with the wheel
+    entry_points={"console_scripts": ["alignopsd=alignopsd_trl.cli:main"]},
     package_data={
-        "alignopsd_trl": ["data/**/*", "viewer/assets/*"],
-        "environments": ["**/*.json", "**/*.jsonl", "**/*.txt", "**/*.jinja"],
+        "alignopsd_trl": ["data/**/*", "viewer/assets/*", "sharing/templates/*", "py.typed"],
+        "alignopsd_trl.recipes": ["**/*.yaml"],
+        "environments": ["py.typed", "**/*.json", "**/*.jsonl", "**/*.txt", "**/*.jinja"],
     },
     install_requires=[
         "torch>=2.6",

@@ -169,6 +169,11 @@ _TINY: dict[str, dict[str, Any]] = {
 }
 
 
+def preset_names() -> list[str]:
+    """The shipped recipes, sorted."""
+    return sorted((*_RELEASED, *_TINY))
+
+
 def preset(
     name: str, kind: str = "paper", method: str = "align_opsd", method_options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -226,7 +231,7 @@ def own_preset(content: Any, name: str, kind: str = "paper") -> dict[str, Any]:
 
 
 def _of_module(name: str) -> Any:
-    known = f"known are {', '.join(sorted((*_RELEASED, *_TINY)))}, and modules of your own with a mapping PRESET"
+    known = f"known are {', '.join(preset_names())}, and modules of your own with a mapping PRESET"
     if not all(part.isidentifier() for part in name.split(".")):
         raise ValueError(f"recipe {name!r} is unknown; {known}")
     try:

@@ -1,0 +1,35 @@
+"""alignopsd push RUN [REPOSITORY] [--trajectories REPOSITORY]: a finished run to the Hub."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """``alignopsd push``."""
+    parser = argparse.ArgumentParser(prog="alignopsd push", description="A finished run to the Hub, as one commit.")
+    parser.add_argument("run", help="output folder of a finished run")
+    parser.add_argument("repository", nargs="?", help="id of the model's repository")
+    parser.add_argument("--trajectories", help="id of a data set's repository for the trajectories")
+    parser.add_argument("--private", action="store_true", help="make new repositories private")
+    parser.add_argument("--token", help="of the Hub; the stored login by default")
+    arguments = parser.parse_args(argv)
+    if not (arguments.repository or arguments.trajectories):
+        parser.error("name a REPOSITORY for the model, or --trajectories REPOSITORY, or both")
+    from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
+
+    options = {"token": arguments.token, "private": arguments.private or None}
+    try:
+        if arguments.repository:
+            print(push_run(arguments.run, arguments.repository, **options))
+        if arguments.trajectories:
+            print(push_trajectories(arguments.run, arguments.trajectories, **options))
+    except FileNotFoundError as error:
+        parser.error(str(error))
+    except PushFailed as error:
+        parser.exit(1, f"alignopsd push: {error}\n")
+
+
+if __name__ == "__main__":
+    main()

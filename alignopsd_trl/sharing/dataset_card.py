@@ -1,0 +1,48 @@
+"""A run's trajectories as a data set that the Hub's viewer reads: one file of turns, one of episodes, and a card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from alignopsd_trl.records import read_records
+from alignopsd_trl.runs.files import read_json, write_text
+
+_TEMPLATES = Environment(loader=PackageLoader("alignopsd_trl.sharing", "templates"), undefined=StrictUndefined)
+EPISODE = ["step", "task", "task_id", "rollout", "category", "task_text", "reward", "won", "score", "stop", "message"]
+
+
+def write_dataset(run: Path, target: Path) -> None:
+    """Writes ``turns/train.parquet``, ``episodes/train.parquet`` and ``README.md``.
+
+    Args:
+        run (`Path`):
+            Output folder of a finished run.
+        target (`Path`):
+            A folder that is there.
+    """
+    results, frame = read_json(run / "results.json"), read_records(run / "trajectories")
+    turns = frame[frame.turn.notna()]
+    played = turns.groupby(["step", "task", "rollout"]).size().rename("turns").reset_index()
+    episodes = frame.drop_duplicates(["step", "task", "rollout"])[EPISODE]
+    episodes = (
+        episodes.merge(played, "left", ["step", "task", "rollout"]).fillna({"turns": 0}).astype({"turns": "int64"})
+    )
+    for name, table in (("turns", turns), ("episodes", episodes)):
+        (target / name).mkdir()
+        table.to_parquet(target / name / "train.parquet", index=False)
+    write_text(target / "README.md", dataset_card(results, list(turns.columns), len(turns), len(episodes)))
+
+
+def dataset_card(results: dict[str, Any], columns: list[str], turns: int, episodes: int) -> str:
+    """The text of the data set's ``README.md``, with the two configurations in its front matter."""
+    credit = [name for name in columns if name.startswith("credit_")]
+    return _TEMPLATES.get_template("dataset_card.md.jinja").render(
+        results=results,
+        columns=[name for name in columns if name not in credit],
+        credit=credit,
+        turns=turns,
+        episodes=episodes,
+    )
