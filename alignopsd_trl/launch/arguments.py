@@ -42,6 +42,10 @@ class RecipeArguments:
     environment_options: str | None = field(
         default=None, metadata={"help": "JSON, handed to the environment's suite()."}
     )
+    trajectories_hub_repo: str | None = field(
+        default=None,
+        metadata={"help": "Data set on the Hub that the trajectories are pushed to at the end. None: they stay here."},
+    )
     train_split: str = field(default="train", metadata={"help": "Split of the environment's tasks to train on."})
     panel: str = field(default="test", metadata={"help": "Panel that is evaluated before and after training."})
     panel_limit: int | None = field(default=None, metadata={"help": "Only the first tasks of the panel."})

@@ -22,9 +22,11 @@ from alignopsd_trl.launch.plan import print_plan
 from alignopsd_trl.launch.results import Evaluations, run_results
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.policy.shipped import resolve_model
-from alignopsd_trl.runs.files import write_json
+from alignopsd_trl.runs.files import write_json, write_text
 from alignopsd_trl.runs.folder import RESULTS_FILE, RunFolder, claim_together, claimed, configuration_of
 from alignopsd_trl.runs.provenance import weights_checksum
+from alignopsd_trl.sharing.card import model_card
+from alignopsd_trl.sharing.hub import push_run, push_trajectories
 from environments.base import Suite, load
 from environments.panel import TaskPanel
 
@@ -63,6 +65,7 @@ def run(
 
     Raises:
         RunFolderError: if the folder is in use, or holds a run that this one does not continue.
+        PushFailed: if the finished run could not be pushed; everything is in its folder.
     """
     tasks = suite.tasks(recipe.train_split)
     facts = {
@@ -95,6 +98,7 @@ def _run(
     method = get_method(args.method)
     skilled = method(args).needs_teacher or method.skills_in_rollout or method.skills_in_evaluation
     config = args.to_dict()  # as it was asked for: the trainer adds to it
+    push, args.push_to_hub = args.push_to_hub, False  # once, after the results, in place of transformers' two commits
     args.model_init_kwargs = {**(args.model_init_kwargs or {}), **_model_options(model)}
     evaluations = Evaluations(panel, folder, method.skills_in_evaluation, recipe.evaluate_first)
     trainer = AlignOPSDTrainer(
@@ -113,13 +117,16 @@ def _run(
     trainer.train()
     evaluations.play("after")
     trainer.save_model(args.output_dir)
-    trainer.create_model_card(model_name=Path(args.output_dir).name)
-    if args.push_to_hub:
-        trainer.push_to_hub()
     results = run_results(folder, trainer, evaluations, config, recipe=vars(recipe), suite=suite, model=model)
     if folder.writes:
         write_json(folder.path / RESULTS_FILE, results)
+        repository = args.hub_model_id or Path(args.output_dir).name
+        write_text(folder.path / "README.md", model_card(results, repository))
         print(f"results, checkpoint, model card and trajectories are in {args.output_dir}")
+        if push:
+            print(push_run(folder.path, repository, args.hub_token, args.hub_private_repo))
+        if recipe.trajectories_hub_repo:
+            print(push_trajectories(folder.path, recipe.trajectories_hub_repo, args.hub_token, args.hub_private_repo))
     return results
 
 
