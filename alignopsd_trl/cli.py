@@ -69,9 +69,7 @@ def files(argv: list[str]) -> None:
 
 def shipped_files() -> dict[str, Path]:
     """Name to path of the studies and accelerate files, in an installed package or in the repository."""
-    import alignopsd_trl
-
-    package = Path(alignopsd_trl.__file__).parent
+    package = Path(__file__).parent
     folder = package / "recipes" if (package / "recipes").is_dir() else package.parent / "recipes"
     return {path.stem: path for kind in ("accelerate", "studies") for path in sorted((folder / kind).glob("*.yaml"))}
 
