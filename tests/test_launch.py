@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from alignopsd_trl.launch.machine import Launch, from_file, launched
+from alignopsd_trl.launch.machine import Launch, from_file, launched, processes_of
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "recipes" / "accelerate"
@@ -59,6 +59,32 @@ def test_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("rounds: 3\n")
     with pytest.raises(ValueError, match="no accelerate configuration"):
         from_file(tmp_path / "run.yaml")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "processes"),
+    [
+        (["python", "-m", "alignopsd_trl.study.cell", "folder"], 1),
+        (["accelerate", "launch", "--num_processes", "4", "-m", "cell"], 4),
+        (["torchrun", "--nproc_per_node=2", "-m", "cell"], 2),
+        (["accelerate", "launch", "--config_file", str(CONFIGS / "fsdp2_nodes.yaml"), "-m", "cell"], 8),
+        (
+            [
+                "accelerate",
+                "launch",
+                "--config_file",
+                str(CONFIGS / "fsdp2.yaml"),
+                "--num_processes",
+                "4",
+                "-m",
+                "cell",
+            ],
+            4,
+        ),
+    ],
+)
+def test_processes_of_a_launcher_share_the_cores(launcher: list[str], processes: int) -> None:
+    assert processes_of(launcher) == processes
 
 
 STANDINS = {

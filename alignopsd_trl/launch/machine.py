@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -100,6 +100,18 @@ def from_file(path: str | Path) -> Launch:
         offloads = any(device not in (None, "none") for device in devices)
         return Launch(processes, nodes, f"ZeRO-{stage}", stage == 3, offloads)
     return Launch(processes, nodes, "DDP" if processes > 1 else "one process")
+
+
+def processes_of(launcher: Sequence[str]) -> int:
+    """How many processes a launcher's command starts on this machine: its own argument, else what its configuration
+    file says, else one."""
+    words = [word for argument in launcher for word in argument.split("=", 1)]
+    for name in ("--num_processes", "--nproc_per_node", "--nproc-per-node"):
+        if name in words[:-1] and words[words.index(name) + 1].isdigit():
+            return int(words[words.index(name) + 1])
+    if "--config_file" in words[:-1]:
+        return from_file(words[words.index("--config_file") + 1]).processes_per_node
+    return 1
 
 
 def check_launch(launch: Launch, args: AlignOPSDConfig, installed: bool = True) -> None:

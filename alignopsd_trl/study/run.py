@@ -24,6 +24,7 @@ from typing import IO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from alignopsd_trl.launch.machine import processes_of
 from alignopsd_trl.study.planning import Cell
 from alignopsd_trl.study.rows import ROWS, collect, write_rows
 from alignopsd_trl.study.spec import Study, StudyError
@@ -148,13 +149,13 @@ class _Workers:
             command,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=self._environment(),
+            env=self._environment(processes_of(command)),
             start_new_session=True,
             pass_fds=(self._file,),
         )
 
-    def _environment(self) -> dict[str, str]:
-        threads = str(len(self._own.cores))
+    def _environment(self, processes: int) -> dict[str, str]:
+        threads = str(max(len(self._own.cores) // processes, 1))
         chosen = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
         if self._own.device is not None:
             chosen["CUDA_VISIBLE_DEVICES"] = self._own.device
