@@ -86,14 +86,29 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
 
     # Memory
     rows_per_forward: PositiveCount = field(
-        default=8, metadata={"help": "Turn rows per forward and backward of the update; bounds its memory."}
+        default=64, metadata={"help": "Turn rows per forward and backward of the update, at most."}
+    )
+    tokens_per_forward: PositiveCount = field(
+        default=16384,
+        metadata={"help": "Padded tokens per forward and backward of the update, at most; bounds its memory."},
     )
     scoring_tokens: PositiveCount = field(
         default=32768, metadata={"help": "Padded tokens per forward when responses are scored without gradient."}
     )
+    skip_zero_advantage: bool = field(
+        default=True,
+        metadata={
+            "help": "Leave out what can't change the update: rows without advantage (with beta=0, no entropy bonus and "
+            "no auxiliary loss), and scores that only weigh an advantage of 0. Metrics over tokens are then means over "
+            "the rows that are left."
+        },
+    )
     share_prefixes: bool = field(
         default=True,
-        metadata={"help": "Encode a prompt once for all responses scored under it. Off where the model is sharded."},
+        metadata={
+            "help": "Encode a prompt once for all responses scored under it, where that is proven for the model; else "
+            "each pair is scored alone, which a warning says."
+        },
     )
 
     # Sampling with a colocated vLLM

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import textwrap
 import time
@@ -33,7 +34,14 @@ from alignopsd_trl.policy.progress import Bar
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
 from alignopsd_trl.policy.teacher import PrivilegedTeacher, skill_source
-from alignopsd_trl.policy.turn_rows import TARGET, VOCABULARY, collate_rows, sampling_log_probs, split_and_trim
+from alignopsd_trl.policy.turn_rows import (
+    TARGET,
+    VOCABULARY,
+    collate_rows,
+    live_rows,
+    sampling_log_probs,
+    sub_chunks,
+)
 from alignopsd_trl.policy.world import World
 from alignopsd_trl.records import merge_types, record_schema, trace_types, turn_records, write_records
 from alignopsd_trl.rollout import (
@@ -57,6 +65,8 @@ from alignopsd_trl.turns import Trajectory, TurnBatch
 from environments.base import EnvironmentsDown, TextEnvironment
 from environments.batch import open_batch
 from environments.panel import TaskPanel
+
+logger = logging.getLogger(__name__)
 
 
 def environment_reward(trajectory: Sequence[Trajectory], **columns: Any) -> list[float | None]:
@@ -171,6 +181,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         updates = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
         self.add_callback(WholeRounds(updates))
         self.add_callback(LogFile(Path(args.output_dir) / LOG_FILE))
+        self._share_prefixes = args.share_prefixes and self._can_share()
         self._entropy_bonus_enabled = False  # its per-micro-batch mean would change with sub-chunks: see _extra_loss
         with strategies.loaded_whole():
             self.encoder = load_encoder(encoder, device=self.accelerator.device) if encoder is not None else None
@@ -219,6 +230,14 @@ class AlignOPSDTrainer(GRPOTrainer):
         if self._is_vlm:
             raise ValueError("processing_class must be a tokenizer: prompts are text")
 
+    def _can_share(self) -> bool:
+        reason = seams.why_not_shared(self)
+        if reason and self.method.needs_teacher and self.accelerator.is_main_process:
+            logger.warning(
+                f"share_prefixes=True scores each pair of prompt and response alone with this model: {reason}"
+            )
+        return reason is None
+
     # ------------------------------------------------------------------ rollout
 
     @seams.with_sampler_awake
@@ -239,6 +258,8 @@ class AlignOPSDTrainer(GRPOTrainer):
             batch = TurnBatch.of(trajectories, self._tokenizer.pad_token_id, self.accelerator.device)
             if self.mask_truncated_completions:
                 batch.policy_mask[[row for row, turn in enumerate(batch.turns) if turn.truncated]] = False
+            if self.args.skip_zero_advantage:
+                batch.scored = ~self.method.unmoved(batch)
             columns = self._snapshot_columns(batch)
             credit = checked_credit(self.method, batch, self._teacher(), self._round)
             rows = self._rows(batch, credit, columns)
@@ -354,11 +375,16 @@ class AlignOPSDTrainer(GRPOTrainer):
             self._tokenizer,
             self.encoder,
             budget=self.args.scoring_tokens,
-            share_prefixes=self.args.share_prefixes and not seams.is_sharded(self),
+            share_prefixes=self._share_prefixes,
             agree=self.world.agree,
             gather=self.world.gather,
             phases=self.phases,
         )
+
+    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
+        if self.model.training and seams.samples_plainly(self):  # evaluations play through the loop of `evaluate`
+            return seams.decode(self, prompt_ids)
+        return super()._generate_single_turn(prompt_ids, *args, **kwargs)
 
     def _think(self, prompts: list[list[int]]) -> tuple[list[list[int]], Any]:
         limit = self.args.teacher_max_completion_length or self.max_completion_length
@@ -371,15 +397,25 @@ class AlignOPSDTrainer(GRPOTrainer):
         columns = {}
         with self.phases("scoring"):
             if self.method.needs_student_log_probs or seams.needs_old_log_probs(self):
-                batch.student_log_probs = self._score_own(batch, reference=False)
+                kept = self._kept_log_probs(batch)
+                batch.student_log_probs = self._score_own(batch, reference=False) if kept is None else kept
             if seams.needs_old_log_probs(self):
                 columns["old_per_token_logps"] = batch.student_log_probs
             if self.beta != 0.0:
                 columns["ref_per_token_logps"] = self._score_own(batch, reference=True)
         return columns
 
+    def _kept_log_probs(self, batch: TurnBatch) -> torch.Tensor | None:
+        """What sampling kept, if it is what scoring would give on every process."""
+        if self.use_vllm or not seams.scores_as_sampled(self):
+            return None
+        found = sampling_log_probs(batch.turns, batch.policy_mask.size(1), self.accelerator.device)
+        return None if self.world.agree(int(found.isnan().any())) else found
+
     def _score_own(self, batch: TurnBatch, reference: bool) -> torch.Tensor:
-        rows = torch.arange(len(batch))
+        updated = reference or seams.needs_old_log_probs(self)
+        wanted = torch.ones(len(batch), dtype=torch.bool) if batch.scored is None or updated else batch.scored.cpu()
+        rows = wanted.nonzero().squeeze(1)
         scores = score_pairs(
             seams.PolicyScorer(self, reference),
             Ragged.of([turn.prompt_ids for turn in batch.turns]),
@@ -388,10 +424,12 @@ class AlignOPSDTrainer(GRPOTrainer):
             rows,
             pad_id=self._tokenizer.pad_token_id,
             budget=self.args.scoring_tokens,
-            shared=False,
+            shared=self._share_prefixes,
             agree=self.world.agree,
         )
-        return scores[:, : batch.policy_mask.size(1)]
+        result = scores.new_zeros(batch.policy_mask.shape)
+        result[rows.to(result.device)] = scores[:, : result.size(1)]
+        return result
 
     def _rows(self, batch: TurnBatch, credit: Credit, columns: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         policy = self.method.coefficients(self._round).policy
@@ -444,17 +482,27 @@ class AlignOPSDTrainer(GRPOTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """TRL's loss over sub-chunks of ``rows_per_forward`` rows: memory does not grow with the number of turns."""
+        """TRL's loss over sub-chunks of ``tokens_per_forward``: memory does not grow with the number of turns."""
         if return_outputs:
             raise ValueError("AlignOPSDTrainer does not return outputs")
-        chunks = split_and_trim(inputs, self.args.rows_per_forward)
+        *earlier, last = self._sub_chunks(inputs)
         done: torch.Tensor | float = 0.0
-        for chunk in chunks[:-1]:
+        for chunk in earlier:
             with strategies.unsynchronised(self.accelerator, model):
                 loss = self._chunk_loss(model, chunk)
                 strategies.backward(self.accelerator, loss)
             done = done + loss.detach()
-        return self._chunk_loss(model, chunks[-1]) + done
+        return self._chunk_loss(model, last) + done
+
+    def _sub_chunks(self, inputs: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+        every = torch.ones(len(inputs["advantages"]), dtype=torch.bool)
+        live = live_rows(inputs) if self._needs_live_rows_only(inputs) else every
+        return sub_chunks(inputs, live, self.args.rows_per_forward, self.args.tokens_per_forward, self.world.agree)
+
+    def _needs_live_rows_only(self, inputs: dict[str, torch.Tensor]) -> bool:
+        """Whether a row without advantage adds exactly nothing to loss and gradient."""
+        targets = any(name.startswith(TARGET) for name in inputs)
+        return self.args.skip_zero_advantage and self.beta == 0.0 and self.entropy_coef == 0.0 and not targets
 
     def _chunk_loss(self, model: Any, chunk: dict[str, torch.Tensor]) -> torch.Tensor:
         loss = self._compute_loss(model, chunk)
@@ -462,7 +510,8 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         """Keeps the live log-probs of TRL's own forward for `_extra_loss`."""
-        output = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        with seams.head_on_labels(self.accelerator.device):
+            output = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         self._live = output if torch.is_grad_enabled() else None
         return output
 

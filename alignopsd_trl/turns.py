@@ -226,6 +226,9 @@ class TurnBatch:
         student_log_probs (`torch.Tensor`, *optional*):
             ``(M, L)`` float32 under the rollout snapshot and the ordinary prompt; `None` until a method that needs
             them is about to be asked.
+        scored (`torch.Tensor`, *optional*):
+            ``(M,)`` bool, turns whose log-probs are asked for; the others' may be 0 from any view, since their credit
+            does not depend on them (`Method.unmoved`). `None`: all.
     """
 
     turns: list[Turn]
@@ -237,6 +240,12 @@ class TurnBatch:
     reward: torch.Tensor
     action_valid: torch.Tensor
     student_log_probs: torch.Tensor | None = None
+    scored: torch.Tensor | None = None
+
+    @property
+    def scored_mask(self) -> torch.Tensor:
+        """``(M, L)`` bool, the optimised tokens of the turns that are scored."""
+        return self.policy_mask if self.scored is None else self.policy_mask & self.scored[:, None]
 
     @cached_property
     def groups(self) -> Groups:

@@ -69,7 +69,15 @@ def test_two_processes_train_as_one(folder: Path, tmp_path: Path) -> None:
         assert one[column].to_numpy() == pytest.approx(two[column].to_numpy(), abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["equal", "uneven", "still"])
+def test_skips_change_nothing_over_processes(folder: Path) -> None:
+    """Process by process other rows are live, and the sub-chunks are as many on both."""
+    for short, whole in zip(_load(folder, "skipping"), _load(folder, "whole"), strict=True):
+        assert short["loss"] == pytest.approx(whole["loss"], abs=1e-6)
+        assert difference(short["gradients"][0], whole["gradients"][0]) < 1e-6
+        assert short["forwards"]["loss"] <= whole["forwards"]["loss"]
+
+
+@pytest.mark.parametrize("name", ["equal", "uneven", "still", "skipping"])
 def test_every_process_makes_the_same_calls(folder: Path, name: str) -> None:
     first, second = _load(folder, name)
     assert first["generations"] == second["generations"]

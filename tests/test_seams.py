@@ -8,7 +8,6 @@ from importlib import metadata
 
 import pytest
 from packaging.version import Version
-from transformers import DynamicCache
 from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer.utils import add_fused_lm_head, use_adapter
@@ -67,7 +66,9 @@ def test_names_that_we_read_or_write_are_still_used(method: str, words: list[str
 def test_helpers_are_where_we_left_them() -> None:
     assert "temperature" in inspect.signature(add_fused_lm_head).parameters
     assert "adapter_name" in inspect.signature(use_adapter).parameters
-    assert "indices" in inspect.signature(DynamicCache.batch_select_indices).parameters
+    fused = inspect.getsource(add_fused_lm_head)
+    assert "compact = _use_triton(" in fused and fused.count("_use_triton") == 1, "the fused head chooses otherwise"
+    assert "shift_labels" in fused, "the fused head no longer takes shifted labels"
 
 
 @pytest.mark.parametrize(

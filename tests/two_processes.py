@@ -67,4 +67,6 @@ if __name__ == "__main__":
     build_model(build_tokenizer()).save_pretrained(target / f"policy{os.environ['RANK']}")
     run(target, "equal", ToyEnvironment)
     run(target, "uneven", OneTurnOnTheSecondProcess, beta=0.0)
+    run(target, "skipping", ToyEnvironment, beta=0.0, tokens_per_forward=150)
+    run(target, "whole", ToyEnvironment, beta=0.0, tokens_per_forward=150, skip_zero_advantage=False)
     run(target, "still", ToyEnvironment, beta=0.0, learning_rate=0.0, method="grpo", rows_per_forward=3)

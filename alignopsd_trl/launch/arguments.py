@@ -73,6 +73,10 @@ class RecipeArguments:
     save_rounds: int | None = field(
         default=None, metadata={"help": "Rounds between two checkpoints, which never fall inside one; sets save_steps."}
     )
+    threads: int | None = field(
+        default=None,
+        metadata={"help": "CPU threads of a process. None: OMP_NUM_THREADS, else the process's share of the cores."},
+    )
 
 
 def parse(

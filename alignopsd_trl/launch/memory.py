@@ -90,7 +90,7 @@ def estimate(
     """The memory of a run.
 
     Weights, gradients and Adam's moments are divided as the launch shards them; activations are those of one
-    checkpointed layer boundary per layer for ``rows_per_forward`` full rows, plus one full layer and one tile of the
+    checkpointed layer boundary per layer for ``tokens_per_forward`` tokens, plus one full layer and one tile of the
     vocabulary head.
 
     Args:
@@ -108,7 +108,7 @@ def estimate(
         "reference": model / launch.weight_shards if referenced else 0.0,
         "encoder": encoder or 0.0,
         "activations": _activations(shape, args),
-        "scoring": args.scoring_tokens * (shape.kv_width * 2 * shape.layers + shape.hidden * 2 * 4),
+        "scoring": _scoring(shape, args),
     }
     if launch.strategy == "DDP":
         parts["gradient buckets"] = trained * weight_bytes
@@ -125,11 +125,19 @@ def estimate(
 
 
 def _activations(shape: Backbone, args: AlignOPSDConfig) -> float:
-    tokens = args.rows_per_forward * (args.max_prompt_length + args.max_completion_length)
+    longest = args.max_prompt_length + args.max_completion_length
+    tokens = max(min(args.rows_per_forward * longest, args.tokens_per_forward), longest)
     boundaries = tokens * shape.hidden * 2 * (shape.layers if args.gradient_checkpointing else 8 * shape.layers)
     one_layer = tokens * shape.hidden * 2 * 16
-    head = args.rows_per_forward * args.max_completion_length * min(shape.vocabulary, 32768) * 4
+    head = tokens / longest * args.max_completion_length * min(shape.vocabulary, 32768) * 4
     return boundaries + one_layer + head
+
+
+def _scoring(shape: Backbone, args: AlignOPSDConfig) -> float:
+    """One layer at a time, and the mask of packed rows: a boolean and its bfloat16 copy for each pair of positions."""
+    longest = args.max_prompt_length + args.max_completion_length
+    tokens = max(args.scoring_tokens, longest)
+    return tokens * (shape.hidden * 2 * 16 + max(args.scoring_tokens // 4, longest) * (1 + COMPUTE_BYTES))
 
 
 def _gathered(shape: Backbone) -> float:

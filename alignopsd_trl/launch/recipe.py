@@ -17,6 +17,7 @@ from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.arguments import RecipeArguments, parse
+from alignopsd_trl.launch.cores import use_machine
 from alignopsd_trl.launch.machine import check_launch, launched
 from alignopsd_trl.launch.plan import print_plan
 from alignopsd_trl.launch.results import Evaluations, run_results
@@ -50,6 +51,10 @@ def main(
         if int(os.environ.get("RANK", "0")) == 0:
             print_plan(recipe, args, model, suite, panel)
         return None
+    if args.device.type == "cpu":
+        line = use_machine(recipe.threads)
+        if args.process_index == 0:
+            print(line, flush=True)
     return run(recipe, args, model, suite, panel)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import torch
+
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, credit_of, identity_gap, token_mean
 from alignopsd_trl.methods.grpo import outcome
@@ -45,6 +47,12 @@ class AgentOPSD(Baseline):
     Options = AgentOPSDOptions
     needs_student_log_probs = True
     needs_teacher = True
+
+    def unmoved(self, batch: TurnBatch) -> torch.Tensor:
+        """In ``mode="telescoping"`` the outcome less the clipped prior is shared out, which is not quite 0."""
+        if self.options.mode != "signed":
+            return super().unmoved(batch)
+        return outcome(batch, self.config).advantage == 0
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         options, found = self.options, outcome(batch, self.config)

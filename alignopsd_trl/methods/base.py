@@ -128,6 +128,11 @@ class Method:
         """Token advantages and what goes with them. ``step`` counts rollout rounds from 0."""
         raise NotImplementedError
 
+    def unmoved(self, batch: TurnBatch) -> torch.Tensor:
+        """``(M,)`` bool, turns whose credit is the same whatever any view says of their tokens; they are not scored.
+        None, unless a method knows better."""
+        return torch.zeros(len(batch), dtype=torch.bool, device=batch.task.device)
+
     def auxiliary(
         self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
     ) -> torch.Tensor:

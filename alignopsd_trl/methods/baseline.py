@@ -9,7 +9,7 @@ import torch
 
 from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.base import Credit, Teacher
-from alignopsd_trl.methods.grpo import GRPO, Outcome
+from alignopsd_trl.methods.grpo import GRPO, Outcome, outcome
 from alignopsd_trl.options import read_options
 from alignopsd_trl.turns import TurnBatch
 
@@ -60,10 +60,17 @@ def identity_scores(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:
 
 
 def identity_gap(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:
-    """delta = l+ - l of the rollout snapshot, ``(M, L)`` float32, 0 outside the mask."""
-    return (identity_scores(batch, teacher) - batch.student_log_probs) * batch.policy_mask
+    """delta = l+ - l of the rollout snapshot, ``(M, L)`` float32, 0 where nothing is scored."""
+    return (identity_scores(batch, teacher) - batch.student_log_probs) * batch.scored_mask
 
 
 def token_mean(batch: TurnBatch, name: str, values: torch.Tensor) -> dict[str, float]:
-    """A metric: the mean over the optimised tokens of this process; nothing where there are none."""
-    return {name: float(values[batch.policy_mask].mean())} if batch.policy_mask.any() else {}
+    """A metric: the mean over the scored tokens of this process; nothing where there are none."""
+    return {name: float(values[batch.scored_mask].mean())} if batch.scored_mask.any() else {}
+
+
+class WeightedAdvantage(Baseline):
+    """A baseline that multiplies the outcome advantage by weights from gaps, rollout by rollout."""
+
+    def unmoved(self, batch: TurnBatch) -> torch.Tensor:
+        return outcome(batch, self.config).advantage == 0

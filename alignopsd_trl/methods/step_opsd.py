@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from alignopsd_trl.methods.base import Credit, Teacher
-from alignopsd_trl.methods.baseline import Baseline, credit_of, identity_gap, token_mean
+from alignopsd_trl.methods.baseline import WeightedAdvantage, credit_of, identity_gap, token_mean
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import bounded_weight, equalise_steps, mix, mixing_weight, turn_mean
 from alignopsd_trl.methods.registry import register
@@ -42,7 +42,7 @@ class StepOPSDOptions:
 
 
 @register
-class StepOPSD(Baseline):
+class StepOPSD(WeightedAdvantage):
     """Step-normalised token advantages; no auxiliary loss.
 
     ``aggregate="token"``: w = clip(2 sigmoid(sgn(A) delta), 1 - alpha, 1 + alpha), A' = A ((1 - lambda) + lambda w),

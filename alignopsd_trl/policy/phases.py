@@ -11,6 +11,8 @@ from collections.abc import Iterator
 class Phases:
     """Adds up wall seconds per named phase. Phases may nest; the inner one's time counts for the inner one only."""
 
+    clock = staticmethod(time.perf_counter)
+
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.total: defaultdict[str, float] = defaultdict(float)
@@ -27,6 +29,11 @@ class Phases:
             self._charge()
             self._open.pop()
 
+    @property
+    def current(self) -> str | None:
+        """The innermost open phase."""
+        return self._open[-1] if self._open else None
+
     def take(self) -> dict[str, float]:
         """Seconds per phase since the last call; `total` keeps the sums of the whole run."""
         taken = dict(self.seconds)
@@ -34,7 +41,7 @@ class Phases:
         return taken
 
     def _charge(self) -> None:
-        now = time.perf_counter()
+        now = self.clock()
         if self._open:
             self.seconds[self._open[-1]] += now - self._since
             self.total[self._open[-1]] += now - self._since

@@ -31,6 +31,22 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.length)
 
+    def row(self, number: int) -> list[int]:
+        """One sequence."""
+        start = int(self.start[number])
+        return self.flat[start : start + int(self.length[number])].tolist()
+
+    def distinct(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first row of each distinct sequence ``(u,)``, and which of them each sequence equals ``(n,)``."""
+        content, places = self.flat.numpy(), {}
+        number = [
+            places.setdefault(content[start : start + length].tobytes(), len(places))
+            for start, length in zip(self.start.tolist(), self.length.tolist(), strict=True)
+        ]
+        inverse = torch.tensor(number, dtype=torch.int64)
+        first = torch.full((len(places),), len(self), dtype=torch.int64)
+        return first.scatter_reduce_(0, inverse, torch.arange(len(self)), "amin"), inverse
+
     def padded(self, rows: torch.Tensor, pad: int | float, side: str) -> tuple[torch.Tensor, torch.Tensor]:
         """The selected sequences, padded to the longest of them.
 

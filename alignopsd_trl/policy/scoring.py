@@ -1,8 +1,8 @@
 """Teacher forcing: log-probs of given responses under given prompts, without gradient.
 
-Requests are (prompt, response) pairs. They are sorted by length and cut into chunks by a budget of padded tokens, so
-that little is computed for padding; where several responses are scored under one prompt, the prompt is encoded once
-and its cache shared (`score_pairs(shared=True)`). Both paths give the same numbers up to rounding.
+Requests are (prompt, response) pairs. Equal prompts and equal pairs are scored once. Rows are sorted by length and cut
+into chunks by a budget of padded tokens, so that little is computed for padding; where the model allows it, all
+responses of a prompt stand behind it in one row (`packing`). All ways give the same numbers up to rounding.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from typing import Protocol
 
 import torch
 
+from alignopsd_trl.policy.packing import Packed
 from alignopsd_trl.policy.ragged import Ragged
 
 Agree = Callable[[int], int]
 
 
 class ScoringModel(Protocol):
-    """The policy as scoring sees it. Tensors are on its device; both calls return ``(rows, T)`` float32 log-probs of
-    the response tokens at the sampling temperature."""
+    """The policy as scoring sees it. Tensors are on its device; both ways to score return ``(rows, T)`` float32
+    log-probs at the sampling temperature, of the response tokens or of the packed labels."""
 
     device: torch.device
 
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor: ...
 
-    def shared(self, prompt: Padded, response: Padded, parent: torch.Tensor) -> torch.Tensor:
-        """``parent``: ``(rows,)``, the prompt row that each response row is scored under."""
+    def shared(self, rows: Packed) -> torch.Tensor:
+        """``(R, T)``, 0 where no label is."""
 
     def largest(self, prompt: Padded, response: Padded, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and float32 values of the ``count`` largest logits, ``(rows, T, count)`` each."""
@@ -83,50 +84,99 @@ def score_pairs(
     Args:
         prompt_rows, response_rows: ``(P,)`` int64.
         budget: padded tokens per forward.
-        shared: encode each prompt of a chunk once. Must be equal on all processes, as must be the calls.
+        shared: encode each prompt once, with its responses behind it. Must be equal on all processes, as must be the
+            calls.
         agree: maximum of a number over all processes; every process runs as many forwards as the busiest one.
 
     Returns:
         ``(P, T)`` float32 on the model's device, ``T`` the longest response of the whole set, 0 past a response's end.
     """
-    width = max(int(responses.length.max()) if len(responses) else 0, 1)
-    result = torch.zeros((len(prompt_rows), width), dtype=torch.float32, device=model.device)
-    tokens = prompts.length[prompt_rows] + (width if shared else responses.length[response_rows])
-    if shared:  # rows of one prompt side by side, so that a chunk holds few prompts
-        by_prompt = torch.argsort(prompt_rows, stable=True)
-        chunks = [by_prompt[chunk] for chunk in plan_chunks(tokens[by_prompt], budget)]
-    else:
-        chunks = plan_chunks(tokens, budget)
+    prompt, response, place = _distinct_pairs(prompts, responses, prompt_rows, response_rows)
+    rows = (
+        _by_prompt(prompts, responses, prompt, response, budget)
+        if shared
+        else list(torch.arange(len(prompt)).unsqueeze(1))
+    )
+    tokens = [int(prompts.length[prompt[row[0]]] + responses.length[response[row]].sum()) for row in rows]
+    chunks = plan_chunks(torch.tensor(tokens, dtype=torch.int64), budget)
     missing = agree(len(chunks)) - len(chunks)  # before the forwards, which may gather parameters over processes
+    score = _score_packed if shared else _score_plain
+    result = torch.zeros((len(prompt), _longest(responses)), dtype=torch.float32, device=model.device)
     for chunk in chunks:
-        prompt, response = prompt_rows[chunk], response_rows[chunk]
-        scores = _score_chunk(model, prompts, responses, prompt, response, pad_id, shared)
-        result[chunk.to(model.device), : scores.size(1)] = scores
+        score(model, prompts, responses, prompt, response, [rows[number] for number in chunk.tolist()], pad_id, result)
+    dummy, first = Ragged.of([[pad_id, pad_id]]), torch.zeros(1, dtype=torch.int64)
     for _ in range(missing):
-        dummy = Ragged.of([[pad_id, pad_id]])
-        _score_chunk(
-            model, dummy, dummy, torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), pad_id, shared
-        )
-    return result
+        score(model, dummy, dummy, first, first, [first], pad_id, torch.zeros((1, 2), device=model.device))
+    return result[place.to(model.device)]
 
 
-def _score_chunk(
+def _longest(sequences: Ragged) -> int:
+    return max(int(sequences.length.max()) if len(sequences) else 0, 1)
+
+
+def _distinct_pairs(
+    prompts: Ragged, responses: Ragged, prompt_rows: torch.Tensor, response_rows: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The prompt and the response of each distinct pair ``(u,)``, and which of them each pair is ``(P,)``."""
+    first_prompt, prompt_of = prompts.distinct()
+    first_response, response_of = responses.distinct()
+    both = torch.stack([prompt_of[prompt_rows], response_of[response_rows]], dim=1)
+    unique, place = both.unique(dim=0, return_inverse=True) if len(both) else (both, prompt_rows)
+    return first_prompt[unique[:, 0]], first_response[unique[:, 1]], place
+
+
+def _by_prompt(
+    prompts: Ragged, responses: Ragged, prompt: torch.Tensor, response: torch.Tensor, budget: int
+) -> list[torch.Tensor]:
+    """Pairs of one prompt, row by row. A row holds a quarter of the budget at most, or one pair: its mask grows with
+    the square of its length."""
+    rows: list[list[int]] = []
+    last, room = -1, 0
+    answers = responses.length[response].tolist()
+    for pair, (context, answer) in enumerate(zip(prompt.tolist(), answers, strict=True)):
+        if context != last or answer > room:
+            rows.append([])
+            last, room = context, budget // 4 - int(prompts.length[context])
+        rows[-1].append(pair)
+        room -= answer
+    return [torch.tensor(row) for row in rows]
+
+
+def _score_packed(
     model: ScoringModel,
     prompts: Ragged,
     responses: Ragged,
     prompt: torch.Tensor,
     response: torch.Tensor,
+    rows: list[torch.Tensor],
     pad_id: int,
-    shared: bool,
-) -> torch.Tensor:
-    answer = Padded.of(responses, response, pad_id, "right", model.device)
-    if shared:
-        unique, parent = torch.unique(prompt, return_inverse=True)
-        context = Padded.of(prompts, unique, pad_id, "left", model.device)
-        scores = model.shared(context, answer, parent.to(model.device))
-    else:
-        scores = model.plain(Padded.of(prompts, prompt, pad_id, "left", model.device), answer)
-    return scores.float() * answer.mask
+    result: torch.Tensor,
+) -> None:
+    texts = [(prompts.row(prompt[row[0]]), [responses.row(one) for one in response[row]]) for row in rows]
+    packed = Packed.of(texts, pad_id).to(model.device)
+    scores = model.shared(packed)
+    pairs = torch.cat(rows)
+    length = responses.length[response[pairs]]
+    start = (length.cumsum(0) - length).repeat_interleave(length)
+    token = torch.arange(len(start)) - start
+    pair = pairs.repeat_interleave(length)
+    result[pair.to(model.device), token.to(model.device)] = scores[packed.labels != -100].float()
+
+
+def _score_plain(
+    model: ScoringModel,
+    prompts: Ragged,
+    responses: Ragged,
+    prompt: torch.Tensor,
+    response: torch.Tensor,
+    rows: list[torch.Tensor],
+    pad_id: int,
+    result: torch.Tensor,
+) -> None:
+    pairs = torch.cat(rows)
+    answer = Padded.of(responses, response[pairs], pad_id, "right", model.device)
+    scores = model.plain(Padded.of(prompts, prompt[pairs], pad_id, "left", model.device), answer)
+    result[pairs.to(model.device), : scores.size(1)] = scores.float() * answer.mask
 
 
 @torch.no_grad()
@@ -149,7 +199,7 @@ def largest_logits(
     Returns:
         Token ids int64 and logits float32, ``(n, T, count)`` each, 0 past a response's end.
     """
-    width = max(int(responses.length.max()) if len(responses) else 0, 1)
+    width = _longest(responses)
     ids = torch.zeros((len(prompts), width, count), dtype=torch.int64, device=model.device)
     logits = torch.zeros((len(prompts), width, count), dtype=torch.float32, device=model.device)
     chunks = plan_chunks(prompts.length + responses.length, budget)

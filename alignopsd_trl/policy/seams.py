@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import fsdp2_prepare_model
-from transformers import DynamicCache
 from trl.generation import vllm_generation
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer import grpo_trainer
+from trl.trainer import utils as trl_utils
 from trl.trainer.utils import use_adapter
 
+from alignopsd_trl.policy.decoding import sample
+from alignopsd_trl.policy.packing import Packed, as_attention_mask, why_plain
 from alignopsd_trl.policy.scoring import Padded
 
 if TYPE_CHECKING:
@@ -46,29 +48,16 @@ class PolicyScorer:
         with self._scoring():
             return trainer._get_per_token_logps_and_entropies(model, ids, mask, response.ids.size(1))[0].float()
 
-    def shared(self, prompt: Padded, response: Padded, parent: torch.Tensor) -> torch.Tensor:
+    def shared(self, rows: Packed) -> torch.Tensor:
         trainer = self._trainer
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-        cache = DynamicCache(config=causal.config)
-        with self._scoring(), trainer.accelerator.autocast():
-            if prompt.ids.size(1) > 1:  # the last prompt token predicts the first response token: it comes later
-                causal.base_model(
-                    input_ids=prompt.ids[:, :-1],
-                    attention_mask=prompt.mask[:, :-1],
-                    past_key_values=cache,
-                    use_cache=True,
-                )
-                cache.batch_select_indices(parent)
-            ids = torch.cat([prompt.ids[parent, -1:], response.ids], dim=1)
-            labels = ids.masked_fill(
-                torch.cat([torch.zeros_like(parent).unsqueeze(1), response.mask], dim=1) == 0, -100
-            )
-            output = causal(
-                input_ids=ids,
-                attention_mask=torch.cat([prompt.mask[parent], response.mask], dim=1),
-                past_key_values=cache,
-                labels=labels,
+        model = trainer.ref_model if self._reference and trainer.ref_model is not None else trainer.model
+        mask = as_attention_mask(rows.mask(), attention_of(trainer))
+        with self._scoring(), trainer.accelerator.autocast(), head_on_labels(self.device):
+            output = model(
+                input_ids=rows.ids,
+                attention_mask=mask,
+                position_ids=rows.position,
+                shift_labels=rows.labels,
                 fused_lm_head=True,
             )
         return output.log_probs.float()
@@ -96,6 +85,37 @@ class PolicyScorer:
             return contextlib.nullcontext()
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
         return use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None)
+
+
+def _text_config(trainer: GRPOTrainer) -> Any:
+    return trainer.accelerator.unwrap_model(trainer.model).config.get_text_config()
+
+
+def attention_of(trainer: GRPOTrainer) -> str:
+    return _text_config(trainer)._attn_implementation
+
+
+def why_not_shared(trainer: GRPOTrainer) -> str | None:
+    """Why prompts can't be shared in scoring with this model, or ``None`` if they can."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        return "its adapter puts virtual tokens before the row"
+    return why_plain(_text_config(trainer), attention_of(trainer))
+
+
+@contextlib.contextmanager
+def head_on_labels(device: torch.device) -> Iterator[None]:
+    """TRL's fused head takes the labelled positions alone. It does so by itself where Triton runs; on CPU and MPS it
+    would project every position of the prompt and the padding as well."""
+    if device.type not in ("cpu", "mps"):
+        yield
+        return
+    before = trl_utils._use_triton
+    trl_utils._use_triton = lambda device: True
+    try:
+        yield
+    finally:
+        trl_utils._use_triton = before
 
 
 def response_logits(
@@ -194,11 +214,45 @@ def generate(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[
     return trainer._generate_single_turn(prompts, None, {}, num_generations=1)
 
 
-def is_sharded(trainer: GRPOTrainer) -> bool:
-    """Whether parameters are split over processes, so that the inner backbone can't be called on its own."""
-    return trainer.is_fsdp_enabled or (
-        trainer.is_deepspeed_enabled and trainer.accelerator.state.deepspeed_plugin.zero_stage == 3
+def samples_plainly(trainer: GRPOTrainer) -> bool:
+    """Whether responses come from the whole distribution of a model that is here and whole, so that `decoding.sample`
+    may take the place of transformers' ``generate``."""
+    if trainer.use_vllm or trainer.use_transformers_continuous_batching:
+        return False
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or why_not_shared(trainer):
+        return False
+    config = trainer.generation_config
+    return (
+        config.do_sample
+        and config.top_k in (None, 0)
+        and config.top_p in (None, 1.0)
+        and config.min_p in (None, 0.0)
+        and config.repetition_penalty in (None, 1.0)
+        and not trainer.args.generation_kwargs
+        and not trainer.args.cache_implementation
     )
+
+
+def decode(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[int]], list[list[float]]]:
+    """One response per prompt, as `generate` gives them, through the project's own loop."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    with disable_gradient_checkpointing(model, trainer.args.gradient_checkpointing_kwargs):
+        return sample(
+            model,
+            prompts,
+            temperature=trainer.generation_config.temperature,
+            max_tokens=trainer.generation_config.max_new_tokens,
+            end_ids=trainer.eos_token_ids,
+            pad_id=trainer._tokenizer.pad_token_id,
+            attention=attention_of(trainer),
+        )
+
+
+def scores_as_sampled(trainer: GRPOTrainer) -> bool:
+    """Whether scoring would give the log-probs that `decoding.sample` kept, up to float32 rounding: not where sampling
+    and scoring round to a shorter format, each in its own order."""
+    whole = trainer.accelerator.mixed_precision == "no"
+    return whole and trainer.accelerator.unwrap_model(trainer.model).dtype == torch.float32
 
 
 def needs_old_log_probs(trainer: GRPOTrainer) -> bool:

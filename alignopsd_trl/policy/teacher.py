@@ -53,22 +53,25 @@ class PrivilegedTeacher:
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Log-probs ``(P, L)`` of the responses of turns ``target`` under the privileged prompts of turns ``source``;
-        identity (``source == target``) and matched views in one pass."""
+        identity (``source == target``) and matched views in one pass. 0 for turns that are not to be
+        scored (`TurnBatch.scored`)."""
         source, target = source.cpu(), target.cpu()
-        repeats = len(source) - len(torch.unique(source))
+        wanted = torch.ones(len(target), dtype=torch.bool) if batch.scored is None else batch.scored.cpu()[target]
         with self._phases("scoring"):
             scores = score_pairs(
                 self._model,
                 Ragged.of([turn.privileged_ids for turn in batch.turns]),
                 Ragged.of([turn.response_ids for turn in batch.turns]),
-                source,
-                target,
+                source[wanted],
+                target[wanted],
                 pad_id=self._tokenizer.pad_token_id,
                 budget=self._budget,
-                shared=self._share and self._agree(repeats) > 0,
+                shared=self._share,
                 agree=self._agree,
             )
-        return scores[:, : batch.policy_mask.size(1)]
+        result = scores.new_zeros((len(target), batch.policy_mask.size(1)))
+        result[wanted.to(result.device)] = scores[:, : result.size(1)]
+        return result
 
     def vocabulary(self, batch: TurnBatch, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and values ``(M, L, count)`` of the privileged view's largest logits along each turn's own response."""

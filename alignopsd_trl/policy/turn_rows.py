@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -66,19 +66,87 @@ def _numbers(turn: Turn) -> list[float]:
     return [float("nan") if value is None else value for value in turn.sampling_log_probs]
 
 
-def split_and_trim(inputs: dict[str, torch.Tensor], size: int) -> list[dict[str, torch.Tensor]]:
-    """Sub-chunks of at most ``size`` rows, each trimmed to its own longest prompt and response. Scalars are copied;
-    ``(rows, 1)`` columns keep their width."""
-    rows, width = inputs["completion_ids"].shape
-    chunks = []
-    for start in range(0, rows, size):
-        part = {name: value if value.dim() == 0 else value[start : start + size] for name, value in inputs.items()}
-        prompt = max(int(part["prompt_mask"].sum(1).max()), 1)
-        response = max(int(part["completion_mask"].sum(1).max()), 1)
-        for name, value in part.items():
-            if name in ("prompt_ids", "prompt_mask"):
-                part[name] = value[:, value.size(1) - prompt :]
-            elif value.dim() > 1 and value.size(1) == width:
-                part[name] = value[:, :response]
-        chunks.append(part)
-    return chunks
+def live_rows(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """``(rows,)`` bool, the rows with an optimised token whose advantage is not 0."""
+    advantages, mask = inputs["advantages"], inputs["completion_mask"] * inputs["tool_mask"]
+    return ((advantages != 0) & (mask != 0)).any(dim=1)
+
+
+def sub_chunks(
+    inputs: dict[str, torch.Tensor], live: torch.Tensor, rows: int, tokens: int, agree: Callable[[int], int]
+) -> list[dict[str, torch.Tensor]]:
+    """The live rows, longest first, in sub-chunks that hold about equally many padded tokens: equally many sub-chunks
+    on every process, each with a row at least, for which short rows that are not live are kept where it must be.
+
+    Args:
+        live: ``(rows,)`` bool.
+        rows: per sub-chunk at most.
+        tokens: padded tokens per sub-chunk at most; a row that is longer is one of its own.
+        agree: maximum of a number over all processes, which all hold equally many rows.
+    """
+    prompt, response = inputs["prompt_mask"].sum(1).cpu(), inputs["completion_mask"].sum(1).cpu()
+    order = torch.argsort(prompt + response, descending=True, stable=True)
+    live = live.cpu()[order]
+
+    def sizes(chosen: torch.Tensor) -> list[tuple[int, int]]:
+        return list(zip(prompt[chosen].tolist(), response[chosen].tolist(), strict=True))
+
+    count = agree(max(len(cut_evenly(sizes(order[live]), rows, tokens)), 1))
+    missing = max(count - int(live.sum()), 0)
+    live[(~live).nonzero().squeeze(1).flip(0)[:missing]] = True
+    chosen = order[live]
+    cuts = cut_evenly(sizes(chosen), rows, tokens, min(count, len(chosen)))
+    return [select_and_trim(inputs, chosen[first:last]) for first, last in cuts]
+
+
+def cut_evenly(sizes: list[tuple[int, int]], rows: int, tokens: int, at_least: int = 0) -> list[tuple[int, int]]:
+    """Cuts rows of (prompt, response) lengths into runs of about equally many padded tokens.
+
+    Args:
+        rows, tokens: of a run at most; a longer row is a run of its own.
+        at_least: runs, not more than there are rows.
+
+    Returns:
+        First row and the row after the last one of each run.
+    """
+    cuts = _cut(sizes, rows, tokens)
+    count = max(len(cuts), at_least)
+    low, high = 0, tokens
+    while high - low > max(tokens // 64, 1):
+        middle = (low + high) // 2
+        tried = _cut(sizes, rows, middle)
+        if len(tried) <= count:
+            high, cuts = middle, tried
+        else:
+            low = middle
+    while len(cuts) < count:
+        most = max(range(len(cuts)), key=lambda number: cuts[number][1] - cuts[number][0])
+        first, last = cuts[most]
+        cuts[most : most + 1] = [(first, (first + last) // 2), ((first + last) // 2, last)]
+    return cuts
+
+
+def _cut(sizes: list[tuple[int, int]], rows: int, tokens: int) -> list[tuple[int, int]]:
+    cuts, first, longest = [], 0, (0, 0)
+    for row, (prompt, response) in enumerate(sizes):
+        longest = max(longest[0], prompt), max(longest[1], response)
+        if row > first and (row - first == rows or (row - first + 1) * sum(longest) > tokens):
+            cuts.append((first, row))
+            first, longest = row, (prompt, response)
+    return [*cuts, (first, len(sizes))] if sizes else []
+
+
+def select_and_trim(inputs: dict[str, torch.Tensor], rows: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Some rows, trimmed to their own longest prompt and response. Scalars are copied; ``(rows, 1)`` columns keep their
+    width."""
+    width = inputs["completion_ids"].size(1)
+    rows = rows.to(inputs["completion_ids"].device)
+    part = {name: value if value.dim() == 0 else value[rows] for name, value in inputs.items()}
+    prompt = max(int(part["prompt_mask"].sum(1).max()), 1)
+    response = max(int(part["completion_mask"].sum(1).max()), 1)
+    for name, value in part.items():
+        if name in ("prompt_ids", "prompt_mask"):
+            part[name] = value[:, value.size(1) - prompt :]
+        elif value.dim() > 1 and value.size(1) == width:
+            part[name] = value[:, :response]
+    return part

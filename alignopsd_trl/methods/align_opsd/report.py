@@ -47,8 +47,8 @@ def report(
         metrics |= span_metrics(spans)
         trace |= span_trace(spans)
     if weights is not None:
-        metrics |= evidence_metrics(weights.identity, weights.rectified)
-        trace |= evidence_trace(weights.identity, weights.rectified)
+        metrics |= evidence_metrics(weights.identity, weights.rectified, batch.scored)
+        trace |= evidence_trace(weights.identity, weights.rectified, batch.scored)
         metrics |= weight_metrics(weights)
         trace |= weight_trace(weights)
     return metrics, trace
@@ -150,24 +150,32 @@ def span_trace(spans: Spans) -> dict[str, Any]:
     return shifts | {"span": span, "cut": cut}
 
 
-def evidence_metrics(identity: Evidence, rectified: Evidence) -> dict[str, float]:
-    """Token means of the two gaps, and the spread of the evidence over turns."""
-    total = rectified.tokens.sum()
-    if not total:
+def evidence_metrics(identity: Evidence, rectified: Evidence, scored: torch.Tensor | None) -> dict[str, float]:
+    """Token means of the two gaps over the turns that were scored, and the spread of the evidence over turns."""
+    if not rectified.tokens.sum():
         return {}
-    return {
-        "rectification/identity_gap_mean": float((identity.gap * identity.tokens).sum() / total),
-        "rectification/rectified_gap_mean": float((rectified.gap * rectified.tokens).sum() / total),
+    metrics, tokens = {}, rectified.tokens if scored is None else rectified.tokens * scored
+    if total := float(tokens.sum()):
+        metrics = {
+            "rectification/identity_gap_mean": float((identity.gap * tokens).sum()) / total,
+            "rectification/rectified_gap_mean": float((rectified.gap * tokens).sum()) / total,
+        }
+    return metrics | {
         "credit/evidence_mean": float(rectified.evidence.mean()),
         "credit/evidence_std": float(rectified.evidence.std(correction=0)),
     }
 
 
-def evidence_trace(identity: Evidence, rectified: Evidence) -> dict[str, Any]:
+def evidence_trace(identity: Evidence, rectified: Evidence, scored: torch.Tensor | None) -> dict[str, Any]:
+    """Gaps are NaN where a turn was not scored; its evidence is 0 by the sign of its advantage."""
+
+    def gap(evidence: Evidence) -> list[float]:
+        return (evidence.gap if scored is None else evidence.gap.masked_fill(~scored, torch.nan)).tolist()
+
     return {
         "tokens": rectified.tokens.long().tolist(),
-        "identity_gap": identity.gap.tolist(),
-        "rectified_gap": rectified.gap.tolist(),
+        "identity_gap": gap(identity),
+        "rectified_gap": gap(rectified),
         "evidence": rectified.evidence.tolist(),
     }
 

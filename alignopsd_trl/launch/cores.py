@@ -1,0 +1,58 @@
+"""A run on the CPU uses its cores and keeps its memory; what was chosen is printed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from collections.abc import Mapping
+
+LAUNCHERS = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
+TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # glibc's numbers of the parameters
+KEPT = {TRIM_THRESHOLD: 1 << 30, TOP_PAD: 64 << 20, MMAP_THRESHOLD: 32 << 20}
+
+
+def threads(environment: Mapping[str, str], cores: int) -> int:
+    """Threads of one process: OMP_NUM_THREADS, else its share of the cores. ``accelerate launch`` and torchrun
+    set OMP_NUM_THREADS to 1 by themselves; from them a 1 does not count (``--threads 1`` does).
+
+    Args:
+        environment: of the process.
+        cores: that the process may use.
+    """
+    given = environment.get("OMP_NUM_THREADS", "")
+    launched = any(name in environment for name in LAUNCHERS)
+    if given.isdigit() and int(given) > 0 and not (given == "1" and launched):
+        return int(given)
+    return max(cores // int(environment.get("LOCAL_WORLD_SIZE", "1")), 1)
+
+
+def use_machine(wanted: int | None = None) -> str:
+    """Sets the number of threads, and tells glibc to keep freed memory for the next sub-chunk, not to give it back to
+    the system page by page.
+
+    Args:
+        wanted: threads; `None` for the rule of `threads`.
+
+    Returns:
+        What was done, as a line for the log.
+    """
+    import torch
+
+    cores = available_cores()
+    count = wanted or threads(os.environ, cores)
+    torch.set_num_threads(count)
+    line = f"CPU: {count} thread{'s' * (count > 1)} a process, {cores} core{'s' * (cores > 1)}"
+    return f"{line}, memory kept between sub-chunks" if keep_memory() else line
+
+
+def available_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def keep_memory() -> bool:
+    """Whether glibc took the settings. One that the user gave as MALLOC_..._ stays."""
+    if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    return all([mallopt(parameter, value) == 1 for parameter, value in KEPT.items()])

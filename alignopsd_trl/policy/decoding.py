@@ -1,0 +1,163 @@
+"""Sampling with the training process's own model, where no engine serves it.
+
+Equal prompts are encoded once, the cache has room for what comes instead of being copied at every token, rows that have
+ended leave the batch, and the log-probs of the sampled tokens are kept. Tokens come from the model's distribution at a
+temperature; for other ways to sample, and for evaluations, there is transformers' ``generate``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from alignopsd_trl.policy.packing import as_attention_mask
+from alignopsd_trl.policy.ragged import Ragged
+
+LEAVE = 7 / 8  # ended rows leave the batch when fewer than this share of it are live
+
+
+class RoomyLayer(DynamicLayer):
+    """A layer's cache ``(rows, heads, tokens, width)`` in a buffer with room for more tokens."""
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, room: int):
+        super().__init__()
+        self.lazy_initialization(keys, values)
+        self._length = keys.size(2)
+        self._buffers = [torch.nn.functional.pad(part[rows], (0, 0, 0, room)) for part in (keys, values)]
+        self._show()
+
+    def _show(self) -> None:
+        self.keys, self.values = (buffer[:, :, : self._length] for buffer in self._buffers)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        first, self._length = self._length, self._length + key_states.size(2)
+        for buffer, new in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[:, :, first : self._length] = new
+        self._show()
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        self._buffers = [buffer[indices] for buffer in self._buffers]
+        self._show()
+
+
+@dataclass
+class Rows:
+    """The live rows of a batch in the making.
+
+    Attributes:
+        place: ``(n,)`` int64, which response a row is.
+        visible: ``(n, T)`` bool, prompt tokens (left-padded) and room for the response.
+        position: ``(n,)`` int64 of the next token.
+    """
+
+    place: torch.Tensor
+    visible: torch.Tensor
+    position: torch.Tensor
+    cache: Cache
+
+    def keep(self, chosen: torch.Tensor) -> None:
+        self.place, self.visible, self.position = self.place[chosen], self.visible[chosen], self.position[chosen]
+        self.cache.batch_select_indices(chosen)
+
+
+def draw(log_probs: torch.Tensor, place: torch.Tensor, step: int) -> torch.Tensor:
+    """One token a row ``(n,)`` from ``(n, V)`` log-probs. ``place`` and ``step`` say which token of which response."""
+    mass = log_probs.double().exp().cumsum(-1)
+    point = torch.rand((len(mass), 1), dtype=mass.dtype, device=mass.device) * mass[:, -1:]
+    return torch.searchsorted(mass, point, right=True).squeeze(1).clamp_max(mass.size(1) - 1)
+
+
+@torch.no_grad()
+def sample(
+    model: torch.nn.Module,
+    prompts: Sequence[Sequence[int]],
+    *,
+    temperature: float,
+    max_tokens: int,
+    end_ids: Sequence[int],
+    pad_id: int,
+    attention: str = "sdpa",
+) -> tuple[list[list[int]], list[list[float]]]:
+    """One response per prompt.
+
+    Args:
+        model: a causal language model that is proven for packed rows (`packing.why_plain`), not split over processes.
+        end_ids: a response ends with one of them, or after ``max_tokens``.
+        attention: name of the model's attention implementation.
+
+    Returns:
+        The responses, end token included, and the float32 log-probs of their tokens at the temperature.
+    """
+    device = model.device
+    ends = torch.tensor(list(end_ids), device=device)
+    tokens = torch.full((len(prompts), max_tokens), pad_id, device=device)
+    kept = torch.zeros((len(prompts), max_tokens), device=device)
+    length = torch.full((len(prompts),), max_tokens, device=device)
+    logits, rows = _encode(model, prompts, max_tokens, pad_id, attention)
+    for step in range(max_tokens):
+        log_probs = (logits.float() / temperature).log_softmax(-1)
+        token = draw(log_probs, rows.place, step)
+        tokens[rows.place, step] = token
+        kept[rows.place, step] = log_probs.gather(1, token.unsqueeze(1)).squeeze(1)
+        ended = torch.isin(token, ends) & (length[rows.place] == max_tokens)
+        length[rows.place[ended]] = step + 1
+        live = length[rows.place] == max_tokens
+        count = int(live.sum())
+        if count == 0 or step + 1 == max_tokens:
+            break
+        if count < LEAVE * len(live):
+            chosen = live.nonzero().squeeze(1)
+            rows.keep(chosen)
+            token = token[chosen]
+        logits = _next(model, rows, token, attention)
+    lengths = length.tolist()
+    answers = [row[:end] for row, end in zip(tokens.tolist(), lengths, strict=True)]
+    return answers, [row[:end] for row, end in zip(kept.tolist(), lengths, strict=True)]
+
+
+def _encode(
+    model: torch.nn.Module, prompts: Sequence[Sequence[int]], room: int, pad_id: int, attention: str
+) -> tuple[torch.Tensor, Rows]:
+    """Logits ``(n, V)`` of the first token, and the rows behind the prompts; equal prompts are encoded once."""
+    ragged = Ragged.of(prompts)
+    first, parent = ragged.distinct()
+    ids, mask = (value.to(model.device) for value in ragged.padded(first, pad_id, "left"))
+    parent = parent.to(model.device)
+    position = (mask.cumsum(1) - 1).clamp_min(0)
+    width = ids.size(1)
+    causal = torch.ones((width, width), dtype=torch.bool, device=ids.device).tril()
+    seen = causal & (mask.unsqueeze(1) | torch.eye(width, dtype=torch.bool, device=ids.device))
+    cache = DynamicCache(config=model.config)
+    output = model(
+        input_ids=ids,
+        attention_mask=as_attention_mask(seen.unsqueeze(1), attention),
+        position_ids=position,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    layers = [RoomyLayer(layer.keys, layer.values, parent, room) for layer in cache.layers]
+    visible = torch.nn.functional.pad(mask, (0, room), value=True)[parent]
+    rows = Rows(torch.arange(len(parent), device=ids.device), visible, position[parent, -1] + 1, Cache(layers=layers))
+    return output.logits[parent, -1], rows
+
+
+def _next(model: torch.nn.Module, rows: Rows, token: torch.Tensor, attention: str) -> torch.Tensor:
+    """Logits ``(n, V)`` after one more token a row."""
+    length = rows.cache.get_seq_length() + 1
+    output = model(
+        input_ids=token.unsqueeze(1),
+        attention_mask=as_attention_mask(rows.visible[:, None, None, :length], attention),
+        position_ids=rows.position.unsqueeze(1),
+        past_key_values=rows.cache,
+        use_cache=True,
+    )
+    rows.position = rows.position + 1
+    return output.logits[:, -1]

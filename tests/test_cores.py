@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from alignopsd_trl.launch.cores import threads
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, 8),
+        ({"OMP_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "1"}, 1),
+        ({"OMP_NUM_THREADS": "1", "ACCELERATE_MIXED_PRECISION": "no"}, 8),
+        ({"OMP_NUM_THREADS": "3", "ACCELERATE_MIXED_PRECISION": "no"}, 3),
+        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "2"}, 4),
+        ({"LOCAL_WORLD_SIZE": "16"}, 1),
+        ({"OMP_NUM_THREADS": "many"}, 8),
+    ],
+)
+def test_threads_are_the_users_or_a_share_of_the_cores(environment: dict[str, str], expected: int) -> None:
+    assert threads(environment, 8) == expected
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's settings")
+def test_freed_memory_is_used_again() -> None:
+    """Page faults of blocks that are made and freed over and over, in processes with and without the settings."""
+    program = """
+import resource, sys
+from alignopsd_trl.launch.cores import keep_memory
+kept = keep_memory() if sys.argv[1] == "keep" else None
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    blocks = [bytearray(b"x") * (1 << 20) for _ in range(8)]
+    del blocks
+print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    faults = {}
+    for mode in ("keep", "leave"):
+        done = subprocess.run([sys.executable, "-c", program, mode], capture_output=True, text=True, check=True)
+        kept, count = done.stdout.split()
+        faults[mode] = int(count)
+        if mode == "keep" and kept == "False":
+            pytest.skip("no glibc here, or its settings were given by hand")
+    assert faults["keep"] < faults["leave"] / 4

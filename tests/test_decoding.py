@@ -1,0 +1,90 @@
+"""The project's own sampling against transformers' ``generate`` and against scoring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from test_packing import CONFIGS, SHAPE
+from toy import build_model, build_tokenizer
+from trainers import make_trainer
+from transformers import AutoModelForCausalLM
+
+from alignopsd_trl.policy import decoding, seams
+from alignopsd_trl.policy.packing import PROVEN
+from alignopsd_trl.policy.ragged import Ragged
+from alignopsd_trl.policy.scoring import score_pairs
+
+PROMPTS = [[5, 6, 7, 8, 9], [11], [5, 6, 7, 8, 9], [4, 4, 12, 30, 31, 32, 33, 20], [40, 41], [11]]
+
+
+def _most_likely(log_probs: torch.Tensor, place: torch.Tensor, step: int) -> torch.Tensor:
+    return log_probs.argmax(-1)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", PROVEN)
+@pytest.mark.parametrize("leave", [0.0, 1.0])
+def test_greedy_tokens_are_those_of_generate(
+    kind: str, attention: str, leave: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(CONFIGS[kind](**SHAPE), attn_implementation=attention).eval()
+    monkeypatch.setattr(decoding, "draw", _most_likely)
+    monkeypatch.setattr(decoding, "LEAVE", leave)
+    ends = list(range(3, 53, 6))
+    found, _ = decoding.sample(
+        model, PROMPTS, temperature=1.0, max_tokens=14, end_ids=ends, pad_id=0, attention=attention
+    )
+    for prompt, response in zip(PROMPTS, found, strict=True):
+        whole = model.generate(
+            torch.tensor([prompt]), max_new_tokens=14, do_sample=False, eos_token_id=ends, pad_token_id=0
+        )
+        assert response == whole[0, len(prompt) :].tolist()
+    assert len({len(response) for response in found}) > 1
+
+
+def test_tokens_follow_the_distribution_at_the_temperature() -> None:
+    torch.manual_seed(0)
+    model, count = build_model(build_tokenizer()).eval(), 20_000
+    found, kept = decoding.sample(model, [[5, 9, 3]] * count, temperature=0.7, max_tokens=1, end_ids=[2], pad_id=0)
+    with torch.no_grad():
+        expected = (model(torch.tensor([[5, 9, 3]])).logits[0, -1] / 0.7).log_softmax(-1)
+    seen = torch.bincount(torch.tensor([response[0] for response in found]), minlength=len(expected)).double()
+    likely = expected.exp().double() * count
+    many = likely > 5
+    statistic = ((seen - likely)[many] ** 2 / likely[many]).sum()
+    assert statistic < int(many.sum()) + 5 * (2 * int(many.sum())) ** 0.5
+    assert torch.allclose(torch.tensor(kept).squeeze(1), expected[[response[0] for response in found]], atol=1e-5)
+
+
+def test_no_mass_no_token() -> None:
+    log_probs = torch.full((50, 6), float("-inf"))
+    log_probs[:, 2], log_probs[:, 4] = -0.1, -2.3
+    drawn = decoding.draw(log_probs, torch.arange(50), 0)
+    assert set(drawn.tolist()) <= {2, 4}
+
+
+def test_kept_log_probs_are_those_of_scoring(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, script=False, temperature=0.8)
+    trainer.model.train()
+    assert seams.samples_plainly(trainer) and seams.scores_as_sampled(trainer)
+    prompts = [[5 + row % 3, 9, 3, *[4] * (row % 7)] for row in range(40)]
+    responses, kept = seams.generate(trainer, prompts)
+    rows = torch.arange(len(prompts))
+    scores = score_pairs(
+        seams.PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), rows, rows, pad_id=0, budget=900,
+        shared=True,
+    )  # fmt: skip
+    for row, values in enumerate(kept):
+        assert torch.allclose(scores[row, : len(values)], torch.tensor(values), atol=1e-5)
+    assert len({len(response) for response in responses}) > 2
+
+
+def test_other_ways_to_sample_are_left_to_generate(tmp_path: Path) -> None:
+    assert not seams.samples_plainly(make_trainer(tmp_path / "k", script=False, top_k=5))
+    assert not seams.samples_plainly(make_trainer(tmp_path / "p", script=False, top_p=0.9))
+    penalised = make_trainer(tmp_path / "r", script=False, repetition_penalty=1.1)
+    responses, kept = seams.generate(penalised, [[5, 6], [7]])
+    assert kept is None and len(responses) == 2

@@ -1,0 +1,144 @@
+"""What the update computes: balanced sub-chunks by tokens, and no row that can't change it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from toy import ToyEnvironment
+from trainers import difference, losses, make_trainer
+
+from alignopsd_trl.policy import seams
+from alignopsd_trl.policy.turn_rows import cut_evenly
+from alignopsd_trl.records import read_records
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 20)), min_size=1, max_size=50)
+
+
+class FewWin(ToyEnvironment):
+    """Groups of tasks with an odd target all get the same reward, so their advantage is 0."""
+
+    def step(self, action: str):
+        step = super().step(action)
+        return step if self.category == "even" else replace(step, reward=0.0, won=False)
+
+
+def _padded(sizes: list[tuple[int, int]]) -> int:
+    return len(sizes) * (max(prompt for prompt, _ in sizes) + max(response for _, response in sizes))
+
+
+@given(LENGTHS, st.integers(1, 12), st.integers(1, 400), st.integers(1, 60))
+def test_runs_cover_all_rows_within_their_limits(
+    sizes: list[tuple[int, int]], rows: int, tokens: int, at_least: int
+) -> None:
+    sizes = sorted(sizes, key=sum, reverse=True)
+    cuts = cut_evenly(sizes, rows, tokens, min(at_least, len(sizes)))
+    assert [first for first, _ in cuts] == [0, *(last for _, last in cuts[:-1])] and cuts[-1][1] == len(sizes)
+    assert len(cuts) >= min(at_least, len(sizes))
+    for first, last in cuts:
+        assert 1 <= last - first <= rows
+        assert last - first == 1 or _padded(sizes[first:last]) <= tokens
+
+
+def test_runs_are_about_equally_large() -> None:
+    assert cut_evenly([(10, 0)] * 9, 64, 80) == [(0, 5), (5, 9)]
+
+
+def _run(folder: Path, factory: type = FewWin, **options):
+    trainer = make_trainer(folder, factory=factory, max_steps=2, optim="sgd", **options)
+    counts, inner = Counter(), trainer._compute_loss
+
+    def counted(model, inputs):
+        counts["rows"] += len(inputs["advantages"])
+        counts["tokens"] += int(inputs["prompt_mask"].numel() + inputs["completion_mask"].numel())
+        return inner(model, inputs)
+
+    trainer._compute_loss = counted
+    trainer.train()
+    return trainer, counts
+
+
+@pytest.mark.parametrize("method", ["grpo", "align_opsd"])
+def test_rows_without_advantage_leave_the_update_and_nothing_changes(tmp_path: Path, method: str) -> None:
+    whole, all_rows = _run(tmp_path / "whole", method=method, skip_zero_advantage=False)
+    short, live_rows = _run(tmp_path / "short", method=method)
+    live = sum(int((rows["advantages"] != 0).any(1).sum()) for rows in whole.seen_rows)
+    assert 0 < live < all_rows["rows"] and live_rows["rows"] == live
+    assert losses(short) == pytest.approx(losses(whole), abs=1e-6)
+    for left, right in zip(short.seen_gradients, whole.seen_gradients, strict=True):
+        assert difference(left, right) < 1e-6
+    assert difference(short.model.state_dict(), whole.model.state_dict()) < 1e-6
+
+
+@pytest.mark.parametrize("options", [{"beta": 0.02}, {"entropy_coef": 0.01}, {"method": "sdar"}])
+def test_rows_that_a_further_loss_reads_stay(tmp_path: Path, options: dict) -> None:
+    trainer, counts = _run(tmp_path, **options)
+    assert counts["rows"] == sum(len(rows["advantages"]) for rows in trainer.seen_rows)
+
+
+def test_a_round_without_any_advantage_still_makes_a_step(tmp_path: Path) -> None:
+    class NobodyWins(ToyEnvironment):
+        def step(self, action: str):
+            return replace(super().step(action), reward=0.0, won=False)
+
+    trainer, counts = _run(tmp_path, factory=NobodyWins)
+    assert counts["rows"] == 2 and losses(trainer) == [0.0, 0.0]
+    assert not any(value.any() for value in trainer.seen_gradients[0].values())
+
+
+def test_a_residual_keeps_a_row(tmp_path: Path) -> None:
+    trainer, counts = _run(tmp_path, invalid_action_penalty=0.1)
+    expected = sum(int((rows["advantages"] != 0).any(1).sum()) for rows in trainer.seen_rows)
+    assert counts["rows"] == expected > _run(tmp_path / "without")[1]["rows"]
+
+
+@pytest.mark.parametrize("method", ["align_opsd", "rlsd", "step_opsd", "agent_opsd"])
+def test_turns_without_advantage_are_not_scored_and_nothing_changes(
+    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored, inner = Counter(), seams.PolicyScorer.shared
+
+    def counted(self, rows):
+        scored[self._trainer.args.skip_zero_advantage] += int((rows.labels != -100).sum())
+        return inner(self, rows)
+
+    monkeypatch.setattr(seams.PolicyScorer, "shared", counted)
+    runs = [_run(tmp_path / str(skip), method=method, skip_zero_advantage=skip)[0] for skip in (False, True)]
+    assert 0 < scored[True] < 0.9 * scored[False]
+    for left, right in zip(*(run.seen_rows for run in runs), strict=True):
+        assert torch.allclose(left["advantages"], right["advantages"], atol=1e-6)
+    assert losses(runs[0]) == pytest.approx(losses(runs[1]), abs=1e-6)
+
+
+def test_records_say_what_was_not_scored(tmp_path: Path) -> None:
+    _run(tmp_path, method="align_opsd", save_trajectories=True)
+    frame = read_records(tmp_path / "trajectories")
+    still = frame.credit_advantage == 0
+    assert still.any() and (~still).any()
+    assert frame[still].credit_identity_gap.isna().all() and frame[~still].credit_identity_gap.notna().all()
+    assert (frame[still].credit_weight == 1).all()
+
+
+@pytest.mark.parametrize("options", [{"auxiliary_loss": "alignment"}, {"auxiliary_loss": "sdar"}])
+def test_targets_of_a_loss_are_scored_everywhere(tmp_path: Path, options: dict) -> None:
+    trainer, _ = _run(tmp_path, method="align_opsd", **options)
+    mask = trainer.seen_rows[0]["tool_mask"].bool()
+    assert (trainer.seen_rows[0]["target/teacher"][mask] != 0).all()
+
+
+def test_sorted_rows_are_padded_less(tmp_path: Path) -> None:
+    _, one = _run(tmp_path / "one", factory=ToyEnvironment, skip_zero_advantage=False, tokens_per_forward=10**6)
+    _, many = _run(tmp_path / "many", factory=ToyEnvironment, skip_zero_advantage=False, tokens_per_forward=200)
+    assert many["rows"] == one["rows"] and many["tokens"] < 0.9 * one["tokens"]
+
+
+def test_a_row_at_a_time_gives_the_same(tmp_path: Path) -> None:
+    runs = [_run(tmp_path / str(tokens), method="align_opsd", tokens_per_forward=tokens)[0] for tokens in (1, 10**6)]
+    assert losses(runs[0]) == pytest.approx(losses(runs[1]), abs=1e-6)
+    assert torch.is_tensor(runs[0].seen_rows[0]["advantages"])
+    assert difference(runs[0].model.state_dict(), runs[1].model.state_dict()) < 1e-5
