@@ -25,7 +25,7 @@ class FewWin(ToyEnvironment):
 
     def step(self, action: str):
         step = super().step(action)
-        return step if self.category == "even" else replace(step, reward=0.0, won=False)
+        return step if self._target % 2 == 0 else replace(step, reward=0.0, won=False)
 
 
 def _padded(sizes: list[tuple[int, int]]) -> int:
