@@ -268,7 +268,7 @@ def test_the_page_works_from_a_folder_outside_the_repository(tmp_path: Path) -> 
     (tmp_path / "read.py").write_text(read)
     (command,) = blocks("bash")
     assert command.startswith("accelerate launch run.py --method tanh_gap") and "--rounds 2" in command
-    small = "--rounds 1 --tasks_per_round 2 --num_generations 4 --panel_limit 2 --evaluate_first false --use_cpu"
+    small = "--rounds 1 --tasks_per_round 4 --num_generations 8 --panel_limit 2 --evaluate_first false --use_cpu"
     command = command.replace("--rounds 2", small).replace("accelerate launch", sys.executable)
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     for line in (command, f"{sys.executable} read.py"):
