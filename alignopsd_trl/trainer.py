@@ -33,6 +33,7 @@ from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.progress import Bar
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
+from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import PrivilegedTeacher, skill_source
 from alignopsd_trl.policy.turn_rows import (
     TARGET,
@@ -60,7 +61,7 @@ from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally, weights_ar
 from alignopsd_trl.runs.log import LogFile
 from alignopsd_trl.runs.order import EpochSampler, WholeRounds
 from alignopsd_trl.runs.rewards import RewardCheck, RewardError
-from alignopsd_trl.skills import SkillBank
+from alignopsd_trl.skills import SkillSpec, load_skills
 from alignopsd_trl.turns import Trajectory, TurnBatch
 from environments.base import EnvironmentsDown, TextEnvironment
 from environments.batch import open_batch
@@ -80,7 +81,8 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     Args:
         model (`str` or [`~transformers.PreTrainedModel`]):
-            Policy: a hub id, a path, or a model.
+            Policy: a hub id, a path, a model, or a shipped policy: ``"tiny"`` (for ``webshop_tiny``),
+            ``"tiny_alfworld"`` or ``"tiny_searchqa"``.
         args ([`AlignOPSDConfig`]):
             Configuration. Batch sizes count trajectories.
         environment_factory (`Callable[[], TextEnvironment]`):
@@ -89,8 +91,9 @@ class AlignOPSDTrainer(GRPOTrainer):
             One row per task, with a ``task_id``; every column is handed to ``reset``.
         eval_dataset ([`~datasets.Dataset`], *optional*):
             The same for `evaluate`.
-        skill_bank (`str`, path or [`SkillBank`], *optional*):
-            Privileged text; needed by methods with a teacher.
+        skill_bank (`str`, path, [`SkillBank`] or callable, *optional*):
+            Privileged text; needed by methods with a teacher. A shipped bank's name, the path of a JSON file, or a
+            function ``(task_text, task_key, data_source) -> str``.
         encoder (`str` or callable, *optional*):
             ``"lexical"``, a sentence-transformers id or path, or a callable ``list[str] -> (n, D)``; needed by methods
             that compare thinking.
@@ -126,7 +129,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         environment_factory: Callable[[], TextEnvironment] | None = None,
         train_dataset: Dataset | None = None,
         eval_dataset: Dataset | None = None,
-        skill_bank: str | Path | SkillBank | None = None,
+        skill_bank: SkillSpec | None = None,
         encoder: str | Callable[[list[str]], Any] | None = None,
         reward_funcs: Callable | list[Callable] | None = None,
         processing_class: PreTrainedTokenizerBase | None = None,
@@ -135,6 +138,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         quantization_config: Any = None,
         peft_config: Any = None,
     ):
+        model = resolve_model(model) if isinstance(model, str) else model
         args = args if args is not None else AlignOPSDConfig(f"{Path(str(model)).name}-AlignOPSD")
         if not isinstance(args, AlignOPSDConfig):
             raise TypeError(f"args must be an AlignOPSDConfig, got {type(args).__name__}")
@@ -185,7 +189,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._entropy_bonus_enabled = False  # its per-micro-batch mean would change with sub-chunks: see _extra_loss
         with strategies.loaded_whole():
             self.encoder = load_encoder(encoder, device=self.accelerator.device) if encoder is not None else None
-        self.skill_bank = SkillBank.load(skill_bank, self.encoder) if skill_bank is not None else None
+        self.skill_bank = load_skills(skill_bank, self.encoder) if skill_bank is not None else None
         self._skills = no_skills
         if self.skill_bank is not None:
             self._skills = skill_source(self.skill_bank, self._tokenizer, args.skill_budget)
@@ -204,7 +208,8 @@ class AlignOPSDTrainer(GRPOTrainer):
             )
         if skill_bank is None and (method.needs_teacher or method.skills_in_rollout):
             raise ValueError(
-                f"method={method.name!r} needs a skill_bank: pass 'webshop', 'alfworld', 'searchqa' or a path"
+                f"method={method.name!r} needs a skill_bank: pass 'webshop', 'alfworld', 'searchqa', a file's path, or "
+                "a function from a task's text to its skills"
             )
         if encoder is None and method.needs_encoder:
             raise ValueError(

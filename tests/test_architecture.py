@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "turns": (),
     "options": (),
     "encoder": (),
-    "skills": ("encoder",),
+    "skills": ("encoder", "skills"),
     "config": ("options", "skills", "methods.align_opsd.options"),
     "records": ("turns",),
     "rollout": ("turns",),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import torch
 
 import alignopsd_trl
 from alignopsd_trl.encoder import Encoder, load_encoder
-from alignopsd_trl.skills import SkillBank, SkillBankError, render, skill_budget
+from alignopsd_trl.skills import SkillBank, SkillBankError, load_skills, render, skill_budget
 
 NAMES = ("alfworld", "searchqa", "webshop")
 FOLDER = Path(alignopsd_trl.__file__).parent / "data" / "skills"
@@ -54,7 +55,7 @@ def test_identifiers_are_unique_over_all_banks() -> None:
 
 BREAKS: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda b: b.update(schema="skillbank/2"), "bank: field 'schema' is 'skillbank/2'; write 'skillbank/1'"),
-    (lambda b: b.pop("version"), "bank: field 'version' is missing; add it"),
+    (lambda b: b.pop("version"), "bank: field 'version' is missing; write a string"),
     (lambda b: b.update(notes="x"), "bank: field 'notes' is unknown; remove it"),
     (lambda b: b.update(general=[]), r"bank: field 'general' is \[\]; write a list with at least one entry"),
     (lambda b: b.update(task_types=[]), "bank: field 'task_types'"),
@@ -91,6 +92,47 @@ def test_a_broken_bank_is_one_error_with_file_record_field_and_remedy(
     path.write_text(json.dumps(broken), encoding="utf-8")
     with pytest.raises(SkillBankError, match=f"bank.json: {message}"):
         SkillBank.load(path)
+
+
+def test_all_mistakes_of_a_bank_are_in_one_message(tmp_path: Path) -> None:
+    path = tmp_path / "bank.json"
+    path.write_text('{"note": 1}', encoding="utf-8")
+    with pytest.raises(SkillBankError) as found:
+        SkillBank.load(path)
+    lines = str(found.value).splitlines()
+    assert len(lines) == 8 and all(line.startswith(f"{path}: bank: field ") for line in lines)
+    assert "'schema' is missing; write 'skillbank/1'" in lines[0]
+    broken = content("webshop")
+    broken["version"] = ""
+    broken["general"][0].pop("title")
+    del broken["general"][2]["when"], broken["task_types"][1]["label"]
+    broken["mistakes"][0]["applies_to"] = ["shoes"]
+    path.write_text(json.dumps(broken), encoding="utf-8")
+    with pytest.raises(SkillBankError) as found:
+        SkillBank.load(path)
+    fields = re.findall(r"field '(\w+)' ", str(found.value))
+    assert fields[:4] == ["version", "title", "when", "label"] and "applies_to" in fields
+
+
+def _hint(task_text: str, task_key: str | None, data_source: str | None) -> str:
+    return f"- Look for {task_text} first." if task_text else ""
+
+
+def test_a_function_may_stand_where_a_bank_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = load_skills(_hint)
+    block = found.block("it", None, None, len, 100)
+    assert (block.text, block.ids) == ("- Look for it first.", ("_hint",))
+    assert found.block("", None, None, len, 100).ids == () and len(found.checksum) == 16
+    with pytest.raises(ValueError, match="20 tokens for the task 'it', but skill_tokens=5; shorten"):
+        found.block("it", None, None, len, 5)
+    with pytest.raises(TypeError, match="returned None"):
+        load_skills(lambda *task: None).block("it", None, None, len, 5)
+    (tmp_path / "hints_of_mine.py").write_text("def hint(text, key, source):\n    return 'Look.'\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_skills("hints_of_mine:hint").block("it", None, None, len, 5).text == "Look."
+    with pytest.raises(SkillBankError, match="no function 'other'"):
+        load_skills("hints_of_mine:other")
+    assert load_skills("webshop").environment == "webshop"
 
 
 def test_missing_and_unreadable_banks(tmp_path: Path) -> None:

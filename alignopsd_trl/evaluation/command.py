@@ -26,7 +26,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--panel", default="test", help="name of a panel of the environment")
     parser.add_argument("--limit", type=int, help="only the first tasks of the panel")
     parser.add_argument("--skills", action="store_true", help="put the retrieved skill into the policy's prompt")
-    parser.add_argument("--skill_bank", help="shipped name or path; the environment's own by default")
+    parser.add_argument("--skill_bank", help="shipped name, path or module:function; the environment's own by default")
     parser.add_argument("--encoder", default="lexical", help="ranks skills: 'lexical', an id or a path")
     parser.add_argument("--temperature", type=float, default=0.4, help="0 decodes greedily")
     parser.add_argument("--seed", type=int, default=0)
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     from alignopsd_trl.policy.shipped import resolve_model
     from alignopsd_trl.policy.teacher import skill_source
     from alignopsd_trl.records import turn_records, write_records
-    from alignopsd_trl.skills import SkillBank, skill_budget
+    from alignopsd_trl.skills import load_skills, skill_budget
 
     arguments = _arguments(argv)
     suite = load(arguments.environment, **arguments.environment_options)
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     model = AutoModelForCausalLM.from_pretrained(path, dtype=arguments.dtype).to(arguments.device).eval()
     skills = None
     if arguments.skills:
-        bank = SkillBank.load(arguments.skill_bank or suite.skill_bank or suite.name, load_encoder(arguments.encoder))
+        bank = load_skills(arguments.skill_bank or suite.skill_bank or suite.name, load_encoder(arguments.encoder))
         skills = skill_source(bank, tokenizer, arguments.skill_tokens or skill_budget(arguments.max_prompt_length))
     with tqdm(total=len(panel), unit="episode", desc=f"{suite.name} {panel.name}") as bar:
         result, played = evaluate(

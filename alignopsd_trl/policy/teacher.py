@@ -15,7 +15,7 @@ from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import Agree, ScoringModel, largest_logits, score_pairs
 from alignopsd_trl.rollout import Generate, SkillSource
-from alignopsd_trl.skills import SkillBank, render
+from alignopsd_trl.skills import SkillBank, SkillFunction
 from alignopsd_trl.turns import Thought, TurnBatch, parse_response
 
 
@@ -116,7 +116,7 @@ class PrivilegedTeacher:
             return self._encoder(texts).to(self._model.device)
 
 
-def skill_source(bank: SkillBank, tokenizer: PreTrainedTokenizerBase, budget: int) -> SkillSource:
+def skill_source(bank: SkillBank | SkillFunction, tokenizer: PreTrainedTokenizerBase, budget: int) -> SkillSource:
     """The privileged text of a task: retrieved from ``bank`` by the task text alone, rendered within ``budget`` tokens,
     once per task."""
 
@@ -125,7 +125,7 @@ def skill_source(bank: SkillBank, tokenizer: PreTrainedTokenizerBase, budget: in
 
     @cache
     def source(task_text: str, task_key: str | None, data_source: str | None) -> tuple[str, tuple[str, ...]]:
-        block = render(bank.retrieve(task_text, task_key, data_source), count, budget)
+        block = bank.block(task_text, task_key, data_source, count, budget)
         return block.text, block.ids
 
     return source

@@ -1,0 +1,19 @@
+"""What the teacher may read of a task: banks of skills, how they are searched, and functions in their place."""
+
+from alignopsd_trl.skills.bank import SkillBank
+from alignopsd_trl.skills.function import SkillFunction
+from alignopsd_trl.skills.loading import SkillSpec, load_skills
+from alignopsd_trl.skills.rendering import Rendered, Retrieved, render, skill_budget
+from alignopsd_trl.skills.schema import SkillBankError
+
+__all__ = [
+    "Rendered",
+    "Retrieved",
+    "SkillBank",
+    "SkillBankError",
+    "SkillFunction",
+    "SkillSpec",
+    "load_skills",
+    "render",
+    "skill_budget",
+]

@@ -1,0 +1,182 @@
+"""SkillBank: the privileged information of the teacher view.
+
+    bank = SkillBank.load("webshop", encoder)
+    found = bank.retrieve(task_text)                      # once per task, at reset
+    block = render(found, count_tokens, skill_budget(max_prompt_tokens))
+    block.text                                            # fills the {skill_context} slot
+
+A bank is one JSON file of schema ``skillbank/1``: general skills, task types with their own skills, and mistakes. What
+is retrieved depends on the task text (and two optional hints of its data set) and on nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from alignopsd_trl.encoder import Encoder
+from alignopsd_trl.skills.rendering import Rendered, Retrieved, render
+from alignopsd_trl.skills.schema import SkillBankError, TaskType, read_content
+
+MAX_CONSTRAINTS = 2
+# Shapes that a question of any source may have: a data source never rules them out, and is no evidence for them.
+ANY_SOURCE = ("temporal", "numeric", "entity_disambiguation")
+_FOLDER = Path(__file__).parents[1] / "data" / "skills"
+
+
+class SkillBank:
+    """A validated bank and its rule of retrieval.
+
+    Attributes:
+        environment, version, language: of the file.
+        checksum: first 16 hex digits of the sha256 over its content; with ``version`` it goes into the results.
+        general, task_types, mistakes: the content, in file order.
+        encoder: scores types and skills. Without one, hints, whole-word keywords and file order decide. Keywords also
+            come before the cosines of an encoder that is not `Encoder.semantic`: on 206 requests of the embedded
+            shop they find the product's category every time, lexical cosines in one of four.
+    """
+
+    def __init__(
+        self,
+        content: dict[str, Any],
+        source: str,
+        encoder: Encoder | None = None,
+        n_general: int = 4,
+        n_mistakes: int = 4,
+        constraint_threshold: float = 0.3,
+    ):
+        read = read_content(content, source)
+        self.environment, self.version, self.language = read.environment, read.version, read.language
+        self.general, self.task_types, self.mistakes = read.general, read.task_types, read.mistakes
+        self.checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+        self.encoder = encoder
+        self.n_general, self.n_mistakes, self.constraint_threshold = n_general, n_mistakes, constraint_threshold
+        self._cached = lru_cache(maxsize=65536)(self._retrieve)
+
+    @classmethod
+    def load(cls, bank: str | Path | SkillBank, encoder: Encoder | None = None, **options: Any) -> SkillBank:
+        """A shipped bank by name, a bank from a file, or a bank that is loaded already (returned as it is).
+
+        Args:
+            bank (`str`, `Path` or `SkillBank`): ``webshop``, ``alfworld``, ``searchqa``, or the path of a JSON file.
+            encoder (`Encoder`, *optional*): scores types and skills.
+            n_general (`int`, *optional*, defaults to 4): general skills of a task.
+            n_mistakes (`int`, *optional*, defaults to 4): mistakes of a task; specific ones before those for all.
+            constraint_threshold (`float`, *optional*, defaults to 0.3): smallest cosine at which a type of group
+                ``constraint`` joins the best type.
+
+        Raises:
+            SkillBankError: if there is no such bank, or it breaks the schema ``skillbank/1``.
+        """
+        if isinstance(bank, SkillBank):
+            return bank
+        shipped = _FOLDER / f"{bank}.json"
+        path = shipped if shipped.is_file() else Path(bank).expanduser()
+        if not path.is_file():
+            names = ", ".join(sorted(file.stem for file in _FOLDER.glob("*.json")))
+            raise SkillBankError(f"skill bank {str(bank)!r} is unknown; use one of {names}, or the path of a JSON file")
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise SkillBankError(f"{path}: file is no UTF-8 JSON ({error}); correct it there") from error
+        return cls(content, str(path), encoder, **options)
+
+    def block(
+        self,
+        task_text: str,
+        task_key: str | None,
+        data_source: str | None,
+        count_tokens: Callable[[str], int],
+        budget: int,
+    ) -> Rendered:
+        """The block of text of a task: what is retrieved, as far as it fits the budget."""
+        return render(self.retrieve(task_text, task_key, data_source), count_tokens, budget)
+
+    def texts(self) -> Iterator[str]:
+        """Every sentence that a block may contain; none of them may occur in a student's prompt."""
+        for skill in (*self.general, *(skill for kind in self.task_types for skill in kind.skills)):
+            yield skill.text
+        for mistake in self.mistakes:
+            yield from (mistake.text, mistake.instead)
+
+    def retrieve(self, task_text: str, task_key: str | None = None, data_source: str | None = None) -> Retrieved:
+        """The skills of a task. Equal arguments give equal results, in every process and on every device.
+
+        Types: the one that ``task_key`` names; else the best of the candidates that is no constraint, and up to two
+        constraints. Skills: all of those types by cosine; then the first general ones; then the mistakes that apply.
+
+        Args:
+            task_text: the request alone: goal sentence, shopping request or question. Never an observation.
+            task_key: names the type where the environment knows it (ALFWorld's game type).
+            data_source: where a question comes from; leaves the types that list it and those of `ANY_SOURCE`.
+        """
+        return self._cached(task_text, task_key, data_source)
+
+    def _retrieve(self, task_text: str, task_key: str | None, data_source: str | None) -> Retrieved:
+        types = self._types(task_text, task_key, data_source)
+        skills = [skill for kind in types for skill in kind.skills]
+        ranked = _ranked(skills, self._cosines(task_text, [f"{s.title}. {s.text} {s.when}" for s in skills]))
+        keys = [kind.key for kind in types]
+        specific = [mistake for mistake in self.mistakes if set(mistake.applies_to) & set(keys)]
+        always = [mistake for mistake in self.mistakes if "*" in mistake.applies_to and mistake not in specific]
+        return Retrieved(
+            type_keys=tuple(keys),
+            skills=tuple(skill for skill, _ in ranked),
+            scores=tuple(score for _, score in ranked),
+            general=self.general[: self.n_general],
+            mistakes=tuple([*specific, *always][: self.n_mistakes]),
+        )
+
+    def _types(self, task_text: str, task_key: str | None, data_source: str | None) -> list[TaskType]:
+        for kind in self.task_types:
+            if task_key is not None and task_key in (kind.key, *kind.match.task_key):
+                return [kind]
+        listed = [kind for kind in self.task_types if data_source in kind.match.data_sources]
+        candidates = [kind for kind in self.task_types if not listed or kind in listed or kind.key in ANY_SOURCE]
+        if self.encoder is None and listed:
+            return [min(listed, key=lambda kind: kind.key in ANY_SOURCE)]
+        if self.encoder is None or not self.encoder.semantic:
+            hits = [float(sum(_occurs(word, task_text) for word in kind.match.keywords)) for kind in candidates]
+            found = [(kind, hit) for kind, hit in _ranked(candidates, hits) if hit]
+            if found or self.encoder is None:
+                return _best(found, threshold=1.0) or [self.task_types[0]]
+        scores = self._cosines(task_text, [f"{kind.label}. {kind.description}" for kind in candidates])
+        return _best(_ranked(candidates, scores), self.constraint_threshold)
+
+    def _cosines(self, task_text: str, texts: list[str]) -> list[float]:
+        """Every text alone through the encoder, so that no batch can move a cosine; rounded to 6 decimals."""
+        if self.encoder is None:
+            return [0.0] * len(texts)
+        query = self._vector(" ".join(task_text.split()))
+        return [round(float(self._bank_vector(text) @ query), 6) + 0.0 for text in texts]
+
+    def _vector(self, text: str) -> torch.Tensor:
+        return self.encoder([text])[0].double().cpu()
+
+    @cached_property
+    def _bank_vector(self) -> Callable[[str], torch.Tensor]:
+        return lru_cache(maxsize=None)(self._vector)
+
+
+def _ranked(items: Sequence[Any], scores: Sequence[float]) -> list[tuple[Any, float]]:
+    """Falling score; Python's sort is stable, so ties keep the order of the file."""
+    return sorted(zip(items, scores, strict=True), key=lambda pair: -pair[1])
+
+
+def _best(ranked: list[tuple[TaskType, float]], threshold: float) -> list[TaskType]:
+    """The best type that is no constraint, then the best constraints from ``threshold`` on."""
+    main = [kind for kind, _ in ranked if kind.group != "constraint"]
+    constraints = [kind for kind, score in ranked if kind.group == "constraint" and score >= threshold]
+    return [*main[:1], *constraints[:MAX_CONSTRAINTS]]
+
+
+def _occurs(keyword: str, text: str) -> bool:
+    """As whole words, in any case; a regular plural is the same word."""
+    return re.search(rf"(?<!\w){re.escape(keyword)}(?:e?s)?(?!\w)", text, re.IGNORECASE) is not None

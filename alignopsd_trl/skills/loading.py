@@ -1,0 +1,47 @@
+"""Skills by name, from a file, or from a function of the user's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from alignopsd_trl.encoder import Encoder
+from alignopsd_trl.skills.bank import SkillBank
+from alignopsd_trl.skills.function import SkillFunction
+from alignopsd_trl.skills.schema import SkillBankError
+
+SkillSpec = str | Path | SkillBank | SkillFunction | Callable[[str, str | None, str | None], str]
+
+
+def load_skills(spec: SkillSpec, encoder: Encoder | None = None) -> SkillBank | SkillFunction:
+    """What ``skill_bank`` of the trainer and ``--skill_bank`` of the command lines may be.
+
+    Args:
+        spec (`str`, `Path`, [`SkillBank`] or `Callable`):
+            A shipped bank's name, the path of a JSON file, a bank, a function ``(task_text, task_key, data_source) ->
+            str``, or ``"module:function"``; the current folder counts as a place to import from.
+        encoder (`Encoder`, *optional*): scores the task types and skills of a bank.
+
+    Raises:
+        SkillBankError: if it is none of these.
+    """
+    if isinstance(spec, SkillBank | SkillFunction):
+        return spec
+    if callable(spec):
+        return SkillFunction(spec)
+    module, colon, name = str(spec).rpartition(":")
+    if colon and all(part.isidentifier() for part in (*module.split("."), name)):
+        return SkillFunction(_function(module, name))
+    return SkillBank.load(spec, encoder)
+
+
+def _function(module: str, name: str) -> Callable:
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.append(os.getcwd())  # a launcher puts the script's folder there instead
+    found = getattr(import_module(module), name, None)
+    if not callable(found):
+        raise SkillBankError(f"skill bank '{module}:{name}': the module has no function {name!r}; write one there")
+    return found

@@ -1,0 +1,60 @@
+"""What a task gets of a bank, as the block of text that goes into the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from alignopsd_trl.skills.schema import Mistake, Skill
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """What one task gets, best first. ``scores`` are the cosines of ``skills``, rounded to 6 decimals, or 0 where the
+    order is the file's. General skills and mistakes are always in file order."""
+
+    type_keys: tuple[str, ...]
+    skills: tuple[Skill, ...]
+    scores: tuple[float, ...]
+    general: tuple[Skill, ...]
+    mistakes: tuple[Mistake, ...]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Identifiers in the order of rank: type skills, general skills, mistakes."""
+        return tuple(item.id for item in (*self.skills, *self.general, *self.mistakes))
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """``text`` for the prompt, without a final line break; the ``ids`` that are in it; how many items did not fit."""
+
+    text: str
+    ids: tuple[str, ...]
+    dropped: int
+
+
+def skill_budget(max_prompt_tokens: int) -> int:
+    """Tokens that the skill block may take of a prompt: a quarter, at most 512."""
+    return min(512, max_prompt_tokens // 4)
+
+
+def render(retrieved: Retrieved, count_tokens: Callable[[str], int], budget: int) -> Rendered:
+    """The block that goes into the prompt: whole items within ``budget`` tokens.
+
+    Items go in the reverse order of their rank: mistakes, general skills, type skills. The best type skill stays
+    whatever the budget.
+    """
+    sections = [list(retrieved.skills), list(retrieved.general), list(retrieved.mistakes)]
+    total = sum(map(len, sections))
+    while count_tokens(_block(*sections)) > budget and sum(map(len, sections)) > 1:
+        next(section for section in reversed(sections) if section).pop()
+    ids = tuple(item.id for section in sections for item in section)
+    return Rendered(_block(*sections), ids, total - len(ids))
+
+
+def _block(skills: Sequence[Skill], general: Sequence[Skill], mistakes: Sequence[Mistake]) -> str:
+    lines = ["Guidance for this kind of task:", *(item.line for item in (*skills, *general))]
+    if mistakes:
+        lines += ["Mistakes to avoid:", *(item.line for item in mistakes)]
+    return "\n".join(lines)
