@@ -17,11 +17,14 @@ What an environment returns is checked in `environments.border`, and nowhere els
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -261,21 +264,41 @@ class Suite:
     skill_bank: str = ""
 
 
+SHIPPED = ("alfworld", "alfworld_tiny", "searchqa", "searchqa_tiny", "webshop", "webshop_tiny")
+
+
 def load(name: str, **options: Any) -> Suite:
-    """The suite of a shipped environment (``webshop``, ``alfworld``, ``searchqa``) or of a module of the user's that
-    has a ``suite(**options)`` function (``package.module``).
+    """The suite of a shipped environment, such as ``webshop`` or ``webshop_tiny``, or of a module of the user's with a
+    function ``suite(**options)``.
+
+    Args:
+        name (`str`): one of `SHIPPED`, or the name of a module; the current folder counts as a place to import from.
+        options: handed to the module's function.
 
     Raises:
-        ValueError: if there is no such environment.
+        ValueError: if there is no such environment, or the module has no such function.
     """
-    module = name if "." in name else f"environments.{name}"
-    try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
+    found = find_module(f"environments.{name}" if name in SHIPPED else name)
+    if found is None:
         raise ValueError(
-            f"environment {name!r} is unknown; use 'webshop', 'alfworld', 'searchqa' or the dotted name of a module "
-            "with a function suite(**options)"
-        ) from error
+            f"environment {name!r} is unknown; use one of {', '.join(SHIPPED)}, or the name of a module of yours with "
+            "a function suite(**options) (it must be importable from where you run)"
+        )
+    if not callable(getattr(found, "suite", None)):
+        place = getattr(found, "__file__", None) or "a folder without __init__.py"
+        raise ValueError(f"environment {name!r} is the module {place}, which has no function suite(**options)")
     return found.suite(**options)
+
+
+def find_module(name: str) -> ModuleType | None:
+    """A module by its name, `None` if there is none; what goes wrong inside of it is raised as it is."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        return None
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.append(os.getcwd())  # a launcher puts the script's folder there instead
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        return None

@@ -130,7 +130,7 @@ def test_a_function_may_stand_where_a_bank_stands(tmp_path: Path, monkeypatch: p
     (tmp_path / "hints_of_mine.py").write_text("def hint(text, key, source):\n    return 'Look.'\n")
     monkeypatch.chdir(tmp_path)
     assert load_skills("hints_of_mine:hint").block("it", None, None, len, 5).text == "Look."
-    with pytest.raises(SkillBankError, match="no function 'other'"):
+    with pytest.raises(SkillBankError, match="there is no function 'other'"):
         load_skills("hints_of_mine:other")
     assert load_skills("webshop").environment == "webshop"
 

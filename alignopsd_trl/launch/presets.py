@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
+
+from environments.base import find_module
 
 
 @dataclass(frozen=True)
@@ -232,14 +233,9 @@ def own_preset(content: Any, name: str, kind: str = "paper") -> dict[str, Any]:
 
 def _of_module(name: str) -> Any:
     known = f"known are {', '.join(preset_names())}, and modules of your own with a mapping PRESET"
-    if not all(part.isidentifier() for part in name.split(".")):
+    module = find_module(name)
+    if module is None:
         raise ValueError(f"recipe {name!r} is unknown; {known}")
-    try:
-        module = import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module is there, but something that it imports is not
-        raise ValueError(f"recipe {name!r} is unknown; {known}") from error
     if not hasattr(module, "PRESET"):
         raise ValueError(f"recipe {name!r} is the module {module.__file__}, which has no PRESET; {known}")
     return module.PRESET

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 from alignopsd_trl.encoder import Encoder
 from alignopsd_trl.skills.bank import SkillBank
 from alignopsd_trl.skills.function import SkillFunction
 from alignopsd_trl.skills.schema import SkillBankError
+from environments.base import find_module
 
 SkillSpec = str | Path | SkillBank | SkillFunction | Callable[[str, str | None, str | None], str]
 
@@ -39,9 +37,7 @@ def load_skills(spec: SkillSpec, encoder: Encoder | None = None) -> SkillBank | 
 
 
 def _function(module: str, name: str) -> Callable:
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.append(os.getcwd())  # a launcher puts the script's folder there instead
-    found = getattr(import_module(module), name, None)
+    found = getattr(find_module(module), name, None)
     if not callable(found):
-        raise SkillBankError(f"skill bank '{module}:{name}': the module has no function {name!r}; write one there")
+        raise SkillBankError(f"skill bank '{module}:{name}': there is no function {name!r} in a module {module!r}")
     return found

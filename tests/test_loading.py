@@ -1,0 +1,46 @@
+"""Modules of the user's, found by name: environments, and what hides them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from environments.base import SHIPPED, load
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_environment_of_a_module_is_found_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plain_world.py").write_text("def suite(**options):\n    return options\n")
+    (tmp_path / "empty_world.py").write_text("")
+    (tmp_path / "needy_world.py").write_text("import nowhere_to_be_found\n")
+    package = tmp_path / "worlds_of_mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "cave.py").write_text("from plain_world import suite\n")
+    monkeypatch.chdir(tmp_path)
+    assert load("plain_world", depth=3) == {"depth": 3} == load("worlds_of_mine.cave", depth=3)
+    with pytest.raises(ValueError, match=r"'empty_world' is the module .*empty_world.py, which has no function suite"):
+        load("empty_world")
+    for unknown in ("no_world", "worlds_of_mine.sea", "no-world", "webshop_tyni"):
+        with pytest.raises(ValueError, match=f"'{unknown}' is unknown; use one of {', '.join(SHIPPED)}, or"):
+            load(unknown)
+    with pytest.raises(ModuleNotFoundError, match="nowhere_to_be_found"):
+        load("needy_world")
+
+
+def test_shipped_environments_are_all_there() -> None:
+    folder = ROOT / "environments"
+    assert all((folder / name).is_dir() or (folder / f"{name}.py").is_file() for name in SHIPPED)
+
+
+def test_a_foreign_package_called_environments_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "environments").mkdir()
+    (tmp_path / "environments" / "__init__.py").write_text("")
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import alignopsd_trl"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode != 0
+    assert f"{tmp_path / 'environments'} hides the package 'environments'" in ended.stderr
