@@ -186,13 +186,13 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.add_callback(WholeRounds(updates))
         self.add_callback(LogFile(Path(args.output_dir) / LOG_FILE))
         self._share_prefixes = args.share_prefixes and self._can_share()
-        self._entropy_bonus_enabled = False  # its per-micro-batch mean would change with sub-chunks: see _extra_loss
+        seams.switch_entropy_bonus_off(self)  # its per-micro-batch mean would change with sub-chunks: see _extra_loss
         with strategies.loaded_whole():
             self.encoder = load_encoder(encoder, device=self.accelerator.device) if encoder is not None else None
         self.skill_bank = load_skills(skill_bank, self.encoder) if skill_bank is not None else None
         self._skills = no_skills
         if self.skill_bank is not None:
-            self._skills = skill_source(self.skill_bank, self._tokenizer, args.skill_budget)
+            self._skills = skill_source(self.skill_bank, self.processing_class, args.skill_budget)
 
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
@@ -232,7 +232,7 @@ class AlignOPSDTrainer(GRPOTrainer):
                 "a mixture-of-experts load-balancing loss is a mean per micro-batch, which sub-chunks would change; "
                 "set router_aux_loss_coef=0.0"
             )
-        if self._is_vlm:
+        if seams.is_multimodal(self):
             raise ValueError("processing_class must be a tokenizer: prompts are text")
 
     def _can_share(self) -> bool:
@@ -260,7 +260,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             self._check_episodes(trajectories)
             self._reward(inputs, trajectories)
         with self.phases("credit"):
-            batch = TurnBatch.of(trajectories, self._tokenizer.pad_token_id, self.accelerator.device)
+            batch = TurnBatch.of(trajectories, self.processing_class.pad_token_id, self.accelerator.device)
             if self.mask_truncated_completions:
                 batch.policy_mask[[row for row, turn in enumerate(batch.turns) if turn.truncated]] = False
             if self.args.skip_zero_advantage:
@@ -294,9 +294,11 @@ class AlignOPSDTrainer(GRPOTrainer):
         batch = self._environments()
         return Player(
             environments=batch,
-            renderer=Renderer(self._tokenizer, batch.prompt, self.args.max_prompt_length, self.chat_template_kwargs),
+            renderer=Renderer(
+                self.processing_class, batch.prompt, self.args.max_prompt_length, self.chat_template_kwargs
+            ),
             generate=lambda prompts: seams.generate(self, prompts),
-            tokenizer=self._tokenizer,
+            tokenizer=self.processing_class,
             end_ids=self.eos_token_ids,
             skills=self._skills if skilled else no_skills,
             skills_in_rollout=skills_in_rollout,
@@ -336,7 +338,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         prompts = [one.task_text for one in trajectories]
         completions = ["\n".join(turn.response_text for turn in one.turns) for one in trajectories]
         ids = [[token for turn in one.turns for token in turn.response_ids] for one in trajectories]
-        table = self._calculate_rewards(rows, prompts, completions, ids)
+        table = seams.rewards(self, rows, prompts, completions, ids)
         failed = torch.tensor([one.failed for one in trajectories], device=table.device)
         table[self.accelerator.gather(failed)] = math.nan  # their rewards count nowhere
         self._check_rewards(table)
@@ -346,12 +348,12 @@ class AlignOPSDTrainer(GRPOTrainer):
         for one, reward in zip(trajectories, total[first : first + len(trajectories)].tolist(), strict=True):
             one.reward = reward
         for column, name in enumerate(self.reward_func_names):
-            self._metrics["train"][f"rewards/{name}/mean"].append(torch.nanmean(table[:, column]).item())
-        self._metrics["train"]["reward"].append(torch.nanmean(total).item())
-        self._logs["prompt"].extend(gather_object(prompts))
-        self._logs["completion"].extend(gather_object(completions))
+            seams.log_value(self, "train", f"rewards/{name}/mean", torch.nanmean(table[:, column]).item())
+        seams.log_value(self, "train", "reward", torch.nanmean(total).item())
+        seams.log_samples(self, "prompt", gather_object(prompts))
+        seams.log_samples(self, "completion", gather_object(completions))
         for column, name in enumerate(self.reward_func_names):
-            self._logs["rewards"][name].extend(table[:, column].tolist())
+            seams.log_reward_samples(self, name, table[:, column].tolist())
 
     def _check_rewards(self, table: torch.Tensor) -> None:
         """Ends the run, on all processes, for a reward that is no finite number."""
@@ -363,7 +365,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         if problems:
             raise RewardError(f"update {self.state.global_step + 1}: {problems[0]}")
         for name, count in silent.items():
-            self._metrics["train"][f"rewards/{name}/none"].append(count)
+            seams.log_value(self, "train", f"rewards/{name}/none", count)
 
     # ------------------------------------------------------------------ credit
 
@@ -377,7 +379,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         return PrivilegedTeacher(
             seams.PolicyScorer(self),
             self._think,
-            self._tokenizer,
+            self.processing_class,
             self.encoder,
             budget=self.args.scoring_tokens,
             share_prefixes=self._share_prefixes,
@@ -427,7 +429,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             Ragged.of([turn.response_ids for turn in batch.turns]),
             rows,
             rows,
-            pad_id=self._tokenizer.pad_token_id,
+            pad_id=self.processing_class.pad_token_id,
             budget=self.args.scoring_tokens,
             shared=self._share_prefixes,
             agree=self.world.agree,
@@ -449,7 +451,8 @@ class AlignOPSDTrainer(GRPOTrainer):
                 self._log_metrics("train", seams.sampling_metrics(difference, ratio, batch.policy_mask))
         parts = self.args.steps_per_generation
         count = -(-max(self.world.agree(len(batch)), 1) // parts) * parts
-        rows = collate_rows(batch, columns, count, self._tokenizer.pad_token_id, self._tokenizer.eos_token_id)
+        tokenizer = self.processing_class
+        rows = collate_rows(batch, columns, count, tokenizer.pad_token_id, tokenizer.eos_token_id)
         tokens = batch.policy_mask.sum().reshape(1)
         rows["num_items_in_batch"] = self.accelerator.gather(tokens).sum()
         return rows
@@ -510,7 +513,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         return self.args.skip_zero_advantage and self.beta == 0.0 and self.entropy_coef == 0.0 and not targets
 
     def _chunk_loss(self, model: Any, chunk: dict[str, torch.Tensor]) -> torch.Tensor:
-        loss = self._compute_loss(model, chunk)
+        loss = seams.policy_loss(self, model, chunk)
         return loss + self._extra_loss(model, chunk)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
@@ -607,7 +610,8 @@ class AlignOPSDTrainer(GRPOTrainer):
         place = {id(turn): row for row, turn in enumerate(batch.turns)}
         first = [place.get(id(one.turns[0])) if one.turns else None for one in trajectories]
         values = means.tolist()
-        self._logs["advantages"].extend(gather_object([0.0 if row is None else values[row] for row in first]))
+        shown = gather_object([0.0 if row is None else values[row] for row in first])
+        seams.log_samples(self, "advantages", shown)
         if self.args.save_trajectories:
             self._write_records(turn_records(trajectories, step, batch, credit.trace, self._run_id), credit.trace, step)
 
@@ -625,7 +629,7 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def _log_metrics(self, mode: str, metrics: Mapping[str, float]) -> None:
         for name, value in self.world.reduce(metrics).items():
-            self._metrics[mode][name].append(value)
+            seams.log_value(self, mode, name, value)
 
     def _bar(self, total: int, title: str) -> Any:
         return Bar(total, title, disable=self.args.disable_tqdm or not self.accelerator.is_local_main_process)

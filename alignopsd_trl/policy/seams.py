@@ -328,3 +328,37 @@ def reference_like_policy() -> Iterator[None]:
 
 def _shard_frozen(model: torch.nn.Module, accelerator: Accelerator) -> torch.nn.Module:
     return fsdp2_prepare_model(accelerator, model.requires_grad_(False)).eval()
+
+
+def is_multimodal(trainer: GRPOTrainer) -> bool:
+    return trainer._is_vlm
+
+
+def switch_entropy_bonus_off(trainer: GRPOTrainer) -> None:
+    """TRL's own bonus, which is a mean per micro-batch."""
+    trainer._entropy_bonus_enabled = False
+
+
+def rewards(
+    trainer: GRPOTrainer, rows: list[dict[str, Any]], prompts: list[str], completions: list[str], ids: list[list[int]]
+) -> torch.Tensor:
+    """``(trajectories of all processes, functions)`` through TRL's own path, NaN where a function gave none."""
+    return trainer._calculate_rewards(rows, prompts, completions, ids)
+
+
+def policy_loss(trainer: GRPOTrainer, model: torch.nn.Module, rows: dict[str, torch.Tensor]) -> torch.Tensor:
+    return trainer._compute_loss(model, rows)
+
+
+def log_value(trainer: GRPOTrainer, mode: str, name: str, value: float) -> None:
+    """A number for the next line of the log, which prints the mean of what came since the last."""
+    trainer._metrics[mode][name].append(value)
+
+
+def log_samples(trainer: GRPOTrainer, column: str, values: list[Any]) -> None:
+    """A column of TRL's table of completions: ``prompt``, ``completion`` or ``advantages``."""
+    trainer._logs[column].extend(values)
+
+
+def log_reward_samples(trainer: GRPOTrainer, name: str, values: list[float]) -> None:
+    trainer._logs["rewards"][name].extend(values)
