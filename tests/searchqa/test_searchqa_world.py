@@ -37,7 +37,7 @@ def play(split: str, style: str, error_rate: float, seed: int = 0) -> tuple[Aver
     openings = batch.reset(range(len(rows)), rows)
     history: list[tuple[Record, ...]] = [() for _ in rows]
     scores, responses, live = {}, [], list(range(len(rows)))
-    while live:
+    for _ in range(batch.max_turns):
         views = [View(openings[slot].task_text, "", (), history[slot], len(history[slot])) for slot in live]
         answers = [player.respond(view) for view in views]
         projections = [batch.project(answer) for answer in answers]
@@ -46,9 +46,8 @@ def play(split: str, style: str, error_rate: float, seed: int = 0) -> tuple[Aver
         steps = batch.step(live, [projection.action for projection in projections])
         for slot, projection, step in zip(live, projections, steps, strict=True):
             history[slot] += (Record(len(history[slot]) + 1, "", projection.action, step.observation),)
-            if step.done:
-                scores[slot] = step.score
-        live = [slot for slot in live if slot not in scores]
+            scores[slot] = step.score
+        live = [slot for slot, step in zip(live, steps, strict=True) if not step.done]
     return averages((row["data_source"], scores[slot]) for slot, row in enumerate(rows)), responses
 
 
