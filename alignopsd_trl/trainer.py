@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 from trl import GRPOTrainer
 
 from alignopsd_trl.config import AlignOPSDConfig, card_fields
@@ -56,6 +56,7 @@ from alignopsd_trl.rollout import (
     siblings_before,
 )
 from alignopsd_trl.runs.checkpoints import MARK, PREFIX, is_whole, last_good, load_state, save_state
+from alignopsd_trl.runs.console import Lines, show_status
 from alignopsd_trl.runs.folder import LOG_FILE, RunFolder, claim_together, configuration_of
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally, weights_are_finite
 from alignopsd_trl.runs.log import LogFile
@@ -157,7 +158,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._environment_factory = environment_factory
         self._environment_batch: Any = None
         self._live: tuple[torch.Tensor, ...] | None = None
-        self.phases = Phases()
+        self.phases = Phases(self._show_phase)
         self.run_folder: RunFolder | None = None
         self._reward_check = RewardCheck()
         self._failed_share = FailedShare(args.max_failed_share)
@@ -184,6 +185,9 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._check_model()
         updates = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
         self.add_callback(WholeRounds(updates))
+        for quiet in (PrinterCallback, ProgressCallback):
+            self.remove_callback(quiet)
+        self.add_callback(Lines())
         self.add_callback(LogFile(Path(args.output_dir) / LOG_FILE))
         self._share_prefixes = args.share_prefixes and self._can_share()
         seams.switch_entropy_bonus_off(self)  # its per-micro-batch mean would change with sub-chunks: see _extra_loss
@@ -284,7 +288,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             tasks += [identity if count == 1 else f"{identity}#{count}"] * siblings
         seeds = [episode_seed(row["task_id"], step, place % siblings) for place, row in enumerate(inputs)]
         skilled = self.method.needs_teacher or self.method.skills_in_rollout
-        with self._bar(len(inputs), "rollout") as progress:
+        with self._bar(len(inputs), f"update {step + 1}/{self.state.max_steps}: rollout") as progress:
             player = self._player(skilled, self.method.skills_in_rollout, progress)
             return player.play(inputs, seeds, tasks)
 
@@ -630,6 +634,10 @@ class AlignOPSDTrainer(GRPOTrainer):
     def _log_metrics(self, mode: str, metrics: Mapping[str, float]) -> None:
         for name, value in self.world.reduce(metrics).items():
             seams.log_value(self, mode, name, value)
+
+    def _show_phase(self, name: str) -> None:
+        if not self.args.disable_tqdm and self.is_local_process_zero() and name != "rollout":
+            show_status(f"update {self.state.global_step + 1}/{self.state.max_steps}: {name.replace('_', ' ')}")
 
     def _bar(self, total: int, title: str) -> Any:
         return Bar(total, title, disable=self.args.disable_tqdm or not self.accelerator.is_local_main_process)

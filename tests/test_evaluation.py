@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import types
 from pathlib import Path
@@ -21,13 +22,17 @@ from environments import Suite, TaskPanel, open_batch
 PANEL = TaskPanel.of("toy", "test", list(toy_dataset(12)))
 
 
-def test_intervals_are_wilsons_and_students() -> None:
+def test_intervals_are_wilsons_and_of_what_was_seen() -> None:
     rate = success_rate([True] * 7 + [False] * 13)
     assert (rate.mean, rate.episodes) == (35.0, 20)
     assert (rate.low, rate.high) == pytest.approx((18.12, 56.71), abs=0.01)
     assert success_rate([False] * 10).low == 0.0 and success_rate([False] * 10).high == pytest.approx(27.75, abs=0.01)
-    score = mean_score([0.0, 0.5, 1.0, 0.5])
-    assert score.mean == 50.0 and score.high - 50.0 == pytest.approx(100 * 3.1824 * 0.40825 / 2, abs=0.01)
+    score = mean_score([0.0, 0.5, 1.0, 0.5] * 10)
+    assert score.mean == 50.0 and (score.low, score.high) == pytest.approx((39.0, 61.0), abs=1.5)
+    near = mean_score([0.9] * 4 + [1.0] * 4)
+    assert 90.0 <= near.low < near.mean < near.high <= 100.0 and near == mean_score([0.9] * 4 + [1.0] * 4)
+    for few in (success_rate([True, True, False, True]), mean_score([0.0, 1.0, 0.4])):
+        assert math.isnan(few.low) and math.isnan(few.high) and few.mean > 0
 
 
 def _outcome(number: int, won: bool) -> Outcome:
@@ -91,9 +96,7 @@ def test_trained_and_untrained_rows_of_a_table_go_through_one_loop(tmp_path: Pat
     trainer = make_trainer(tmp_path, script=False, eval_temperature=0.7, top_k=0)
     by_trainer = trainer.evaluate_panel(PANEL, seed=5)
     options = {"max_prompt_length": 128, "max_completion_length": 12, "batch_size": trainer._environment_slots}
-    by_model, _ = evaluate(
-        trainer.model, build_tokenizer(), ToyEnvironment, PANEL, seed=5, temperature=0.7, **options
-    )
+    by_model, _ = evaluate(trainer.model, build_tokenizer(), ToyEnvironment, PANEL, seed=5, temperature=0.7, **options)
     assert by_trainer == by_model
     assert len({outcome.turns for outcome in by_model.outcomes}) > 1
 

@@ -49,7 +49,7 @@ def arguments(folder: Path, policy: Path, **changed: Any) -> list[str]:
         "tasks_per_round": 2,
         "num_generations": 2,
         "rounds": 5,
-        "save_steps": 2,
+        "save_rounds": 2,
         "learning_rate": 1e-2,
         "max_prompt_length": 128,
         "max_completion_length": 8,

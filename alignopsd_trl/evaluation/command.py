@@ -1,6 +1,6 @@
 """The command line: a panel, a policy, a table.
 
-    python -m alignopsd_trl.evaluation --model PATH --environment webshop --panel test [--skills]
+python -m alignopsd_trl.evaluation --model PATH --environment webshop --panel test [--skills]
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     from alignopsd_trl.encoder import load_encoder
     from alignopsd_trl.policy.shipped import resolve_model
     from alignopsd_trl.policy.teacher import skill_source
-    from alignopsd_trl.records import turn_records, write_records
+    from alignopsd_trl.records import SCHEMA, turn_records, write_records
+    from alignopsd_trl.runs.files import write_json
     from alignopsd_trl.skills import load_skills, skill_budget
 
     arguments = _arguments(argv)
@@ -79,9 +80,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
         )
     print(result.table())
     if arguments.output:
-        arguments.output.mkdir(parents=True, exist_ok=True)
         content = {**result.to_dict(outcomes=True), "model": arguments.model, "suite": dict(suite.description)}
-        (arguments.output / "results.json").write_text(json.dumps(content, indent=2, default=str), encoding="utf-8")
-        write_records(arguments.output / "trajectories" / "evaluation.parquet", turn_records(played, step=0))
+        write_json(arguments.output / "results.json", content)
+        write_records(arguments.output / "trajectories" / "evaluation.parquet", turn_records(played, step=0), SCHEMA)
     return result
-

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 from scipy import stats
 
 from alignopsd_trl.turns import Trajectory
@@ -40,7 +41,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean in percent with its 95 % interval."""
+    """A mean in percent with its 95 % interval; NaN where there are too few episodes for one."""
 
     mean: float
     low: float
@@ -48,19 +49,29 @@ class Estimate:
     episodes: int
 
 
+FEWEST = 5
+"""Episodes below which no interval is given: it would be wider than what it is about."""
+_DRAWS = 4000
+
+
 def success_rate(won: Sequence[bool]) -> Estimate:
-    """Share of episodes won, with the Wilson interval."""
-    test = stats.binomtest(sum(won), len(won))
-    low, high = test.proportion_ci(0.95, method="wilson")
-    return Estimate(100 * test.statistic, 100 * low, 100 * high, len(won))
+    """Share of episodes won, with the Wilson interval (NaN for fewer than `FEWEST` episodes)."""
+    share = 100 * sum(won) / len(won)
+    if len(won) < FEWEST:
+        return Estimate(share, math.nan, math.nan, len(won))
+    low, high = stats.binomtest(sum(won), len(won)).proportion_ci(0.95, method="wilson")
+    return Estimate(share, 100 * low, 100 * high, len(won))
 
 
 def mean_score(scores: Sequence[float]) -> Estimate:
-    """Mean of the environment's own numbers, with Student's interval (none for fewer than two episodes)."""
-    count, mean = len(scores), math.fsum(scores) / len(scores)
-    spread = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / (count - 1)) if count > 1 else math.nan
-    half = float(stats.t.ppf(0.975, count - 1)) * spread / math.sqrt(count) if count > 1 else math.nan
-    return Estimate(100 * mean, 100 * (mean - half), 100 * (mean + half), count)
+    """Mean of the environment's own numbers, with a bootstrap interval over episodes, which can't leave the range of
+    what was seen (NaN for fewer than `FEWEST` episodes). The draws are always the same ones."""
+    mean = 100 * math.fsum(scores) / len(scores)
+    if len(scores) < FEWEST:
+        return Estimate(mean, math.nan, math.nan, len(scores))
+    drawn = np.random.default_rng(0).integers(len(scores), size=(_DRAWS, len(scores)))
+    low, high = np.quantile(np.asarray(scores, dtype=np.float64)[drawn].mean(axis=1), [0.025, 0.975])
+    return Estimate(mean, 100 * float(low), 100 * float(high), len(scores))
 
 
 @dataclass(frozen=True)
@@ -111,6 +122,8 @@ class EvaluationResult:
 
 
 def _shown(estimate: Estimate) -> str:
+    if math.isnan(estimate.low):
+        return f"{estimate.mean:.1f}"
     return f"{estimate.mean:.1f} [{estimate.low:.1f}, {estimate.high:.1f}]"
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, NoReturn
 
-from trl import ModelConfig, TrlParser
+from transformers import TrainingArguments
+from trl import GRPOConfig, ModelConfig, TrlParser
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.launch.checks import near
+from alignopsd_trl.launch.early import early_value, read_yaml
 from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
+from alignopsd_trl.methods import method_names
 
 
 @dataclass
@@ -90,8 +93,11 @@ def parse(
         own (`dict`, *optional*): a preset of the caller's, in place of the one that ``name`` has.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    kind = _early(argv, "preset", str, "paper")
-    method, options = _early(argv, "method", str, "align_opsd"), _early(argv, "method_options", _json_object, {})
+    kind = early_value(argv, "preset", str, "paper")
+    method, options = (
+        early_value(argv, "method", str, "align_opsd"),
+        early_value(argv, "method_options", _json_object, {}),
+    )
     chosen = preset(name, kind, method, options) if own is None else own_preset(own, name, kind)
     defaults = {"output_dir": f"outputs/{name}", **chosen}
     defaults |= _round_defaults(argv, defaults)
@@ -99,20 +105,117 @@ def parse(
         defaults["use_cpu"] = True  # a plan is drawn up where it will not run
     if "--plan" not in argv and "--plan_for" in argv:
         raise ValueError("plan_for is for --plan; to run with that configuration: accelerate launch --config_file FILE")
-    parser = TrlParser((RecipeArguments, AlignOPSDConfig, ModelConfig))
+    parser = Parser((RecipeArguments, AlignOPSDConfig, ModelConfig))
     unknown = parser.set_defaults_with_config(**defaults)
     if unknown:
         raise ValueError(f"preset of {name!r} sets unknown fields: {unknown}")
-    return parser.parse_args_and_config(args=argv)
+    return parser.read(argv)
+
+
+class Parser(TrlParser):
+    """TRL's parser, whose errors are a line that names flag, value and file instead of its usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message.replace("argument --", "--", 1))
+
+    def read(self, argv: Sequence[str]) -> tuple[RecipeArguments, AlignOPSDConfig, ModelConfig]:
+        flags = sorted(option for action in self._actions for option in action.option_strings)
+        config = early_value(argv, "config", str, None)
+        if config:
+            self._check_yaml(read_yaml(config), config, flags)
+        for word in argv:
+            flag = word.partition("=")[0]
+            if flag.startswith("--") and flag != "--config" and not any(one.startswith(flag) for one in flags):
+                raise ValueError(f"{flag} is unknown; {near(flag, flags)}--help all shows every argument")
+        *found, rest = self.parse_args_and_config(args=list(argv), return_remaining_strings=True)
+        if rest:
+            raise ValueError(f"what is {' '.join(rest)!r} meant for? Values follow a flag, such as --method grpo")
+        return tuple(found)
+
+    def _check_yaml(self, content: Mapping[str, Any], file: str, flags: Sequence[str]) -> None:
+        """A value of a wrong type would otherwise fail somewhere far away, without its name."""
+        actions = {action.dest: action for action in self._actions}
+        for name, value in content.items():
+            if name == "env":
+                continue
+            if name not in actions:
+                known = [flag.removeprefix("--") for flag in flags]
+                raise ValueError(f"--config {file}: {name} is unknown; {near(name, known)}correct or remove it")
+            kind = actions[name].type
+            if isinstance(value, list | dict) and kind in (int, float) and actions[name].nargs is None:
+                raise ValueError(f"--config {file}: {name} must be a number, got {value!r}")
+            if isinstance(value, str) and kind in (int, float):
+                try:
+                    kind(value)
+                except ValueError as error:
+                    raise ValueError(f"--config {file}: {name} must be a number, got {value!r}") from error
+
+
+def differences_from_preset(
+    name: str, own: Mapping[str, Any] | None, recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig
+) -> dict[str, Any]:
+    """The settings of YAML and flags that are not as the recipe's preset has them."""
+    same = ["--preset", recipe.preset, "--output_dir", str(args.output_dir), "--use_cpu", str(args.use_cpu)]
+    found: dict[str, Any] = {}
+    for given, usual in zip((recipe, args, model), parse(name, same, own), strict=True):
+        for one in fields(given):
+            value = getattr(given, one.name)
+            if value != getattr(usual, one.name) and one.name not in _OF_THE_LAUNCH:
+                found[one.name] = value
+    for steps, rounds in (("max_steps", "rounds"), ("save_steps", "save_rounds")):
+        if rounds in found:
+            found.pop(steps, None)
+    return found
+
+
+_OF_THE_LAUNCH = (
+    *(
+        "plan",
+        "plan_for",
+        "gpu_gib",
+        "output_dir",
+        "resume_from_checkpoint",
+        "overwrite_output_dir",
+        "run_name",
+        "use_cpu",
+    ),
+    *("per_device_train_batch_size", "generation_batch_size", "steps_per_generation"),  # follow from the round's shape
+)
+
+
+def everything() -> str:
+    """Every argument, in groups, with its type, default and help."""
+    own = {one.name for one in fields(AlignOPSDConfig)} - {one.name for one in fields(GRPOConfig)}
+    usual = {one.name for one in fields(TrainingArguments)}
+    groups = (
+        ("Recipe", [*fields(RecipeArguments)]),
+        (f"Method and trainer; --method is one of {', '.join(method_names())}", _of(lambda name: name in own)),
+        ("TRL's GRPOConfig", _of(lambda name: name not in own and name not in usual)),
+        ("transformers' TrainingArguments", _of(lambda name: name in usual)),
+        ("Model", [*fields(ModelConfig)]),
+    )
+    lines: list[str] = []
+    for title, members in groups:
+        lines += ["", title]
+        for one in members:
+            default = one.default if one.default is not MISSING else "..."
+            kind = str(getattr(one.type, "__name__", one.type))
+            text = f"{' '.join(str(one.metadata.get('help') or '').split())} [{kind}, default {default}]"
+            lines += textwrap.wrap(text, 112, initial_indent=f"  --{one.name:<28} ", subsequent_indent=" " * 33)
+    return "\n".join(lines[1:])
+
+
+def _of(wanted: Callable[[str], bool]) -> list[Any]:
+    return [one for one in fields(AlignOPSDConfig) if wanted(one.name)]
 
 
 def _round_defaults(argv: Sequence[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """What follows from the shape of a round: TRL's batch arguments, steps of the run, steps between checkpoints."""
 
     def early(name: str, fallback: int | None = None) -> int | None:
-        return _early(argv, name, int, defaults.get(name, fallback))
+        return early_value(argv, name, int, defaults.get(name, fallback))
 
-    processes = planned_launch(_early(argv, "plan_for", str, None)).processes
+    processes = planned_launch(early_value(argv, "plan_for", str, None)).processes
     tasks, siblings, updates = early("tasks_per_round"), early("num_generations", 8), early("updates_per_round")
     shape: dict[str, Any] = {}
     if tasks is not None:
@@ -132,23 +235,6 @@ def planned_launch(plan_for: str | None) -> Launch:
 
 def _json_object(value: Any) -> dict[str, Any]:
     return json.loads(value) if isinstance(value, str) else dict(value)
-
-
-def _early(argv: Sequence[str], name: str, kind: type, default: Any) -> Any:
-    """A value that other defaults depend on, read ahead from the YAML file and the flags."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument(f"--{name}", type=kind)
-    parser.add_argument("--config")
-    known, _ = parser.parse_known_args(argv)
-    if getattr(known, name) is not None:
-        return getattr(known, name)
-    if known.config:
-        import yaml
-
-        content = yaml.safe_load(Path(known.config).read_text(encoding="utf-8"))
-        if isinstance(content, dict) and content.get(name) is not None:
-            return kind(content[name])
-    return default
 
 
 def _has_accelerator() -> bool:

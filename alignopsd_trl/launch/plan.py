@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from collections.abc import Mapping
+from typing import Any
 
 from trl import ModelConfig
 
@@ -11,20 +12,34 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
 from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, gpu_memory, sampler
+from alignopsd_trl.launch.parts import check_parts, print_config
 from alignopsd_trl.methods import get_method
 from environments.base import Suite
 from environments.panel import TaskPanel
 
 
 def print_plan(
-    recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, suite: Suite, panel: TaskPanel
+    recipe: RecipeArguments,
+    args: AlignOPSDConfig,
+    model: ModelConfig,
+    suite: Suite,
+    panel: TaskPanel,
+    changed: Mapping[str, Any] | None = None,
 ) -> None:
-    """Prints resolved config, rows and tokens per update, memory estimate, panel and checksums."""
+    """Checks what a run would, then prints rows and tokens per update, memory estimate, panel, checksums and config.
+
+    Args:
+        changed: settings that differ from the preset; marked in the list of all.
+
+    Raises:
+        ValueError: for whatever would keep the run from starting.
+    """
     launch = planned_launch(recipe.plan_for)
     check_launch(launch, args, installed=False)
     trajectories = args.per_device_train_batch_size * args.steps_per_generation * launch.processes
     turns = args.max_turns or suite.factory().max_turns
     updates = args.steps_per_generation // args.gradient_accumulation_steps
+    checked = check_parts(recipe, args, model, suite, panel, trajectories // args.num_generations)
     tasks = suite.tasks(recipe.train_split)
     facts = {
         "model": model.model_name_or_path,
@@ -40,15 +55,12 @@ def print_plan(
         "training tasks": len(tasks),
         "panel": f"{panel.name} of {panel.environment}: {len(panel)} tasks, checksum {panel.checksum}",
         "environment": json.dumps(dict(suite.description), default=str),
+        **checked,
     }
     facts |= memory_facts(recipe, args, model, launch)
     width = max(map(len, facts)) + 2
     print("\n".join(f"{name:<{width}}{value}" for name, value in facts.items()))
-    print("config")
-    for name in sorted(one.name for one in fields(AlignOPSDConfig)):
-        value = getattr(args, name)
-        if value is not None:
-            print(f"  {name}: {value}")
+    print_config(args, dict(changed or {}))
 
 
 def memory_facts(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, launch: Launch) -> dict[str, str]:

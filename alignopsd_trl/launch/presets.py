@@ -52,8 +52,6 @@ _SHARED: dict[str, Any] = {
     "save_rounds": 25,
     "save_total_limit": 2,
     "logging_steps": 1,
-    "log_completions": True,
-    "num_completions_to_print": 2,
 }
 """The paper's tables, and where they are silent the launchers' common settings."""
 

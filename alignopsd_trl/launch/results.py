@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
+from alignopsd_trl.launch.screens import shown_estimate
 from alignopsd_trl.runs.files import plain, read_json, write_json
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.provenance import code_checksum, versions, weights_checksum
@@ -28,9 +29,8 @@ class Evaluations(TrainerCallback):
     keeps what it has and plays what is missing.
     """
 
-    def __init__(self, panel: TaskPanel, folder: RunFolder, skills: bool, first: bool):
-        self.panel, self.folder, self.skills, self.first = panel, folder, skills, first
-        self.trainer: Any = None
+    def __init__(self, panel: TaskPanel, folder: RunFolder, trainer: AlignOPSDTrainer, skills: bool, first: bool):
+        self.panel, self.folder, self.trainer, self.skills, self.first = panel, folder, trainer, skills, first
         self.results: dict[str, Any] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -50,7 +50,8 @@ class Evaluations(TrainerCallback):
         own = {"run": self.folder.id, "update": update, "seconds": self.trainer.seconds["evaluation"] - before}
         content = plain(own | result.to_dict(outcomes=True))
         if self.folder.writes:
-            print(f"\n{when} training\n{result.table()}\n", flush=True)
+            success, score = (shown_estimate(content[name]) for name in ("success", "score"))
+            print(f"{when} training: success {success} %, score {score} %, {result.turns:.1f} turns", flush=True)
             write_json(self._path(when), content)
         return content
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 class Phases:
-    """Adds up wall seconds per named phase. Phases may nest; the inner one's time counts for the inner one only."""
+    """Adds up wall seconds per named phase. Phases may nest; the inner one's time counts for the inner one only.
+
+    Args:
+        entered: called with the name of each phase that begins.
+    """
 
     clock = staticmethod(time.perf_counter)
 
-    def __init__(self) -> None:
+    def __init__(self, entered: Callable[[str], None] = lambda name: None) -> None:
+        self._entered = entered
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.total: defaultdict[str, float] = defaultdict(float)
         self._open: list[str] = []
@@ -23,6 +28,7 @@ class Phases:
     def __call__(self, name: str) -> Iterator[None]:
         self._charge()
         self._open.append(name)
+        self._entered(name)
         try:
             yield
         finally:

@@ -8,10 +8,10 @@ from tqdm.auto import tqdm
 
 
 class Bar:
-    """``with Bar(...) as progress: progress(3)``. Units are episodes."""
+    """``with Bar(...) as progress: progress(3)``. Units are episodes. Shown on a terminal and in a notebook only."""
 
     def __init__(self, total: int, title: str, disable: bool):
-        self._bar = tqdm(total=total, desc=title, unit="episode", leave=False, disable=disable)
+        self._bar = tqdm(total=total, desc=title, unit="episode", leave=False, disable=disable or None)
 
     def __enter__(self) -> Callable[[int], None]:
         return self._bar.update

@@ -32,20 +32,20 @@ _SHOWN = 6  # differences that a message names
 
 FREE_ON_RESUME = frozenset(
     # where and how often things are written or shown
-    "output_dir overwrite_output_dir resume_from_checkpoint plan debug run_name project trackio_space_id logging_dir "
-    "logging_strategy logging_first_step logging_steps logging_nan_inf_filter log_level log_level_replica "
-    "log_on_each_node report_to disable_tqdm log_completions num_completions_to_print log_unique_prompts "
-    "save_strategy save_steps save_total_limit save_on_each_node save_only_model enable_jit_checkpoint push_to_hub "
-    "hub_model_id hub_strategy hub_token hub_private_repo hub_always_push hub_revision "
+    "output_dir overwrite_output_dir resume_from_checkpoint plan plan_for gpu_gib debug run_name project "
+    "trackio_space_id logging_dir logging_strategy logging_first_step logging_steps logging_nan_inf_filter "
+    "log_level log_level_replica log_on_each_node report_to disable_tqdm log_completions num_completions_to_print "
+    "log_unique_prompts save_strategy save_steps save_rounds save_total_limit save_on_each_node save_only_model "
+    "enable_jit_checkpoint trajectories_hub_repo push_to_hub hub_model_id hub_strategy hub_token hub_private_repo "
+    "hub_always_push hub_revision "
     # how long it goes on, and when it gives up
     "max_steps rounds num_train_epochs max_failed_share environment_time_limit ddp_timeout "
     # how the same arithmetic is spread over memory and processes
     "per_device_train_batch_size per_device_eval_batch_size rows_per_forward tokens_per_forward scoring_tokens "
-    "share_prefixes skip_zero_advantage threads "
-    "gradient_checkpointing gradient_checkpointing_kwargs dataloader_num_workers dataloader_pin_memory "
-    "dataloader_prefetch_factor dataloader_persistent_workers local_rank ddp_backend torch_empty_cache_steps "
-    "vllm_gpu_memory_utilization vllm_server_host vllm_server_port vllm_server_base_url vllm_server_timeout "
-    "vllm_group_port ds3_gather_for_generation".split()
+    "share_prefixes skip_zero_advantage threads gradient_checkpointing gradient_checkpointing_kwargs "
+    "dataloader_num_workers dataloader_pin_memory dataloader_prefetch_factor dataloader_persistent_workers "
+    "local_rank ddp_backend torch_empty_cache_steps vllm_gpu_memory_utilization vllm_server_host vllm_server_port "
+    "vllm_server_base_url vllm_server_timeout vllm_group_port ds3_gather_for_generation".split()
 )
 """Settings that a resumed run may change: they leave what was computed so far as it is."""
 

@@ -46,7 +46,8 @@ class Tally:
 
 def _reason(trajectory: Trajectory) -> str:
     if trajectory.failed:
-        return f"task {trajectory.task!r}: {trajectory.message}"
+        told = repr(trajectory.task) in trajectory.message
+        return trajectory.message if told else f"task {trajectory.task!r}: {trajectory.message}"
     if trajectory.stop is StopReason.PROMPT_TOO_LONG and not trajectory.turns:
         return (
             f"task {trajectory.task!r}: its first prompt, with the skill, is longer than max_prompt_length; raise "

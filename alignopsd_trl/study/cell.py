@@ -20,7 +20,8 @@ from trl import ModelConfig
 
 from alignopsd_trl import evaluation
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.launch import recipe
+from alignopsd_trl.launch.arguments import RecipeArguments, parse
+from alignopsd_trl.launch.running import run
 from alignopsd_trl.study import rows
 from environments.base import Suite, load
 from environments.panel import TaskPanel
@@ -42,7 +43,7 @@ class Progress(TrainerCallback):
 def main(folder: Path) -> None:
     started = time.perf_counter()
     cell = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
-    chosen, args, model = recipe.parse(cell["recipe"], ["--config", str(_yaml(folder, cell))])
+    chosen, args, model = parse(cell["recipe"], ["--config", str(_yaml(folder, cell))])
     suite = load(chosen.environment, **json.loads(chosen.environment_options or "{}"))
     panel = suite.panel(chosen.panel)
     panel = panel.head(chosen.panel_limit) if chosen.panel_limit else panel
@@ -79,14 +80,14 @@ def _yaml(folder: Path, cell: dict[str, Any]) -> Path:
 
 def _train(
     folder: Path,
-    chosen: recipe.RecipeArguments,
+    chosen: RecipeArguments,
     args: AlignOPSDConfig,
     model: ModelConfig,
     suite: Suite,
     panel: TaskPanel,
 ) -> dict[str, Any]:
     args.resume_from_checkpoint = "True"  # whatever there is of it
-    results = recipe.run(chosen, args, model, suite, panel, callbacks=[Progress(folder / "progress.json")])
+    results = run(chosen, args, model, suite, panel, callbacks=[Progress(folder / "progress.json")])
     trained = rows.training_columns(results["history"])
     rounds = trained["updates"] * args.gradient_accumulation_steps // args.steps_per_generation
     return (
@@ -100,7 +101,7 @@ def _train(
 
 
 def _evaluate(
-    folder: Path, cell: dict[str, Any], chosen: recipe.RecipeArguments, args: AlignOPSDConfig, model: ModelConfig
+    folder: Path, cell: dict[str, Any], chosen: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig
 ) -> dict[str, Any]:
     flags = {
         "model": cell["model"] or model.model_name_or_path,

@@ -1,0 +1,47 @@
+"""Values that other defaults and the first checks depend on, read ahead of the whole command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def early_value(argv: Sequence[str], name: str, kind: Callable[[Any], Any], default: Any) -> Any:
+    """A flag's value, else the YAML file's, else the default."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument(f"--{name}", nargs="?")
+    known, _ = parser.parse_known_args([word for word in argv])
+    found = getattr(known, name)
+    if found is None and name != "config":
+        config = early_value(argv, "config", str, None)
+        found = read_yaml(config).get(name) if config else None
+    if found is None:
+        return default
+    try:
+        return kind(found)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"--{name} {found!r} must be of type {getattr(kind, '__name__', kind)}") from error
+
+
+def read_yaml(path: str) -> dict[str, Any]:
+    """The mapping of a ``--config`` file.
+
+    Raises:
+        ValueError: names the file, and the line that can't be read.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"--config {path}: {error.strerror}; give the path of a YAML file") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "no YAML"
+        raise ValueError(f"--config {path}{where}: {problem}; write lines such as  learning_rate: 1.0e-6") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"--config {path} must hold a mapping, lines such as  learning_rate: 1.0e-6")
+    return content

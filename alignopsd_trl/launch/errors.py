@@ -1,0 +1,70 @@
+"""How an error ends a command: what, where and what to do, in a few lines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+
+WRONG, STOPPED, INTERRUPTED = 2, 1, 130
+"""Exit statuses: the command can't be run; the run had to stop; Ctrl-C."""
+
+_ENDS_A_RUN = ("RunStopped", "RewardError", "EnvironmentsDown")
+_IN_SETUP = (ValueError, TypeError, OSError, ImportError)
+_LINES = 3
+
+
+def without_debug(argv: Sequence[str]) -> tuple[list[str], bool]:
+    """The command line without a bare ``--debug``, and whether there was one. With a value it is transformers' own."""
+    bare = [
+        place
+        for place, word in enumerate(argv)
+        if word == "--debug" and (place + 1 == len(argv) or argv[place + 1].startswith("--"))
+    ]
+    return [word for place, word in enumerate(argv) if place not in bare], bool(bare)
+
+
+@contextlib.contextmanager
+def setup() -> Iterator[None]:
+    """Marks errors of what comes before the first episode: they are the user's to mend."""
+    try:
+        yield
+    except _IN_SETUP as error:
+        error.in_setup = True
+        raise
+
+
+@contextlib.contextmanager
+def reported(name: str, quietly: bool) -> Iterator[None]:
+    """Ends the process with a message and a status in place of a traceback, where the error says what to do.
+
+    Args:
+        name: of the command.
+        quietly: else errors are raised as they are.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        status = _status(error)
+        if not quietly or status is None:
+            raise
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            print(f"{name}: {_message(error, status)}", file=sys.stderr, flush=True)
+        raise SystemExit(status) from None
+
+
+def _status(error: BaseException) -> int | None:
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if getattr(error, "in_setup", False) or type(error).__name__ == "RunFolderError":
+        return WRONG
+    known = any(kind.__name__ in _ENDS_A_RUN for kind in type(error).__mro__)
+    return STOPPED if known or isinstance(error, OSError) else None
+
+
+def _message(error: BaseException, status: int) -> str:
+    if status == INTERRUPTED:
+        return "stopped by Ctrl-C; the same command with --resume_from_checkpoint True goes on"
+    text = "\n".join(str(error).strip().splitlines()[:_LINES]) or type(error).__name__
+    return text if status == WRONG else f"{text}\nWhat was saved is whole: --resume_from_checkpoint True goes on there"

@@ -1,0 +1,49 @@
+"""``--help``: a page of what is set most often. ``--help all`` shows every argument."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+HELP = """\
+{recipe}: evaluates a panel, trains, evaluates it again; results, records and the model go to one folder.
+
+  python recipes/{recipe}.py [--FLAG VALUE ...] [--config FILE.yaml]        one process
+  accelerate launch --config_file recipes/accelerate/fsdp2.yaml recipes/{recipe}.py ...
+
+Looking before running
+  --plan                      checks everything a run would, and shows rows, memory and settings; loads no weights
+  --help all                  every argument, in groups
+  --debug                     shows where an error comes from
+
+What is trained
+  --method NAME               align_opsd (default), grpo, gigpo, rlsd, sdar, opsd, grpo_opsd, skill_grpo, skill_sd,
+                              step_opsd, agent_opsd; or the module that registers one of yours
+  --preset paper|released     the paper's settings, or the published launcher's
+  --model_name_or_path NAME   a folder, a Hub id, or tiny, tiny_alfworld, tiny_searchqa (shipped)
+  --use_peft                  train a LoRA adapter (--lora_r, --lora_alpha, ...)
+  --learning_rate X           and every field of TRL's GRPOConfig
+
+Tasks and rounds
+  --environment NAME          webshop, alfworld, searchqa, each also with _tiny; or a module with suite()
+  --environment_options JSON  handed to the environment, e.g. '{{"data_dir": "DATA"}}'
+  --rounds N                  rollout rounds
+  --tasks_per_round N         task groups a round, over all processes
+  --num_generations N         episodes of a group
+  --updates_per_round N       optimiser steps a round
+  --panel NAME, --panel_limit N, --evaluate_first False
+  --skill_bank NAME|FILE      the teacher's privileged text;  --encoder lexical|FOLDER|ID ranks it
+
+The run (docs/runs.md)
+  --output_dir FOLDER         belongs to one run
+  --resume_from_checkpoint True   goes on with whatever is missing
+  --overwrite_output_dir True     removes the run that is there
+  --save_steps N, --seed N, --max_failed_share X, --report_to wandb|tensorboard|none
+"""
+
+
+def wanted_help(argv: Sequence[str]) -> str | None:
+    """``"page"``, ``"all"``, or `None` where no help is asked for."""
+    for place, word in enumerate(argv):
+        if word in ("-h", "--help"):
+            return "all" if argv[place + 1 : place + 2] == ["all"] else "page"
+    return None

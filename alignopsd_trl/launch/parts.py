@@ -1,0 +1,100 @@
+"""What a plan looks at as a run would, without weights: method, bank, encoder, tasks, folder; and its settings."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trl import ModelConfig
+
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.launch.checks import named
+from alignopsd_trl.methods import Method, get_method
+from alignopsd_trl.runs.files import plain
+from alignopsd_trl.runs.folder import RunFolderError, configuration_of, look
+from alignopsd_trl.runs.provenance import weights_checksum
+from alignopsd_trl.skills import load_skills
+from environments.base import Suite
+from environments.panel import TaskPanel
+
+if TYPE_CHECKING:
+    from alignopsd_trl.launch.arguments import RecipeArguments
+
+
+def needs_skills(method: type[Method], args: AlignOPSDConfig) -> bool:
+    return method(args).needs_teacher or method.skills_in_rollout or method.skills_in_evaluation
+
+
+def bank_of(recipe: RecipeArguments, suite: Suite) -> str:
+    return recipe.skill_bank or suite.skill_bank or suite.name
+
+
+def run_configuration(
+    recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, suite: Suite, panel: TaskPanel, tasks: Any
+) -> dict[str, Any]:
+    """What decides what a recipe's run computes, for ``run.json``."""
+    return configuration_of(
+        args,
+        tasks,
+        **vars(recipe),
+        **vars(model),
+        environment_facts=dict(suite.description),
+        panel_checksum=panel.checksum,
+        weights=weights_checksum(model.model_name_or_path),
+    )
+
+
+def check_parts(
+    recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, suite: Suite, panel: TaskPanel, needed: int
+) -> dict[str, str]:
+    """Looks at method, skill bank, encoder, tasks and output folder.
+
+    Args:
+        needed: tasks of one round.
+
+    Returns:
+        What to say of them.
+
+    Raises:
+        ValueError: for whatever would keep the run from starting.
+    """
+    method = get_method(args.method)
+    if not method.trains:
+        raise ValueError(f"--method {args.method} trains nothing; evaluate it with python -m alignopsd_trl.evaluation")
+    found = {}
+    if needs_skills(method, args):
+        bank = load_skills(bank_of(recipe, suite))
+        found["skill bank"] = f"{bank.environment}, version {bank.version or '-'}, checksum {bank.checksum}"
+        found["encoder"] = check_encoder(recipe.encoder)
+    tasks = named("train_split", recipe.train_split, lambda: suite.tasks(recipe.train_split))
+    if len(tasks) < needed:
+        raise ValueError(f"--train_split {recipe.train_split} has {len(tasks)} tasks, but one round needs {needed}")
+    left, now = look(Path(args.output_dir)), plain(run_configuration(recipe, args, model, suite, panel, tasks))
+    if left.run:  # a plan is drawn up where it will not run
+        now |= {name: left.run["configuration"].get(name) for name in ("use_cpu", "plan")}
+    problem = None if args.overwrite_output_dir else left.refusal(now, args.resume_from_checkpoint)
+    if problem:
+        raise RunFolderError(problem)
+    return found | {"output folder": f"{args.output_dir}, {'holds a run' if left.anything else 'free'}"}
+
+
+def check_encoder(name: str) -> str:
+    """What can be said of an encoder without loading it."""
+    if name == "lexical":
+        return "lexical, no weights"
+    folder = Path(name).expanduser()
+    if folder.is_dir() and not (folder / "modules.json").is_file():
+        raise ValueError(f"--encoder {name}: the folder holds no sentence-transformers model (no modules.json)")
+    return f"{name}, {'a local folder' if folder.is_dir() else 'from the Hub or its local cache'}"
+
+
+def print_config(args: AlignOPSDConfig, changed: dict[str, Any]) -> None:
+    """All settings; those of the command line and of the preset are marked."""
+    usual = {one.name: one.default for one in fields(AlignOPSDConfig)}
+    print(f"not as in the preset: {', '.join(f'{name}={value}' for name, value in changed.items()) or 'nothing'}")
+    print("config (* not as in the preset, + not as AlignOPSDConfig has it by default)")
+    for name in sorted(usual):
+        value = getattr(args, name)
+        if value is not None:
+            print(f" {'*' if name in changed else '+' if value != usual[name] else ' '}{name}: {value}")

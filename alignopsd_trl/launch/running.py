@@ -1,0 +1,158 @@
+"""A recipe's run, once its command line is known to make sense: plan, or evaluate, train, evaluate."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+from transformers.utils.logging import disable_progress_bar
+from trl import ModelConfig, get_peft_config, get_quantization_config
+
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.launch.arguments import RecipeArguments, differences_from_preset, parse
+from alignopsd_trl.launch.checks import environment_options, named
+from alignopsd_trl.launch.cores import use_machine
+from alignopsd_trl.launch.errors import setup
+from alignopsd_trl.launch.machine import check_launch, launched
+from alignopsd_trl.launch.parts import bank_of, needs_skills, run_configuration
+from alignopsd_trl.launch.plan import print_plan
+from alignopsd_trl.launch.results import Evaluations, run_results
+from alignopsd_trl.launch.screens import closing, opening
+from alignopsd_trl.methods import get_method
+from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.runs.files import write_json, write_text
+from alignopsd_trl.runs.folder import RESULTS_FILE, claim_together, claimed
+from alignopsd_trl.runs.provenance import weights_checksum
+from alignopsd_trl.sharing.card import model_card
+from alignopsd_trl.sharing.hub import push_run, push_trajectories
+from environments.base import Suite, load
+from environments.panel import TaskPanel
+
+
+def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """Plans or runs what a command line asks for; returns what `run` does (``None`` for a plan)."""
+    with setup():
+        recipe, args, model = parse(name, argv, preset)
+        changed = differences_from_preset(name, preset, recipe, args, model)
+        suite = load(recipe.environment, **environment_options(recipe.environment_options))
+        panel = named("panel", recipe.panel, lambda: suite.panel(recipe.panel))
+        panel = panel.head(recipe.panel_limit) if recipe.panel_limit else panel
+        if recipe.plan:
+            if int(os.environ.get("RANK", "0")) == 0:
+                print_plan(recipe, args, model, suite, panel, changed)
+            return None
+        threads = use_machine(recipe.threads) if args.device.type == "cpu" else ""
+    disable_progress_bar()  # of files; what a run does is shown by its own lines
+    return run(recipe, args, model, suite, panel, changed=changed, machine=threads)
+
+
+def run(
+    recipe: RecipeArguments,
+    args: AlignOPSDConfig,
+    model: ModelConfig,
+    suite: Suite,
+    panel: TaskPanel,
+    callbacks: Sequence[TrainerCallback] = (),
+    changed: Mapping[str, Any] | None = None,
+    machine: str = "",
+) -> dict[str, Any]:
+    """Evaluates, trains, evaluates again; leaves results, checkpoint, card and trajectories in the output folder.
+
+    Raises:
+        PushFailed: if the finished run could not be pushed; everything is in its folder.
+        RunFolderError: if the folder is in use, or holds a run that this one does not continue.
+    """
+    with setup():
+        tasks = named("train_split", recipe.train_split, lambda: suite.tasks(recipe.train_split))
+        configuration = run_configuration(recipe, args, model, suite, panel, tasks)
+        resume = args.resume_from_checkpoint
+        folder = claim_together(args.output_dir, configuration, resume, args.overwrite_output_dir)
+    with claimed(folder):
+        config = args.to_dict()  # as it was asked for: the trainer adds to it
+        if folder.writes:
+            said = opening_facts(recipe, args, model, suite, panel, len(tasks)) | (
+                {"machine": machine} if machine else {}
+            )
+            print(opening(said, changed or {}, folder), flush=True)
+        push, args.push_to_hub = args.push_to_hub, False  # once, after the results, not transformers' two commits
+        with setup():
+            trainer = _trainer(recipe, args, model, suite, tasks, callbacks)
+            skilled = get_method(args.method).skills_in_evaluation
+            evaluations = Evaluations(panel, folder, trainer, skilled, recipe.evaluate_first)
+        trainer.run_folder = folder
+        trainer.add_callback(evaluations)
+        trainer.train()
+        evaluations.play("after")
+        trainer.save_model(args.output_dir)
+        results = run_results(folder, trainer, evaluations, config, recipe=vars(recipe), suite=suite, model=model)
+        if folder.writes:
+            write_json(folder.path / RESULTS_FILE, results)
+            repository = args.hub_model_id or Path(args.output_dir).name
+            write_text(folder.path / "README.md", model_card(results, repository))
+            print(closing(results["before"], results["after"], folder), flush=True)
+            private = args.hub_private_repo
+            if push:
+                print(push_run(folder.path, repository, args.hub_token, private))
+            if recipe.trajectories_hub_repo:
+                print(push_trajectories(folder.path, recipe.trajectories_hub_repo, args.hub_token, private))
+    return results
+
+
+def _trainer(
+    recipe: RecipeArguments,
+    args: AlignOPSDConfig,
+    model: ModelConfig,
+    suite: Suite,
+    tasks: Any,
+    callbacks: Sequence[TrainerCallback],
+) -> Any:
+    from alignopsd_trl.trainer import AlignOPSDTrainer
+
+    check_launch(launched(), args)
+    skilled = needs_skills(get_method(args.method), args)
+    args.model_init_kwargs = {**(args.model_init_kwargs or {}), **_model_options(model)}
+    return AlignOPSDTrainer(
+        resolve_model(model.model_name_or_path),
+        args,
+        environment_factory=suite.factory,
+        train_dataset=tasks,
+        skill_bank=bank_of(recipe, suite) if skilled else None,
+        encoder=recipe.encoder if skilled else None,
+        peft_config=get_peft_config(model),
+        quantization_config=get_quantization_config(model),
+        callbacks=[*callbacks],
+    )
+
+
+def opening_facts(
+    recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, suite: Suite, panel: TaskPanel, tasks: int
+) -> dict[str, Any]:
+    """What the first screen says of a run."""
+    groups = args.generation_batch_size // args.num_generations
+    rounds = args.max_steps * args.gradient_accumulation_steps / (args.steps_per_generation * args.num_iterations)
+    length = (
+        f"{rounds:g} rounds, {args.max_steps} updates" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
+    )
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    where = "CPU" if args.use_cpu or not torch.cuda.is_available() else torch.cuda.get_device_name()
+    return {
+        "method": f"{args.method}, preset {recipe.preset}, seed {args.seed}",
+        "model": f"{model.model_name_or_path} ({weights_checksum(model.model_name_or_path)})",
+        "environment": f"{suite.name}, {tasks} training tasks",
+        "panel": f"{panel.name}, {len(panel)} tasks, checksum {panel.checksum}",
+        "round": f"{groups} tasks x {args.num_generations} rollouts, {length}",
+        "machine": f"{processes} process{'es' if processes > 1 else ''} on {where}",
+    }
+
+
+def _model_options(model: ModelConfig) -> dict[str, Any]:
+    chosen = {
+        "revision": model.model_revision,
+        "attn_implementation": model.attn_implementation,
+        "dtype": model.dtype if model.dtype != "auto" else None,
+    }
+    return {name: value for name, value in chosen.items() if value is not None}

@@ -1,0 +1,98 @@
+"""The screen before the first update and the one after the last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from alignopsd_trl.evaluation import mean_score
+from alignopsd_trl.runs.console import WIDE, columns, cut
+from alignopsd_trl.runs.folder import RunFolder
+
+_LABEL = 14
+
+
+def opening(facts: Mapping[str, Any], changed: Mapping[str, Any], folder: RunFolder) -> str:
+    """What runs.
+
+    Args:
+        facts: name -> what to say of it.
+        changed: settings that differ from the preset.
+        folder: of the run.
+    """
+    width = min(columns(), 120)
+    rows = [_row(name, value, width) for name, value in facts.items()]
+    if changed:
+        rows += _wrapped("not as preset", [f"{name}={value}" for name, value in changed.items()], width)
+    start = f"goes on from {folder.resume}" if folder.resume else "starts at update 0"
+    again = f", session {folder.sessions}" if folder.sessions > 1 else ""
+    return "\n".join(["", *rows, _row("run", f"{folder.id} in {folder.path}, {start}{again}", width), ""])
+
+
+def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: RunFolder) -> str:
+    """Before and after by category, the difference paired by task, and where everything lies."""
+    width = min(columns(), WIDE)
+    names = [*after["categories"], "all"] if len(after["categories"]) > 1 else ["all"]
+    lines = [cut(f"{'success %':<18}{'episodes':>9}  {'before':<22}{'after':<22}difference by task", width)]
+    for name in names:
+        row = after["categories"][name] if name != "all" else after
+        old = None if before is None else before if name == "all" else before["categories"].get(name)
+        shown = shown_estimate(old["success"]) if old else "-"
+        lines.append(
+            cut(
+                f"{name[:17]:<18}{row['success']['episodes']:>9}  {shown:<22}{shown_estimate(row['success']):<22}"
+                f"{_difference(before, after, name, 'won')}",
+                width,
+            )
+        )
+    score = shown_estimate(before["score"]) if before else "-"
+    lines.append(
+        cut(
+            f"{'score %':<18}{after['episodes']:>9}  {score:<22}{shown_estimate(after['score']):<22}"
+            f"{_difference(before, after, 'all', 'score')}",
+            width,
+        )
+    )
+    if after["environment_errors"]:
+        lines.append(f"{after['environment_errors']} episodes failed in their environment and count as not won")
+    lines.append(f"panel {after['panel']}, checksum {after['checksum']}, temperature {after['temperature']:g}")
+    lines.append(f"\nresults.json, checkpoints, log.jsonl, trajectories/ and the model are in {folder.path}")
+    return "\n".join(["", *lines])
+
+
+def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any], category: str, what: str) -> str:
+    """The mean difference over the tasks of a category that both played, in percentage points."""
+    if before is None:
+        return "-"
+    old = {one["task_id"]: one for one in before["outcomes"]}
+    pairs = [
+        (float(old[one["task_id"]][what]), float(one[what]))
+        for one in after["outcomes"]
+        if one["task_id"] in old and category in ("all", one["category"])
+    ]
+    if not pairs:
+        return "-"
+    found = mean_score([new - earlier for earlier, new in pairs])
+    interval = f" [{found.low:+.1f}, {found.high:+.1f}]" if found.low == found.low else ""
+    return f"{found.mean:+.1f}{interval}"
+
+
+def shown_estimate(estimate: Mapping[str, Any]) -> str:
+    """A mean with its interval, where there is one."""
+    if estimate["low"] is None:
+        return f"{estimate['mean']:.1f}"
+    return f"{estimate['mean']:.1f} [{estimate['low']:.1f}, {estimate['high']:.1f}]"
+
+
+def _row(name: str, value: Any, width: int) -> str:
+    return cut(f"{name:<{_LABEL}}{value}", width)
+
+
+def _wrapped(name: str, words: Sequence[str], width: int) -> list[str]:
+    lines, line = [], f"{name:<{_LABEL}}"
+    for word in words:
+        if len(line) + len(word) + 2 > width and line.strip() != name and line.strip():
+            lines.append(line.rstrip())
+            line = " " * _LABEL
+        line += word + "  "
+    return [cut(one, width) for one in [*lines, line.rstrip()]]

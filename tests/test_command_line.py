@@ -1,0 +1,144 @@
+"""A wrong command line ends with status 2, a few lines and no traceback, before anything heavy is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from alignopsd_trl.launch import recipe
+from alignopsd_trl.launch.arguments import everything, parse
+from alignopsd_trl.launch.checks import shipped_methods
+from alignopsd_trl.launch.errors import setup, without_debug
+from alignopsd_trl.launch.help import HELP
+from alignopsd_trl.methods import method_names
+from alignopsd_trl.runs.health import RunStopped
+from environments.base import EnvironmentsDown
+
+ROOT = Path(__file__).parents[1]
+
+WRONG = [
+    (["--method", "alignopsd"], "did you mean 'align_opsd'?"),
+    (["--rounds", "0"], "--rounds 0 must be 1 or more"),
+    (["--updates_per_round", "0"], "--updates_per_round 0 must be 1 or more"),
+    (["--tasks_per_round", "some"], "--tasks_per_round 'some' is no whole number"),
+    (["--environment", "webshop_tyny"], "did you mean 'webshop_tiny'?"),
+    (["--environment", "my.module"], "no such module"),
+    (["--environment_options", "{bad"], "--environment_options is no JSON"),
+    (["--environment_options", "[1]"], "--environment_options must be a JSON mapping"),
+    (["--model_name_or_path", "/no/such"], "--model_name_or_path '/no/such' is no folder"),
+    (["--encoder", "/no/such"], "use 'lexical', which needs no weights"),
+    (["--skill_bank", "nope.json"], "--skill_bank 'nope.json' is unknown; use one of alfworld"),
+    (["--config", "/no.yaml"], "--config /no.yaml: No such file"),
+    (["--preset", "mine"], "has no preset 'mine'"),
+    (["--output_dir", f"{__file__}/x"], "is a file; choose another folder"),
+]
+
+
+def _status(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["webshop_tiny.py", *argv])
+    with pytest.raises(SystemExit) as end:
+        recipe.main("webshop_tiny")
+    return end.value.code
+
+
+@pytest.mark.parametrize(("argv", "words"), WRONG)
+def test_a_wrong_value_is_named_with_its_remedy(
+    argv: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _status(argv, monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert words in said and len(said.splitlines()) <= 3 and "Traceback" not in said
+    with pytest.raises(ValueError, match="."):
+        recipe.main("webshop_tiny", argv)
+    monkeypatch.setattr(sys, "argv", ["webshop_tiny.py", *argv, "--debug"])
+    with pytest.raises(ValueError, match="."):
+        recipe.main("webshop_tiny")
+
+
+YAML = [
+    ("learning_rate: [1", "line 1"),
+    ("- a\n", "must hold a mapping"),
+    ("learning_rate: fast", "learning_rate must be a number, got 'fast'"),
+    ("save_steps: [1, 2]", "save_steps must be a number"),
+    ("learnig_rate: 1.0", "learnig_rate is unknown; did you mean 'learning_rate'?"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), YAML)
+def test_a_wrong_yaml_file_is_named_with_its_field(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "my.yaml").write_text(text)
+    with pytest.raises(ValueError) as error:
+        parse("webshop_tiny", ["--config", str(tmp_path / "my.yaml")])
+    assert "my.yaml" in str(error.value) and words in str(error.value)
+
+
+def test_unknown_flags_and_loose_words_are_named() -> None:
+    with pytest.raises(ValueError, match=r"--learnig_rate is unknown; did you mean '--learning_rate'\?"):
+        parse("webshop_tiny", ["--learnig_rate", "1"])
+    with pytest.raises(ValueError, match="what is 'grpo' meant for"):
+        parse("webshop_tiny", ["grpo"])
+    with pytest.raises(ValueError, match="--learning_rate.*: invalid float value: 'fast'"):
+        parse("webshop_tiny", ["--learning_rate", "fast"])
+
+
+def test_nothing_heavy_is_imported_for_help_and_wrong_values() -> None:
+    code = (
+        "import sys; from alignopsd_trl.launch.recipe import main; sys.argv = ['x', '--help']; main('webshop_tiny');"
+        "sys.argv = ['x', '--rounds', '0']\n"
+        "try: main('webshop_tiny')\n"
+        "except SystemExit as end: assert end.code == 2\n"
+        "assert not {'torch', 'transformers', 'trl'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) < 50, "--help is a page"
+
+
+def test_the_help_page_names_flags_that_exist_and_all_methods() -> None:
+    whole = everything()
+    for word in HELP.replace(",", " ").split():
+        if word.startswith("--") and word not in ("--FLAG", "--help", "--debug", "--config", "--config_file"):
+            assert f"{word} " in whole, word
+    trained = [name for name in method_names() if name not in ("vanilla", "skill_prompt")]
+    assert shipped_methods() == [one for one in method_names() if one in shipped_methods()]
+    for name in set(trained) & set(shipped_methods()):
+        assert name in HELP and name in whole
+
+
+def test_a_run_that_stops_ends_with_status_1_and_a_bug_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    from alignopsd_trl.launch.errors import reported
+
+    for error, status in ((RunStopped("why"), 1), (EnvironmentsDown("gone"), 1), (KeyboardInterrupt(), 130)):
+        with pytest.raises(SystemExit) as end, reported("x", quietly=True):
+            raise error
+        assert end.value.code == status and "--resume_from_checkpoint True" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="a bug"), reported("x", quietly=True):
+        raise ValueError("a bug in the middle of a run")
+    with pytest.raises(SystemExit), reported("x", quietly=True), setup():
+        raise ValueError("wrong")
+
+
+def test_debug_with_a_value_is_transformers_own() -> None:
+    assert without_debug(["--debug"]) == ([], True) and without_debug(["--debug", "--seed", "1"])[1]
+    assert without_debug(["--debug", "underflow_overflow"]) == (["--debug", "underflow_overflow"], False)
+
+
+def test_a_plan_checks_what_a_run_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = ["--plan", "--use_cpu", "True", "--output_dir", str(tmp_path / "run")]
+    assert recipe.main("webshop_tiny", [*own, "--rounds", "3"]) is None
+    printed = capsys.readouterr().out
+    assert "not as in the preset: rounds=3" in printed and "skill bank" in printed and "output folder" in printed
+    broken = tmp_path / "bank.json"
+    broken.write_text("{}")
+    for wrong, words in (
+        (["--skill_bank", str(broken)], "bank.json"),
+        (["--encoder", str(tmp_path)], "no modules.json"),
+        (["--method", "vanilla"], "trains nothing"),
+        (["--panel", "tset"], "--panel tset"),
+        (["--train_split", "tarin"], "--train_split tarin"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            recipe.main("webshop_tiny", [*own, *wrong])
