@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from trl import GRPOConfig
 
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
-from alignopsd_trl.options import OneOf, Positive, PositiveCount, Share
+from alignopsd_trl.options import Count, OneOf, Positive, PositiveCount, Share
 from alignopsd_trl.skills import skill_budget
 
 TOKEN_MEAN_LOSSES = ("dapo", "cispo", "vespo")
@@ -83,6 +83,15 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     overwrite_output_dir: bool = field(
         default=False, metadata={"help": "Remove the run that output_dir holds. Without it such a folder is refused."}
     )
+
+    # Fidelity of the credit
+    fidelity_every: Count = field(
+        default=0, metadata={"help": "Rounds between measurements of the credit against Monte Carlo; 0: never."}
+    )
+    fidelity_tasks: PositiveCount = field(
+        default=4, metadata={"help": "Sibling groups of a process that a measurement takes, of those that differ."}
+    )
+    fidelity_walks: PositiveCount = field(default=8, metadata={"help": "Walks a state on average of a measurement."})
 
     # Memory
     rows_per_forward: PositiveCount = field(

@@ -218,20 +218,29 @@ class Player:
                 "plan by it; raise the environment's own (for a shipped one: environment_options={'max_turns': ...})"
             )
 
-    def play(self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int], tasks: Sequence[str]) -> list[Trajectory]:
+    def play(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        seeds: Sequence[int],
+        tasks: Sequence[str],
+        prefixes: Sequence[Sequence[str]] = (),
+    ) -> list[Trajectory]:
         """One finished trajectory per dataset row.
 
         Args:
             rows: dataset rows; each is handed to ``reset(**row, seed=...)``.
             seeds: of the episodes.
             tasks: identity of each row's sibling group; rollouts are numbered inside it in order.
+            prefixes: actions of each episode that are replayed before the policy takes over; their turns have neither
+                prompt nor response.
 
         Raises:
             EnvironmentsDown: on all processes, if the environments of one are down.
         """
-        episodes = self._begin(rows, tasks)
+        episodes = self._begin(rows, seeds, tasks)
         self._together(lambda: self._open(episodes, seeds))
         limit = self.max_turns or self.environments.max_turns
+        self._together(lambda: self._replay(episodes, prefixes, limit))
         self.progress(sum(not episode.live for episode in episodes))
         while True:
             live = [episode for episode in episodes if episode.live]
@@ -257,12 +266,12 @@ class Player:
         if self.agree(int(down is not None)):
             raise down or EnvironmentsDown("the environments of another process are down; its own error says why")
 
-    def _begin(self, rows: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> list[Episode]:
+    def _begin(self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int], tasks: Sequence[str]) -> list[Episode]:
         seen: dict[str, int] = {}
         episodes = []
         for slot, (row, task) in enumerate(zip(rows, tasks, strict=True)):
             seen[task] = seen.get(task, -1) + 1
-            episodes.append(Episode(slot, Trajectory(dict(row), task, f"{seen[task]:04d}")))
+            episodes.append(Episode(slot, Trajectory(dict(row), task, f"{seen[task]:04d}", seeds[slot])))
         return episodes
 
     def _open(self, episodes: Sequence[Episode], seeds: Sequence[int]) -> None:
@@ -274,6 +283,15 @@ class Player:
             else:
                 skill = self.skills(opening.task_text, opening.task_key, opening.data_source)
                 episode.start(opening, skill)
+
+    def _replay(self, episodes: Sequence[Episode], prefixes: Sequence[Sequence[str]], limit: int) -> None:
+        for place in range(max(map(len, prefixes), default=0)):
+            pairs = zip(episodes, prefixes, strict=True)
+            going = [(one, prefix[place]) for one, prefix in pairs if one.live and place < len(prefix)]
+            turns = [_blank_turn(place, "", [], [], False) for _ in going]
+            for turn, (_, action) in zip(turns, going, strict=True):
+                turn.action = action
+            self._step([one for one, _ in going], turns, limit)
 
     def _render(self, episodes: Sequence[Episode]) -> list[Turn | None]:
         """The next turn of each episode, prompts filled in; ``None`` (and the episode ended) where no prompt fits."""

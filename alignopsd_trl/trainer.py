@@ -27,6 +27,7 @@ from trl import GRPOTrainer
 from alignopsd_trl.config import AlignOPSDConfig, card_fields
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.evaluation import EvaluationResult, Outcome, evaluating, play_panel, summarise
+from alignopsd_trl.fidelity.training import fidelity_metrics, monte_carlo_advantages
 from alignopsd_trl.methods import Credit, checked_credit, get_method
 from alignopsd_trl.policy import seams, strategies
 from alignopsd_trl.policy.phases import Phases
@@ -146,7 +147,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         if not callable(environment_factory):
             raise TypeError("environment_factory must be a callable without arguments that makes an environment")
         self.method = get_method(args.method)(args)
-        self._check_parts(args, train_dataset, skill_bank, encoder)
+        self._check_parts(args, train_dataset, skill_bank, encoder, reward_funcs)
         extra = [] if reward_funcs is None else reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         if args.reward_weights is not None and len(args.reward_weights) == len(extra):
             args.reward_weights = [1.0, *args.reward_weights]
@@ -204,7 +205,9 @@ class AlignOPSDTrainer(GRPOTrainer):
         strategies.keep_output_precision(self.accelerator)
         self.world = World(self.accelerator)
 
-    def _check_parts(self, args: AlignOPSDConfig, dataset: Any, skill_bank: Any, encoder: Any) -> None:
+    def _check_parts(
+        self, args: AlignOPSDConfig, dataset: Any, skill_bank: Any, encoder: Any, reward_funcs: Any
+    ) -> None:
         method = self.method
         if not method.trains:
             raise ValueError(
@@ -218,6 +221,11 @@ class AlignOPSDTrainer(GRPOTrainer):
         if encoder is None and method.needs_encoder:
             raise ValueError(
                 f"method={method.name!r} needs an encoder: pass 'lexical' or a sentence-transformers id or path"
+            )
+        if method.needs_turn_advantages and (reward_funcs or args.reward_weights not in (None, [1.0])):
+            raise ValueError(
+                f"method={method.name!r} walks for the environment's own reward alone; remove reward_funcs and "
+                "reward_weights"
             )
         names = getattr(dataset, "column_names", None)
         if dataset is None or (names is not None and "task_id" not in names):
@@ -270,8 +278,11 @@ class AlignOPSDTrainer(GRPOTrainer):
             if self.args.skip_zero_advantage:
                 batch.scored = ~self.method.unmoved(batch)
             columns = self._snapshot_columns(batch)
+            if self.method.needs_turn_advantages:
+                batch.turn_advantages = self._turn_advantages(trajectories, batch)
             credit = checked_credit(self.method, batch, self._teacher(), self._round)
             rows = self._rows(batch, credit, columns)
+        self._measure_fidelity(trajectories, batch, credit)
         self._log_round(trajectories, batch, credit, step)
         return rows
 
@@ -370,6 +381,29 @@ class AlignOPSDTrainer(GRPOTrainer):
             raise RewardError(f"update {self.state.global_step + 1}: {problems[0]}")
         for name, count in silent.items():
             seams.log_value(self, "train", f"rewards/{name}/none", count)
+
+    # ------------------------------------------------------------------ walks
+
+    def _turn_advantages(self, trajectories: Sequence[Trajectory], batch: TurnBatch) -> torch.Tensor:
+        walks = self.method.options.walks
+        player, slots, seed = self._walker()
+        with self.phases("walks"):
+            return monte_carlo_advantages(player, slots, trajectories, batch, walks, "reward", seed)
+
+    def _measure_fidelity(self, trajectories: Sequence[Trajectory], batch: TurnBatch, credit: Credit) -> None:
+        every, limits = self.args.fidelity_every, {"tasks": self.args.fidelity_tasks, "walks": self.args.fidelity_walks}
+        if not every or self._round % every:
+            return
+        player, slots, seed = self._walker()
+        with self.phases("walks"):
+            metrics = fidelity_metrics(player, slots, trajectories, batch, credit, **limits, seed=seed)
+        self._log_metrics("train", metrics)
+
+    def _walker(self) -> tuple[Player, int, int]:
+        """The rollout's player, how many episodes it plays side by side, and a seed of this round and process."""
+        skilled = self.method.needs_teacher or self.method.skills_in_rollout
+        player = self._player(skilled, self.method.skills_in_rollout)
+        return player, self._environment_slots, 1_000_003 * self.accelerator.process_index + self._round
 
     # ------------------------------------------------------------------ credit
 

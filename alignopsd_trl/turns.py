@@ -113,11 +113,12 @@ class Turn:
 @dataclass
 class Trajectory:
     """One episode. ``won``, ``score`` and ``stop`` are three things: verified success, the environment's number, and
-    why it ended. ``reward`` is the terminal reward."""
+    why it ended. ``reward`` is the terminal reward. ``row``, ``seed`` and the turns' actions play it again."""
 
     row: dict[str, Any]
     task: str  # identity of the sibling group
     rollout: str  # identity inside the group
+    seed: int = 0
     category: str = ""
     task_text: str = ""
     skill_text: str = ""
@@ -229,6 +230,9 @@ class TurnBatch:
         scored (`torch.Tensor`, *optional*):
             ``(M,)`` bool, turns whose log-probs are asked for; the others' may be 0 from any view, since their credit
             does not depend on them (`Method.unmoved`). `None`: all.
+        turn_advantages (`torch.Tensor`, *optional*):
+            ``(M,)`` float64 Monte Carlo advantages in units of the reward, NaN where they were not measured; `None`
+            unless a method asks for them.
     """
 
     turns: list[Turn]
@@ -241,6 +245,7 @@ class TurnBatch:
     action_valid: torch.Tensor
     student_log_probs: torch.Tensor | None = None
     scored: torch.Tensor | None = None
+    turn_advantages: torch.Tensor | None = None
 
     @property
     def scored_mask(self) -> torch.Tensor:

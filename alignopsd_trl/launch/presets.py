@@ -55,7 +55,7 @@ _SHARED: dict[str, Any] = {
 }
 """The paper's tables, and where they are silent the launchers' common settings."""
 
-_BENCHMARKS: dict[str, dict[str, Any]] = {
+BENCHMARKS: dict[str, dict[str, Any]] = {
     "webshop": {
         "rows_per_step": 64,
         "tasks_per_round": 16,
@@ -203,7 +203,7 @@ def preset(
         **_SHARED,
         "environment": benchmark,
         "model_name_or_path": BACKBONES[backbone].hub_id,
-        **_BENCHMARKS[benchmark],
+        **BENCHMARKS[benchmark],
         **chosen,
         **_of_method(method, method_options or {}),
     }

@@ -108,6 +108,8 @@ class Method:
     - **needs_teacher** (`bool`, defaults to `False`) -- `assign` asks the [`Teacher`] for scores, logits or thoughts;
       so there must be skills.
     - **needs_encoder** (`bool`, defaults to `False`) -- `assign` asks the [`Teacher`] for embeddings.
+    - **needs_turn_advantages** (`bool`, defaults to `False`) -- `assign` reads ``batch.turn_advantages``: the policy
+      walks on from the batch's states.
 
     What is not declared raises when it is used; see `alignopsd_trl.methods.contract`.
     """
@@ -120,6 +122,7 @@ class Method:
     takes_student_log_probs: bool = False
     needs_teacher: bool = False
     needs_encoder: bool = False
+    needs_turn_advantages: bool = False
 
     def __init__(self, config: AlignOPSDConfig):
         self.config = config

@@ -25,6 +25,7 @@ LABELS = {
     "step_opsd": "StepOPSD",
     "align_opsd": "AlignOPSD",
     "gigpo": "GiGPO",
+    "monte_carlo": "Monte Carlo",
     "agent_opsd": "AgentOPSD",
 }
 """The rows' names in the paper's Table 1. A star: evaluated with skills."""

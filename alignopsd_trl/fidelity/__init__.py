@@ -1,0 +1,16 @@
+"""Is the credit right? Turn credit of any method held against Monte Carlo advantages of the same turns.
+
+    python -m alignopsd_trl.fidelity --model tiny --environment webshop_tiny --methods grpo,align_opsd --output DIR
+
+A deterministic environment can be replayed from (row, seed, actions), so that the policy itself says what a state is
+worth: V(s) is the mean outcome of walks that it takes from s, and a turn's true advantage is V(next state) - V(state),
+the last next state being the outcome.
+
+    tree      states of a batch, walks through them, values backed up, their errors
+    plan      where further walks tell most
+    walks     replay, verification, play
+    variants  methods and settings over one batch, the teacher's calls cached
+    metrics   agreement of credit and advantage, with intervals over tasks
+    gradients what an update by the credit would do to the policy
+    report    files, figures and the page of text
+"""

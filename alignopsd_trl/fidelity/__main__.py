@@ -1,0 +1,309 @@
+"""Holds the turn credit of methods against Monte Carlo advantages of the same turns.
+
+    python -m alignopsd_trl.fidelity --model tiny --environment webshop_tiny --methods grpo,align_opsd \\
+        --tasks 8 --walks 12 --output outputs/fidelity
+
+No trainer involved; the environment must be deterministic. What was played is kept in the output folder, so that a
+measurement that was cut off goes on, and one with other methods or ``--vary`` does not walk again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from alignopsd_trl.fidelity import report
+from alignopsd_trl.fidelity.gradients import Loss, cosines, task_gradients
+from alignopsd_trl.fidelity.measure import (
+    OUTCOMES,
+    Bench,
+    Credited,
+    assign_credit,
+    columns,
+    play_groups,
+    take_walks,
+)
+from alignopsd_trl.fidelity.metrics import agreement, by_kind, kinds, reliability
+from alignopsd_trl.fidelity.policy import response_logits
+from alignopsd_trl.fidelity.setup import Settings, Subject, environment_preset, make_bench
+from alignopsd_trl.fidelity.tree import Tree
+from alignopsd_trl.fidelity.variants import Variant, make_variants, read_vary
+from alignopsd_trl.fidelity.walks import Walk
+from alignopsd_trl.methods import Credit
+from alignopsd_trl.methods.advantages import token_advantages
+from alignopsd_trl.methods.grpo import outcome
+from alignopsd_trl.records import write_records
+from alignopsd_trl.turns import Trajectory
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m alignopsd_trl.fidelity", description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    add("--model", required=True, help="hub id or path; shipped are tiny, tiny_alfworld, tiny_searchqa")
+    add("--environment", required=True, help="webshop_tiny, alfworld_tiny, ... or a module with suite()")
+    add("--environment_options", type=json.loads, default={}, help="JSON, handed to its suite()")
+    add("--methods", default="grpo,align_opsd", help="names, separated by commas")
+    add("--vary", action="append", default=[], metavar="NAME=A,B", help="further variants; A=1+B=2 sets two together")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of AlignOPSDConfig, or METHOD.OPTION")
+    add("--tasks", type=int, default=8, help="sibling groups")
+    add("--walks", type=int, default=12, help="walks a state on average")
+    add("--split", default="train", help="whose tasks are drawn")
+    add("--tasks_per_batch", type=int, help="groups that get credit together; as many as a training round has")
+    add("--value", choices=sorted(OUTCOMES), default="success", help="what a state's value is the mean of")
+    add("--everywhere", action="store_true", help="walk also where all siblings were rewarded alike")
+    add("--gradients", action="store_true", help="compare parameter gradients too")
+    add("--seed", type=int, default=0, help="of the tasks that are drawn and of all sampling")
+    add("--skill_bank", help="shipped name or path; the environment's own by default")
+    add("--encoder", help="'lexical', an id or a path; the preset's by default")
+    add("--slots", type=int, default=256, help="episodes side by side")
+    add("--batch_size", type=int, default=256, help="responses generated side by side")
+    add("--dtype", default="auto", help="auto, float32, bfloat16")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--no_pictures", action="store_true", help="leave out PNG and SVG (which need matplotlib)")
+    add("--quiet", action="store_true", help="no progress bars")
+    add("--output", type=Path, required=True)
+    return parser.parse_args(argv)
+
+
+class Kept:
+    """Played episodes and walks in the output folder.
+
+    Raises:
+        ValueError: if the folder holds those of another measurement.
+    """
+
+    def __init__(self, folder: Path, identity: dict[str, Any]):
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "identity.json"
+        if path.is_file():
+            before = json.loads(path.read_text(encoding="utf-8"))
+            if changed := sorted(name for name in identity | before if identity.get(name) != before.get(name)):
+                name = changed[0]
+                raise ValueError(
+                    f"{folder.parent} holds a measurement with {name}={before.get(name)!r}, this one has "
+                    f"{identity.get(name)!r}; choose another --output or remove the folder"
+                )
+        _write(path, json.dumps(identity, indent=2).encode())
+
+    def trajectories(self, play: Callable[[], list[Trajectory]]) -> list[Trajectory]:
+        path = self._folder / "played.pkl"
+        if not path.is_file():
+            _write(path, pickle.dumps(play()))
+        return pickle.loads(path.read_bytes())
+
+    def walks(self, name: str, play: Callable[[], list[Walk]]) -> list[Walk]:
+        path = self._folder / f"{name}.json"
+        if not path.is_file():
+            _write(path, json.dumps([one.to_list() for one in play()]).encode())
+        return [Walk.of(content) for content in json.loads(path.read_text(encoding="utf-8"))]
+
+
+def _write(path: Path, content: bytes) -> None:
+    partial = path.with_suffix(path.suffix + ".partial")
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    arguments = _arguments(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    command = "    python -m alignopsd_trl.fidelity " + " ".join(map(str, argv))
+    methods = [name.strip() for name in arguments.methods.split(",") if name.strip()]
+    given = {name: yaml.safe_load(value) for name, _, value in (one.partition("=") for one in arguments.set)}
+    settings = Settings(arguments.output, arguments.environment, given, arguments.device)
+    variants = make_variants(settings, methods, [one for text in arguments.vary for one in read_vary(text)])
+    config = variants[0].method.config
+    subject = Subject.load(
+        arguments.model, arguments.environment, arguments.environment_options, config, arguments.dtype, arguments.device
+    )
+    defaults = environment_preset(arguments.environment)
+    skilled = any(one.method.needs_teacher or one.method.skills_in_rollout for one in variants)
+    bank = (arguments.skill_bank or subject.suite.skill_bank or subject.suite.name) if skilled else None
+    arguments.skill_bank = bank
+    arguments.encoder = (arguments.encoder or defaults.get("encoder", "lexical")) if skilled else None
+    bench = make_bench(
+        subject,
+        [variant.method for variant in variants],
+        arguments.slots,
+        arguments.batch_size,
+        arguments.skill_bank,
+        arguments.encoder,
+        arguments.quiet,
+    )
+    try:
+        per_batch = arguments.tasks_per_batch or defaults.get("tasks_per_round", arguments.tasks)
+        return _measure(arguments, command, subject, bench, variants, per_batch)
+    finally:
+        bench.player.environments.close()
+
+
+def _measure(
+    arguments: argparse.Namespace,
+    command: str,
+    subject: Subject,
+    bench: Bench,
+    variants: Sequence[Variant],
+    per_batch: int,
+) -> dict[str, Any]:
+    kept = Kept(arguments.output / "parts", _identity(arguments, subject))
+    torch.manual_seed(arguments.seed)
+    rows = draw_tasks(subject.suite.tasks(arguments.split), arguments.tasks, arguments.seed)
+    siblings = subject.config.num_generations
+    played = kept.trajectories(lambda: play_groups(bench, rows, siblings, arguments.seed))
+    played = [one for one in played if not one.failed and one.turns]
+    if not played:
+        raise RuntimeError(
+            "every episode failed in its environment; play some with alignopsd_trl.evaluation to see why"
+        )
+    choices = {"value": arguments.value, "everywhere": arguments.everywhere, "seed": arguments.seed}
+    tree = take_walks(bench, played, arguments.walks, **choices, kept=kept.walks)
+    credited = list(assign_credit(bench, played, variants, per_batch, arguments.seed))
+    sides = [outcome(one.batch, subject.config).advantage.cpu().numpy() for one in credited]
+    turns, known, found = columns(credited, tree, played, sides, arguments.value)
+    names = kinds([turn.action for one in credited for turn in one.batch.turns])
+    credit = {one.label: np.concatenate([part.column(one.label) for part in credited])[known] for one in variants}
+    reference = "align_opsd" if "align_opsd" in credit else variants[0].label
+    figures = agreement(turns, credit, reference, arguments.seed) if known.any() else {}
+    table = by_kind(turns, [name for name, keep in zip(names, known, strict=True) if keep], credit)
+    gradients = None
+    if arguments.gradients and known.any():
+        gradients = _gradients(subject, bench, variants, credited, found.advantage)
+    facts = {
+        "command": command,
+        **_facts(played, tree, turns, known, found.walks),
+        "cpu_seconds": _cpu_seconds(),
+    }
+    text = report.page(facts, figures, table, gradients)
+    result = {
+        **facts,
+        "figures": figures,
+        "kinds": table,
+        "gradients": gradients,
+        "identity": _identity(arguments, subject),
+        "environment": dict(subject.suite.description),
+        "settings": {one.label: _settings(one) for one in variants},
+    }
+    result = report.plain(result)
+    records = report.turn_table(credited, played, sides, found, names)
+    _leave(arguments, result, records, text, figures)
+    return result
+
+
+def draw_tasks(dataset: Any, count: int, seed: int) -> list[dict[str, Any]]:
+    """Rows of a split, drawn without replacement."""
+    if count > len(dataset):
+        raise ValueError(f"tasks={count} is more than the {len(dataset)} tasks of the split")
+    order = np.random.default_rng(seed).permutation(len(dataset))[:count]
+    return [dict(dataset[int(row)]) for row in order]
+
+
+def _identity(arguments: argparse.Namespace, subject: Subject) -> dict[str, Any]:
+    """All that what was played depends on."""
+    names = ("environment", "environment_options", "tasks", "walks", "split", "value", "everywhere", "seed", "slots")
+    names += ("skill_bank", "encoder")
+    shaped = ("num_generations", "temperature", "top_p", "top_k", "max_prompt_length", "max_completion_length")
+    return {
+        **{name: getattr(arguments, name) for name in names},
+        **{name: getattr(subject.config, name) for name in (*shaped, "max_turns", "skill_tokens")},
+        "weights": subject.checksum(),
+    }
+
+
+def _facts(
+    played: Sequence[Trajectory], tree: Tree, turns: Any, known: np.ndarray, walks: np.ndarray
+) -> dict[str, Any]:
+    taken = sum(len(seen.left) for halves in tree.seen for seen in halves)
+    return {
+        "rollouts": len(played),
+        "tasks": len({one.task for one in played}),
+        "success": sum(one.won for one in played) / len(played),
+        "turns": len(known),
+        "measured_turns": int(known.sum()),
+        "measured_tasks": len(set(turns.task.tolist())),
+        "states": len(tree.states),
+        "walks": taken,
+        "walked_turns": tree.walked_turns,
+        "median_walks": float(np.median(walks[known])) if known.any() else 0.0,
+        "reliability": reliability(turns) if known.any() else float("nan"),
+        "pivotal": float(turns.pivotal.mean()) if known.any() else float("nan"),
+    }
+
+
+def _cpu_seconds() -> float:
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in usage)
+
+
+def _settings(variant: Variant) -> dict[str, Any]:
+    config = variant.method.config
+    own = (
+        "method",
+        "method_options",
+        "rectify",
+        "alpha_max",
+        "similarity_threshold",
+        "allocation",
+        "credit_temperature",
+    )
+    return {name: getattr(config, name) for name in own}
+
+
+def _gradients(
+    subject: Subject, bench: Bench, variants: Sequence[Variant], credited: Sequence[Credited], advantage: np.ndarray
+) -> dict[str, Any]:
+    truth, found, first = torch.from_numpy(np.nan_to_num(advantage)), {}, 0
+    total = sum(len(one.batch.task.unique()) for one in credited)
+    with bench.bars(total, "gradients") as progress:
+        for one in credited:
+            batch = one.batch
+            exact = token_advantages(truth[first : first + len(batch)].to(batch.task.device), batch.policy_mask)
+            first += len(batch)
+            losses = {variant.label: Loss(one.credits[variant.label], variant.method) for variant in variants}
+            parts = task_gradients(
+                subject.model,
+                partial(response_logits, subject.model),
+                batch,
+                losses | {"a_mc": Loss(Credit(exact))},
+                pad_id=bench.pad_id,
+                temperature=subject.config.temperature,
+                progress=progress,
+            )
+            found = {
+                label: torch.cat([found[label], part]) if label in found else part for label, part in parts.items()
+            }
+    return cosines(found, "a_mc")
+
+
+def _leave(
+    arguments: argparse.Namespace,
+    result: dict[str, Any],
+    records: list[dict[str, Any]],
+    text: str,
+    figures: dict[str, Any],
+) -> None:
+    folder = arguments.output
+    _write(folder / "fidelity.json", json.dumps(result, indent=2, default=str).encode())
+    _write(folder / "report.md", text.encode())
+    write_records(folder / "turns.parquet", records)
+    if figures and not arguments.no_pictures:
+        drawn = report.picture(figures, f"{arguments.model} in {arguments.environment}")
+        for kind in ("png", "svg"):
+            drawn.savefig(folder / f"fidelity.{kind}", dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    print(text)
+    print(f"figures, turns, page and picture are in {folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""The measurement: play groups, ask every variant for credit, walk, compare. Without files: see `__main__`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from alignopsd_trl.fidelity.metrics import Turns
+from alignopsd_trl.fidelity.plan import first_walks, further_walks, walk_lengths, worth_walking
+from alignopsd_trl.fidelity.tree import Advantages, Tree, advantages
+from alignopsd_trl.fidelity.variants import CachedTeacher, Variant, turn_credit
+from alignopsd_trl.fidelity.walks import Start, Walk, portions, verify, walk
+from alignopsd_trl.methods import Credit, Teacher, checked_credit
+from alignopsd_trl.rollout import Player, episode_seed
+from alignopsd_trl.turns import Trajectory, TurnBatch
+
+OUTCOMES: dict[str, Callable[[Trajectory], float]] = {
+    "success": lambda one: float(one.won),
+    "reward": lambda one: float(one.reward),
+}
+"""What a state's value is the mean of."""
+
+Bars = Callable[[int, str], AbstractContextManager[Callable[[int], None]]]
+"""(episodes, title) -> a progress bar."""
+Portion = Callable[[str, Callable[[], list[Walk]]], list[Walk]]
+"""(name, play) -> the walks of a portion, from where they were kept or played now."""
+
+
+def silent(total: int, title: str) -> AbstractContextManager[Callable[[int], None]]:
+    return nullcontext(lambda ended: None)
+
+
+@dataclass
+class Bench:
+    """A policy in its environment, as the instrument needs it.
+
+    Attributes:
+        player: plays episodes of the policy at the training temperature, skills as in training.
+        slots: episodes that it plays side by side.
+        teacher: the privileged view of the same policy; `None` if no method asks.
+        score: log-probs ``(M, L)`` of a batch's responses under their own prompts.
+        pad_id: of the tokenizer.
+        device: of the model.
+    """
+
+    player: Player
+    slots: int
+    teacher: Teacher | None
+    score: Callable[[TurnBatch], torch.Tensor] | None
+    pad_id: int
+    device: torch.device | str = "cpu"
+    bars: Bars = silent
+
+    def with_progress(self, progress: Callable[[int], None]) -> Player:
+        return replace(self.player, progress=progress)
+
+
+def play_groups(bench: Bench, rows: Sequence[Mapping[str, Any]], siblings: int, step: int = 0) -> list[Trajectory]:
+    """Sibling groups of the rows, as training plays them at an optimiser step."""
+    wanted = [(row, sibling) for row in rows for sibling in range(siblings)]
+    played: list[Trajectory] = []
+    group = max(bench.slots // siblings, 1) * siblings
+    with bench.bars(len(wanted), "groups") as progress:
+        for first in range(0, len(wanted), group):
+            part = wanted[first : first + group]
+            seeds = [episode_seed(row["task_id"], step, sibling) for row, sibling in part]
+            tasks = [row["task_id"] for row, _ in part]
+            played += bench.with_progress(progress).play([row for row, _ in part], seeds, tasks)
+    return played
+
+
+def take_walks(
+    bench: Bench,
+    trajectories: Sequence[Trajectory],
+    walks: int,
+    *,
+    value: str = "success",
+    everywhere: bool = False,
+    seed: int = 0,
+    kept: Portion = lambda name, play: play(),
+) -> Tree:
+    """The tree of a batch with its walks.
+
+    Args:
+        trajectories: played ones that did not fail.
+        walks: walks a state on average; a third is spread evenly, the rest goes where the error is.
+        value: a key of `OUTCOMES`.
+        everywhere: also where all siblings were rewarded alike.
+
+    Raises:
+        ReplayError: if the environment is not deterministic.
+    """
+    tree, outcome = Tree(trajectories), OUTCOMES[value]
+    states = worth_walking(tree, trajectories, everywhere)
+    tasks = {tree.states[state].task for state in states}
+    verify(bench.player, [one for one in trajectories if one.task in tasks], bench.slots)
+    for number in (1, 2):
+        if number == 1:
+            wanted = first_walks(states, walks)
+        else:
+            lengths, scale = walk_lengths(tree, trajectories), outcome_scale(tree, trajectories, outcome)
+            wanted = further_walks(tree, states, lengths, walks, scale) if states else []
+        parts = portions(tree, wanted, bench.slots)
+        # All processes of a launch play equally often: a round of generation may hold collectives.
+        parts += [[]] * (bench.player.agree(len(parts)) - len(parts))
+        with bench.bars(sum(map(len, parts)), f"walks, round {number} of 2") as progress:
+            for place, starts in enumerate(parts):
+                play = _Portion(bench, trajectories, tree, starts, outcome, seed + 7919 * place + number, progress)
+                for one in kept(f"walks_{number}_{place:04d}", play):
+                    tree.add_walk(one.half, one.state, one.steps, one.outcome)
+    return tree
+
+
+@dataclass(frozen=True)
+class _Portion:
+    bench: Bench
+    trajectories: Sequence[Trajectory]
+    tree: Tree
+    starts: Sequence[Start]
+    outcome: Callable[[Trajectory], float]
+    seed: int
+    progress: Callable[[int], None]
+
+    def __call__(self) -> list[Walk]:
+        torch.manual_seed(self.seed)
+        player = self.bench.with_progress(self.progress)
+        return walk(player, self.trajectories, self.tree, self.starts, self.outcome)
+
+
+def outcome_scale(tree: Tree, trajectories: Sequence[Trajectory], outcome: Callable[[Trajectory], float]) -> float:
+    """Distance between the worst and the best outcome seen; 1 where all were alike."""
+    ends = [out for halves in tree.seen for seen in halves for out in seen.left]
+    ends += [outcome(one) for one in trajectories]
+    return (max(ends) - min(ends) if ends else 0.0) or 1.0
+
+
+def turn_advantages(
+    tree: Tree, trajectories: Sequence[Trajectory], turns: Sequence[Any], value: str = "success"
+) -> Advantages:
+    """A_MC of `Turn` objects of the trajectories, in the order of ``turns``."""
+    place = {id(turn): (row, turn.number) for row, one in enumerate(trajectories) for turn in one.turns}
+    outcome = OUTCOMES[value]
+    ends = [outcome(one) for one in trajectories]
+    return advantages(tree, [place[id(turn)] for turn in turns], ends, outcome_scale(tree, trajectories, outcome))
+
+
+@dataclass
+class Credited:
+    """A batch with what every variant made of it."""
+
+    batch: TurnBatch
+    credits: dict[str, Credit]
+
+    def column(self, label: str) -> np.ndarray:
+        return turn_credit(self.credits[label], self.batch).cpu().numpy()
+
+
+def assign_credit(
+    bench: Bench,
+    trajectories: Sequence[Trajectory],
+    variants: Sequence[Variant],
+    tasks_per_batch: int,
+    seed: int = 0,
+    step: int = 0,
+) -> Iterator[Credited]:
+    """Credit of all variants, batch by batch of so many sibling groups (one training round's)."""
+    order = list(dict.fromkeys(one.task for one in trajectories))
+    methods = [variant.method for variant in variants]
+    with bench.bars(len(order), "credit") as progress:
+        for first in range(0, len(order), tasks_per_batch):
+            chosen = set(order[first : first + tasks_per_batch])
+            batch = TurnBatch.of([one for one in trajectories if one.task in chosen], bench.pad_id, bench.device)
+            torch.manual_seed(seed + first)
+            if any(method.needs_student_log_probs for method in methods):
+                batch.student_log_probs = bench.score(batch)
+            teacher = CachedTeacher(bench.teacher, batch)
+            yield Credited(batch, {one.label: checked_credit(one.method, batch, teacher, step) for one in variants})
+            progress(len(chosen))
+
+
+def columns(
+    credited: Sequence[Credited],
+    tree: Tree,
+    trajectories: Sequence[Trajectory],
+    outcome: Sequence[np.ndarray],
+    value: str,
+) -> tuple[Turns, np.ndarray, Advantages]:
+    """The turns that were walked from, as `metrics` reads them; which of all turns those are; and A_MC of all.
+
+    Args:
+        outcome: the outcome advantage of each turn, an array a batch.
+    """
+    turns = [turn for one in credited for turn in one.batch.turns]
+    found = turn_advantages(tree, trajectories, turns, value)
+    known = np.isfinite(found.advantage) & np.isfinite(found.error)
+    owner = {id(turn): one for one in trajectories for turn in one.turns}
+    task = _numbers([owner[id(turn)].task for turn, keep in zip(turns, known, strict=True) if keep])
+    trajectory = _numbers([id(owner[id(turn)]) for turn, keep in zip(turns, known, strict=True) if keep])
+    sides = np.concatenate(outcome)[known] if len(outcome) else np.zeros(0)
+    chosen = Turns(task, trajectory, sides, found.advantage[known], found.error[known], found.halves[:, known])
+    return chosen, known, found
+
+
+def _numbers(names: Sequence[Any]) -> np.ndarray:
+    place: dict[Any, int] = {}
+    return np.array([place.setdefault(name, len(place)) for name in names], dtype=np.int64)

@@ -1,0 +1,210 @@
+"""How well turn credit agrees with Monte Carlo advantages, with intervals from resampling tasks.
+
+Every figure is a function of sums over turns, so that a resampled set of tasks costs one product. Where a sum of
+squares of A_MC would hold its noise, the product of its two independent halves takes its place, which does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import rankdata
+
+DRAWS = 2000
+FLAT = 1e-9  # relative spread below which credit is the same on all turns of its trajectories
+PIVOTAL = 2.0  # standard errors
+NAMES = ("r_within", "r_praised", "r_blamed", "spearman", "cosine", "slope", "sign_agreement", "lift")
+MEANING = {
+    "r_within": "correlation with A_MC over the turns of a trajectory, noise out",
+    "r_praised": "the same, trajectories above their group",
+    "r_blamed": "the same, trajectories below their group",
+    "spearman": "rank correlation within trajectories, noise in",
+    "cosine": "cosine with A_MC over all turns, noise out",
+    "slope": "credit for a unit of A_MC, within trajectories",
+    "sign_agreement": "share of pivotal turns whose credit has the sign of A_MC",
+    "lift": "|credit| on pivotal turns over a flat split's",
+}
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Columns of the turns that were measured, M each.
+
+    Attributes:
+        task, trajectory: numbers from 0.
+        outcome: outcome advantage of the turn's trajectory; its sign says praised or blamed.
+        advantage, error: A_MC and its standard error.
+        halves: ``(2, M)`` A_MC of either half of the walks.
+    """
+
+    task: np.ndarray
+    trajectory: np.ndarray
+    outcome: np.ndarray
+    advantage: np.ndarray
+    error: np.ndarray
+    halves: np.ndarray
+
+    @property
+    def pivotal(self) -> np.ndarray:
+        return np.abs(self.advantage) > PIVOTAL * self.error
+
+    def within(self, values: np.ndarray) -> np.ndarray:
+        """``(M,)`` less their mean over each trajectory."""
+        count = np.bincount(self.trajectory)
+        mean = np.bincount(self.trajectory, weights=values) / np.maximum(count, 1)
+        return values - mean[self.trajectory]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure with its 95 % interval; NaN where it is not defined (credit that is flat, say)."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return "-" if np.isnan(self.value) else f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def agreement(turns: Turns, credit: Mapping[str, np.ndarray], reference: str, seed: int = 0) -> dict[str, dict]:
+    """For each variant, every figure of `NAMES` and ``r_within_minus_<reference>``, as `Interval`.
+
+    Args:
+        credit: label -> ``(M,)``.
+        reference: the variant that differences are taken to, on the same resampled tasks.
+    """
+    weights = _draws(int(turns.task.max()) + 1 if len(turns.task) else 0, seed)
+    drawn = {label: _figures(weights @ _sums(turns, values)) for label, values in credit.items()}
+    result = {}
+    for label, figures in drawn.items():
+        result[label] = {name: _interval(figures[name]) for name in NAMES}
+        if label != reference:
+            difference = figures["r_within"] - drawn[reference]["r_within"]
+            result[label][f"r_within_minus_{reference}"] = _interval(difference)
+    return result
+
+
+def reliability(turns: Turns) -> float:
+    """Share of the variance of A_MC within trajectories that is not noise."""
+    total = (turns.within(turns.advantage) ** 2).sum()
+    return float((turns.within(turns.halves[0]) * turns.within(turns.halves[1])).sum() / total) if total else np.nan
+
+
+def _draws(tasks: int, seed: int) -> np.ndarray:
+    """``(1 + DRAWS, tasks)`` how often each task counts: once each, then as resampled."""
+    generator = np.random.default_rng(seed)
+    drawn = generator.multinomial(tasks, np.full(tasks, 1 / max(tasks, 1)), size=DRAWS)
+    return np.concatenate([np.ones((1, tasks)), drawn])
+
+
+def _sums(turns: Turns, credit: np.ndarray) -> np.ndarray:
+    """``(tasks, columns)`` what `_figures` needs, in its order."""
+    inside, truth = turns.within(credit), turns.within(turns.advantage)
+    flat = (inside**2).sum() <= FLAT**2 * (credit**2).sum()
+    inside = np.zeros_like(inside) if flat else inside
+    clean = turns.within(turns.halves[0]) * turns.within(turns.halves[1])
+    praised, blamed = turns.outcome > 0, turns.outcome < 0
+    ranks = rankdata(inside) - (len(inside) + 1) / 2, rankdata(truth) - (len(truth) + 1) / 2
+    pivotal = turns.pivotal
+    count = np.maximum(np.bincount(turns.trajectory), 1)[turns.trajectory]
+    share = np.bincount(turns.trajectory, weights=pivotal)[turns.trajectory] / count
+    columns = [inside**2, inside * truth, clean]
+    columns += [column * praised for column in columns[:3]] + [column * blamed for column in columns[:3]]
+    columns += [ranks[0] ** 2 * (not flat), ranks[0] * ranks[1] * (not flat), ranks[1] ** 2]
+    columns += [credit**2, credit * turns.advantage, turns.halves[0] * turns.halves[1]]
+    columns += [pivotal & (np.sign(credit) == np.sign(turns.advantage)) & (credit != 0), pivotal & (credit != 0)]
+    columns += [np.abs(credit) * pivotal, np.abs(credit) * share]
+    tasks = int(turns.task.max()) + 1 if len(turns.task) else 0
+    return np.stack([np.bincount(turns.task, weights=column, minlength=tasks) for column in columns], axis=1)
+
+
+def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
+    column = iter(sums.T)
+
+    def correlation() -> np.ndarray:
+        own, both, other = next(column), next(column), next(column)
+        return _ratio(both, np.sqrt(np.clip(own * other, 0, None)))
+
+    slope = _ratio(np.where(sums[:, 0] > 0, sums[:, 1], np.nan), sums[:, 2])
+    names = ("r_within", "r_praised", "r_blamed", "spearman", "cosine")
+    figures = {name: correlation() for name in names}
+    return figures | {
+        "slope": slope,
+        "sign_agreement": _ratio(next(column), next(column)),
+        "lift": _ratio(next(column), next(column)),
+    }
+
+
+def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    safe = np.where(denominator > 0, denominator, np.nan)
+    return numerator / safe
+
+
+def _interval(drawn: np.ndarray) -> Interval:
+    """The first draw is the data themselves."""
+    others = drawn[1:][np.isfinite(drawn[1:])]
+    if not np.isfinite(drawn[0]) or not len(others):
+        return Interval(np.nan, np.nan, np.nan)
+    low, high = np.quantile(others, [0.025, 0.975])
+    return Interval(float(drawn[0]), float(low), float(high))
+
+
+# Kinds of decision
+
+
+def kinds(actions: list[str], least: float = 0.03) -> list[str]:
+    """A name for each action: the longest beginning, in words, that at least this share of the actions has."""
+    words = [_words(action) for action in actions]
+    counts: dict[tuple[str, ...], int] = {}
+    for parts in words:
+        for length in range(1, len(parts) + 1):
+            counts[tuple(parts[:length])] = counts.get(tuple(parts[:length]), 0) + 1
+    needed = max(2.0, least * len(actions))
+
+    def name(parts: list[str]) -> str:
+        length = next((n for n in range(len(parts), 0, -1) if counts[tuple(parts[:n])] >= needed), 0)
+        shown = "".join(parts[:length]).strip()
+        return (shown + (" ..." if length < len(parts) else "")) if length else "other"
+
+    return [name(parts) for parts in words]
+
+
+def _words(action: str) -> list[str]:
+    """``click[buy now]`` as ``click[``, ``buy ``, ``now]``."""
+    parts, word = [], ""
+    for character in action:
+        word += character
+        if character in " [(":
+            parts.append(word)
+            word = ""
+    return [*parts, word] if word else parts or ["(none)"]
+
+
+def by_kind(turns: Turns, names: list[str], credit: Mapping[str, np.ndarray]) -> list[dict]:
+    """One row a kind and side (praised or blamed trajectories): turns, mean A_MC with its error, share of pivotal
+    turns, and each variant's credit over a flat split's."""
+    label = np.array(names)
+    rows = []
+    for kind in sorted(set(names), key=lambda one: -names.count(one)):
+        for side, chosen in (("praised", turns.outcome > 0), ("blamed", turns.outcome < 0)):
+            here = chosen & (label == kind)
+            if not here.any():
+                continue
+            rows.append(
+                {
+                    "kind": kind,
+                    "side": side,
+                    "turns": int(here.sum()),
+                    "a_mc": float(turns.advantage[here].mean()),
+                    "a_mc_error": float(turns.advantage[here].std() / np.sqrt(here.sum())),
+                    "pivotal": float(turns.pivotal[here].mean()),
+                    "weight": {
+                        name: float((values * np.sign(turns.outcome))[here].sum() / np.abs(turns.outcome)[here].sum())
+                        for name, values in credit.items()
+                    },
+                }
+            )
+    return rows

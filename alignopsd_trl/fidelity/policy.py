@@ -1,0 +1,135 @@
+"""A causal language model as the policy of an instrument: sampling and scoring without a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from alignopsd_trl.policy.decoding import sample
+from alignopsd_trl.policy.packing import Packed, as_attention_mask, why_plain
+from alignopsd_trl.policy.scoring import Padded
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+PLAIN = {"top_p": (None, 1.0), "top_k": (None, 0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
+"""Options of sampling that leave the model's distribution as it is."""
+
+
+def shares_prompts(model: PreTrainedModel) -> bool:
+    """Whether equal prompts of this model may be encoded once."""
+    return why_plain(model.config, _attention(model)) is None
+
+
+def _attention(model: PreTrainedModel) -> str:
+    return model.config._attn_implementation
+
+
+class Sampler:
+    """A model as a `Generate`.
+
+    Equal prompts of a call, of which walks from one state have many, are encoded once where the model and the way to
+    sample allow it; else transformers' ``generate`` samples.
+
+    Args:
+        options: of sampling: ``temperature`` and those of `PLAIN`.
+        batch_size: responses side by side.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        options: Mapping[str, Any],
+        max_tokens: int,
+        batch_size: int = 256,
+    ):
+        self._model, self._tokenizer, self._batch_size = model, tokenizer, batch_size
+        self._options, self._max_tokens = dict(options), max_tokens
+        declared = model.generation_config.eos_token_id
+        declared = [] if declared is None else declared if isinstance(declared, list) else [declared]
+        self.end_ids = sorted({tokenizer.eos_token_id, *declared})
+        plain = all(options.get(name) in values for name, values in PLAIN.items())
+        self._shares = plain and shares_prompts(model)
+
+    def __call__(self, prompts: list[list[int]]) -> tuple[list[list[int]], None]:
+        order = sorted(range(len(prompts)), key=lambda place: (len(prompts[place]), prompts[place]))
+        responses: list[list[int]] = [[] for _ in prompts]
+        for first in range(0, len(order), self._batch_size):
+            chosen = order[first : first + self._batch_size]
+            respond = self._shared if self._shares else self._generated
+            for place, response in zip(chosen, respond([prompts[place] for place in chosen]), strict=True):
+                responses[place] = response
+        return responses, None
+
+    def _shared(self, prompts: list[list[int]]) -> list[list[int]]:
+        responses, _ = sample(
+            self._model,
+            prompts,
+            temperature=self._options["temperature"],
+            max_tokens=self._max_tokens,
+            end_ids=self.end_ids,
+            pad_id=self._tokenizer.pad_token_id,
+            attention=_attention(self._model),
+        )
+        return responses
+
+    @torch.no_grad()
+    def _generated(self, prompts: list[list[int]]) -> list[list[int]]:
+        inputs = self._tokenizer.pad({"input_ids": prompts}, padding=True, padding_side="left", return_tensors="pt")
+        inputs = {name: inputs[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
+        ends = {"eos_token_id": self.end_ids, "pad_token_id": self._tokenizer.pad_token_id}
+        options = {"do_sample": True, **self._options, **ends, "max_new_tokens": self._max_tokens}
+        sampled = self._model.generate(**inputs, **options)
+        return [self._cut(row) for row in sampled[:, inputs["input_ids"].size(1) :].tolist()]
+
+    def _cut(self, tokens: list[int]) -> list[int]:
+        end = next((place for place, token in enumerate(tokens) if token in self.end_ids), len(tokens) - 1)
+        return tokens[: end + 1]
+
+
+class Scorer:
+    """A model as a `ScoringModel`, at the sampling temperature."""
+
+    def __init__(self, model: PreTrainedModel, temperature: float):
+        self._model, self._temperature = model, temperature
+        self.device = model.device
+
+    @torch.no_grad()
+    def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:
+        return self._log_probs(response_logits(self._model, prompt, response), response.ids)
+
+    @torch.no_grad()
+    def shared(self, rows: Packed) -> torch.Tensor:
+        hidden = self._model.base_model(
+            input_ids=rows.ids,
+            attention_mask=as_attention_mask(rows.mask(), _attention(self._model)),
+            position_ids=rows.position,
+            use_cache=False,
+        ).last_hidden_state
+        labelled = rows.labels != -100
+        logits = self._model.get_output_embeddings()(hidden[labelled])
+        scores = torch.zeros(rows.labels.shape, device=self.device)
+        scores[labelled] = self._log_probs(logits, rows.labels[labelled])
+        return scores
+
+    @torch.no_grad()
+    def largest(self, prompt: Padded, response: Padded, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        found = response_logits(self._model, prompt, response).topk(count)
+        return found.indices, found.values.float()
+
+    def _log_probs(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        scaled = logits.float() / self._temperature
+        return scaled.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - scaled.logsumexp(-1)
+
+
+def response_logits(model: torch.nn.Module, prompt: Padded, response: Padded) -> torch.Tensor:
+    """The logits ``(rows, T, V)`` that predict responses, with gradient."""
+    output = model(
+        input_ids=torch.cat([prompt.ids, response.ids], dim=1),
+        attention_mask=torch.cat([prompt.mask, response.mask], dim=1),
+        logits_to_keep=response.ids.size(1) + 1,
+    )
+    return output.logits[:, :-1]

@@ -1,0 +1,175 @@
+"""A measurement from what a user names: model, environment, methods. Limits come from the environment's preset."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.fidelity.measure import Bench
+from alignopsd_trl.fidelity.policy import Sampler, Scorer, shares_prompts
+from alignopsd_trl.launch.presets import BENCHMARKS, preset
+from alignopsd_trl.methods import Method
+from alignopsd_trl.policy.phases import Phases
+from alignopsd_trl.policy.progress import Bar
+from alignopsd_trl.policy.ragged import Ragged
+from alignopsd_trl.policy.scoring import score_pairs
+from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.policy.teacher import PrivilegedTeacher, skill_source
+from alignopsd_trl.rollout import Player, Renderer, no_skills
+from alignopsd_trl.skills import SkillBank
+from alignopsd_trl.turns import TurnBatch
+from environments.base import Suite, load
+from environments.batch import open_batch
+
+
+def environment_preset(environment: str) -> dict[str, Any]:
+    """The preset of a shipped environment (of its 7B recipe where there are several); empty for a module of the
+    user's."""
+    name = f"{environment}_7b" if environment in BENCHMARKS else environment
+    try:
+        return preset(name)
+    except ValueError:
+        return {}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Makes configurations: the environment's preset, then ``given``, then what a variant sets.
+
+    Args:
+        given: fields of `AlignOPSDConfig`, and ``METHOD.OPTION`` for ``method_options``.
+    """
+
+    output: Path
+    environment: str
+    given: Mapping[str, Any]
+    device: str
+
+    def __call__(self, method: str, own: Mapping[str, Any]) -> AlignOPSDConfig:
+        """The configuration of a method.
+
+        Raises:
+            ValueError: for a setting that `AlignOPSDConfig` does not have.
+        """
+        known = AlignOPSDConfig.__dataclass_fields__
+        asked = {**self.given, **own}
+        options = {name.partition(".")[2]: value for name, value in asked.items() if name.startswith(f"{method}.")}
+        fields = {name: value for name, value in asked.items() if "." not in name}
+        if unknown := sorted(set(fields) - set(known)):
+            raise ValueError(f"{unknown[0]!r} is no field of AlignOPSDConfig; an option of a method is METHOD.OPTION")
+        chosen = {name: value for name, value in environment_preset(self.environment).items() if name in known}
+        chosen |= {"bf16": False, "gradient_checkpointing": False, "report_to": "none"} | fields
+        chosen |= {"method": method, "output_dir": str(self.output), "use_cpu": self.device == "cpu"}
+        chosen |= {"per_device_train_batch_size": chosen.get("num_generations", 8)}
+        return AlignOPSDConfig(**chosen, **({"method_options": options} if options else {}))
+
+
+@dataclass
+class Subject:
+    """What is measured: a model in a suite."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    suite: Suite
+    config: AlignOPSDConfig
+
+    @classmethod
+    def load(
+        cls, model: str, environment: str, options: Mapping[str, Any], config: AlignOPSDConfig, dtype: str, device: str
+    ) -> Subject:
+        path = resolve_model(model)
+        loaded = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(device).eval()
+        return cls(loaded, AutoTokenizer.from_pretrained(path), load(environment, **options), config)
+
+    def checksum(self) -> str:
+        """Of the weights, cheaply: their sums."""
+        sums = [float(one.detach().double().sum()) for one in self.model.parameters()]
+        return hashlib.sha256(repr(sums).encode()).hexdigest()[:12]
+
+
+def make_bench(
+    subject: Subject,
+    methods: Sequence[Method],
+    slots: int,
+    batch_size: int,
+    skill_bank: str | None,
+    encoder: str | None,
+    quiet: bool = False,
+) -> Bench:
+    """Player, teacher and scorer of a subject; without a bank nobody sees a skill. The caller closes
+    ``bench.player.environments``."""
+    config, tokenizer, model = subject.config, subject.tokenizer, subject.model
+    loaded = load_encoder(encoder, device=model.device) if encoder else None
+    skills = no_skills
+    if skill_bank:
+        skills = skill_source(SkillBank.load(skill_bank, loaded), tokenizer, config.skill_budget)
+    sampling = {name: getattr(config, name) for name in ("temperature", "top_p", "top_k", "min_p")}
+    sampling |= {"repetition_penalty": config.repetition_penalty}
+    sampling = {name: value for name, value in sampling.items() if value is not None}
+    generate = Sampler(model, tokenizer, sampling, config.max_completion_length, batch_size)
+    think = Sampler(
+        model, tokenizer, sampling, config.teacher_max_completion_length or config.max_completion_length, batch_size
+    )
+    environments = open_batch(subject.suite.factory, slots, config.environment_time_limit)
+    renderer = Renderer(tokenizer, environments.prompt, config.max_prompt_length, config.chat_template_kwargs)
+    return Bench(
+        player=Player(
+            environments=environments,
+            renderer=renderer,
+            generate=generate,
+            tokenizer=tokenizer,
+            end_ids=generate.end_ids,
+            skills=skills,
+            skills_in_rollout=any(one.skills_in_rollout for one in methods),
+            max_turns=config.max_turns,
+        ),
+        slots=slots,
+        teacher=PrivilegedTeacher(
+            Scorer(model, config.temperature),
+            think,
+            tokenizer,
+            loaded,
+            budget=config.scoring_tokens,
+            share_prefixes=config.share_prefixes and shares_prompts(model),
+            agree=lambda number: number,
+            gather=lambda values: values,
+            phases=Phases(),
+        ),
+        score=own_scores(Scorer(model, config.temperature), tokenizer.pad_token_id, config.scoring_tokens),
+        pad_id=tokenizer.pad_token_id,
+        device=model.device,
+        bars=_bars(quiet),
+    )
+
+
+def own_scores(scorer: Scorer, pad_id: int, budget: int) -> Callable[[TurnBatch], torch.Tensor]:
+    """Log-probs of a batch's responses under their own prompts, ``(M, L)``."""
+
+    def score(batch: TurnBatch) -> torch.Tensor:
+        rows = torch.arange(len(batch))
+        scores = score_pairs(
+            scorer,
+            Ragged.of([turn.prompt_ids for turn in batch.turns]),
+            Ragged.of([turn.response_ids for turn in batch.turns]),
+            rows,
+            rows,
+            pad_id=pad_id,
+            budget=budget,
+            shared=False,
+        )
+        return scores[:, : batch.policy_mask.size(1)]
+
+    return score
+
+
+def _bars(quiet: bool) -> Callable[[int, str], AbstractContextManager[Callable[[int], None]]]:
+    return lambda total, title: Bar(total, title, disable=quiet)

@@ -1,0 +1,84 @@
+"""The instrument inside a training round: the groups that were just played, the credit that they were just given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from alignopsd_trl.fidelity.measure import Bench, take_walks, turn_advantages
+from alignopsd_trl.fidelity.metrics import NAMES, Turns, agreement, reliability
+from alignopsd_trl.fidelity.variants import turn_credit
+from alignopsd_trl.methods import Credit
+from alignopsd_trl.rollout import Player
+from alignopsd_trl.turns import Trajectory, TurnBatch
+
+
+def monte_carlo_advantages(
+    player: Player, slots: int, trajectories: Sequence[Trajectory], batch: TurnBatch, walks: int, value: str, seed: int
+) -> torch.Tensor:
+    """``(M,)`` float64 A_MC of a batch's turns, NaN in groups whose rewards are all equal. The random state of training
+    is left as it was. Every process must make the same calls."""
+    counted = [one for one in trajectories if not one.failed and one.turns]
+    bench = Bench(player, slots, None, None, 0)
+    with torch.random.fork_rng():
+        tree = take_walks(bench, counted, walks, value=value, seed=seed)
+    found = turn_advantages(tree, counted, batch.turns, value)
+    return torch.from_numpy(found.advantage).to(batch.task.device)
+
+
+def fidelity_metrics(
+    player: Player,
+    slots: int,
+    trajectories: Sequence[Trajectory],
+    batch: TurnBatch,
+    credit: Credit,
+    *,
+    tasks: int,
+    walks: int,
+    seed: int,
+) -> dict[str, float]:
+    """Scalars for the log: how the credit of a round agrees with A_MC on the first of its groups that differ.
+
+    Args:
+        tasks: sibling groups of this process that are measured at most.
+        walks: walks a state on average.
+    """
+    chosen = _groups(trajectories, tasks)
+    counted = [one for one in trajectories if one.task in chosen and not one.failed and one.turns]
+    with torch.random.fork_rng():
+        tree = take_walks(Bench(player, slots, None, None, 0), counted, walks, seed=seed)
+    place = {id(turn): row for row, turn in enumerate(batch.turns)}
+    turns = [turn for one in counted for turn in one.turns]
+    found = turn_advantages(tree, counted, turns)
+    known = np.isfinite(found.advantage)
+    metrics = {"fidelity/tasks": float(len(chosen)), "fidelity/turns": float(known.sum())}
+    if not known.any():
+        return metrics
+    rows = [place[id(turn)] for turn in turns]
+    values = turn_credit(credit, batch).cpu().numpy()[rows][known]
+    ends = np.repeat([one.reward for one in counted], [len(one.turns) for one in counted])[known]
+    task = np.repeat([chosen.index(one.task) for one in counted], [len(one.turns) for one in counted])[known]
+    trajectory = np.repeat(np.arange(len(counted)), [len(one.turns) for one in counted])[known]
+    mean = np.bincount(task, weights=ends) / np.maximum(np.bincount(task), 1)
+    columns = Turns(
+        np.unique(task, return_inverse=True)[1],
+        np.unique(trajectory, return_inverse=True)[1],
+        ends - mean[task],
+        found.advantage[known],
+        found.error[known],
+        found.halves[:, known],
+    )
+    figures = agreement(columns, {"credit": values}, "credit")["credit"]
+    shown = {name: figures[name].value for name in NAMES} | {"reliability": reliability(columns)}
+    shown |= {"pivotal": float(columns.pivotal.mean())}
+    return metrics | {f"fidelity/{name}": value for name, value in shown.items() if np.isfinite(value)}
+
+
+def _groups(trajectories: Sequence[Trajectory], count: int) -> list[str]:
+    rewards: dict[str, set[float]] = {}
+    for one in trajectories:
+        if not one.failed and one.turns:
+            rewards.setdefault(one.task, set()).add(one.reward)
+    return [task for task, values in rewards.items() if len(values) > 1][:count]

@@ -1,0 +1,189 @@
+"""The states of a batch of episodes, the walks through them, and what those say a state is worth.
+
+A state is a task and what has happened since its reset: the actions and the observations that answered them. Siblings
+that did the same meet in the same states, and every walk counts in all the states that it comes through. Values are
+backed up: a step into another state of the tree counts with that state's value, which more walks have seen than came
+this way. Walks belong to one of two halves that know nothing of each other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from alignopsd_trl.turns import Trajectory
+
+HALVES = (0, 1)
+Step = tuple[str, str]  # an action and the observation that answered it
+
+
+@dataclass
+class State:
+    """A state in which at least one played episode took a turn.
+
+    Attributes:
+        task: of the sibling group.
+        path: actions since the reset.
+        visits: (trajectory, turn) of the turns taken here, as positions in the played batch.
+        children: what a step leads to, where that is a state of the tree.
+    """
+
+    task: str
+    path: tuple[str, ...]
+    visits: list[tuple[int, int]] = field(default_factory=list)
+    children: dict[Step, int] = field(default_factory=dict)
+
+
+@dataclass
+class Seen:
+    """What one half of the walks did in a state: how many went on to which child, and the outcomes of those that left
+    the tree here."""
+
+    onward: Counter[int] = field(default_factory=Counter)
+    left: list[float] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return self.onward.total() + len(self.left)
+
+
+class Tree:
+    """States of the given episodes.
+
+    Args:
+        trajectories: of a batch; all those of a task have the same ``task``.
+    """
+
+    def __init__(self, trajectories: Sequence[Trajectory]):
+        self.states: list[State] = []
+        self.turns: dict[tuple[int, int], tuple[int, int | None]] = {}  # turn -> state before, state after
+        self._roots: dict[tuple[str, str], int] = {}
+        for place, trajectory in enumerate(trajectories):
+            self._add(place, trajectory)
+        self.seen: list[tuple[Seen, Seen]] = [(Seen(), Seen()) for _ in self.states]
+        self.walked_turns = 0
+
+    def _add(self, place: int, trajectory: Trajectory) -> None:
+        before: int | None = None
+        for number, turn in enumerate(trajectory.turns):
+            if before is None:
+                key = (trajectory.task, turn.prompt_text)
+                state = self._roots.get(key)
+                if state is None:
+                    state = self._roots[key] = self._new(trajectory.task, ())
+            else:
+                last = trajectory.turns[number - 1]
+                step = (last.action, last.observation)
+                children = self.states[before].children
+                state = children.get(step)
+                if state is None:
+                    state = children[step] = self._new(trajectory.task, (*self.states[before].path, last.action))
+                self.turns[place, number - 1] = (before, state)
+            self.states[state].visits.append((place, number))
+            self.turns[place, number] = (state, None)
+            before = state
+
+    def _new(self, task: str, path: tuple[str, ...]) -> int:
+        self.states.append(State(task, path))
+        return len(self.states) - 1
+
+    def add_walk(self, half: int, start: int, steps: Sequence[Step], outcome: float) -> None:
+        """Counts a walk of `steps` from the state `start` to its outcome."""
+        state = start
+        self.walked_turns += len(steps)
+        for step in steps:
+            following = self.states[state].children.get(step)
+            if following is None:
+                break
+            self.seen[state][half].onward[following] += 1
+            state = following
+        self.seen[state][half].left.append(outcome)
+
+
+@dataclass(frozen=True)
+class Values:
+    """What walks say, a row a state or a turn.
+
+    Attributes:
+        value: ``(S,)`` V; NaN where nobody walked.
+        variance: ``(S,)`` of its error.
+        spread: ``(S,)`` variance of one more walk's step, as it would enter V.
+        visits: ``(S,)`` walks that came through.
+    """
+
+    value: np.ndarray
+    variance: np.ndarray
+    spread: np.ndarray
+    visits: np.ndarray
+
+
+def back_up(tree: Tree, half: int, scale: float) -> Values:
+    """Values of all states from one half of the walks.
+
+    Args:
+        scale: distance between the worst and the best outcome. A state whose few walks all ended alike is not known
+            for sure: half an observation of either extreme is added to its spread.
+    """
+    count = len(tree.states)
+    value, variance, spread = (np.full(count, np.nan) for _ in range(3))
+    visits = np.array([seen[half].count for seen in tree.seen], dtype=np.int64)
+    for state in reversed(range(count)):  # a state is numbered after the one it was reached from
+        seen = tree.seen[state][half]
+        if not seen.count:
+            continue
+        values = [(value[child], times) for child, times in seen.onward.items()] + [(out, 1) for out in seen.left]
+        mean = sum(one * times for one, times in values) / seen.count
+        squares = sum(times * (one - mean) ** 2 for one, times in values)
+        value[state] = mean
+        spread[state] = (squares + scale**2 / 4) / (seen.count + 1)
+        below = sum((times / seen.count) ** 2 * variance[child] for child, times in seen.onward.items())
+        variance[state] = spread[state] / seen.count + below
+    return Values(value, variance, spread, visits)
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """Monte Carlo advantages of turns, in the order that was asked for.
+
+    Attributes:
+        advantage, error: ``(M,)`` A_MC and its standard error, NaN where nobody walked.
+        halves: ``(2, M)`` A_MC of either half of the walks.
+        before, after: ``(M,)`` V of the state in which the turn was taken and of the one it led to.
+        walks: ``(M,)`` walks through the state before.
+    """
+
+    advantage: np.ndarray
+    error: np.ndarray
+    halves: np.ndarray
+    before: np.ndarray
+    after: np.ndarray
+    walks: np.ndarray
+
+
+def advantages(tree: Tree, turns: Sequence[tuple[int, int]], outcomes: Sequence[float], scale: float) -> Advantages:
+    """A_MC of turns: the mean over both halves, each backed up by itself.
+
+    Args:
+        turns: (trajectory, turn number).
+        outcomes: of each trajectory; what a last turn led to.
+    """
+    found = [back_up(tree, half, scale) for half in HALVES]
+    before, after, variance = (np.full((2, len(turns)), np.nan) for _ in range(3))
+    for row, (trajectory, number) in enumerate(turns):
+        state, following = tree.turns[trajectory, number]
+        for half, values in enumerate(found):
+            seen = tree.seen[state][half]
+            before[half, row], variance[half, row] = values.value[state], values.variance[state]
+            if following is None:
+                after[half, row] = outcomes[trajectory]
+                continue
+            after[half, row] = values.value[following]
+            share = seen.onward[following] / seen.count if seen.count else 0.0
+            # V(state) holds `share` of V(following): the two errors are not independent.
+            variance[half, row] += (1 - 2 * share) * values.variance[following]
+    halves = after - before
+    walks = np.array([sum(seen.count for seen in tree.seen[tree.turns[turn][0]]) for turn in turns], dtype=np.int64)
+    return Advantages(halves.mean(0), np.sqrt(variance.sum(0)) / 2, halves, before.mean(0), after.mean(0), walks)

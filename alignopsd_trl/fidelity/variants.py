@@ -1,0 +1,143 @@
+"""Methods and settings over one batch: each gives its credit, the privileged teacher is asked once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from alignopsd_trl.methods import Credit, Method, Teacher, get_method
+from alignopsd_trl.turns import Thought, TurnBatch
+
+if TYPE_CHECKING:
+    from alignopsd_trl.config import AlignOPSDConfig
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with settings of its own."""
+
+    label: str
+    method: Method
+
+
+Configure = Callable[[str, Mapping[str, Any]], "AlignOPSDConfig"]
+"""(method, settings) -> the configuration of the method under these settings."""
+
+
+def make_variants(
+    configure: Configure, methods: Sequence[str], vary: Sequence[Mapping[str, Any]] = ()
+) -> list[Variant]:
+    """Every method as it is configured, then with each of the settings in ``vary``.
+
+    A field of the config makes variants of AlignOPSD, which alone reads them; ``METHOD.OPTION`` of that method.
+
+    Raises:
+        ValueError: for an unknown method or setting, for methods that train nothing, and for methods whose rollouts
+            are another policy's (skills in the policy's own prompt) beside ones whose are not.
+    """
+    _check(methods)
+    variants = [Variant(name, get_method(name)(configure(name, {}))) for name in methods]
+    for settings in vary:
+        method = _method_of(settings, methods)
+        label = " ".join([method, *(f"{name.partition('.')[2] or name}={value}" for name, value in settings.items())])
+        variants.append(Variant(label, get_method(method)(configure(method, settings))))
+    return list({variant.label: variant for variant in variants}.values())
+
+
+def read_vary(text: str) -> list[dict[str, Any]]:
+    """``credit_temperature=0.05,0.1`` as two settings; ``rectify=false+allocation=turn`` as one of two fields."""
+    import yaml
+
+    names, values = [], []
+    for part in text.split("+"):
+        name, equals, several = part.partition("=")
+        if not equals or not name or not several:
+            raise ValueError(f"vary={text!r} is not NAME=VALUE,VALUE or NAME=VALUE+NAME=VALUE")
+        names.append(name.strip())
+        values.append([yaml.safe_load(value) for value in several.split(",")])
+    return [dict(zip(names, chosen, strict=True)) for chosen in product(*values)]
+
+
+def _method_of(settings: Mapping[str, Any], methods: Sequence[str]) -> str:
+    owners = {name.partition(".")[0] if "." in name else "align_opsd" for name in settings}
+    if len(owners) > 1:
+        raise ValueError(f"vary={dict(settings)} mixes settings of {', '.join(sorted(owners))}; vary them apart")
+    owner = owners.pop()
+    if owner not in methods:
+        raise ValueError(f"vary={dict(settings)} is about {owner!r}, which is not among the methods {list(methods)}")
+    return owner
+
+
+def _check(methods: Sequence[str]) -> None:
+    if not methods:
+        raise ValueError("methods is empty; name at least one, such as 'grpo'")
+    found = {name: get_method(name) for name in methods}
+    for name, method in found.items():
+        if not method.trains:
+            raise ValueError(f"method {name!r} trains nothing, so it gives no credit; leave it out")
+    if len({method.skills_in_rollout for method in found.values()}) > 1:
+        skilled = [name for name, method in found.items() if method.skills_in_rollout]
+        raise ValueError(
+            f"{', '.join(skilled)} play with the skill in the policy's own prompt, so that their rollouts are not "
+            "those of the other methods; measure them in a run of their own"
+        )
+
+
+class CachedTeacher:
+    """A `Teacher` over one batch that asks another one only for what nobody has asked before.
+
+    What the privileged view thinks is sampled once: all variants see the same thoughts.
+    """
+
+    def __init__(self, teacher: Teacher, batch: TurnBatch):
+        self._teacher, self._batch = teacher, batch
+        self._thoughts: list[Thought] | None = None
+        self._scores: dict[tuple[int, int], torch.Tensor] = {}
+        self._largest: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._vectors: dict[str, torch.Tensor] = {}
+
+    def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        self._own(batch)
+        pairs = list(zip(source.tolist(), target.tolist(), strict=True))
+        new = [pair for pair in dict.fromkeys(pairs) if pair not in self._scores]
+        if new:
+            rows = self._teacher.score(batch, *(torch.tensor(side) for side in zip(*new, strict=True)))
+            self._scores |= zip(new, rows, strict=True)
+        if not pairs:
+            return torch.zeros(batch.policy_mask.shape, device=batch.policy_mask.device)[:0]
+        return torch.stack([self._scores[pair] for pair in pairs])
+
+    def vocabulary(self, batch: TurnBatch, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self._own(batch)
+        if self._largest is None or self._largest[0].size(-1) < count:
+            self._largest = self._teacher.vocabulary(batch, count)
+        return self._largest[0][..., :count], self._largest[1][..., :count]
+
+    def thoughts(self, batch: TurnBatch) -> list[Thought]:
+        self._own(batch)
+        if self._thoughts is None:
+            self._thoughts = self._teacher.thoughts(batch)
+        return self._thoughts
+
+    def encode(self, texts: Sequence[str]) -> torch.Tensor:
+        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
+        if new:
+            self._vectors |= zip(new, self._teacher.encode(new), strict=True)
+        return torch.stack([self._vectors[text] for text in texts]) if texts else self._teacher.encode([])
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        return self._teacher.gather(values)
+
+    def _own(self, batch: TurnBatch) -> None:
+        if batch.turns is not self._batch.turns:
+            raise ValueError("a CachedTeacher answers for the batch that it was made for only")
+
+
+def turn_credit(credit: Credit, batch: TurnBatch) -> torch.Tensor:
+    """``(M,)`` float64: the mean advantage of a turn's optimised tokens."""
+    tokens = batch.policy_mask.sum(1).clamp(min=1)
+    return credit.advantages.double().sum(1) / tokens

@@ -1,0 +1,101 @@
+"""Games whose values are known: a corridor of coin flips, with a policy of known probabilities over it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from datasets import Dataset
+from toy import build_tokenizer
+
+from alignopsd_trl.rollout import Player, Renderer
+from environments.base import Opening, Projection, Step, Suite, TextEnvironment, View
+from environments.batch import open_batch
+from environments.panel import TaskPanel
+
+LEFT = 0.4  # probability of "left" at every turn of the policy `flips`
+DEPTH = 3
+
+
+class Prompt:
+    name = "corridor"
+
+    def render(self, view: View, skill: str = "") -> str:
+        lines = ["you seek " + view.task_text, *([skill] if skill else [])]
+        return "\n".join([*lines, *(f"action {record.action}" for record in view.history), view.observation])
+
+
+class Corridor(TextEnvironment):
+    """Three turns of left or right; won with at least ``need`` rights. ``noise`` breaks determinism on purpose."""
+
+    prompt = Prompt()
+    history_length = 8
+    max_turns = DEPTH
+    noise = ""
+
+    def reset(self, task_id: str, need: int, **columns: Any) -> Opening:
+        self._need, self._rights, self._turns = need, 0, 0
+        text = f"the number {'zero one two three'.split()[need]}"
+        return Opening("you are at zero" + self._noise("reset"), text)
+
+    def step(self, action: str) -> Step:
+        self._turns += 1
+        self._rights += action == "right"
+        done, won = self._turns == DEPTH, self._rights >= self._need
+        seen = "zero one two three".split()[self._rights]
+        return Step(f"you are at {seen}" + self._noise("step"), float(won and done), done, won and done, float(won))
+
+    def _noise(self, place: str) -> str:
+        return f" {random.choice('zero one two three four five six'.split())}" if place == self.noise else ""
+
+    def project(self, response: str, admissible: Any = None) -> Projection:
+        start, end = response.find("<action>"), response.find("</action>")
+        return Projection(response[start + 8 : end].strip(), start >= 0)
+
+
+class NoisyCorridor(Corridor):
+    noise = "step"
+
+
+def corridor_tasks(count: int = 6) -> list[dict[str, Any]]:
+    return [{"task_id": f"corridor/{number}", "need": 1 + number % 2} for number in range(count)]
+
+
+def suite(**options: Any) -> Suite:
+    rows = corridor_tasks(int(options.get("tasks", 12)))
+    factory = NoisyCorridor if options.get("noisy") else Corridor
+    panel = TaskPanel.of("corridor", "test", rows)
+    return Suite(
+        "corridor", factory, lambda split: Dataset.from_list(rows), lambda name: panel, (), dict(options), "webshop"
+    )
+
+
+def value(path: Sequence[str], need: int) -> float:
+    """Exact V after the actions of a path, under `flips`."""
+    left = DEPTH - len(path)
+    missing = need - sum(action == "right" for action in path)
+    if left == 0 or missing <= 0:
+        return float(missing <= 0)
+    return LEFT * value([*path, "left"], need) + (1 - LEFT) * value([*path, "right"], need)
+
+
+class Flips:
+    """A policy that goes left with probability `LEFT`, whatever it sees."""
+
+    def __init__(self, seed: int = 0):
+        self._draw = random.Random(seed)
+        self._tokenizer = build_tokenizer()
+        self.calls: list[int] = []
+
+    def __call__(self, prompts: list[list[int]]) -> tuple[list[list[int]], None]:
+        self.calls.append(len(prompts))
+        actions = ["left" if self._draw.random() < LEFT else "right" for _ in prompts]
+        texts = [f"<think>go {action}</think><action>{action}</action>" for action in actions]
+        return [[*self._tokenizer(text)["input_ids"], self._tokenizer.eos_token_id] for text in texts], None
+
+
+def player(policy: Any, factory: Any = Corridor, slots: int = 64) -> Player:
+    tokenizer, environments = build_tokenizer(), open_batch(factory, slots)
+    renderer = Renderer(tokenizer, environments.prompt, 128)
+    return Player(environments, renderer, policy, tokenizer, [tokenizer.eos_token_id])

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fidelity_games import Corridor, Flips, NoisyCorridor, corridor_tasks, player, value
+
+from alignopsd_trl.fidelity.measure import Bench, play_groups, take_walks, turn_advantages
+from alignopsd_trl.fidelity.metrics import Turns, agreement, by_kind, kinds, reliability
+from alignopsd_trl.fidelity.plan import further_walks, walk_lengths, worth_walking
+from alignopsd_trl.fidelity.tree import Tree, back_up
+from alignopsd_trl.fidelity.walks import ReplayError
+
+
+def _bench(policy: Flips, factory: type = Corridor, slots: int = 64) -> Bench:
+    return Bench(player(policy, factory, slots), slots, None, None, 0)
+
+
+def _measured(seed: int, walks: int, everywhere: bool = False):
+    policy = Flips(seed)
+    bench = _bench(policy)
+    played = play_groups(bench, corridor_tasks(), 4)
+    tree = take_walks(bench, played, walks, everywhere=everywhere)
+    turns = [turn for one in played for turn in one.turns]
+    return played, tree, turn_advantages(tree, played, turns)
+
+
+def _exact(played) -> np.ndarray:
+    found = []
+    for one in played:
+        path = [turn.action for turn in one.turns]
+        values = [value(path[:place], one.row["need"]) for place in range(len(path) + 1)]
+        found += [after - before for before, after in zip(values, values[1:], strict=False)]
+    return np.array(found)
+
+
+def test_advantages_agree_with_exact_ones_within_their_errors() -> None:
+    """The squared error over the stated one is 1 on average; a bias would show in the mean."""
+    scores, differences = [], []
+    for seed in range(12):
+        played, _, found = _measured(seed, walks=16)
+        difference, known = found.advantage - _exact(played), np.isfinite(found.advantage)
+        differences.append(difference[known].mean())
+        scores.append(np.mean((difference / found.error)[known] ** 2))
+    assert 0.5 < np.mean(scores) < 1.5
+    assert abs(np.mean(differences)) < 3 * np.std(differences) / np.sqrt(len(differences)) + 0.01
+
+
+def test_more_walks_leave_less_error_and_halves_agree() -> None:
+    few, many = (_measured(3, walks)[2] for walks in (6, 60))
+    assert np.nanmean(many.error) < 0.5 * np.nanmean(few.error)
+    known = np.isfinite(many.advantage)
+    assert np.corrcoef(many.halves[:, known])[0, 1] > 0.7
+    assert np.allclose(many.halves.mean(0)[known], many.advantage[known])
+
+
+def test_a_group_of_equal_rewards_is_left_out_unless_asked_for() -> None:
+    played, tree, found = _measured(1, walks=4)
+    rewards = {one.task: {other.reward for other in played if other.task == one.task} for one in played}
+    alike = {task for task, values in rewards.items() if len(values) == 1}
+    assert alike
+    tasks = [one.task for one in played for _ in one.turns]
+    assert all(np.isnan(found.advantage[row]) == (task in alike) for row, task in enumerate(tasks))
+    assert np.isfinite(_measured(1, walks=4, everywhere=True)[2].advantage).all()
+
+
+def test_siblings_share_states_and_values_are_backed_up() -> None:
+    bench = _bench(Flips(5))
+    played = play_groups(bench, corridor_tasks(1), 8)
+    tree = Tree(played)
+    assert len(tree.states) == len({tuple(t.action for t in one.turns[:k]) for one in played for k in range(3)})
+    assert sum(len(state.visits) for state in tree.states) == 24
+    left, right = "left", "right"
+    root, child = 0, next(row for row, state in enumerate(tree.states) if state.path == (right,))
+    step = next(step for step, row in tree.states[root].children.items() if row == child)
+    tree.add_walk(0, root, [step, (left, "?")], 1.0)
+    tree.add_walk(0, root, [(left, "elsewhere")], 0.0)
+    for outcome in (0.0, 0.0, 1.0):
+        tree.add_walk(0, child, [(left, "?")], outcome)
+    values = back_up(tree, 0, 1.0)
+    assert values.value[child] == 0.5 and values.value[root] == 0.25
+    assert np.isnan(back_up(tree, 1, 1.0).value[root])
+
+
+def test_the_second_round_goes_where_the_error_is() -> None:
+    played = play_groups(_bench(Flips(2)), corridor_tasks(2), 4)
+    tree = Tree(played)
+    states = worth_walking(tree, played, everywhere=True)
+    sure = {row for row, state in enumerate(tree.states) if state.path.count("right") >= 2}
+    for row in states:
+        for number in range(4):
+            outcome = 1.0 if row in sure else float(number % 2)
+            for half in (0, 1):
+                tree.add_walk(half, row, [("?", "?")], outcome)
+    wanted = further_walks(tree, states, walk_lengths(tree, played), 24, 1.0)
+    depth = {row: len(state.path) for row, state in enumerate(tree.states)}
+    taken = {row: sum(n for _, state, n in wanted if state == row) / len(tree.states[row].visits) for row in states}
+    for row in sure:
+        unsure = [taken[other] for other in states if other not in sure and depth[other] == depth[row]]
+        assert not unsure or taken[row] < np.mean(unsure)
+
+
+def test_chance_outside_the_seed_is_an_error_that_says_so() -> None:
+    bench = _bench(Flips(0), NoisyCorridor)
+    played = play_groups(bench, corridor_tasks(), 4)
+    with pytest.raises(
+        ReplayError, match="not deterministic: after [123] replayed actions of task 'corridor/.*observation"
+    ):
+        take_walks(bench, played, 4, everywhere=True)
+
+
+def test_walks_are_the_same_when_portions_are_kept_and_read_again() -> None:
+    policy, store = Flips(4), {}
+    bench = _bench(policy, slots=16)
+    played = play_groups(bench, corridor_tasks(), 4)
+
+    def kept(name, play):
+        if name not in store:
+            store[name] = play()
+        return store[name]
+
+    first = take_walks(bench, played, 6, kept=kept)
+    asked = len(policy.calls)
+    again = take_walks(bench, played, 6, kept=kept)
+    assert len(policy.calls) == asked and len(store) > 2
+    assert [halves for halves in first.seen] == [halves for halves in again.seen]
+
+
+# Metrics
+
+
+def _turns(seed: int = 0, tasks: int = 40, noise: float = 0.5) -> tuple[Turns, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    task = np.repeat(np.arange(tasks), 20)
+    trajectory = np.repeat(np.arange(tasks * 4), 5)
+    truth = draw.normal(size=len(task))
+    halves = truth + noise * draw.normal(size=(2, len(task)))
+    outcome = np.where(draw.random(tasks * 4) < 0.5, 1.0, -1.0)[trajectory]
+    error = np.full(len(task), noise / np.sqrt(2))
+    return Turns(task, trajectory, outcome, halves.mean(0), error, halves), truth
+
+
+def test_correlation_is_free_of_the_noise_of_the_walks() -> None:
+    turns, truth = _turns(noise=1.0)
+    draw = np.random.default_rng(1)
+    credit = {"true": truth, "half": truth + np.sqrt(3) * draw.normal(size=len(truth)), "flat": turns.outcome * 1.0}
+    figures = agreement(turns, credit, "true")
+    assert figures["true"]["r_within"].value == pytest.approx(1.0, abs=0.06)
+    assert figures["half"]["r_within"].value == pytest.approx(0.5, abs=0.08)
+    low, high = figures["half"]["r_within"].low, figures["half"]["r_within"].high
+    assert low < 0.5 < high and 0.02 < high - low < 0.3
+    assert np.isnan(figures["flat"]["r_within"].value) and figures["flat"]["lift"].value == pytest.approx(1.0)
+    assert figures["half"]["r_within_minus_true"].value == pytest.approx(-0.5, abs=0.1)
+    assert reliability(turns) == pytest.approx(1 / 1.5, abs=0.08)
+    assert figures["true"]["spearman"].value < 0.95  # ranks keep their noise
+
+
+def test_praise_and_blame_are_told_apart() -> None:
+    turns, truth = _turns(noise=0.1)
+    credit = {"praise only": np.where(turns.outcome > 0, truth, -truth), "slope": 3 * truth}
+    figures = agreement(turns, credit, "slope")
+    assert figures["praise only"]["r_praised"].value == pytest.approx(1.0, abs=0.05)
+    assert figures["praise only"]["r_blamed"].value == pytest.approx(-1.0, abs=0.05)
+    assert figures["slope"]["slope"].value == pytest.approx(3.0, abs=0.15)
+    assert figures["slope"]["sign_agreement"].value > 0.98
+    assert figures["slope"]["lift"].value > 1.05
+
+
+def test_intervals_cover_at_about_their_level() -> None:
+    inside = 0
+    for seed in range(40):
+        turns, truth = _turns(seed, tasks=30)
+        credit = truth + np.sqrt(3) * np.random.default_rng(seed + 1000).normal(size=len(truth))
+        one = agreement(turns, {"c": credit}, "c")["c"]["r_within"]
+        inside += one.low <= 0.5 <= one.high
+    assert inside >= 33
+
+
+def test_kinds_are_the_longest_beginnings_that_are_frequent() -> None:
+    actions = ["click[buy now]"] * 10 + [f"click[{n}]" for n in range(10)] + ["search[lamp]", "go to bed"]
+    names = kinds(actions, least=0.2)
+    assert names[0] == "click[buy now]" and names[12] == "click[ ..." and set(names[20:]) == {"other"}
+    turns, truth = _turns()
+    rows = by_kind(turns, ["a", "b"] * (len(truth) // 2), {"grpo": turns.outcome})
+    assert {(row["kind"], row["side"]) for row in rows} == {(k, s) for k in "ab" for s in ("praised", "blamed")}
+    assert all(row["weight"]["grpo"] == pytest.approx(1.0) for row in rows)

@@ -1,0 +1,278 @@
+"""The instrument on real models: as a command, inside training, and its gradients against the trainer's."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from functools import partial
+from pathlib import Path
+
+import fidelity_games
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from toy import build_model, build_tokenizer
+from trainers import make_trainer
+
+from alignopsd_trl.fidelity.__main__ import main
+from alignopsd_trl.fidelity.gradients import Loss, cosines, task_gradients
+from alignopsd_trl.fidelity.policy import Sampler, Scorer, response_logits
+from alignopsd_trl.fidelity.variants import CachedTeacher, read_vary
+from alignopsd_trl.methods import Credit
+from alignopsd_trl.policy.packing import Packed
+from alignopsd_trl.policy.scoring import Padded
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that was shown what a response looks like, so that it acts."""
+    folder, tokenizer = tmp_path_factory.mktemp("policy"), build_tokenizer()
+    model = build_model(tokenizer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    chats, responses = [], []
+    for need in (1, 2):
+        for path in (
+            [],
+            ["left"],
+            ["right"],
+            ["left", "left"],
+            ["left", "right"],
+            ["right", "left"],
+            ["right", "right"],
+        ):
+            names = "zero one two three".split()
+            lines = [f"you seek the number {names[need]}", *(f"action {action}" for action in path)]
+            lines.append(f"you are at {names[path.count('right')]}")
+            for action in ("left", "right"):
+                chats.append([{"role": "user", "content": "\n".join(lines)}])
+                responses.append(f"<think>go {action}</think><action>{action}</action>")
+    prompts = tokenizer.apply_chat_template(chats, add_generation_prompt=True)["input_ids"]
+    answers = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(responses)["input_ids"]]
+    width = max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
+    ids = torch.zeros(len(prompts), width, dtype=torch.int64)
+    labels = torch.full_like(ids, -100)
+    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        ids[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
+        labels[row, len(prompt) : len(prompt) + len(answer)] = torch.tensor(answer)
+    for _ in range(150):
+        logits = model(input_ids=ids).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _game(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "games", types.ModuleType("games"))
+    monkeypatch.setitem(sys.modules, "games.corridor", fidelity_games)
+
+
+FLAGS = ["--environment", "games.corridor", "--methods", "grpo,align_opsd,rlsd", "--tasks", "6"]
+LIMITS = ["--set", "max_prompt_length=400", "--set", "max_completion_length=14", "--set", "skill_tokens=20"]
+
+
+def _command(policy: Path, output: Path, *more: str) -> dict:
+    flags = ["--model", str(policy), *FLAGS, *LIMITS, "--walks", "6", "--quiet", "--output", str(output), *more]
+    return main(flags)
+
+
+def test_the_command_leaves_everything_and_goes_on_where_it_stopped(
+    policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vary = [
+        "--vary",
+        "credit_temperature=0.1,0.5",
+        "--vary",
+        "rectify=false+allocation=turn",
+        "--vary",
+        "rlsd.band=0.4",
+    ]
+    first = _command(policy, tmp_path, *vary, "--gradients")
+    assert {path.name for path in tmp_path.iterdir()} >= {
+        "fidelity.json",
+        "report.md",
+        "turns.parquet",
+        "fidelity.png",
+        "fidelity.svg",
+    }
+    assert "r_within" in capsys.readouterr().out
+    labels = set(first["figures"])
+    assert labels >= {"grpo", "align_opsd", "rlsd", "align_opsd credit_temperature=0.1", "rlsd band=0.4"}
+    assert "align_opsd rectify=False allocation=turn" in labels
+    turns = pd.read_parquet(tmp_path / "turns.parquet")
+    assert len(turns) == first["turns"] and int(turns.a_mc.notna().sum()) == first["measured_turns"] > 0
+    whole = turns.groupby(["task", "rollout"]).agg(
+        total=("a_mc", "sum"), won=("won", "first"), start=("value_before", "first")
+    )
+    known = turns.groupby(["task", "rollout"]).a_mc.apply(lambda column: column.notna().all())
+    assert np.allclose((whole.total - whole.won + whole.start)[known], 0, atol=1e-9)  # advantages telescope
+    assert np.allclose(turns["credit grpo"], turns.outcome_advantage, atol=1e-5)
+    assert first["gradients"]["a_mc"]["value"] <= 1.0
+
+    for part in sorted((tmp_path / "parts").glob("walks_2*"))[:1]:
+        part.unlink()
+    again = _command(policy, tmp_path, "--no_pictures")
+    assert {name: again[name] for name in ("success", "walks", "reliability")} == {
+        name: first[name] for name in ("success", "walks", "reliability")
+    }
+    assert again["figures"]["align_opsd"] == first["figures"]["align_opsd"]
+    assert json.loads((tmp_path / "fidelity.json").read_text())["figures"].keys() == {"grpo", "align_opsd", "rlsd"}
+    with pytest.raises(ValueError, match="walks=6, this one has 8"):
+        _command(policy, tmp_path, "--walks", "8")
+
+
+def test_what_cannot_be_measured_is_refused(policy: Path, tmp_path: Path) -> None:
+    for flags, message in (
+        (["--methods", "grpo,skill_grpo"], "skill_grpo play with the skill in the policy's own prompt"),
+        (["--methods", "vanilla"], "trains nothing"),
+        (["--vary", "nonsense=1"], "'nonsense' is no field"),
+        (["--methods", "grpo", "--vary", "credit_temperature=1"], "not among the methods"),
+        (["--tasks", "99"], "more than the 12 tasks"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            _command(policy, tmp_path / "refused", *flags)
+    assert read_vary("a=1,2+b=x") == [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}]
+    with pytest.raises(ValueError, match="NAME=VALUE"):
+        read_vary("credit_temperature")
+
+
+def test_sampling_follows_the_model_with_shared_prompts_and_without(policy: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(policy).eval(), AutoTokenizer.from_pretrained(policy)
+    prompts = [list(range(5, 5 + length)) for length in (4, 9, 9, 4, 12)]
+    with torch.no_grad():
+        exact = (model(torch.tensor([prompts[4]])).logits[0, -1] / 0.7).softmax(-1).numpy()
+    for options in ({"temperature": 0.7, "top_k": 0}, {"temperature": 0.7, "top_k": len(tokenizer)}):
+        torch.manual_seed(0)
+        sampled = Sampler(model, tokenizer, options, 1, batch_size=50)(prompts * 200)[0]
+        assert all(len(response) == 1 for response in sampled)
+        seen = np.bincount([sampled[place][0] for place in range(4, 1000, 5)], minlength=len(exact)) / 200
+        assert np.abs(seen - exact).max() < 0.12
+
+
+def test_scores_are_the_models_own(policy: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(policy).eval()
+    prompt = Padded(torch.tensor([[0, 5, 6], [7, 8, 9]]), torch.tensor([[0, 1, 1], [1, 1, 1]]))
+    response = Padded(torch.tensor([[5, 6], [7, 0]]), torch.tensor([[1, 1], [1, 0]]))
+    scorer = Scorer(model, 0.7)
+    plain = scorer.plain(prompt, response)
+    packed = scorer.shared(Packed.of([([5, 6], [[5, 6]]), ([7, 8, 9], [[7], [5, 6]])], 0))
+    with torch.no_grad():
+        logits = model(torch.tensor([[7, 8, 9, 7]])).logits[0, 2] / 0.7
+    assert plain[1, 0].item() == pytest.approx(logits.log_softmax(-1)[7].item(), abs=1e-5)
+    assert torch.allclose(plain[response.mask.bool()], packed[packed != 0][[0, 1, 2]], atol=1e-5)
+
+
+def test_gradients_are_those_of_the_trainers_loss(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_steps=1, learning_rate=0.0)
+    batches = []
+    inner = trainer.method.assign
+
+    def keep(batch, teacher, step):
+        credit = inner(batch, teacher, step)
+        batches.append((batch, credit))
+        return credit
+
+    trainer.method.assign = keep
+    trainer.train()
+    (batch, credit), model = batches[0], trainer.model
+    exact = trainer.seen_gradients[0]
+    losses = {"grpo": Loss(credit, trainer.method)}
+    parts = task_gradients(model, partial(response_logits, model), batch, losses, pad_id=0, temperature=1.0)
+    found = parts["grpo"].sum(0) / batch.policy_mask.sum()
+    flat = torch.cat([exact[name].flatten() for name, value in model.named_parameters() if name in exact])
+    assert torch.allclose(found, flat, atol=1e-6)
+
+
+def test_gradient_cosines_have_their_ceiling_and_their_floor() -> None:
+    draw = torch.Generator().manual_seed(0)
+    common = torch.randn(500, generator=draw)
+    truth = common + torch.randn(12, 500, generator=draw)
+    noise = torch.randn(12, 500, generator=draw)
+    found = cosines({"a_mc": truth, "grpo": noise, "good": common + torch.randn(12, 500, generator=draw)}, "a_mc")
+    assert found["a_mc"].value > 0.8 and abs(found["grpo"].value) < 0.15 and found["good"].value > 0.8
+    assert found["good - grpo"].low > 0.5
+
+
+def test_the_teacher_is_asked_once() -> None:
+    class Teacher:
+        def __init__(self):
+            self.pairs, self.thought = [], 0
+
+        def score(self, batch, source, target):
+            self.pairs += list(zip(source.tolist(), target.tolist(), strict=True))
+            return torch.stack([source, target], 1).float()
+
+        def thoughts(self, batch):
+            self.thought += 1
+            return [object()]
+
+    class Batch:
+        policy_mask = torch.ones(4, 2)
+
+        def __init__(self):
+            self.turns = []
+
+    inner, batch = Teacher(), Batch()
+    teacher = CachedTeacher(inner, batch)
+    first = teacher.score(batch, torch.tensor([0, 1, 0]), torch.tensor([2, 2, 2]))
+    second = teacher.score(batch, torch.tensor([0, 3]), torch.tensor([2, 1]))
+    assert first.tolist() == [[0, 2], [1, 2], [0, 2]] and second.tolist() == [[0, 2], [3, 1]]
+    assert inner.pairs == [(0, 2), (1, 2), (3, 1)]
+    assert teacher.thoughts(batch) is teacher.thoughts(batch) and inner.thought == 1
+    with pytest.raises(ValueError, match="made for"):
+        teacher.score(Batch(), torch.tensor([0]), torch.tensor([0]))
+
+
+# Training
+
+
+def test_training_logs_fidelity_and_is_not_changed_by_it(tmp_path: Path) -> None:
+    runs = []
+    for every in (0, 2):
+        folder = tmp_path / str(every)
+        trainer = make_trainer(folder, script=False, max_steps=3, fidelity_every=every, fidelity_walks=4, seed=1)
+        trainer.train()
+        runs.append(trainer)
+    logs = [[entry for entry in one.state.log_history if "reward" in entry] for one in runs]
+    assert [entry["reward"] for entry in logs[0]] == [entry["reward"] for entry in logs[1]]
+    assert ["fidelity/tasks" in entry for entry in logs[1]] == [True, False, True]
+    assert not any("fidelity/tasks" in entry for entry in logs[0])
+    with pytest.raises(ValueError, match="fidelity_every=-1"):
+        make_trainer(tmp_path / "bad", fidelity_every=-1)
+
+
+def test_monte_carlo_trains_on_what_the_walks_say(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, method="monte_carlo", method_options={"walks": 4}, script=False)
+    seen = []
+    inner = trainer.method.assign
+
+    def keep(batch, teacher, step) -> Credit:
+        credit = inner(batch, teacher, step)
+        seen.append((batch, credit))
+        return credit
+
+    trainer.method.assign = keep
+    trainer.train()
+    batch, credit = seen[0]
+    known = batch.turn_advantages.isfinite()
+    assert ((credit.advantages != 0).any(1) <= known).all()
+    for task in batch.task.unique():
+        rows = (batch.task == task) & known
+        if rows.any():
+            first = torch.tensor([True] + (batch.rollout[1:] != batch.rollout[:-1]).tolist())
+            rewards = batch.reward[(batch.task == task) & first]
+            expected = batch.turn_advantages[rows] / (rewards.double().std() + 1e-6)
+            assert torch.allclose(credit.advantages[rows, 0].double(), expected, atol=1e-5)
+    assert trainer.state.log_history
+    with pytest.raises(ValueError, match="own reward alone"):
+        make_trainer(tmp_path / "more", method="monte_carlo", parts={"reward_funcs": lambda trajectory, **more: [0.0]})
