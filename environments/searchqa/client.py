@@ -11,6 +11,7 @@ pauses, within one budget of seconds for a request; other refusals are not. What
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections import Counter
@@ -22,9 +23,12 @@ import urllib3
 
 from environments.searchqa.retrieval import Outcome, Passage, Retriever, RetrieverDown, SearchFailure
 
+log = logging.getLogger(__name__)
+
 DIALECTS = ("list", "single")
 _TRANSIENT = frozenset({500, 502, 503, 504})
 _LARGEST_REPLY = 1 << 28  # bytes
+_LARGEST_REQUEST = 1 << 19  # bytes of queries; a turn with more is sent in parts, since services limit a body
 
 
 class _TryAgain(Exception):
@@ -74,6 +78,7 @@ class HttpRetriever(Retriever):
         self._counters: Counter[str] = Counter()
         self._turns = 0
         self._failing = 0
+        self._outage = _Outage()
 
     def search(self, queries: Sequence[str], k: int) -> list[Outcome]:
         if not queries:
@@ -109,7 +114,11 @@ class HttpRetriever(Retriever):
     def _send(self, queries: Sequence[str], k: int, first: int) -> list[Outcome]:
         clean = [query.encode("utf-8", "replace").decode() for query in queries]
         if self.dialect == "list":
-            return self._request({"queries": clean}, len(clean), k, first)
+            return [
+                outcome
+                for part in _parts(clean)
+                for outcome in self._request({"queries": part}, len(part), k, first)
+            ]
         waiting = [self._threads.submit(self._request, {"query": q}, 1, k, first + i) for i, q in enumerate(clean)]
         return [future.result()[0] for future in waiting]
 
@@ -117,11 +126,19 @@ class HttpRetriever(Retriever):
         """Attempts, pauses and the verdict; never raises."""
         body = json.dumps({**question, "topk": k, "return_scores": True}).encode()
         deadline = time.monotonic() + self.patience
+        with self._outage.request() as outage:
+            return self._attempt(body, expected, k, first, deadline, outage)
+
+    def _attempt(
+        self, body: bytes, expected: int, k: int, first: int, deadline: float, outage: _Request
+    ) -> list[Outcome]:
         for attempt in range(self.attempts):
             url = self.urls[(first + attempt) % len(self.urls)]
             try:
                 reply = self._exchange(url, body, min(time.monotonic() + self.timeout, deadline))
-                return self._read(reply, expected, k)
+                found = self._read(reply, expected, k)
+                outage.answered = True
+                return found
             except _Refused as refusal:
                 return self._fail("refused", str(refusal), expected)
             except _TryAgain as fault:
@@ -130,6 +147,7 @@ class HttpRetriever(Retriever):
             if attempt + 1 == self.attempts or time.monotonic() + wait >= deadline:
                 break
             self._count(retries=1)
+            outage.begins(f"{problem}; trying again for up to {self.patience:g} s")
             time.sleep(wait)
         return self._fail("failures", f"{problem} ({attempt + 1} attempts)", expected)
 
@@ -192,6 +210,65 @@ class HttpRetriever(Retriever):
     def _count(self, **amounts: float) -> None:
         with self._lock:
             self._counters.update(amounts)
+
+
+class _Outage:
+    """One line on the console when requests begin to be tried again, and one when none is any more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._since = 0.0
+
+    def request(self) -> _Request:
+        return _Request(self)
+
+    def enter(self, message: str) -> None:
+        with self._lock:
+            self._waiting += 1
+            if self._waiting == 1:
+                self._since = time.monotonic()
+                log.warning("retrieval: %s", message)
+
+    def leave(self, answered: bool) -> None:
+        with self._lock:
+            self._waiting -= 1
+            if self._waiting == 0:
+                verdict = "the service answers again" if answered else "given up"
+                log.warning("retrieval: %s after %.0f s", verdict, time.monotonic() - self._since)
+
+
+class _Request:
+    """A request's part in an outage."""
+
+    def __init__(self, outage: _Outage):
+        self._outage, self._waits, self.answered = outage, False, False
+
+    def begins(self, message: str) -> None:
+        if not self._waits:
+            self._waits = True
+            self._outage.enter(message)
+
+    def __enter__(self) -> _Request:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._waits:
+            self._outage.leave(self.answered)
+
+
+def _parts(queries: Sequence[str]) -> list[list[str]]:
+    """The queries in order, in parts of at most `_LARGEST_REQUEST` bytes of JSON or one query."""
+    parts: list[list[str]] = []
+    size = 0
+    for query in queries:
+        length = len(json.dumps(query)) + 2
+        if not parts or size + length > _LARGEST_REQUEST:
+            parts.append([])
+            size = 0
+        parts[-1].append(query)
+        size += length
+    return parts
 
 
 def read_reply(content: bytes, expected: int, k: int) -> list[list[Passage]]:

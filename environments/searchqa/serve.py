@@ -29,7 +29,9 @@ from environments.searchqa.retrieval import Passage, Retriever, SearchFailure
 log = logging.getLogger(__name__)
 
 DOCUMENTS = ("plain", "stored_raw")
-_LARGEST_BODY = 1 << 26  # bytes
+LARGEST_BODY = 1 << 20  # bytes
+LONGEST_QUERY = 1 << 16  # characters
+_SHOWN = 1000  # characters of a refused input that the reply quotes
 
 
 class BadRequest(ValueError):
@@ -37,7 +39,14 @@ class BadRequest(ValueError):
 
     def __init__(self, kind: str, field: str | None, message: str, given: Any):
         super().__init__(message)
-        self.detail = [{"type": kind, "loc": ["body", field] if field else ["body"], "msg": message, "input": given}]
+        place = ["body", field] if field else ["body"]
+        self.detail = [{"type": kind, "loc": place, "msg": message, "input": _quoted(given)}]
+
+
+def _quoted(given: Any) -> Any:
+    """A refused input as it was, or the beginning of its JSON where that is long."""
+    text = json.dumps(given)
+    return given if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 class Service:
@@ -81,6 +90,9 @@ class Service:
         if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
             kind = "string" if field == "query" else "list of strings"
             raise BadRequest("type", field, f"Input should be a valid {kind}", body[field])
+        if max(map(len, queries), default=0) > LONGEST_QUERY:
+            message = f"A query should have at most {LONGEST_QUERY} characters"
+            raise BadRequest("string_too_long", field, message, body[field])
         return queries, _topk(body, self.topk), _flag(body, "return_scores")
 
     def _hit(self, passage: Passage, scores: bool) -> dict[str, Any]:
@@ -133,8 +145,6 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     wbufsize = 1 << 16  # head and body leave in one piece
     timeout = 600  # seconds that an idle connection is kept
-    error_content_type = "application/json"
-    error_message_format = '{"detail": "%(message)s"}'
 
     def do_POST(self) -> None:
         content = self._body()
@@ -166,17 +176,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes | None:
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > _LARGEST_BODY:
-            self.close_connection = True
-            self._reply(413 if length.isdecimal() else 411, {"detail": "a Content-Length within the limit is required"})
-            return None
+        if not (length.isascii() and length.isdecimal()):
+            return self.send_error(411, "a Content-Length is required")
+        if len(length) > len(str(LARGEST_BODY)) or int(length) > LARGEST_BODY:
+            return self.send_error(413, f"a request has at most {LARGEST_BODY} bytes")
         return self.rfile.read(int(length))
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Also what the base class calls on a request that it can't read: always JSON, and the connection ends."""
+        self.close_connection = True
+        self._reply(code, {"detail": message or self.responses[code][0]})
 
     def _reply(self, status: int, content: dict[str, Any]) -> None:
         body = json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)

@@ -107,6 +107,18 @@ def test_a_passing_fault_is_retried_and_counted(fault: str, dialect: str, serve:
     assert metrics["unreachable"] + metrics["malformed"] == 2
 
 
+def test_an_outage_is_one_line_at_its_begin_and_one_at_its_end(
+    serve: Callable[..., ScriptedServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    fault = TRANSIENT["500"]
+    client(serve(fault, fault, good).url).search(["x"], 3)
+    begun, ended = [record.getMessage() for record in caplog.records if record.name.endswith("searchqa.client")]
+    assert "HTTP 500; trying again for up to" in begun and "the service answers again after" in ended
+    caplog.clear()
+    client(serve(fault).url, attempts=2).search(["x"], 3)
+    assert "given up after" in [record.getMessage() for record in caplog.records][-1]
+
+
 @pytest.mark.parametrize("fault", ["500", "slow", "truncated_json", "too_few_results", "empty_passage"])
 def test_a_lasting_fault_becomes_a_failure_that_the_policy_reads(
     fault: str, serve: Callable[..., ScriptedServer]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -194,3 +195,42 @@ def test_a_failing_backend_is_a_500_and_the_server_lives(bm25: BM25Retriever) ->
 def test_a_score_is_optional_for_the_client() -> None:
     reply = json.dumps({"result": [[{"document": {"contents": '"T"\nx'}}]]}).encode()
     assert read_reply(reply, 1, 3)[0][0].score is None
+
+
+def raw(server: Server, request: bytes) -> tuple[bytes, Any]:
+    """Status line and decoded body of the reply to bytes that no client library would send."""
+    with socket.create_connection(server.server_address[:2], timeout=30) as connection:
+        connection.sendall(request)
+        pieces = []
+        while piece := connection.recv(1 << 16):
+            pieces.append(piece)
+    head, _, body = b"".join(pieces).partition(b"\r\n\r\n")
+    return head.split(b"\r\n")[0], json.loads(body)
+
+
+def test_requests_that_can_t_be_read_get_json_and_the_service_goes_on(start: Callable[..., Server]) -> None:
+    server = start()
+    post = b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: "
+    assert raw(server, post + b"9" * 5000 + b"\r\n\r\n")[0].endswith(b"413 Request Entity Too Large")
+    assert raw(server, post + b"1048577\r\n\r\n")[1] == {"detail": "a request has at most 1048576 bytes"}
+    assert raw(server, post + b"-1\r\n\r\n")[1] == {"detail": "a Content-Length is required"}
+    status, reply = raw(server, b'QU"OTE /retrieve HTTP/1.1\r\nHost: x\r\n\r\n')
+    assert b" 501 " in status and 'QU"OTE' in reply["detail"]
+    assert ask(server, {"query": "Lumloom"})[0] == 200
+
+
+def test_long_inputs_are_refused_and_not_sent_back_whole(start: Callable[..., Server]) -> None:
+    server = start()
+    status, reply = ask(server, {"query": "word " * 20_000})
+    assert status == 422 and "at most 65536 characters" in reply["detail"][0]["msg"]
+    status, reply = ask(server, {"queries": "x" * 900_000})
+    assert status == 422 and len(json.dumps(reply)) < 2000
+
+
+def test_a_turn_of_long_queries_is_sent_in_parts(start: Callable[..., Server]) -> None:
+    queries = [f"Lumloom {number} " + "a" * 30_000 for number in range(40)]
+    retriever = HttpRetriever(start().url)
+    found = retriever.search(queries, 1)
+    assert len(found) == 40 and not any(isinstance(one, SearchFailure) for one in found)
+    assert retriever.metrics()["requests"] == 3
+    retriever.close()
