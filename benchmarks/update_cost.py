@@ -172,13 +172,14 @@ class Counter:
         self.operations[self._phase()] += products * (6 if torch.is_grad_enabled() else 2)
 
 
-def build(recipe_name: str, method: str, rounds: int, seed: int, kind: type, clock: str) -> AlignOPSDTrainer:
+def build(options: argparse.Namespace, method: str, kind: type) -> AlignOPSDTrainer:
     folder = tempfile.mkdtemp(prefix="update_cost_")
-    flags = ["--method", method, "--rounds", str(rounds), "--seed", str(seed), "--output_dir", folder]
+    flags = ["--method", method, "--rounds", str(options.rounds), "--seed", str(options.seed), "--output_dir", folder]
+    flags += ["--tasks_per_round", str(options.tasks)] if options.tasks else []
     if kind is StockTrainer:
         flags += ["--skip_zero_advantage", "false"]
     flags += ["--save_trajectories", "false", "--save_strategy", "no", "--disable_tqdm", "true"]
-    recipe, args, model = parse(recipe_name, flags)
+    recipe, args, model = parse(options.recipe, flags)
     suite = load_environment(recipe.environment)
     trainer = kind(
         resolve_model(model.model_name_or_path),
@@ -188,7 +189,7 @@ def build(recipe_name: str, method: str, rounds: int, seed: int, kind: type, clo
         skill_bank=suite.skill_bank or suite.name,
         encoder=recipe.encoder,
     )
-    trainer.phases.clock = CLOCKS[clock]
+    trainer.phases.clock = CLOCKS[options.clock]
     return trainer
 
 
@@ -382,6 +383,7 @@ def main() -> None:
     parser.add_argument("--recipe", default="webshop_tiny")
     parser.add_argument("--recording", type=Path, help="rounds to replay; recorded there if there are none")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--tasks", type=int, help="task groups a round; the recipe's own number by default")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0, help="of the recording")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
@@ -391,15 +393,13 @@ def main() -> None:
     if options.recording and options.recording.is_file():
         rounds = load(options.recording, options.recipe)[: options.rounds]
     else:
-        trainer = build(options.recipe, "align_opsd", options.rounds, options.seed, AlignOPSDTrainer, options.clock)
-        rounds = record(trainer)
+        rounds = record(build(options, "align_opsd", AlignOPSDTrainer))
         if options.recording:
             save(rounds, options.recipe, options.recording)
     kinds = {"align_opsd": AlignOPSDTrainer, "grpo": AlignOPSDTrainer, "stock": StockTrainer}
 
     def variant(name: str, method: str, kind: type) -> Variant:
-        trainer = build(options.recipe, method, options.rounds, options.seed, kind, options.clock)
-        return Variant(name, trainer, options.clock)
+        return Variant(name, build(options, method, kind), options.clock)
 
     variants = {
         name: variant(name, "align_opsd" if name == "align_opsd" else "grpo", kind) for name, kind in kinds.items()

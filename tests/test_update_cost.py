@@ -1,0 +1,28 @@
+"""`benchmarks/update_cost.py` from outside, on a round of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "update_cost.py"
+
+
+def test_a_round_is_recorded_replayed_and_compared(tmp_path: Path) -> None:
+    output, recording = tmp_path / "cost.json", tmp_path / "rounds.pt"
+    size = ["--rounds", "1", "--tasks", "2", "--repeats", "1", "--threads", "1", "--clock", "cpu"]
+    command = [sys.executable, str(SCRIPT), "--output", str(output), "--recording", str(recording), *size]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    result = json.loads(output.read_text())
+    assert set(result["ratio"]) == set(result["against_stock"]) == {"median", "low", "high"}
+    assert result["checksum"] in done.stdout and recording.is_file()
+    assert result["differences"]["advantages"] < 1e-5 and result["differences"]["gradient_align_opsd"] < 1e-4
+    ours, stock = (result["variants"][name]["phases"]["update"] for name in ("grpo", "stock"))
+    assert ours["padded_tokens"] < stock["padded_tokens"]
+    assert ours["useful_tokens"] / ours["padded_tokens"] > stock["useful_tokens"] / stock["padded_tokens"]
+    print(done.stdout)
