@@ -222,7 +222,7 @@ class Variant:
         torch.manual_seed(one["step"])
         faults, begin = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, self._clock()
         for _ in range(trainer.args.steps_per_generation):
-            trainer.training_step(trainer.model, one["inputs"])
+            trainer.training_step(trainer.model, one["inputs"], None)
         return {
             "seconds": self._clock() - begin,
             "phases": trainer.phases.take(),
