@@ -531,14 +531,16 @@ class AlignOPSDTrainer(GRPOTrainer):
         """TRL's loss over sub-chunks of ``tokens_per_forward``: memory does not grow with the number of turns."""
         if return_outputs:
             raise ValueError("AlignOPSDTrainer does not return outputs")
-        *earlier, last = self._sub_chunks(inputs)
+        *earlier, last = chunks = self._sub_chunks(inputs)
+        most = self.world.agree(max(len(chunk["advantages"]) for chunk in chunks))
         done: torch.Tensor | float = 0.0
-        for chunk in earlier:
-            with strategies.unsynchronised(self.accelerator, model):
-                loss = self._chunk_loss(model, chunk)
-                strategies.backward(self.accelerator, loss)
-            done = done + loss.detach()
-        return self._chunk_loss(model, last) + done
+        with seams.filled_up(self, most):
+            for chunk in earlier:
+                with strategies.unsynchronised(self.accelerator, model):
+                    loss = self._chunk_loss(model, chunk)
+                    strategies.backward(self.accelerator, loss)
+                done = done + loss.detach()
+            return self._chunk_loss(model, last) + done
 
     def _sub_chunks(self, inputs: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
         every = torch.ones(len(inputs["advantages"]), dtype=torch.bool)

@@ -46,6 +46,7 @@ def test_method_is_where_we_left_it(name: str) -> None:
     [
         ("_compute_loss", ["tool_mask", "old_per_token_logps", "num_items_in_batch", "importance_sampling_ratio"]),
         ("_compute_loss", ["ref_per_token_logps", "steps_per_generation", "current_gradient_accumulation_steps"]),
+        ("_compute_loss", ["gathered_low_clip = self.accelerator.gather(", "nanmin(gathered_low_clip)"]),
         ("_prepare_inputs", ["steps_per_generation", "num_iterations", "_buffered_inputs"]),
         ("_generate_single_turn", ["_last_loaded_step", "vllm_generation", "generation_config"]),
         ("_run_epoch", ["epoch == epochs_trained", "_get_grad_norm", "self.optimizer.step()", "_load_rng_state"]),

@@ -308,6 +308,27 @@ def sampling_metrics(difference: torch.Tensor, ratio: torch.Tensor, mask: torch.
     }
 
 
+@contextlib.contextmanager
+def filled_up(trainer: GRPOTrainer, rows: int) -> Iterator[None]:
+    """TRL's loss gathers a number a row over all processes, for its clip ratios. A sub-chunk has other numbers of rows
+    on each process, so they are filled up with NaN, which the smallest and the largest that TRL takes pass over.
+
+    Args:
+        rows: the most that a sub-chunk of any process has.
+    """
+    accelerator = trainer.accelerator
+    inner = accelerator.gather
+
+    def gather(values: torch.Tensor) -> torch.Tensor:
+        return inner(torch.nn.functional.pad(values, (0, rows - len(values)), value=float("nan")))
+
+    accelerator.gather = gather
+    try:
+        yield
+    finally:
+        del accelerator.gather
+
+
 def token_normalizer(trainer: GRPOTrainer, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     """What TRL's token-mean losses divide a process's sum by, in training."""
     tokens = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
