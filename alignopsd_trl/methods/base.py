@@ -65,7 +65,7 @@ class Credit:
             by row; empty if there is no such loss. ``vocabulary_ids`` among them asks for the live logits of these
             tokens as ``vocabulary``.
         trace (`dict[str, Any]`, *optional*, defaults to `{}`):
-            Columns for the records, one value a turn: lists or tensors of length M.
+            Columns for the records, one value for each turn: lists or tensors of length M.
     """
 
     advantages: torch.Tensor

@@ -123,7 +123,7 @@ def check_credit(credit: Credit, batch: TurnBatch, name: str) -> None:
             fail(f"metrics[{key!r}] must be a number, not {type(value).__name__}; use float(...)")
     for key, column in credit.trace.items():
         if len(column) != len(batch):
-            fail(f"trace[{key!r}] has {len(column)} values for {len(batch)} turns; a column has one a turn")
+            fail(f"trace[{key!r}] has {len(column)} values for {len(batch)} turns; a column has one for each turn")
 
 
 def _check_advantages(advantages: Any, batch: TurnBatch, fail: Callable[[str], None]) -> None:

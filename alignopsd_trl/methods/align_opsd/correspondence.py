@@ -37,10 +37,10 @@ class DecisionStates:
         teacher, student (`list[Thought]`):
             M of each.
         table (`torch.Tensor`):
-            ``(n, D)`` float32, one row for each distinct text, and a last row of zeros for the empty one.
+            ``(n, D)`` float32, one row for each distinct text that is not empty.
         columns (`list[torch.Tensor]`):
-            ``(M,)`` int64 rows of ``table`` each: the teacher's thinking, the student's thinking and, if the action
-            filter needs them, both sides' actions.
+            ``(M,)`` int64 rows of ``table`` each, -1 for an empty text: the teacher's thinking, the student's thinking
+            and, if the action filter needs them, both sides' actions.
     """
 
     teacher: list[Thought]
@@ -49,15 +49,19 @@ class DecisionStates:
     columns: list[torch.Tensor]
 
     def thinking(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """d+ and d of some turns, ``(len(rows), D)`` each."""
-        return self.table[self.columns[0][rows]], self.table[self.columns[1][rows]]
+        """d+ and d of some turns, ``(len(rows), D)`` each; zero rows where there is no thinking."""
+        return self._at(self.columns[0][rows]), self._at(self.columns[1][rows])
 
     def action_cosine(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """``(P,)`` cosine of the teacher's action at turn ``source[p]`` with the student's at ``target[p]``. Few texts
         differ among the actions of a task, so all distinct pairs cost less than one product for each pair."""
         theirs, source = self.columns[2][source].unique(return_inverse=True)
         ours, target = self.columns[3][target].unique(return_inverse=True)
-        return cosine(self.table[theirs], self.table[ours])[source, target]
+        return cosine(self._at(theirs), self._at(ours))[source, target]
+
+    def _at(self, index: torch.Tensor) -> torch.Tensor:
+        found = self.table[index.clamp_min(0)] if len(self.table) else self.table.new_zeros(len(index), 1)
+        return found.masked_fill_((index < 0)[:, None], 0.0)
 
 
 def distinct_texts(teacher: Sequence[Thought], student: Sequence[Thought], actions: bool) -> list[str]:
@@ -78,8 +82,7 @@ def decision_states(
     """
     place = {text: number for number, text in enumerate(distinct_texts(teacher, student, actions))}
     table = embeddings.to(device=device, dtype=torch.float32)
-    table = torch.cat([table, table.new_zeros(1, table.shape[1])])
-    index = [[place.get(text, len(place)) for text in column] for column in _texts(teacher, student, actions)]
+    index = [[place.get(text, -1) for text in column] for column in _texts(teacher, student, actions)]
     return DecisionStates(teacher, student, table, [torch.tensor(column, device=device).long() for column in index])
 
 

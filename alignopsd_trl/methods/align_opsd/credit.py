@@ -1,4 +1,4 @@
-"""Hierarchical credit assignment: one advantage a rollout becomes a weight a turn, on a conserved token budget.
+"""Hierarchical credit assignment: the advantage of a rollout becomes weights of its turns, on a conserved token budget.
 
     rewards ──► A ──► evidence E = sgn(A) mean gap ──► B over spans, Q over turns ──► density ──► box ──► W ──► A W
 
@@ -153,8 +153,8 @@ def allocate(
 
     Args:
         evidence, tokens: ``(M,)``.
-        rollout, span: ``(M,)`` int64, numbered over the batch without holes; a span lies in one rollout. One span a
-            rollout gives the flat turn allocation, Q over the whole rollout (method facts F.47).
+        rollout, span: ``(M,)`` int64, numbered over the batch without holes; a span lies in one rollout. One span for
+            each rollout gives the flat turn allocation, Q over the whole rollout (method facts F.47).
         temperature: T of both levels.
     """
     spans, rollouts = _count(span), _count(rollout)
@@ -179,10 +179,10 @@ def project_to_box(
 ) -> torch.Tensor:
     """Weighted Euclidean projection onto low <= d <= high with sum(mass * d) = sum(mass) in each segment.
 
-    That is clip(density - shift) with one shift a segment, the root of a falling piecewise linear function: Newton
-    steps, which are exact once the right piece is found, in turn with bisections, since Newton alone can go round in
-    circles about a kink. A segment whose densities are all inside the box already is returned as it is (method facts
-    E.38).
+    That is clip(density - shift) with one shift for each segment, the root of a falling piecewise linear function:
+    Newton steps, which are exact once the right piece is found, in turn with bisections, since Newton alone can
+    go round in circles about a kink. A segment whose densities are all inside the box already is returned as it is
+    (method facts E.38).
 
     Args:
         density, mass: ``(n,)`` float64; rows of mass 0 are clipped but weigh nothing.

@@ -86,7 +86,7 @@ def aligned_log_probs(
 
     Args:
         identity: ``(M, L)``.
-        matched: ``(P, L)``, one row a pair in the order of ``sources[sources >= 0]``.
+        matched: ``(P, L)``, one row for each pair in the order of ``sources[sources >= 0]``.
         aggregation: ``"probability_mixture"`` for log sum w p (the paper), ``"log_mean"`` for sum w log p.
 
     Raises:

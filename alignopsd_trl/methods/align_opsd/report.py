@@ -1,4 +1,4 @@
-"""What a batch's credit looked like: numbers for the log, and columns with one value a turn for the records.
+"""What a batch's credit looked like: numbers for the log, and columns for the records with one value for each turn.
 
 `report` puts together what each stage left. Metrics leave out what has nothing to average over. Columns are lists of
 length M; rows of other turns in them (``sources``) are row numbers of the same batch, which the column ``row`` names.
