@@ -28,12 +28,19 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class Encoder:
-    """Texts in, unit vectors out.
+    """Texts in, unit vectors out. Made by `load_encoder`.
 
-    Attributes:
-        name: what was asked for; goes into records and cache keys.
-        semantic: whether texts without a common word can be near each other (not so for the lexical encoder).
-        device: where the rows are returned.
+    Args:
+        encode (`Callable[[list[str]], Any]`):
+            From n distinct texts, none of them empty, to an ``(n, D)`` array.
+        name (`str`):
+            What was asked for; it goes into results.
+        device (`torch.device` or `str`, *optional*, defaults to the CPU):
+            Where the rows are returned.
+        checksum (`Callable[[], str]`, *optional*):
+            Computes `revision` when it is first asked for.
+        semantic (`bool`, *optional*, defaults to `True`):
+            Whether texts without a common word can be near each other. Not so for the lexical encoder.
     """
 
     def __init__(

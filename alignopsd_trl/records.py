@@ -1,4 +1,4 @@
-"""Trajectories and credit traces as parquet: one row a turn, one file a rollout round and process, written whole.
+"""Trajectories and credit traces as parquet: one row per turn, one file per rollout round and process, written whole.
 
 All files of a run have the same columns with the same types, so that any reader takes the folder as one table.
 """

@@ -609,7 +609,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         Args:
             skills: put the skill into the policy's own prompt (the starred rows).
             temperature: of sampling; the config's ``eval_temperature`` by default.
-            seed: of sampling; the training's own random state is left as it was.
+            seed: of the sampling's random numbers; the training's own random state is left as it was.
 
         Returns:
             The same on every process.

@@ -20,7 +20,20 @@ if TYPE_CHECKING:
 
 
 class ModelGenerator:
-    """A transformers model as a `Generate`: left-padded batches, sampling at a temperature (0: greedy)."""
+    """A transformers model as a sampler of responses.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            The policy.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
+            Pads prompts on the left.
+        temperature (`float`):
+            Of the sampling; `0` decodes greedily.
+        max_tokens (`int`):
+            Tokens of a response at most.
+        batch_size (`int`, *optional*, defaults to `64`):
+            Prompts that are continued together.
+    """
 
     def __init__(
         self,
@@ -126,12 +139,36 @@ def evaluate(
     chat_template_kwargs: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] = lambda ended: None,
 ) -> tuple[EvaluationResult, list[Trajectory]]:
-    """Plays each task of a panel once.
+    """Plays each task of a panel once with a model that nobody trains.
 
     Args:
-        skills: puts the skill into the policy's own prompt (the starred rows of the table); `None` does not.
-        batch_size: episodes played side by side.
-        progress: called with the number of episodes that ended.
+        model ([`~transformers.PreTrainedModel`]):
+            The policy.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
+            With a chat template.
+        factory (`Callable[[], TextEnvironment]`):
+            Makes an environment.
+        panel (`TaskPanel`):
+            The tasks.
+        skills (`SkillSource`, *optional*):
+            Puts the skill into the policy's own prompt (the starred rows of the table), see
+            `policy.teacher.skill_source`.
+        temperature (`float`, *optional*, defaults to `0.4`):
+            Of the sampling; `0` decodes greedily.
+        seed (`int`, *optional*, defaults to `0`):
+            Of the sampling's random numbers. An episode's own seed depends on its task alone.
+        max_prompt_length, max_completion_length (`int`, *optional*, default to `4096` and `512`):
+            Tokens of one turn's prompt and response.
+        max_turns (`int`, *optional*):
+            Turns of an episode; the environment's own number by default.
+        batch_size (`int`, *optional*, defaults to `64`):
+            Episodes side by side.
+        time_limit (`float`, *optional*, defaults to `60.0`):
+            Seconds for one call of an environment.
+        chat_template_kwargs (`Mapping[str, Any]`, *optional*):
+            Handed to the chat template.
+        progress (`Callable[[int], None]`, *optional*):
+            Called with the number of episodes that ended since the last call.
 
     Returns:
         The result and the trajectories, in the panel's order.

@@ -41,7 +41,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean in percent with its 95 % interval; NaN where there are too few episodes for one."""
+    """A mean with its 95 % interval.
+
+    Args:
+        mean, low, high (`float`): in percent; ``low`` and ``high`` are NaN where there are too few episodes for one.
+        episodes (`int`): that it is the mean of.
+    """
 
     mean: float
     low: float
@@ -77,6 +82,18 @@ def mean_score(scores: Sequence[float]) -> Estimate:
 @dataclass(frozen=True)
 class EvaluationResult:
     """One panel played once.
+
+    Args:
+        environment, panel, checksum (`str`): which tasks; equal checksums are equal tasks in equal order.
+        episodes (`int`): one per task.
+        skills (`bool`): whether the policy read the skill in its own prompt.
+        temperature, seed (`float`, `int`): of the sampling.
+        success, score (`Estimate`): of all episodes.
+        success_macro (`float`): mean over categories, in percent.
+        categories (`dict[str, dict[str, Estimate]]`): ``success`` and ``score`` of each category.
+        turns, invalid_actions (`float`): turns per episode; the share of actions with a bad format, in [0, 1].
+        environment_errors (`int`): episodes that their environment failed.
+        outcomes (`tuple[Outcome, ...]`): the episodes, in the panel's order.
 
     ``success`` and ``score`` weigh every task alike; ``success_macro`` weighs every category alike. A category without
     tasks is absent. An episode that its environment failed counts as not won, and ``environment_errors`` counts it.

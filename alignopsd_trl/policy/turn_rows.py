@@ -1,4 +1,4 @@
-"""Turn rows: the batch dict that TRL's loss reads, one row a turn, and its sub-chunks."""
+"""Turn rows: the batch dict that TRL's loss reads, one row per turn, and its sub-chunks."""
 
 from __future__ import annotations
 

@@ -32,15 +32,29 @@ _FOLDER = Path(__file__).parents[1] / "data" / "skills"
 
 
 class SkillBank:
-    """A validated bank and its rule of retrieval.
+    """A checked bank of skills and its rule of retrieval. `SkillBank.load` reads one from a file.
 
-    Attributes:
-        environment, version, language: of the file.
-        checksum: first 16 hex digits of the sha256 over its content; with ``version`` it goes into the results.
-        general, task_types, mistakes: the content, in file order.
-        encoder: scores types and skills. Without one, hints, whole-word keywords and file order decide. Keywords also
-            come before the cosines of an encoder that is not `Encoder.semantic`: on 206 requests of the embedded
-            shop they find the product's category every time, lexical cosines in one of four.
+    Args:
+        content (`dict[str, Any]`):
+            The parsed file.
+        source (`str`):
+            Its name, for messages.
+        encoder ([`Encoder`], *optional*):
+            Scores task types and skills. Without one, hints, whole-word keywords and file order decide. Keywords also
+            come before the cosines of an encoder that is not `Encoder.semantic`: on 206 requests of the embedded shop
+            they find the product's category every time, lexical cosines in one of four.
+        n_general (`int`, *optional*, defaults to `4`):
+            General skills of a task, at most.
+        n_mistakes (`int`, *optional*, defaults to `4`):
+            Mistakes of a task, at most; specific ones come before those for all.
+        constraint_threshold (`float`, *optional*, defaults to `0.3`):
+            Smallest cosine at which a type of group ``constraint`` joins the best type.
+
+    ``environment``, ``version`` and ``language`` are the file's; ``general``, ``task_types`` and ``mistakes`` are its
+    content in file order. ``checksum`` (first 16 hex digits of the sha256 over the content) goes into the results.
+
+    Raises:
+        SkillBankError: with a line for everything in the content that is missing or wrong.
     """
 
     def __init__(
@@ -66,11 +80,8 @@ class SkillBank:
 
         Args:
             bank (`str`, `Path` or `SkillBank`): ``webshop``, ``alfworld``, ``searchqa``, or the path of a JSON file.
-            encoder (`Encoder`, *optional*): scores types and skills.
-            n_general (`int`, *optional*, defaults to 4): general skills of a task.
-            n_mistakes (`int`, *optional*, defaults to 4): mistakes of a task; specific ones before those for all.
-            constraint_threshold (`float`, *optional*, defaults to 0.3): smallest cosine at which a type of group
-                ``constraint`` joins the best type.
+            encoder ([`Encoder`], *optional*): scores types and skills.
+            options: the other arguments of the class.
 
         Raises:
             SkillBankError: if there is no such bank, or it breaks the schema ``skillbank/1``.
