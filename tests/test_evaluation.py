@@ -98,6 +98,9 @@ def test_trained_and_untrained_rows_of_a_table_go_through_one_loop(tmp_path: Pat
     options = {"max_prompt_length": 128, "max_completion_length": 12, "batch_size": trainer._environment_slots}
     by_model, _ = evaluate(trainer.model, build_tokenizer(), ToyEnvironment, PANEL, seed=5, temperature=0.7, **options)
     assert by_trainer == by_model
+    greedy, _ = evaluate(trainer.model, build_tokenizer(), ToyEnvironment, PANEL, temperature=0.0, **options)
+    assert trainer.evaluate_panel(PANEL, temperature=0.0) == greedy
+    assert trainer.generation_config.do_sample and trainer.generation_config.temperature == 1.0
     assert len({outcome.turns for outcome in by_model.outcomes}) > 1
 
 

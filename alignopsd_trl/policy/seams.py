@@ -137,19 +137,20 @@ def live_logits(
 
 @contextlib.contextmanager
 def sampling(trainer: GRPOTrainer, temperature: float, max_tokens: int) -> Iterator[None]:
-    """Generation with another temperature and token limit than the training rollouts'."""
+    """Generation with another temperature (0 decodes greedily) and token limit than the training rollouts'."""
     if trainer.use_vllm:
-        target, limit = trainer.vllm_generation, "max_completion_length"
+        target, chosen = trainer.vllm_generation, {"temperature": temperature, "max_completion_length": max_tokens}
     else:
-        target, limit = trainer.generation_config, "max_new_tokens"
-    before = target.temperature, getattr(target, limit)
-    target.temperature = temperature
-    setattr(target, limit, max_tokens)
+        greedy = {"do_sample": False} if temperature == 0 else {"temperature": temperature}
+        target, chosen = trainer.generation_config, {**greedy, "max_new_tokens": max_tokens}
+    before = {name: getattr(target, name) for name in chosen}
+    for name, value in chosen.items():
+        setattr(target, name, value)
     try:
         yield
     finally:
-        target.temperature = before[0]
-        setattr(target, limit, before[1])
+        for name, value in before.items():
+            setattr(target, name, value)
 
 
 def whole_on_each_process(args: GRPOConfig) -> None:
