@@ -25,7 +25,7 @@ from alignopsd_trl.policy.scoring import score_pairs
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import PrivilegedTeacher, skill_source
 from alignopsd_trl.rollout import Player, Renderer, no_skills
-from alignopsd_trl.skills import SkillBank
+from alignopsd_trl.skills import load_skills
 from alignopsd_trl.turns import TurnBatch
 from environments.base import Suite, load
 from environments.batch import open_batch
@@ -111,7 +111,7 @@ def make_bench(
     loaded = load_encoder(encoder, device=model.device) if encoder else None
     skills = no_skills
     if skill_bank:
-        skills = skill_source(SkillBank.load(skill_bank, loaded), tokenizer, config.skill_budget)
+        skills = skill_source(load_skills(skill_bank, loaded), tokenizer, config.skill_budget)
     sampling = {name: getattr(config, name) for name in ("temperature", "top_p", "top_k", "min_p")}
     sampling |= {"repetition_penalty": config.repetition_penalty}
     sampling = {name: value for name, value in sampling.items() if value is not None}
