@@ -276,3 +276,15 @@ def test_monte_carlo_trains_on_what_the_walks_say(tmp_path: Path) -> None:
     assert trainer.state.log_history
     with pytest.raises(ValueError, match="own reward alone"):
         make_trainer(tmp_path / "more", method="monte_carlo", parts={"reward_funcs": lambda trajectory, **more: [0.0]})
+
+
+def test_the_command_of_the_page_on_the_shipped_policy(tmp_path: Path) -> None:
+    """`docs/fidelity.md`: no limit of a prompt or a response need be given, and a variant walks nowhere."""
+    flags = "--model tiny --environment webshop_tiny --methods grpo,align_opsd --tasks 4 --walks 6".split()
+    result = main([*flags, "--vary", "rectify=false", "--quiet", "--output", str(tmp_path)])
+    assert result["rollouts"] == 32 and result["measured_turns"] > 20
+    assert result["identity"]["max_completion_length"] == 40 and result["identity"]["encoder"] == "lexical"
+    assert result["figures"]["grpo"]["r_within"]["value"] is None
+    assert -1.5 < result["figures"]["align_opsd rectify=False"]["r_within"]["value"] < 1.5
+    kinds = {row["kind"] for row in result["kinds"]}
+    assert any(kind.startswith("search[") for kind in kinds) and "click[buy now]" in kinds
