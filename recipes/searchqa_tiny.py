@@ -1,7 +1,7 @@
 """AlignOPSD on the embedded Search-QA with the shipped policy of a million parameters: no GPU, no download.
 
-    accelerate launch recipes/searchqa_tiny.py
-    accelerate launch recipes/searchqa_tiny.py --method grpo --seed 1 --output_dir outputs/searchqa_grpo_1
+    python recipes/searchqa_tiny.py
+    python recipes/searchqa_tiny.py --method grpo --seed 1 --output_dir outputs/searchqa_grpo_1
 
 Evaluates the 200 test questions, trains, evaluates again, and leaves results.json, trajectories with credit traces, a
 checkpoint and a model card under outputs/searchqa_tiny. Needs 2 cores and 4 GB.

@@ -1,7 +1,7 @@
 """AlignOPSD on the embedded WebShop with the shipped policy of a million parameters: no GPU, no download.
 
-    accelerate launch recipes/webshop_tiny.py
-    accelerate launch recipes/webshop_tiny.py --method grpo --seed 1 --output_dir outputs/grpo_1
+    python recipes/webshop_tiny.py
+    python recipes/webshop_tiny.py --method grpo --seed 1 --output_dir outputs/grpo_1
 
 Evaluates 200 test goals, trains, evaluates again, and leaves results.json, trajectories with credit traces, a
 checkpoint and a model card under outputs/webshop_tiny. Needs 2 cores and 4 GB; see the README for times and figures.
