@@ -232,6 +232,8 @@ class AlignOPSDTrainer(GRPOTrainer):
             raise ValueError(f"train_dataset needs a column 'task_id' (one row per task); it has {names}")
         if names is not None and "seed" in names:
             raise ValueError("train_dataset has a column 'seed', which reset() gets from the trainer; rename it")
+        if isinstance(dataset, Dataset) and None in (ids := list(dataset["task_id"])):
+            raise ValueError(f"train_dataset: row {ids.index(None)} has no task_id; give each task one of its own")
         if isinstance(dataset, Dataset) and len(dataset) < args.generation_batch_size // args.num_generations:
             raise ValueError(
                 f"train_dataset has {len(dataset)} tasks, but one round needs "
@@ -246,6 +248,8 @@ class AlignOPSDTrainer(GRPOTrainer):
             )
         if seams.is_multimodal(self):
             raise ValueError("processing_class must be a tokenizer: prompts are text")
+        if self.processing_class.eos_token_id is None:
+            raise ValueError("processing_class has no eos_token, which ends a turn; set tokenizer.eos_token")
 
     def _can_share(self) -> bool:
         reason = seams.why_not_shared(self)

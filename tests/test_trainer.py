@@ -467,6 +467,9 @@ def test_missing_parts_are_refused_before_the_model_loads(tmp_path: Path) -> Non
     parts = {"skill_bank": "webshop", "encoder": "lexical"}
     with pytest.raises(ValueError, match="task_id"):
         AlignOPSDTrainer("/no/model", args, ToyEnvironment, toy_dataset().remove_columns("task_id"), **parts)
+    unnamed = toy_dataset().remove_columns("task_id").add_column("task_id", ["toy/0"] + [None] * 15)
+    with pytest.raises(ValueError, match="row 1 has no task_id"):
+        AlignOPSDTrainer("/no/model", args, ToyEnvironment, unnamed, **parts)
     with pytest.raises(ValueError, match="needs 2"):
         AlignOPSDTrainer("/no/model", args, ToyEnvironment, toy_dataset(1), **parts)
     with pytest.raises(ValueError, match="2 entries for 0 reward_funcs"):
