@@ -11,16 +11,23 @@ from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 
-from environments.alfworld.categories import CATEGORIES, parse_task_type
+from environments.alfworld import suite
+from environments.alfworld.categories import CATEGORIES, TASK_TYPES, parse_task_type
 from environments.alfworld.environment import AlfWorldEnvironment, Factory, Settings
 from environments.alfworld.experts import Explorer
 from environments.alfworld.games import read_game
 from environments.alfworld.generator import Variant, generate
 from environments.alfworld.packages import MissingPackage, require
+from environments.alfworld.splits import SPLITS, source
 from environments.base import Opening, Step
 from environments.batch import ThreadedBatch
+from environments.by_hand import START, ask, find_task, numbered
 
-HELP = "a number or a command as it stands; 'hint' for what an explorer would do; 'quit'"
+ENTRIES = {
+    "3": "the command of that number",
+    "go to fridge 1": "a command of the list as it stands",
+    "hint": "what an explorer would do",
+}
 
 
 def main() -> None:
@@ -31,8 +38,8 @@ def main() -> None:
         _play(console, environment, _task(arguments))
     except (MissingPackage, FileNotFoundError, ValueError, RuntimeError) as error:
         raise SystemExit(str(error)) from None
-    except (EOFError, KeyboardInterrupt):
-        console.print("\nYou leave the game.")
+    except KeyboardInterrupt:
+        console.print()
     finally:
         environment.close()
 
@@ -42,6 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--type", default="pick", help=f"task type: {', '.join(c.lower() for c in CATEGORIES)}")
     parser.add_argument("--seed", type=int, default=0, help="of the generated game")
     parser.add_argument("--held-out", action="store_true", help="in a room that training never sees")
+    parser.add_argument("--task", metavar="ID", help="play this task of a split (made if it is not there yet)")
+    parser.add_argument("--split", default="valid_seen", choices=SPLITS, help="of --task (default: %(default)s)")
     parser.add_argument("--game", type=Path, help="folder of an official game (holds game.tw-pddl) to play instead")
     parser.add_argument("--engine", default="fast", choices=("fast", "plain"))
     parser.add_argument("--max-steps", type=int, default=50, help="commands until the game ends")
@@ -52,8 +61,12 @@ def _task(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.game is not None:
         folder = arguments.game.resolve()
         return {"task_id": f"{folder.parent.name}/{folder.name}", "game": read_game(folder)}
-    kind = parse_task_type(arguments.type)
     require()
+    if arguments.task is not None:
+        row = find_task(suite().panel(arguments.split), arguments.task)
+        games = source("generated", None, 0, list(TASK_TYPES.values()))
+        return {**row, "game": read_game(games.root(arguments.split) / row["task_id"])}
+    kind = parse_task_type(arguments.type)
     batch = ThreadedBatch(Factory(), 1, time_limit=600.0)
     game = generate(kind, [arguments.seed], batch, 1, Variant(held_out=arguments.held_out))[0]
     batch.close()
@@ -65,7 +78,7 @@ def _play(console: Console, environment: AlfWorldEnvironment, task: Mapping[str,
     explorer = Explorer()
     explorer.begin(opening.observation, opening.task_text)
     console.print(Panel(escape(opening.observation), title=f"{opening.category}: {escape(task['task_id'])}"))
-    console.print(f"[dim]{HELP}[/dim]")
+    console.print(f"[dim]{START}[/dim]")
     seen: Opening | Step = opening
     for count in range(1, environment.max_turns + 1):
         hint = explorer.act(seen.observation, seen.admissible)
@@ -83,16 +96,7 @@ def _ask(console: Console, admissible: Sequence[str], hint: str, place: str) -> 
     """The next command, or None to leave."""
     for number, command in enumerate(admissible, start=1):
         console.print(f"[cyan]{number:3}[/cyan] {escape(command)}")
-    while True:
-        typed = console.input(f"[bold]{place}>[/bold] ").strip()
-        if typed == "quit":
-            return None
-        if typed == "hint":
-            console.print(f"[dim]{escape(hint)}[/dim]")
-        elif typed.isdigit() and 1 <= int(typed) <= len(admissible):
-            return admissible[int(typed) - 1]
-        else:
-            return typed
+    return ask(console, place, lambda typed: numbered(typed, admissible), ENTRIES, {"hint": hint})
 
 
 if __name__ == "__main__":

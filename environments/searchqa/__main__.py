@@ -4,7 +4,8 @@ Usage:
 
     python -m environments.searchqa --seed 3
 
-A line is a query; a line that starts with ``=`` is the answer, as in ``= Lumloom``.
+A line is a query; a line that starts with ``=`` is the answer, as in ``= Lumloom``. ``?`` lists what can be typed,
+``q`` leaves.
 """
 
 from __future__ import annotations
@@ -14,38 +15,41 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.panel import Panel
-from rich.prompt import Prompt
 
 from environments.base import Step
+from environments.by_hand import START, ask, find_task
 from environments.searchqa import suite
 from environments.searchqa.actions import ANSWER, SEARCH, Action
 from environments.searchqa.observations import read_titles
+
+ENTRIES = {"capital of Marevia": "search for these words", "= Lumloom": "give the answer, which ends the episode"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = argparse.ArgumentParser(prog="python -m environments.searchqa", description="Play Search-QA.")
     options.add_argument("--seed", type=int, default=0, help="which question of the panel")
     options.add_argument("--panel", default="test", help="test, train, or one data source as in test/hotpotqa")
+    options.add_argument("--task", metavar="ID", help="play this task of the panel, e.g. nq/test_0")
     given = options.parse_args(arguments)
     console = Console()
-    try:
-        play(console, given.panel, given.seed)
-    except (EOFError, KeyboardInterrupt):
-        console.print("\nGood-bye.")
+    play(console, given.panel, given.seed, given.task)
 
 
-def play(console: Console, panel: str, seed: int) -> None:
+def play(console: Console, panel: str, seed: int, task_id: str | None = None) -> None:
     """One episode, from the question to the verdict."""
     game = suite()
     tasks = game.panel(panel)
-    task = tasks.rows[seed % len(tasks)]
+    task = tasks.rows[seed % len(tasks)] if task_id is None else find_task(tasks, task_id)
     episode = game.factory()
-    console.print(Panel(episode.reset(**task), title=f"{task['task_id']} (panel {panel}, {tasks.checksum})"))
+    opening = episode.reset(**task)
+    console.print(Panel(opening.observation, title=f"{task['task_id']} (panel {panel}, {tasks.checksum})"))
+    console.print(f"a query, or = and the answer; {START}", style="dim")
     for turn in range(1, episode.max_turns + 1):
-        line = Prompt.ask(f"[bold]Turn {turn} of {episode.max_turns}[/bold]: a query, or = and the answer").strip()
-        action = Action(ANSWER, line[1:].strip()) if line.startswith("=") else Action(SEARCH, line)
-        step = episode.step(str(action))
-        if step.done:
+        action = ask(console, f"turn {turn} of {episode.max_turns}", read, ENTRIES)
+        if action is None:
+            return
+        step = episode.step(action)
+        if step.done or turn == episode.max_turns:
             return show_end(console, step, task["golden_answers"])
         for title, text in read_titles(step.observation).items():
             console.print(Panel(text, title=title, title_align="left"))
@@ -53,10 +57,16 @@ def play(console: Console, panel: str, seed: int) -> None:
             console.print("No passage matches.")
 
 
+def read(typed: str) -> str | None:
+    """The action of an entry; None for an empty query or answer."""
+    kind, text = (ANSWER, typed[1:].strip()) if typed.startswith("=") else (SEARCH, typed)
+    return str(Action(kind, text)) if text else None
+
+
 def show_end(console: Console, step: Step, golden_answers: Sequence[str]) -> None:
-    verdict = "[green]Right.[/green]" if step.won else "[red]Wrong.[/red]" if step.info["answered"] else "No answer."
+    verdict = "[green]Right.[/green]" if step.won else "[red]Wrong.[/red]" if step.metrics["answered"] else "No answer."
     console.print(f"{verdict} Accepted: {', '.join(golden_answers)}.")
-    console.print(f"Reward {step.reward:g} after {step.info['turns']} turns, {step.info['searches']} searches.")
+    console.print(f"Reward {step.reward:g} after {step.metrics['turns']} turns, {step.metrics['searches']} searches.")
 
 
 if __name__ == "__main__":

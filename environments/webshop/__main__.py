@@ -1,7 +1,7 @@
 """Shop by hand: ``python -m environments.webshop --seed 3``.
 
-Type a number to take an action of the list, any other text to search for it (where there is a search bar), a whole
-action such as ``search[red shoes]`` from anywhere, or ``q`` to leave.
+Type a number to take an action of the list, other words to search for them (where there is a search bar), or a whole
+action such as ``search[red shoes]`` from anywhere. ``?`` lists what can be typed, ``q`` leaves.
 """
 
 from __future__ import annotations
@@ -14,12 +14,20 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
+from environments.by_hand import START, ask, find_task, numbered
 from environments.webshop import pages
 from environments.webshop.environment import open_shops
 from environments.webshop.options import WebShopOptions
 from environments.webshop.pages import Role
 from environments.webshop.session import Answer, Session, parse
+from environments.webshop.tasks import Tasks
 
+ENTRIES = {
+    "3": "the action of that number",
+    "red shoes": "search for these words, where there is a search bar",
+    "search[red shoes]": "the same, from anywhere",
+    "click[next >]": "an action as it stands",
+}
 _STYLES = {Role.BUTTON: "bold cyan", Role.PRODUCT: "bold yellow", Role.OPTION: "green", Role.TEXT: "default"}
 
 
@@ -29,15 +37,21 @@ def main(arguments: list[str] | None = None) -> int:
     shop = open_shops(chosen).of_seed(None)
     generator = Random(options.seed)
     index = shop.goals.draw(generator) if options.goal is None else options.goal
+    if options.task is not None:
+        tasks = Tasks(open_shops(chosen))
+        index = find_task([*tasks.rows("test"), *tasks.rows("train")], options.task)["goal_index"]
+    if not 0 <= index < len(shop.goals):
+        _parser().error(f"argument --goal: must be 0 to {len(shop.goals) - 1}, got {index}")
     console = Console()
     session = Session(shop, shop.goals[index], generator)
-    console.print(f"goal {index} of {len(shop.goals)}; type a number, a search, or q to leave", style="dim")
+    console.print(f"goal {index} of {len(shop.goals)}; {START}", style="dim")
     return _play(console, session, options.max_steps)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m environments.webshop", description="Shop in the terminal.")
     parser.add_argument("--seed", type=int, default=0, help="draws the goal (default: %(default)s)")
+    parser.add_argument("--task", metavar="ID", help="play this task, e.g. canonical-00012")
     parser.add_argument("--goal", type=int, help="take this goal of the list instead")
     parser.add_argument("--data-dir", help="folder of the official data files (default: the embedded catalogue)")
     parser.add_argument("--human-goals", action="store_true", help="instructions of people instead of synthetic ones")
@@ -48,14 +62,10 @@ def _parser() -> argparse.ArgumentParser:
 def _play(console: Console, session: Session, max_steps: int) -> int:
     for left in range(max_steps, 0, -1):
         actions = _show(console, session)
-        try:
-            typed = console.input(f"[dim]{left} steps left[/dim] > ")
-        except (EOFError, KeyboardInterrupt):
-            console.print()
+        action = ask(console, f"{left} steps left ", lambda typed, now=actions: _action(typed, now, session), ENTRIES)
+        if action is None:
             return 1
-        if typed.strip() == "q":
-            return 1
-        answer = session.step(_action(typed, actions, session))
+        answer = session.step(action)
         if answer.done:
             _receipt(console, session, answer)
             return 0
@@ -77,10 +87,14 @@ def _show(console: Console, session: Session) -> list[str]:
     return actions
 
 
-def _action(typed: str, actions: list[str], session: Session) -> str:
-    if typed.isdecimal() and 1 <= int(typed) <= len(actions):
-        return actions[int(typed) - 1]
-    return f"search[{typed}]" if session.has_search_bar and parse(typed) is None else typed
+def _action(typed: str, actions: list[str], session: Session) -> str | None:
+    """What an entry means on this page; None if it would do nothing."""
+    if not typed or typed.isdecimal():
+        return numbered(typed, actions)
+    whole = parse(typed)
+    if whole is not None:
+        return typed if whole[0] == "search" or session.admits(typed) else None
+    return f"search[{typed}]" if session.has_search_bar else None
 
 
 def _receipt(console: Console, session: Session, answer: Answer) -> None:

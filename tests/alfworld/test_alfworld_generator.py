@@ -186,11 +186,12 @@ def test_gymnasium_face():
 def test_a_person_can_play():
     from environments.alfworld.generator import draw
 
-    commands = "\n".join(["hint", "1", *draw("pick_heat_then_place_in_recep", 3).walkthrough])
+    commands = "\n".join(["", "99", "fly away", "hint", "1", *draw("pick_heat_then_place_in_recep", 3).walkthrough])
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-m", "environments.alfworld", "--type", "heat", "--seed", "3"]
     done = subprocess.run(command, input=commands, capture_output=True, text=True, env=environment)
     assert "Your task is to:" in done.stdout and "won: True | score: 1" in done.stdout, done.stderr
+    assert done.stdout.count("cost nothing") == 3
     early = subprocess.run([*command[:4], "boil"], capture_output=True, text=True, env=environment)
     assert early.returncode == 1 and early.stderr.startswith("task type 'boil' is unknown")
 

@@ -72,7 +72,7 @@ def test_the_player_refuses_what_it_can_not_play() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "verdict"), [("{golden}", "Right."), ("nothing", "Wrong."), (None, "Good-bye"), ("", "Wrong.")]
+    ("answer", "verdict"), [("{golden}", "Right."), ("nothing", "Wrong."), (None, "turn 2 of 4"), ("", "cost nothing")]
 )
 def test_a_person_can_play(
     answer: str | None, verdict: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -83,6 +83,19 @@ def test_a_person_can_play(
     main(["--panel", "train", "--seed", "3"])
     out = capsys.readouterr().out
     assert task["question"] in out and "Lumloom" in out and verdict in out
+
+
+def test_a_wrong_entry_is_no_turn_and_a_task_has_a_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n=\n?\nq\n"))
+    main(["--task", "nq/test_0"])
+    out = capsys.readouterr().out
+    assert "in which year was lidda eskerry born" in out and out.count("cost nothing") == 2
+    assert "give the answer" in out and "turn 1 of 4" in out and "turn 2" not in out
+    with pytest.raises(SystemExit) as stopped:
+        main(["--task", "nq/test_O"])
+    assert stopped.value.code == 2 and "there is no task 'nq/test_O'; there are nq/test_" in capsys.readouterr().err
 
 
 def test_four_searches_end_the_game(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,25 @@ def test_a_purchase_shows_the_score_in_parts(play: Play, capsys: pytest.CaptureF
     assert "r_type" in shown and "title_score" in shown
 
 
+def test_a_wrong_entry_costs_no_step_and_says_so(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    assert play("", "99", "click[no such thing]", "henley shirt", "more words", "?", "q") == 1
+    shown = capsys.readouterr().out
+    assert shown.count("cost nothing") == 4 and "'99' does nothing here" in shown and "nothing was typed" in shown
+    assert "14 steps left" in shown and "13 steps left" not in shown, "one search, and nothing else"
+    assert "search[red shoes]" in shown and "leave" in shown
+
+
+def test_a_task_has_a_name(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    assert play("q", arguments=("--task", "canonical-00001")) == 1
+    assert "goal 1 of" in capsys.readouterr().out
+    for wrong in (("--task", "canonical-1"), ("--goal", "99999")):
+        with pytest.raises(SystemExit) as stopped:
+            play("q", arguments=wrong)
+        assert stopped.value.code == 2
+    assert "there is no task 'canonical-1'" in (told := capsys.readouterr().err) and "must be 0 to" in told
+
+
 def test_leaving_and_running_out_of_steps(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
     assert play("q") == 1
-    assert play("a", "b", arguments=("--goal", "1", "--max-steps", "2")) == 1
+    assert play("a", "search[b]", arguments=("--goal", "1", "--max-steps", "2")) == 1
     assert "nothing was bought" in capsys.readouterr().out
