@@ -83,6 +83,13 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     overwrite_output_dir: bool = field(
         default=False, metadata={"help": "Remove the run that output_dir holds. Without it such a folder is refused."}
     )
+    self_check: bool = field(
+        default=True,
+        metadata={
+            "help": "Compare, in the first rounds, signals that must be equal (encoder, reference, teacher, sampler, "
+            "shared prefixes), and stop if they are not. Later rounds only log the cheap ones."
+        },
+    )
 
     # Fidelity of the credit
     fidelity_every: Count = field(

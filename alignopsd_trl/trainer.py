@@ -34,6 +34,7 @@ from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.progress import Bar
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
+from alignopsd_trl.policy.self_check import SelfCheck
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import PrivilegedTeacher, skill_source
 from alignopsd_trl.policy.turn_rows import (
@@ -160,6 +161,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._environment_batch: Any = None
         self._live: tuple[torch.Tensor, ...] | None = None
         self.phases = Phases(self._show_phase)
+        self._rounds_checked = 0
         self.run_folder: RunFolder | None = None
         self._reward_check = RewardCheck()
         self._failed_share = FailedShare(args.max_failed_share)
@@ -192,7 +194,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.add_callback(LogFile(Path(args.output_dir) / LOG_FILE))
         self._share_prefixes = args.share_prefixes and self._can_share()
         seams.switch_entropy_bonus_off(self)  # its per-micro-batch mean would change with sub-chunks: see _extra_loss
-        with strategies.loaded_whole():
+        with seams.loaded_whole():
             self.encoder = load_encoder(encoder, device=self.accelerator.device) if encoder is not None else None
         self.skill_bank = load_skills(skill_bank, self.encoder) if skill_bank is not None else None
         self._skills = no_skills
@@ -282,6 +284,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             if self.args.skip_zero_advantage:
                 batch.scored = ~self.method.unmoved(batch)
             columns = self._snapshot_columns(batch)
+            self._log_metrics("train", self._self_check(batch))
             if self.method.needs_turn_advantages:
                 batch.turn_advantages = self._turn_advantages(trajectories, batch)
             credit = checked_credit(self.method, batch, self._teacher(), self._round)
@@ -417,7 +420,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         micro_steps = self.args.steps_per_generation * self.num_iterations
         return self.state.global_step * self.args.gradient_accumulation_steps // micro_steps
 
-    def _teacher(self) -> PrivilegedTeacher:
+    def _teacher(self, phases: Phases | None = None) -> PrivilegedTeacher:
         return PrivilegedTeacher(
             seams.PolicyScorer(self),
             self._think,
@@ -427,7 +430,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             share_prefixes=self._share_prefixes,
             agree=self.world.agree,
             gather=self.world.gather,
-            phases=self.phases,
+            phases=phases or self.phases,
         )
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
@@ -440,6 +443,28 @@ class AlignOPSDTrainer(GRPOTrainer):
         size = len(prompts) if self.use_vllm else self._environment_slots
         with seams.sampling(self, self.temperature, limit):
             return generate_sorted(lambda part: seams.generate(self, part), prompts, size)
+
+    def _self_check(self, batch: TurnBatch) -> dict[str, float]:
+        if not self.args.self_check:
+            return {}
+        fresh = self.beta != 0.0 and self.state.global_step == 0
+        with self.phases("self_check"):
+            check = SelfCheck(
+                self.world,
+                seams.PolicyScorer(self),
+                seams.PolicyScorer(self, reference=True) if fresh else None,
+                self._teacher(Phases()).score if self.method.needs_teacher else None,
+                self.encoder if self.method.needs_encoder else None,
+                pad_id=self.processing_class.pad_token_id,
+                budget=self.args.scoring_tokens,
+                shared=self._share_prefixes,
+                sampled=self.use_vllm,
+                exact=strategies.computes_exactly(self.accelerator, self.model),
+            )
+            self._rounds_checked += 1
+            if self._rounds_checked == 1:
+                return check.first_round(batch)
+            return check.later_round(batch, strict=self._rounds_checked == 2)
 
     def _snapshot_columns(self, batch: TurnBatch) -> dict[str, torch.Tensor]:
         """Log-probs of the sampled responses under their own prompts: by the snapshot, and by the reference."""

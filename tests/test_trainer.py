@@ -12,7 +12,7 @@ import pytest
 import torch
 from peft import LoraConfig
 from toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
-from trainers import difference, hand_loss, losses, make_config, make_trainer
+from trainers import difference, hand_loss, losses, make_config, make_trainer, with_sampler
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -389,37 +389,12 @@ def test_evaluate_reports_success_under_the_eval_prefix(tmp_path: Path) -> None:
     assert 0.0 <= log["eval_episodes/success"] <= 1.0
 
 
-class FakeSampler:
-    """Stands in for vLLM: the same responses, with log-probs that are off by a known amount."""
-
-    temperature, max_completion_length = 1.0, 12
-
-    def __init__(self, trainer: AlignOPSDTrainer, offset: float):
-        self.trainer, self.offset, self.synced = trainer, offset, 0
-        self.respond = trainer._generate_single_turn
-
-    def sync_weights(self) -> None:
-        self.synced += 1
-
-    def generate(self, prompts, images, num_generations, profiler):
-        responses, _ = self.respond(prompts)
-        model, values = self.trainer.model, []
-        for prompt, response in zip(prompts, responses, strict=True):
-            with torch.no_grad():
-                logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
-            exact = logits.log_softmax(-1).gather(1, torch.tensor(response).unsqueeze(1)).squeeze(1)
-            values.append([[value - self.offset] for value in exact.tolist()])
-        return prompts, responses, values, None
-
-
 @pytest.mark.parametrize("mode", ["token_truncate", "sequence_mask"])
 def test_sampler_log_probs_correct_the_loss(tmp_path: Path, mode: str) -> None:
     trainer = make_trainer(
         tmp_path, learning_rate=0.0, vllm_importance_sampling_mode=mode, vllm_importance_sampling_clip_max=3.0
     )
-    trainer.vllm_generation = FakeSampler(trainer, offset=0.1)
-    del trainer._generate_single_turn
-    trainer.use_vllm, trainer._last_loaded_step = True, -1
+    sampler = with_sampler(trainer, offset=0.1)
     trainer.train()
     rows = trainer.seen_rows[0]
     real = rows["tool_mask"].bool()
@@ -430,7 +405,10 @@ def test_sampler_log_probs_correct_the_loss(tmp_path: Path, mode: str) -> None:
         length = real.sum(1, keepdim=True)
         expected = torch.exp(0.1 * length)
         assert torch.allclose(ratio, expected.masked_fill(expected > 3.0, 0.0), atol=1e-3)
-    assert trainer.vllm_generation.synced == 1
+    assert sampler.synced == 1
+    logged = trainer.state.log_history[0]
+    assert logged["sampling/sampling_logp_difference/mean"] == pytest.approx(0.1, abs=1e-4)
+    assert logged["sampling/importance_sampling_ratio/max"] == pytest.approx(float(ratio.max()), abs=1e-4)
 
 
 BAD = [

@@ -118,3 +118,34 @@ def hand_loss(model: Any, parts: list[dict[str, torch.Tensor]]) -> tuple[float, 
 def difference(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
     assert left.keys() == right.keys()
     return max(float((left[name] - right[name]).abs().max()) for name in left)
+
+
+class FakeSampler:
+    """Stands in for vLLM: the same responses, with log-probs that are off by a known amount."""
+
+    temperature, max_completion_length, enable_sleep_mode = 1.0, 12, False
+
+    def __init__(self, trainer: AlignOPSDTrainer, offset: float):
+        self.trainer, self.offset, self.synced = trainer, offset, 0
+        self.respond = trainer._generate_single_turn
+
+    def sync_weights(self) -> None:
+        self.synced += 1
+
+    def generate(self, prompts, images, num_generations, profiler):
+        responses, _ = self.respond(prompts)
+        model, values = self.trainer.model, []
+        for prompt, response in zip(prompts, responses, strict=True):
+            with torch.no_grad():
+                logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+            exact = logits.log_softmax(-1).gather(1, torch.tensor(response).unsqueeze(1)).squeeze(1)
+            values.append([[value - self.offset] for value in exact.tolist()])
+        return prompts, responses, values, None
+
+
+def with_sampler(trainer: AlignOPSDTrainer, offset: float) -> FakeSampler:
+    """Lets a scripted trainer believe that it samples with vLLM."""
+    trainer.vllm_generation = FakeSampler(trainer, offset)
+    del trainer._generate_single_turn
+    trainer.use_vllm, trainer._last_loaded_step = True, -1
+    return trainer.vllm_generation

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import fsdp2_prepare_model
+from transformers.integrations import deepspeed
 from trl.generation import vllm_generation
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer import grpo_trainer
@@ -25,6 +27,9 @@ from alignopsd_trl.policy.scoring import Padded
 
 if TYPE_CHECKING:
     from trl import GRPOConfig, GRPOTrainer
+
+
+_EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 
 
 class PolicyScorer:
@@ -384,3 +389,22 @@ def log_samples(trainer: GRPOTrainer, column: str, values: list[Any]) -> None:
 
 def log_reward_samples(trainer: GRPOTrainer, name: str, values: list[float]) -> None:
     trainer._logs["rewards"][name].extend(values)
+
+
+@contextlib.contextmanager
+def loaded_whole() -> Iterator[None]:
+    """``from_pretrained`` as in a run of one process. Else, off local rank 0, ``fsdp_cpu_ram_efficient_loading`` fills
+    each model with zeros, which only the policy gets replaced later; and ZeRO-3 splits each model into shards that
+    nobody gathers."""
+    efficient, reference = os.environ.get(_EFFICIENT), deepspeed._hf_deepspeed_config_weak_ref
+    config = reference() if reference is not None else None
+    os.environ[_EFFICIENT] = "false"
+    deepspeed.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        os.environ.pop(_EFFICIENT)
+        if efficient is not None:
+            os.environ[_EFFICIENT] = efficient
+        if config is not None:
+            deepspeed.set_hf_deepspeed_config(config)

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import DistributedType
 from torch.distributed.fsdp import StateDictType
-from transformers.integrations import deepspeed
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -27,7 +25,6 @@ _PLAIN = {
     DistributedType.MULTI_NPU,
     DistributedType.MULTI_HPU,
 }
-_EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 
 
 def refuse_unproven(accelerator: Accelerator) -> None:
@@ -84,25 +81,6 @@ def keep_output_precision(accelerator: Accelerator) -> None:
 
 
 @contextlib.contextmanager
-def loaded_whole() -> Iterator[None]:
-    """``from_pretrained`` as in a run of one process. Else, off local rank 0, ``fsdp_cpu_ram_efficient_loading`` fills
-    each model with zeros, which only the policy gets replaced later; and ZeRO-3 splits each model into shards that
-    nobody gathers."""
-    efficient, reference = os.environ.get(_EFFICIENT), deepspeed._hf_deepspeed_config_weak_ref
-    config = reference() if reference is not None else None
-    os.environ[_EFFICIENT] = "false"
-    deepspeed.unset_hf_deepspeed_config()
-    try:
-        yield
-    finally:
-        os.environ.pop(_EFFICIENT)
-        if efficient is not None:
-            os.environ[_EFFICIENT] = efficient
-        if config is not None:
-            deepspeed.set_hf_deepspeed_config(config)
-
-
-@contextlib.contextmanager
 def whole_state_dict(accelerator: Accelerator) -> Iterator[None]:
     """Models that are saved now are gathered, whatever checkpoints look like. transformers writes no model at all under
     SHARDED_STATE_DICT."""
@@ -143,3 +121,9 @@ def backward(accelerator: Accelerator, loss: torch.Tensor) -> None:
     """The gradient of a sub-chunk. The loss is scaled for accumulation already; DeepSpeed must not do so once more."""
     deepspeed_only = {"scale_wrt_gas": False} if accelerator.distributed_type == DistributedType.DEEPSPEED else {}
     accelerator.backward(loss, **deepspeed_only)
+
+
+def computes_exactly(accelerator: Accelerator, model: torch.nn.Module) -> bool:
+    """Whether the policy's forward is float32 throughout."""
+    rounds = accelerator.mixed_precision != "no" or torch.backends.cuda.matmul.allow_tf32
+    return not rounds and next(accelerator.unwrap_model(model).parameters()).dtype == torch.float32

@@ -96,6 +96,8 @@ class PrivilegedTeacher:
         filler = [[self._tokenizer.pad_token_id] * 2] * (width - len(batch))
         with self._phases("privileged_thinking"):
             responses, _ = self._generate([turn.privileged_ids for turn in batch.turns] + filler)
+        if not len(batch):  # decoding no response gives one text
+            return []
         texts = self._tokenizer.batch_decode(
             responses[: len(batch)], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )

@@ -45,7 +45,15 @@ def collate_rows(
         "completion_mask": response_mask.to(device, torch.int64),
         "tool_mask": _with_dummies(batch.policy_mask.to(torch.int64), dummies),
     }
-    return result | {name: _with_dummies(column, dummies, _DUMMY.get(name, 0)) for name, column in per_token.items()}
+    result |= {name: _with_dummies(column, dummies, _DUMMY.get(name, 0)) for name, column in per_token.items()}
+    return result if response_ids.size(1) > 1 else {name: _two_wide(name, value) for name, value in result.items()}
+
+
+def _two_wide(name: str, value: torch.Tensor) -> torch.Tensor:
+    """A second column of padding, for the metrics' sake: see `select_and_trim`."""
+    if name in ("prompt_ids", "prompt_mask"):
+        return value
+    return torch.nn.functional.pad(value, (0, 0) * (value.dim() - 2) + (0, 1))
 
 
 def _with_dummies(column: torch.Tensor, dummies: int, value: float = 0) -> torch.Tensor:
@@ -143,7 +151,7 @@ def select_and_trim(inputs: dict[str, torch.Tensor], rows: torch.Tensor) -> dict
     rows = rows.to(inputs["completion_ids"].device)
     part = {name: value if value.dim() == 0 else value[rows] for name, value in inputs.items()}
     prompt = max(int(part["prompt_mask"].sum(1).max()), 1)
-    response = max(int(part["completion_mask"].sum(1).max()), 1)
+    response = max(int(part["completion_mask"].sum(1).max()), 2)  # of one column TRL's metrics take the unmasked mean
     for name, value in part.items():
         if name in ("prompt_ids", "prompt_mask"):
             part[name] = value[:, value.size(1) - prompt :]

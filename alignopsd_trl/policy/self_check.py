@@ -1,0 +1,215 @@
+"""Signals that must be equal if a run is sound, compared on its own first rounds: a run whose encoder, reference or
+sampler is not what it should be stops at once and says why, instead of training on it.
+
+Bounds are mean absolute differences of log-probs per token. In float32 two ways to the same number differ by 1e-6, in
+bfloat16 by 3e-4 to 5e-4 (single tokens by 0.05); a wrong reference by 0.9, another prompt by 0.12, a sampler with the
+weights of an earlier step by 0.5.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from alignopsd_trl.policy.ragged import Ragged
+from alignopsd_trl.policy.scoring import ScoringModel, score_pairs
+from alignopsd_trl.policy.world import World
+from alignopsd_trl.turns import TurnBatch
+
+ROWS = 4
+TEXT = "I have looked at the first page; the next thing to do is to open the cheapest item that fits."
+_EXACT, _ROUNDED, _SAMPLER, _VECTOR = 1e-4, 1e-2, 0.2, 1e-3
+
+
+class SelfCheckError(RuntimeError):
+    """Two signals differ that must be equal. The same on all processes."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison.
+
+    Attributes:
+        differs: what does, in words.
+        remedy: what to set.
+        bound: largest difference that rounding explains.
+    """
+
+    differs: str
+    remedy: str
+    bound: float
+
+
+def checks(exact: bool) -> dict[str, Check]:
+    """By the name under which the difference is logged (``self_check/<name>``). ``exact``: the policy computes in
+    float32."""
+    bound = _EXACT if exact else _ROUNDED
+    return {
+        "encoder": Check(
+            "the encoder's vector of one text is not process 0's, or is no unit vector",
+            "pass encoder as a name or path, which every process then loads whole, or, if you load it yourself, set "
+            "fsdp_cpu_ram_efficient_loading: false and load it before the trainer is made",
+            _VECTOR,
+        ),
+        "reference": Check(
+            "the reference's log-probs differ from the policy's before the first update",
+            "pass the policy as the path of its weights, or set fsdp_cpu_ram_efficient_loading: false; beta=0.0 does "
+            "without a reference",
+            bound,
+        ),
+        "shared_prefix": Check(
+            "responses scored under one shared prompt differ from the same scored plainly",
+            "set share_prefixes=False",
+            bound,
+        ),
+        "empty_skill": Check(
+            "the teacher under a prompt without a skill differs from the student",
+            "keep disable_dropout=True and set share_prefixes=False",
+            bound,
+        ),
+        "sampler": Check(
+            "the sampler's log-probs of its own responses differ from the trainer's",
+            "see that the sampler runs the trained weights at the trainer's temperature (a server: the same model, "
+            "--logprobs-mode processed_logprobs, a connection for the weight push; colocated: vllm_model_impl, "
+            "vllm_engine_options)",
+            _SAMPLER,
+        ),
+    }
+
+
+class SelfCheck:
+    """The comparisons of one run. Every process makes the same calls.
+
+    Args:
+        world: the processes.
+        policy: scores responses.
+        reference: the same with the frozen reference, `None` where there is none or it need not equal the policy.
+        teacher: ``(batch, source, target)`` to log-probs under privileged prompts, `None` for methods without.
+        encoder: texts to unit vectors, `None` for methods without.
+        pad_id, budget, shared: of scoring; ``shared`` is whether prefixes may be shared.
+        sampled: whether the sampler gives log-probs.
+        exact: whether the policy computes in float32.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        policy: ScoringModel,
+        reference: ScoringModel | None,
+        teacher: Callable[[TurnBatch, torch.Tensor, torch.Tensor], torch.Tensor] | None,
+        encoder: Callable[[Sequence[str]], torch.Tensor] | None,
+        *,
+        pad_id: int,
+        budget: int,
+        shared: bool,
+        sampled: bool,
+        exact: bool,
+    ):
+        self._world, self._policy, self._reference = world, policy, reference
+        self._teacher, self._encoder = teacher, encoder
+        self._scoring = {"pad_id": pad_id, "budget": budget, "agree": world.agree}
+        self._shared, self._sampled = shared, sampled
+        self._checks = checks(exact)
+
+    def first_round(self, batch: TurnBatch) -> dict[str, float]:
+        """All comparisons.
+
+        Returns:
+            The largest difference over processes by name.
+
+        Raises:
+            SelfCheckError: if one is beyond its bound, on all processes.
+        """
+        few = shortest(batch, ROWS)
+        rows = torch.arange(len(few))
+        plain = self._score(self._policy, few, rows)
+        found = self._cheap(few, plain)
+        if self._reference is not None:
+            found["reference"] = _mean(plain - self._score(self._reference, few, rows), few)
+        if self._teacher is not None:
+            found["empty_skill"] = _mean(plain - self._teacher(few, rows, rows), few)
+        if self._shared:
+            first = torch.zeros_like(rows)
+            pair = [self._score(self._policy, few, first, shared) for shared in (True, False)]
+            found["shared_prefix"] = _mean(pair[0] - pair[1], few)
+        return self._judge(found)
+
+    def later_round(self, batch: TurnBatch, strict: bool) -> dict[str, float]:
+        """The cheap comparisons; ``strict`` ones raise as in the first round (a sampler shows only after an update
+        whether it gets the weights)."""
+        few = shortest(batch, ROWS)
+        plain = self._score(self._policy, few, torch.arange(len(few))) if self._sampled else None
+        return self._judge(self._cheap(few, plain), strict)
+
+    def _cheap(self, few: TurnBatch, plain: torch.Tensor | None) -> dict[str, float | None]:
+        found: dict[str, float | None] = {}
+        if self._encoder is not None:
+            row = self._encoder([TEXT])[0].float().cpu()
+            first = torch.tensor(self._world.each(row.tolist())[0])
+            found["encoder"] = max(float((row - first).abs().max()), abs(float(row.norm()) - 1.0))
+        if self._sampled:
+            found["sampler"] = _mean(plain - _sampler(few, plain), few)
+        return found
+
+    def _score(self, model: ScoringModel, few: TurnBatch, prompts: torch.Tensor, shared: bool = False) -> torch.Tensor:
+        return score_pairs(
+            model,
+            Ragged.of([turn.prompt_ids for turn in few.turns]),
+            Ragged.of([turn.response_ids for turn in few.turns]),
+            prompts,
+            torch.arange(len(few)),
+            shared=shared,
+            **self._scoring,
+        )
+
+    def _judge(self, found: Mapping[str, float | None], strict: bool = True) -> dict[str, float]:
+        everywhere = self._world.each(dict(found))
+        lines, largest = [], {}
+        for name in found:
+            check = self._checks[name]
+            values = [one[name] for one in everywhere]
+            known = {process: value for process, value in enumerate(values) if value is not None}
+            largest[f"self_check/{name}"] = max(known.values(), default=0.0)
+            bad = [process for process, value in known.items() if not value <= check.bound]  # NaN is bad
+            if bad and strict:
+                where = ", ".join(f"{values[process]:.3g} on process {process}" for process in bad)
+                lines.append(f"- {name}: {check.differs}: by {where} (bound {check.bound:g}). To do: {check.remedy}.")
+        if lines:
+            raise SelfCheckError(
+                "the run's signals are not sound:\n" + "\n".join(lines) + "\nself_check=False trains regardless"
+            )
+        return largest
+
+
+def shortest(batch: TurnBatch, count: int) -> TurnBatch:
+    """The ``count`` turns of fewest tokens that have a response, with the ordinary prompt as their privileged one."""
+    size = [len(turn.prompt_ids) + len(turn.response_ids) for turn in batch.turns]
+    rows = sorted((row for row, turn in enumerate(batch.turns) if turn.response_ids), key=size.__getitem__)[:count]
+    turns = [dataclasses.replace(batch.turns[row], privileged_ids=batch.turns[row].prompt_ids) for row in rows]
+    width = max((len(turn.response_ids) for turn in turns), default=1)
+    columns = {
+        field.name: value[rows] if value.ndim == 1 else value[rows, :width]
+        for field in dataclasses.fields(batch)
+        if isinstance(value := getattr(batch, field.name), torch.Tensor)
+    }
+    return dataclasses.replace(batch, turns=turns, **columns | {"scored": None})
+
+
+def _sampler(few: TurnBatch, like: torch.Tensor) -> torch.Tensor:
+    """The sampler's log-probs; what it did not give is taken from ``like``."""
+    result = like.clone()
+    for row, turn in enumerate(few.turns):
+        for place, value in enumerate(turn.sampling_log_probs or ()):
+            if value is not None and not math.isnan(value):
+                result[row, place] = value
+    return result
+
+
+def _mean(difference: torch.Tensor, few: TurnBatch) -> float | None:
+    """Mean absolute difference over the response tokens; `None` without any."""
+    tokens = sum(len(turn.response_ids) for turn in few.turns)
+    return float(difference.abs().sum()) / tokens if tokens else None

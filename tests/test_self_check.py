@@ -1,0 +1,114 @@
+"""The self-check: sound runs pass and log it, runs with a corrupt signal stop in their first round and say which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trainers import losses, make_trainer, with_sampler
+
+from alignopsd_trl.policy.seams import PolicyScorer
+from alignopsd_trl.policy.self_check import SelfCheckError, checks
+from alignopsd_trl.trainer import AlignOPSDTrainer
+
+OPTIONS = {"method": "align_opsd", "beta": 0.05, "max_steps": 3}
+
+
+def _logged(trainer: AlignOPSDTrainer, round: int) -> dict[str, float]:
+    entry = [entry for entry in trainer.state.log_history if "loss" in entry][round]
+    return {name: value for name, value in entry.items() if name.startswith("self_check/")}
+
+
+def test_a_sound_run_passes_and_logs_the_cheap_checks_in_every_round(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, **OPTIONS)
+    trainer.train()
+    names = {"encoder", "reference", "empty_skill", "shared_prefix"}
+    assert set(_logged(trainer, 0)) == {f"self_check/{name}" for name in names}
+    assert all(value < 1e-5 for value in _logged(trainer, 0).values())
+    assert set(_logged(trainer, 1)) == set(_logged(trainer, 2)) == {"self_check/encoder"}
+    assert trainer.state.log_history[0]["seconds/self_check"] > 0
+
+
+@pytest.mark.parametrize("method", ["grpo", "align_opsd"])
+def test_the_check_changes_nothing(tmp_path: Path, method: str) -> None:
+    runs = []
+    for wanted in (True, False):
+        trainer = make_trainer(tmp_path / str(wanted), method=method, self_check=wanted, script=False)
+        trainer.train()
+        runs.append(losses(trainer))
+        assert bool(_logged(trainer, 0)) == (wanted and method == "align_opsd") or wanted
+    assert runs[0] == runs[1]
+
+
+def _other_reference(trainer: AlignOPSDTrainer, patch: pytest.MonkeyPatch) -> None:
+    with torch.no_grad():
+        for value in trainer.ref_model.parameters():
+            value.zero_()
+
+
+def _zero_encoder(trainer: AlignOPSDTrainer, patch: pytest.MonkeyPatch) -> None:
+    trainer.encoder._encode = lambda texts: torch.zeros(len(texts), 1024)
+
+
+def _wrong_cache(trainer: AlignOPSDTrainer, patch: pytest.MonkeyPatch) -> None:
+    inner = PolicyScorer.shared
+    patch.setattr(PolicyScorer, "shared", lambda *arguments: inner(*arguments) - 0.12)
+
+
+def _other_teacher(trainer: AlignOPSDTrainer, patch: pytest.MonkeyPatch) -> None:
+    inner = trainer._teacher
+
+    def teacher(*arguments: Any) -> Any:
+        made = inner(*arguments)
+        score = made.score
+        made.score = lambda *parts: score(*parts) - 0.12
+        return made
+
+    trainer._teacher = teacher
+
+
+def _old_sampler(trainer: AlignOPSDTrainer, patch: pytest.MonkeyPatch) -> None:
+    with_sampler(trainer, offset=0.5)
+
+
+CORRUPTIONS = [
+    (_other_reference, "reference: .* by [0-9.]+ on process 0 .*path of its weights"),
+    (_zero_encoder, "encoder: .* by 1 on process 0"),
+    (_wrong_cache, r"shared_prefix: .* by 0\.12 on process 0 .*share_prefixes=False"),
+    (_other_teacher, r"empty_skill: .* by 0\.1[0-9]* on process 0"),
+    (_old_sampler, r"sampler: .* by 0\.5 on process 0 .*trained weights"),
+]
+
+
+@pytest.mark.parametrize(("corrupt", "message"), CORRUPTIONS)
+def test_a_corrupt_signal_stops_the_first_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corrupt: Any, message: str
+) -> None:
+    trainer = make_trainer(tmp_path, **OPTIONS)
+    corrupt(trainer, monkeypatch)
+    with pytest.raises(SelfCheckError, match=message):
+        trainer.train()
+    assert trainer.state.global_step == 0 and not losses(trainer)
+
+
+def test_a_sampler_that_gets_no_weights_stops_the_second_round(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_steps=4)
+    sampler = with_sampler(trainer, offset=0.0)
+    sampler.sync_weights = lambda: setattr(sampler, "offset", 0.5 * (trainer.state.global_step > 0))
+    with pytest.raises(SelfCheckError, match="sampler"):
+        trainer.train()
+    assert trainer.state.global_step == 1
+
+
+def test_bounds_leave_room_for_rounding_and_none_for_another_prompt() -> None:
+    for exact, noise in ((True, 5e-6), (False, 5e-4)):
+        for name in ("reference", "shared_prefix", "empty_skill"):
+            assert 10 * noise < checks(exact)[name].bound < 0.12 / 10
+
+
+def test_bfloat16_passes(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, **OPTIONS, model_init_kwargs={"dtype": "bfloat16"})
+    trainer.train()
+    assert 0 < max(_logged(trainer, 0).values()) < 1e-2
