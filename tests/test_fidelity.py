@@ -177,8 +177,10 @@ def test_intervals_cover_at_about_their_level() -> None:
 
 def test_kinds_are_the_longest_beginnings_that_are_frequent() -> None:
     actions = ["click[buy now]"] * 10 + [f"click[{n}]" for n in range(10)] + ["search[lamp]", "go to bed"]
-    names = kinds(actions, least=0.2)
+    names = kinds(actions, [str(place % 4) for place in range(len(actions))], least=0.2)
     assert names[0] == "click[buy now]" and names[12] == "click[ ..." and set(names[20:]) == {"other"}
+    one = kinds(["go to a"] * 9 + ["go to b"] * 3, ["x"] * 9 + ["x", "y", "z"], least=0.2)
+    assert set(one) == {"go to ...", "go to b"}
     turns, truth = _turns()
     rows = by_kind(turns, ["a", "b"] * (len(truth) // 2), {"grpo": turns.outcome})
     assert {(row["kind"], row["side"]) for row in rows} == {(k, s) for k in "ab" for s in ("praised", "blamed")}

@@ -117,7 +117,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    arguments = _arguments(argv)
+    arguments, began = _arguments(argv), _cpu_seconds()
     argv = sys.argv[1:] if argv is None else argv
     command = "    python -m alignopsd_trl.fidelity " + " ".join(map(str, argv))
     methods = [name.strip() for name in arguments.methods.split(",") if name.strip()]
@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     )
     try:
         per_batch = arguments.tasks_per_batch or defaults.get("tasks_per_round", arguments.tasks)
-        return _measure(arguments, command, subject, bench, variants, per_batch)
+        return _measure(arguments, command, subject, bench, variants, per_batch, began)
     finally:
         bench.player.environments.close()
 
@@ -156,6 +156,7 @@ def _measure(
     bench: Bench,
     variants: Sequence[Variant],
     per_batch: int,
+    began: float,
 ) -> dict[str, Any]:
     kept = Kept(arguments.output / "parts", _identity(arguments, subject))
     torch.manual_seed(arguments.seed)
@@ -172,7 +173,9 @@ def _measure(
     credited = list(assign_credit(bench, played, variants, per_batch, arguments.seed))
     sides = [outcome(one.batch, subject.config).advantage.cpu().numpy() for one in credited]
     turns, known, found = columns(credited, tree, played, sides, arguments.value)
-    names = kinds([turn.action for one in credited for turn in one.batch.turns])
+    owner = {id(turn): one.task for one in played for turn in one.turns}
+    everything = [turn for one in credited for turn in one.batch.turns]
+    names = kinds([turn.action for turn in everything], [owner[id(turn)] for turn in everything])
     credit = {one.label: np.concatenate([part.column(one.label) for part in credited])[known] for one in variants}
     reference = "align_opsd" if "align_opsd" in credit else variants[0].label
     figures = agreement(turns, credit, reference, arguments.seed) if known.any() else {}
@@ -183,7 +186,7 @@ def _measure(
     facts = {
         "command": command,
         **_facts(played, tree, turns, known, found.walks),
-        "cpu_seconds": _cpu_seconds(),
+        "cpu_seconds": _cpu_seconds() - began,
     }
     text = report.page(facts, figures, table, gradients)
     result = {

@@ -6,7 +6,8 @@ squares of A_MC would hold its noise, the product of its two independent halves 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -155,19 +156,23 @@ def _interval(drawn: np.ndarray) -> Interval:
 # Kinds of decision
 
 
-def kinds(actions: list[str], least: float = 0.03) -> list[str]:
-    """A name for each action: the longest beginning, in words, that at least this share of the actions has."""
+def kinds(actions: Sequence[str], tasks: Sequence[str], least: float = 0.03) -> list[str]:
+    """A name for each action: the longest beginning, in words, that at least this share of the actions has, and that is
+    met in three tasks (in all, if there are fewer): what only one task has on offer is no kind of decision."""
     words = [_words(action) for action in actions]
-    counts: dict[tuple[str, ...], int] = {}
-    for parts in words:
+    counts: Counter[tuple[str, ...]] = Counter()
+    met: dict[tuple[str, ...], set[str]] = {}
+    for parts, task in zip(words, tasks, strict=True):
         for length in range(1, len(parts) + 1):
-            counts[tuple(parts[:length])] = counts.get(tuple(parts[:length]), 0) + 1
-    needed = max(2.0, least * len(actions))
+            counts[tuple(parts[:length])] += 1
+            met.setdefault(tuple(parts[:length]), set()).add(task)
+    needed, spread = max(2.0, least * len(actions)), min(3, len(set(tasks)))
 
     def name(parts: list[str]) -> str:
-        length = next((n for n in range(len(parts), 0, -1) if counts[tuple(parts[:n])] >= needed), 0)
-        shown = "".join(parts[:length]).strip()
-        return (shown + (" ..." if length < len(parts) else "")) if length else "other"
+        beginnings = (tuple(parts[:length]) for length in range(len(parts), 0, -1))
+        found = next((one for one in beginnings if counts[one] >= needed and len(met[one]) >= spread), ())
+        shown = "".join(found).strip()
+        return (shown + (" ..." if len(found) < len(parts) else "")) if found else "other"
 
     return [name(parts) for parts in words]
 
