@@ -88,6 +88,7 @@ class ThreadedBatch:
         _check_reset(first)
         self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
         self.project = first.project
+        self._has_endings = type(first).finish is not TextEnvironment.finish
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._stuck = 0
@@ -102,7 +103,7 @@ class ThreadedBatch:
         return self._run(slots, [partial(self._live(s).step, a) for s, a in zip(slots, actions, strict=True)])
 
     def finish(self, slots: Sequence[int]) -> list[Ending | None | Failure]:
-        if type(self._environments[0]).finish is TextEnvironment.finish:
+        if not self._has_endings:
             return [None] * len(slots)
         return self._run(slots, [self._live(slot).finish for slot in slots])
 

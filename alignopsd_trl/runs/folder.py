@@ -198,9 +198,13 @@ def clear(path: Path) -> None:
     """Removes what a run leaves; other files of the folder stay."""
     for name in (*_LEFT_FILES, RUN_FILE):
         (path / name).unlink(missing_ok=True)
-    for folder in (*(path / name for name in _LEFT_FOLDERS), *path.glob("checkpoint-*")):
-        if folder.is_dir():
-            shutil.rmtree(folder)
+    for name in _LEFT_FOLDERS:
+        if (path / name).is_dir():
+            shutil.rmtree(path / name)
+            (path / name).mkdir()  # TRL makes its own when a trainer is made, which was before
+    for checkpoint in path.glob("checkpoint-*"):
+        if checkpoint.is_dir():
+            shutil.rmtree(checkpoint)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
