@@ -440,7 +440,7 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def _think(self, prompts: list[list[int]]) -> tuple[list[list[int]], Any]:
         limit = self.args.teacher_max_completion_length or self.max_completion_length
-        size = len(prompts) if self.use_vllm else self._environment_slots
+        size = seams.rows_at_once(self, prompts, limit, least=self._environment_slots)
         with seams.sampling(self, self.temperature, limit):
             return generate_sorted(lambda part: seams.generate(self, part), prompts, size)
 

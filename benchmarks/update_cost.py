@@ -217,15 +217,15 @@ class Variant:
         self._replay.load(one)
         trainer.model.zero_grad()
         trainer._step, trainer._buffered_inputs = 0, None
-        trainer.phases.take()
         self._counter.clear()
+        phases = dict(trainer.phases.total)
         torch.manual_seed(one["step"])
         faults, begin = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, self._clock()
         for _ in range(trainer.args.steps_per_generation):
             trainer.training_step(trainer.model, one["inputs"], None)
         return {
             "seconds": self._clock() - begin,
-            "phases": trainer.phases.take(),
+            "phases": {name: value - phases.get(name, 0.0) for name, value in trainer.phases.total.items()},
             "faults": resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults,
             "padded": dict(self._counter.padded),
             "useful": dict(self._counter.useful),

@@ -82,6 +82,18 @@ def test_kept_log_probs_are_those_of_scoring(tmp_path: Path) -> None:
     assert len({len(response) for response in responses}) > 2
 
 
+def test_thinking_takes_as_many_rows_as_have_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer(tmp_path, script=False, method="align_opsd")
+    row = 2 * 2 * 32 * 4 * (3 + 12)  # keys and values of two layers, 32 wide, float32, for 3 + 12 tokens
+    prompts = [[5, 6, 7], [5]]
+    monkeypatch.setattr(decoding, "CACHE", 20 * row + row // 2)
+    trainer.model.train()
+    assert seams.rows_at_once(trainer, prompts, limit=12, least=8) == 20
+    assert seams.rows_at_once(trainer, prompts, limit=12, least=30) == 30
+    trainer.model.eval()
+    assert seams.rows_at_once(trainer, prompts, limit=12, least=8) == 8
+
+
 def test_other_ways_to_sample_are_left_to_generate(tmp_path: Path) -> None:
     assert not seams.samples_plainly(make_trainer(tmp_path / "k", script=False, top_k=5))
     assert not seams.samples_plainly(make_trainer(tmp_path / "p", script=False, top_p=0.9))

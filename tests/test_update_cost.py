@@ -22,6 +22,7 @@ def test_a_round_is_recorded_replayed_and_compared(tmp_path: Path) -> None:
     assert set(result["ratio"]) == set(result["against_stock"]) == {"median", "low", "high"}
     assert result["checksum"] in done.stdout and recording.is_file()
     assert result["differences"]["advantages"] < 1e-5 and result["differences"]["gradient_align_opsd"] < 1e-4
+    assert result["ratio_by_phase"]["update"] and "privileged_thinking" in result["variants"]["align_opsd"]["phases"]
     ours, stock = (result["variants"][name]["phases"]["update"] for name in ("grpo", "stock"))
     assert ours["padded_tokens"] < stock["padded_tokens"]
     assert ours["useful_tokens"] / ours["padded_tokens"] > stock["useful_tokens"] / stock["padded_tokens"]

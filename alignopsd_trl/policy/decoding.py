@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import Cache, DynamicCache
@@ -17,7 +18,20 @@ from transformers.cache_utils import DynamicLayer
 from alignopsd_trl.policy.packing import as_attention_mask
 from alignopsd_trl.policy.ragged import Ragged
 
+CACHE = 128 << 20  # bytes of keys and values that a batch may hold, beyond which more rows hardly make it faster
 LEAVE = 7 / 8  # ended rows leave the batch when fewer than this share of it are live
+
+
+def rows_in_cache(config: Any, tokens: int, number_bytes: int) -> int:
+    """How many rows of so many tokens have room in `CACHE`.
+
+    Args:
+        config: the model's text config.
+        number_bytes: of one key or value.
+    """
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    row = 2 * config.num_hidden_layers * config.num_key_value_heads * head * number_bytes * tokens
+    return CACHE // row
 
 
 class RoomyLayer(DynamicLayer):

@@ -21,7 +21,7 @@ from trl.trainer import grpo_trainer
 from trl.trainer import utils as trl_utils
 from trl.trainer.utils import use_adapter
 
-from alignopsd_trl.policy.decoding import sample
+from alignopsd_trl.policy.decoding import rows_in_cache, sample
 from alignopsd_trl.policy.packing import Packed, as_attention_mask, why_plain
 from alignopsd_trl.policy.scoring import Padded
 
@@ -252,6 +252,21 @@ def decode(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[in
             pad_id=trainer._tokenizer.pad_token_id,
             attention=attention_of(trainer),
         )
+
+
+def rows_at_once(trainer: GRPOTrainer, prompts: list[list[int]], limit: int, least: int) -> int:
+    """How many of the prompts `generate` takes at a time: all of them with vLLM, ``least`` with transformers'
+    ``generate``, and what has room in the cache of `decoding.sample`.
+
+    Args:
+        limit: tokens of a response at most.
+    """
+    if trainer.use_vllm:
+        return len(prompts)
+    if not (trainer.model.training and samples_plainly(trainer)):
+        return least
+    longest = max(map(len, prompts), default=0) + limit
+    return max(least, rows_in_cache(_text_config(trainer), longest, trainer.model.dtype.itemsize))
 
 
 def scores_as_sampled(trainer: GRPOTrainer) -> bool:
