@@ -86,8 +86,8 @@ def stock_scores(trainer: Any, prompts: list[list[int]], responses: list[list[in
 class StockTrainer(AlignOPSDTrainer):
     """The same rounds and rows through TRL's own forward."""
 
-    def _teacher(self) -> PrivilegedTeacher:
-        teacher = super()._teacher()
+    def _teacher(self, *arguments: Any) -> PrivilegedTeacher:
+        teacher = super()._teacher(*arguments)
         teacher.__class__, teacher.trainer = StockTeacher, self
         return teacher
 
@@ -178,7 +178,16 @@ def build(options: argparse.Namespace, method: str, kind: type) -> AlignOPSDTrai
     flags += ["--tasks_per_round", str(options.tasks)] if options.tasks else []
     if kind is StockTrainer:
         flags += ["--skip_zero_advantage", "false"]
-    flags += ["--save_trajectories", "false", "--save_strategy", "no", "--disable_tqdm", "true"]
+    flags += [
+        "--self_check",
+        "false",
+        "--save_trajectories",
+        "false",
+        "--save_strategy",
+        "no",
+        "--disable_tqdm",
+        "true",
+    ]
     recipe, args, model = parse(options.recipe, flags)
     suite = load_environment(recipe.environment)
     trainer = kind(
