@@ -14,7 +14,7 @@ from toy import ToyEnvironment
 from trainers import make_trainer
 
 from alignopsd_trl.policy import seams, strategies
-from alignopsd_trl.policy.turn_rows import collate_rows, select_and_trim
+from alignopsd_trl.policy.turn_rows import collate_rows, select_and_trim, with_rows
 from alignopsd_trl.policy.world import World
 from alignopsd_trl.turns import TurnBatch
 from environments import EnvironmentsDown
@@ -92,6 +92,15 @@ def test_sub_chunks_of_dummies_have_two_columns_so_that_metrics_are_masked() -> 
         **dict.fromkeys(["completion_ids", "completion_mask", "tool_mask", "advantages"], (2, 2)),
         "target/kept": (2, 2, 3),
     }
+
+
+def test_a_sub_chunk_is_filled_to_the_rows_of_another_process_without_adding_tokens() -> None:
+    columns = {"advantages": torch.zeros(0, 1)}
+    rows = collate_rows(TurnBatch.of([], pad_id=0), columns, rows=3, pad_id=0, end_id=1)
+    rows["tool_mask"] = torch.ones_like(rows["tool_mask"])
+    filled = with_rows(rows, 5)
+    assert {len(value) for value in filled.values()} == {5}
+    assert filled["tool_mask"].sum(1).tolist() == [2, 2, 2, 0, 0] and rows["tool_mask"].sum() == 6
 
 
 def test_metrics_of_processes_are_averaged_but_for_extremes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def sub_chunks(
     inputs: dict[str, torch.Tensor], live: torch.Tensor, rows: int, tokens: int, agree: Callable[[int], int]
 ) -> list[dict[str, torch.Tensor]]:
     """The live rows, longest first, in sub-chunks that hold about equally many padded tokens: equally many sub-chunks
-    on every process, each with a row at least, for which short rows that are not live are kept where it must be.
+    on every process, and rows in each, for which short rows that are not live are kept where it must be.
 
     Args:
         live: ``(rows,)`` bool.
@@ -104,7 +104,18 @@ def sub_chunks(
     live[(~live).nonzero().squeeze(1).flip(0)[:missing]] = True
     chosen = order[live]
     cuts = cut_evenly(sizes(chosen), rows, tokens, min(count, len(chosen)))
-    return [select_and_trim(inputs, chosen[first:last]) for first, last in cuts]
+    parts = [select_and_trim(inputs, chosen[first:last]) for first, last in cuts]
+    return [with_rows(part, agree(len(part["completion_ids"]))) for part in parts]
+
+
+def with_rows(part: dict[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:
+    """A sub-chunk with its last row repeated, masked out of the loss, until it has ``count`` rows: TRL gathers a number
+    a row for its metrics, so equally many on every process."""
+    rows = len(part["completion_ids"])
+    index = torch.arange(count, device=part["completion_ids"].device).clamp(max=rows - 1)
+    result = {name: value if value.dim() == 0 else value[index] for name, value in part.items()}
+    result["tool_mask"][rows:] = 0
+    return result
 
 
 def cut_evenly(sizes: list[tuple[int, int]], rows: int, tokens: int, at_least: int = 0) -> list[tuple[int, int]]:
