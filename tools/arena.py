@@ -11,18 +11,19 @@ policy gradient with the exact one, over batches of sibling groups.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.fidelity.arena import ArenaTeacher, Choice, Game, Sampled, make_batch, sample_groups
 from alignopsd_trl.fidelity.metrics import Turns, agreement
+from alignopsd_trl.fidelity.report import plain
 from alignopsd_trl.fidelity.variants import CachedTeacher, turn_credit
 from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.methods.grpo import outcome
@@ -216,28 +217,32 @@ def _joined(parts: Sequence[Turns]) -> Turns:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", type=int, default=8)
     parser.add_argument("--siblings", type=int, default=8)
     parser.add_argument("--batches", type=int, default=8)
-    parser.add_argument("--care", type=float, default=0.5)
-    parser.add_argument("--skilled", type=float, default=0.95)
+    parser.add_argument("--care", type=float, default=0.5, help="of every decision without the skill")
+    parser.add_argument("--skilled", type=float, default=0.95, help="of every decision with it")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=Path("outputs/arena"), help="folder for arena.json")
     arguments = parser.parse_args(argv)
-    torch.manual_seed(arguments.seed)
-    for situated in (False, True):
-        shopper = ArenaShopper(arguments.care, arguments.skilled, situated)
+    result = {"settings": {name: str(value) for name, value in vars(arguments).items() if name != "output"}}
+    for thinking in ("template", "situation"):
+        shopper = ArenaShopper(arguments.care, arguments.skilled, thinking == "situation")
         games = make_games(arguments.tasks, shopper, arguments.seed)
-        value = sum(game.value for game in games) / len(games)
-        nodes = sum(len(game.nodes) for game in games)
-        print(
-            f"\nthinking {'states its situation' if situated else 'is a template'}: success {value:.3f}, {nodes} states"
-        )
+        success, states = sum(game.value for game in games) / len(games), sum(len(game.nodes) for game in games)
+        table = measure(games, arguments.batches, arguments.siblings, arguments.output, arguments.seed)
+        result[thinking] = {"success": success, "states": states, "variants": table}
+        print(f"\nthinking: {thinking}; success {success:.3f}, {states} states\n")
         print("| variant | r within | lift | gradient |\n|---|---|---|---|")
-        table = measure(games, arguments.batches, arguments.siblings, Path("outputs/arena"), arguments.seed)
         for label, row in table.items():
             print(f"| {label} | {row.get('r_within', '-')} | {row.get('lift', '-')} | {row['gradient']:.2f} |")
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    partial = arguments.output / "arena.partial"
+    partial.write_text(json.dumps(plain(result), indent=2) + "\n", encoding="utf-8")
+    partial.replace(arguments.output / "arena.json")
+    return result
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from alignopsd_trl.fidelity.arena import Game, sample_groups
 from alignopsd_trl.fidelity.plan import first_walks, further_walks, walk_lengths, worth_walking
 from alignopsd_trl.fidelity.tree import Tree, advantages
-from tools.arena import DECISIONS, ArenaShopper, cosine, credits, make_games, measure, total_gradient
+from tools.arena import DECISIONS, ArenaShopper, cosine, credits, main, make_games, total_gradient
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +93,10 @@ def test_expected_gradients_point_uphill(games: list[Game], tmp_path: Path) -> N
 
 
 def test_rectification_needs_thinking_that_states_its_situation(tmp_path: Path) -> None:
-    rows = {}
-    for situated in (False, True):
-        shopped = make_games(6, ArenaShopper(situated=situated), seed=2)
-        rows[situated] = measure(shopped, 3, 8, tmp_path)
-    without, template, stated = "align_opsd, no rectification", rows[False], rows[True]
+    result = main(["--tasks", "6", "--batches", "3", "--seed", "2", "--output", str(tmp_path)])
+    rows = {thinking: result[thinking]["variants"] for thinking in ("template", "situation")}
+    assert json.loads((tmp_path / "arena.json").read_text())["template"]["states"] == result["template"]["states"]
+    without, template, stated = "align_opsd, no rectification", *rows.values()
     assert template["align_opsd"]["r_within"].value < template[without]["r_within"].value - 0.1
     assert stated["align_opsd"]["r_within"].value > template["align_opsd"]["r_within"].value
     assert template[without]["r_within"].low > 0.1
