@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "update_cost.py"
 
 
-def test_a_round_is_recorded_replayed_and_compared(tmp_path: Path) -> None:
+@pytest.mark.parametrize("recipe", ["webshop_tiny", "searchqa_tiny"])
+def test_a_round_is_recorded_replayed_and_compared(tmp_path: Path, recipe: str) -> None:
     output, recording = tmp_path / "cost.json", tmp_path / "rounds.pt"
-    size = ["--rounds", "1", "--tasks", "2", "--repeats", "1", "--threads", "1", "--clock", "cpu"]
+    size = ["--recipe", recipe, "--rounds", "1", "--tasks", "2", "--repeats", "1", "--threads", "1", "--clock", "cpu"]
     command = [sys.executable, str(SCRIPT), "--output", str(output), "--recording", str(recording), *size]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
