@@ -1,0 +1,341 @@
+"""Run under torchrun by `test_fsdp2.py` and `test_deepspeed.py`: the same short runs with the policy spread over two
+processes in another way. ``python spread.py FOLDER STRATEGY...``; each leaves ``FOLDER/STRATEGY/CASE_RANK.pt``.
+``python tests/spread.py table fsdp2 zero2 zero3`` launches them beside DDP and prints how far each is from it.
+
+accelerate ignores FSDP where it finds no accelerator and would run DDP instead, so a CPU world is made to look like a
+world of GPUs to it, and every run asserts what it runs under.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
+from peft import LoraConfig
+from toy import ToyEnvironment, build_model, build_tokenizer, scripted, toy_dataset
+from trainers import DEFAULTS, losses
+
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.trainer import AlignOPSDTrainer
+from environments import EnvironmentsDown
+
+BASE = {
+    "method": "align_opsd",
+    "max_steps": 3,
+    "optim": "sgd",
+    "learning_rate": 0.5,
+    "max_grad_norm": 1.0,
+    "scoring_tokens": 300,
+    "rows_per_forward": 3,
+    "save_trajectories": True,
+}
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {"save_strategy": "steps", "save_steps": 1},
+    "beta": {"beta": 0.05},
+    "accumulation": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4},
+    "iterations": {"num_iterations": 2, "max_steps": 6},
+    "lora": {"beta": 0.05, "gradient_checkpointing": True},
+    "auxiliary": {"auxiliary_loss": "alignment", "auxiliary_coefficient": 0.1, "entropy_coef": 0.01},
+    "sampled": {"max_completion_length": 24, "per_device_train_batch_size": 4, "top_k": 1000},  # by `generate`
+}
+ENCODED = ("plain", "sampled")
+"""Cases with a neural encoder; the others make do with the lexical one."""
+NORM = {"iterations": 1e-5}
+"""Where the gradient norm may differ by more than 1e-6: near the clip range a rounding moves a token across it."""
+EXPECTED = {"ddp": DistributedType.MULTI_CPU, "fsdp2": DistributedType.FSDP}
+
+
+class Down(ToyEnvironment):
+    """What the environments of process 1 share fails for good in the second round."""
+
+    def reset(self, **row: Any) -> str:
+        if os.environ["RANK"] == "1" and Down.broken:
+            raise EnvironmentsDown("the shop of process 1 is closed")
+        return super().reset(**row)
+
+    broken = False
+
+
+class Failing(ToyEnvironment):
+    """Every environment of process 1 fails; its episodes are lost, the run goes on."""
+
+    def step(self, action: str) -> Any:
+        if os.environ["RANK"] == "1":
+            raise RuntimeError("no answer")
+        return super().step(action)
+
+
+def launch(folder: Path, strategies: list[str], timeout: float = 500, **environment: str) -> None:
+    """Two processes that run all cases under each strategy in turn."""
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parent), os.environ.get("PYTHONPATH", "")]
+    variables = {
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),  # where pip puts ninja
+    }
+    command = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0", "--standalone"]
+    done = subprocess.run(
+        [sys.executable, *command, str(here / "spread.py"), str(folder), *strategies],
+        env=os.environ | variables | environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+
+
+def load(folder: Path, strategy: str, case: str) -> list[dict[str, Any]]:
+    """What each process left."""
+    return [torch.load(folder / strategy / f"{case}_{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+def make_encoder(folder: Path) -> None:
+    """A sentence-transformers model of random weights over the toy's words."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from transformers import BertConfig, BertModel
+
+    tokenizer = build_tokenizer()
+    torch.manual_seed(3)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    BertModel(config).save_pretrained(folder / "body")
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    tokenizer.save_pretrained(folder / "body")
+    body = Transformer(str(folder / "body"))
+    SentenceTransformer(modules=[body, Pooling(16)]).save(str(folder / "encoder"))
+
+
+def use(strategy: str) -> None:
+    """From here on, trainers of this process spread the policy in this way."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    for name in [name for name in os.environ if name.startswith(("FSDP_", "ACCELERATE_USE_"))]:
+        del os.environ[name]
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+    if strategy == "fsdp2":
+        os.environ |= {
+            "ACCELERATE_USE_FSDP": "true",
+            "FSDP_VERSION": "2",
+            "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+            "FSDP_RESHARD_AFTER_FORWARD": "true",
+            "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
+            "FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT",
+        }
+    if strategy.startswith("zero"):
+        del os.environ["ACCELERATE_USE_CPU"]  # with it accelerate would pass over DeepSpeed; use_cpu=True is enough
+        os.environ |= {
+            "ACCELERATE_USE_DEEPSPEED": "true",
+            "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(_zero(int(strategy[-1]))),
+            "DS_ACCELERATOR": "cpu",
+        }
+
+
+def _zero(stage: int) -> Path:
+    """With DeepSpeed's own threshold the toy's parameters would all stay whole, and nothing would be tested."""
+    zero = {"stage": stage, "stage3_param_persistence_threshold": 0, "stage3_gather_16bit_weights_on_model_save": True}
+    sizes = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}
+    content = {"zero_optimization": zero, "gradient_clipping": "auto", "zero_allow_untested_optimizer": True, **sizes}
+    path = Path(tempfile.mkdtemp()) / f"zero{stage}.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def _look_like_gpus() -> None:
+    inner = PartialState.__init__
+
+    def init(self: PartialState, *arguments: Any, **options: Any) -> None:
+        inner(self, *arguments, **options)
+        if "ACCELERATE_USE_FSDP" in os.environ and self.distributed_type == DistributedType.MULTI_CPU:
+            self.distributed_type = DistributedType.MULTI_GPU
+
+    PartialState.__init__ = init
+
+
+def make(folder: Path, root: Path, case: str, factory: Any = ToyEnvironment, **options: Any) -> AlignOPSDTrainer:
+    tokenizer = build_tokenizer()
+    arguments = DEFAULTS | BASE | options
+    trainer = AlignOPSDTrainer(
+        str(root / "policy"),
+        AlignOPSDConfig(output_dir=str(folder), **arguments),
+        environment_factory=factory,
+        train_dataset=toy_dataset(),
+        skill_bank="webshop",
+        encoder=str(root / "encoder") if case in ENCODED else "lexical",
+        processing_class=tokenizer,
+        peft_config=_lora() if case == "lora" else None,
+    )
+    if case != "sampled":
+        scripted(trainer)
+    return trainer
+
+
+def _lora() -> LoraConfig:
+    return LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], lora_dropout=0.0, init_lora_weights=True)
+
+
+def outcome(trainer: AlignOPSDTrainer) -> dict[str, Any]:
+    history = trainer.state.log_history
+    return {
+        "loss": losses(trainer),
+        "norm": [float(entry["grad_norm"]) for entry in history if "grad_norm" in entry],
+        "kl": [entry["kl"] for entry in history if "kl" in entry],
+        "history": history,
+        "weights": whole_weights(trainer),
+        "phases": dict(trainer.phases.total),
+    }
+
+
+def watch_lengths(trainer: AlignOPSDTrainer) -> list[int]:
+    """The longest response of each generation, that is, how many forwards it took this process."""
+    inner, found = trainer._generate_single_turn, []
+
+    def generate(*arguments: Any, **options: Any) -> Any:
+        responses, log_probs = inner(*arguments, **options)
+        found.append(max(map(len, responses)))
+        return responses, log_probs
+
+    trainer._generate_single_turn = generate
+    return found
+
+
+def whole_weights(trainer: AlignOPSDTrainer) -> dict[str, torch.Tensor]:
+    """The trained parameters, gathered; `get_state_dict` gives them to process 0 only."""
+    accelerator = trainer.accelerator
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        import deepspeed
+
+        model = accelerator.unwrap_model(trainer.model)
+        with deepspeed.zero.GatheredParameters(list(model.parameters())):
+            found = {name: value.detach().clone() for name, value in model.named_parameters()}
+    else:
+        found = accelerator.get_state_dict(trainer.model_wrapped)
+    return {name: value.float().cpu() for name, value in found.items()}
+
+
+def run(root: Path, strategy: str, case: str) -> None:
+    folder = root / strategy / case
+    trainer = make(folder, root, case, **CASES[case])
+    assert trainer.accelerator.num_processes == 2, "not a two-process run"
+    assert trainer.accelerator.distributed_type == EXPECTED.get(strategy, DistributedType.DEEPSPEED)
+    longest = watch_lengths(trainer)
+    started = time.process_time()
+    trainer.train()
+    seconds = time.process_time() - started
+    embedding = trainer.encoder(["go zero left"]) if case in ENCODED else None
+    result = outcome(trainer) | {"seconds": seconds, "embedding": embedding, "longest": longest}
+    torch.save(result, root / strategy / f"{case}_{os.environ['RANK']}.pt")
+    if case == "plain":
+        trainer.save_model()
+    if case == "plain" and strategy != "ddp":
+        resume(root, strategy, folder)
+
+
+def resume(root: Path, strategy: str, folder: Path) -> None:
+    """From the checkpoint of the first step, in the form of the launch configuration; FSDP2 in the other form too."""
+    resumed = make(folder, root, "plain", **CASES["plain"] | {"save_strategy": "no"})
+    resumed.train(resume_from_checkpoint=str(folder / "checkpoint-1"))
+    torch.save(outcome(resumed), root / strategy / f"resumed_{os.environ['RANK']}.pt")
+    if strategy != "fsdp2":
+        return
+    other, adam = root / strategy / "full", {"optim": "adamw_torch", "learning_rate": 1e-2}  # with a state to resume
+    for name, options in (("full", {}), ("full_resumed", {"save_strategy": "no"})):
+        trainer = make(other, root, "plain", **CASES["plain"] | adam | options)
+        _checkpoints(trainer, "FULL_STATE_DICT")
+        trainer.train(resume_from_checkpoint=str(other / "checkpoint-1") if name == "full_resumed" else None)
+        torch.save(outcome(trainer), root / strategy / f"{name}_{os.environ['RANK']}.pt")
+        _checkpoints(trainer, "SHARDED_STATE_DICT")
+
+
+def _checkpoints(trainer: AlignOPSDTrainer, kind: str) -> None:
+    plugin = trainer.accelerator.state.fsdp_plugin
+    plugin.state_dict_config = plugin.optim_state_dict_config = None
+    plugin.set_state_dict_type(kind)
+
+
+def run_down(root: Path, strategy: str) -> None:
+    """All save and all raise in the second round; the run can be resumed."""
+    folder = root / strategy / "down"
+    trainer = make(folder, root, "down", factory=Down)
+    inner = trainer._play_groups
+
+    def play(inputs: Any, step: int) -> Any:
+        Down.broken = step == 1
+        return inner(inputs, step)
+
+    trainer._play_groups = play
+    message = None
+    try:
+        trainer.train()
+    except EnvironmentsDown as error:
+        message = str(error)
+    Down.broken = False
+    resumed = make(folder, root, "down", factory=Down)
+    resumed.train(resume_from_checkpoint=True)
+    result = outcome(resumed) | {"message": message, "files": sorted(path.name for path in folder.glob("*/*"))}
+    torch.save(result, root / strategy / f"down_{os.environ['RANK']}.pt")
+
+
+def run_failing(root: Path, strategy: str) -> None:
+    trainer = make(root / strategy / "failing", root, "failing", factory=Failing)
+    trainer.train()
+    torch.save(outcome(trainer), root / strategy / f"failing_{os.environ['RANK']}.pt")
+
+
+def table(strategies: list[str]) -> str:
+    """Largest differences from DDP over all rounds, and the CPU seconds of process 0's training."""
+    folder = Path(tempfile.mkdtemp())
+    prepare(folder)
+    for strategy in ("ddp", *strategies):
+        launch(folder, [strategy], timeout=3600)
+    lines = ["| path | run | loss | gradient norm | weights | CPU s (DDP) |", "| --- " * 6 + "|"]
+    for strategy in strategies:
+        for case, reference in {**{case: case for case in CASES}, "resumed": "plain"}.items():
+            expected, found = load(folder, "ddp", reference)[0], load(folder, strategy, case)[0]
+            apart = [_apart(found[name], expected[name]) for name in ("loss", "norm", "weights")]
+            cells = [strategy, case, *(f"{value:.1e}" for value in apart)]
+            times = f"{found.get('seconds', float('nan')):.0f} ({expected['seconds']:.0f})"
+            lines.append("| " + " | ".join([*cells, times]) + " |")
+    return "\n".join(lines)
+
+
+def _apart(found: Any, expected: Any) -> float:
+    if isinstance(found, dict):
+        return max(float((found[name] - expected[name]).abs().max()) for name in expected)
+    return max(abs(one - other) for one, other in zip(found, expected, strict=True))
+
+
+def prepare(folder: Path) -> None:
+    """The policy and the encoder that all runs start from."""
+    build_model(build_tokenizer()).save_pretrained(folder / "policy")
+    make_encoder(folder)
+
+
+if __name__ == "__main__" and sys.argv[1] == "table":
+    print(table(sys.argv[2:]))
+elif __name__ == "__main__":
+    target = Path(sys.argv[1])
+    chosen = os.environ.get("SPREAD_CASES", "").split() or [*CASES, "down", "failing"]
+    _look_like_gpus()
+    for one in sys.argv[2:]:
+        use(one)
+        (target / one).mkdir(parents=True, exist_ok=True)
+        for name in chosen:
+            print(one, name, round(time.perf_counter(), 1), flush=True)
+            if name in CASES:
+                run(target, one, name)
+            else:
+                {"down": run_down, "failing": run_failing}[name](target, one)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
