@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig
 from test_packing import CONFIGS, SHAPE
 from toy import build_model, build_tokenizer
 from trainers import make_trainer
@@ -66,8 +67,11 @@ def test_no_mass_no_token() -> None:
     assert set(drawn.tolist()) <= {2, 4}
 
 
-def test_kept_log_probs_are_those_of_scoring(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, script=False, temperature=0.8)
+@pytest.mark.parametrize("options", [{}, {"lora": True}, {"gradient_checkpointing": True}])
+def test_kept_log_probs_are_those_of_scoring(tmp_path: Path, options: dict) -> None:
+    config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+    parts = {"peft_config": config} if options.pop("lora", False) else None
+    trainer = make_trainer(tmp_path, script=False, temperature=0.8, parts=parts, **options)
     trainer.model.train()
     assert seams.samples_plainly(trainer) and seams.scores_as_sampled(trainer)
     prompts = [[5 + row % 3, 9, 3, *[4] * (row % 7)] for row in range(40)]
