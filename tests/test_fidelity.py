@@ -8,7 +8,7 @@ from alignopsd_trl.fidelity.measure import Bench, play_groups, take_walks, turn_
 from alignopsd_trl.fidelity.metrics import Turns, agreement, by_kind, kinds, reliability
 from alignopsd_trl.fidelity.plan import further_walks, walk_lengths, worth_walking
 from alignopsd_trl.fidelity.tree import Tree, back_up
-from alignopsd_trl.fidelity.walks import ReplayError
+from alignopsd_trl.fidelity.walks import ReplayError, together
 
 
 def _bench(policy: Flips, factory: type = Corridor, slots: int = 64) -> Bench:
@@ -106,6 +106,16 @@ def test_chance_outside_the_seed_is_an_error_that_says_so() -> None:
         ReplayError, match="not deterministic: after [123] replayed actions of task 'corridor/.*observation"
     ):
         take_walks(bench, played, 4, everywhere=True)
+
+
+def test_a_replay_that_fails_on_one_process_ends_all() -> None:
+    def fails() -> None:
+        raise ReplayError("here")
+
+    assert together(lambda number: number, lambda: 3) == 3
+    for act, message in ((fails, "here"), (lambda: 3, "another process")):
+        with pytest.raises(ReplayError, match=message):
+            together(lambda number: max(number, 1), act)
 
 
 def test_walks_are_the_same_when_portions_are_kept_and_read_again() -> None:

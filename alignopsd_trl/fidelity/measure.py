@@ -14,7 +14,7 @@ from alignopsd_trl.fidelity.metrics import Turns
 from alignopsd_trl.fidelity.plan import first_walks, further_walks, walk_lengths, worth_walking
 from alignopsd_trl.fidelity.tree import Advantages, Tree, advantages
 from alignopsd_trl.fidelity.variants import CachedTeacher, Variant, turn_credit
-from alignopsd_trl.fidelity.walks import Start, Walk, portions, verify, walk
+from alignopsd_trl.fidelity.walks import Start, Walk, portions, together, verify, walk
 from alignopsd_trl.methods import Credit, Teacher, checked_credit
 from alignopsd_trl.rollout import Player, episode_seed
 from alignopsd_trl.turns import Trajectory, TurnBatch
@@ -111,7 +111,8 @@ def take_walks(
         with bench.bars(sum(map(len, parts)), f"walks, round {number} of 2") as progress:
             for place, starts in enumerate(parts):
                 play = _Portion(bench, trajectories, tree, starts, outcome, seed + 7919 * place + number, progress)
-                for one in kept(f"walks_{number}_{place:04d}", play):
+                name = f"walks_{number}_{place:04d}"
+                for one in together(bench.player.agree, lambda name=name, play=play: kept(name, play)):
                     tree.add_walk(one.half, one.state, one.steps, one.outcome)
     return tree
 

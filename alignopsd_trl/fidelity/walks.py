@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 from alignopsd_trl.fidelity.tree import Tree
 from alignopsd_trl.rollout import Player
 from alignopsd_trl.turns import StopReason, Trajectory
+
+Result = TypeVar("Result")
 
 
 class ReplayError(RuntimeError):
@@ -33,6 +36,22 @@ class Walk:
         return cls(half, state, tuple((action, observation) for action, observation in steps), outcome)
 
 
+def together(agree: Callable[[int], int], act: Callable[[], Result]) -> Result:
+    """What ``act`` returns. A replay that fails on one process ends the measurement on all, in the same place.
+
+    Args:
+        agree: maximum of a number over all processes.
+    """
+    result, failed = None, None
+    try:
+        result = act()
+    except ReplayError as error:
+        failed = error
+    if agree(int(failed is not None)):
+        raise failed or ReplayError("a replay failed on another process; its own error says where")
+    return result
+
+
 Outcome = Callable[[Trajectory], float]
 
 
@@ -53,8 +72,12 @@ def verify(player: Player, trajectories: Sequence[Trajectory], slots: int) -> No
             [one.task for one in played],
             [[turn.action for turn in one.turns] for one in played],
         )
-        for one, other in zip(played, again, strict=True):
-            _compare(one, other)
+        together(player.agree, lambda played=played, again=again: _compare_all(played, again))
+
+
+def _compare_all(played: Sequence[Trajectory], again: Sequence[Trajectory]) -> None:
+    for one, other in zip(played, again, strict=True):
+        _compare(one, other)
 
 
 def _compare(played: Trajectory, again: Trajectory) -> None:
