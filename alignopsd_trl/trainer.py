@@ -58,7 +58,7 @@ from alignopsd_trl.rollout import (
     siblings_before,
 )
 from alignopsd_trl.runs.checkpoints import MARK, PREFIX, is_whole, last_good, load_state, save_state
-from alignopsd_trl.runs.console import Lines, show_status
+from alignopsd_trl.runs.console import Lines, show_note, show_status
 from alignopsd_trl.runs.folder import LOG_FILE, RunFolder, claim_together, configuration_of
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally, weights_are_finite
 from alignopsd_trl.runs.log import LogFile
@@ -349,7 +349,10 @@ class AlignOPSDTrainer(GRPOTrainer):
             self._environment_batch = None
 
     def _check_episodes(self, trajectories: Sequence[Trajectory]) -> None:
-        problem = self._failed_share.problem(Tally.total(gather_object([Tally.of(trajectories)])))
+        tally = Tally.total(gather_object([Tally.of(trajectories)]))
+        if tally.failed and self.is_world_process_zero():
+            show_note(f"{tally.failed} of {tally.episodes} episodes failed; the first: {tally.message}")
+        problem = self._failed_share.problem(tally)
         if problem:
             self._save_last()
             raise RunStopped(f"update {self.state.global_step + 1}: {problem}; {last_good(self.args.output_dir)}")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from alignopsd_trl.launch.screens import closing, opening
-from alignopsd_trl.runs.console import LEGEND, Lines, header, line, share, shares, spark, unusual
+from alignopsd_trl.runs.console import LEGEND, Lines, header, line, share, shares, show_note, spark, unusual
 from alignopsd_trl.runs.folder import RunFolder
 
 LOGS = {
@@ -57,6 +57,11 @@ def test_one_line_an_update_and_one_header(capsys: pytest.CaptureFixture[str]) -
     lines.on_log(args, state, None, logs=dict(LOGS))
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == 4 and printed[2].startswith("      1/2") and printed[3].startswith("      2/2")
+
+
+def test_a_failed_episode_is_one_line_whatever_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    show_note("1 of 8 episodes failed; the first: Error: " + "line\n" * 10000)
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def _evaluation(won: list[bool]) -> dict[str, Any]:

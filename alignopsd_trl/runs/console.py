@@ -140,6 +140,12 @@ def show_status(text: str) -> None:
         sys.stderr.flush()
 
 
+def show_note(text: str) -> None:
+    """One line among those of the updates, whatever the text."""
+    clear_status()
+    print(cut(f"{'':>9}  {' '.join(text.split())}", max(columns(), WIDE)), flush=True)
+
+
 def clear_status() -> None:
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
