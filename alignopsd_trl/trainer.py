@@ -531,6 +531,8 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         strategies.keep_gradients_sharded(self.accelerator, self.model_wrapped)
+        if self._began is None:  # a session that trains nothing adds nothing
+            self._evaluated_before, self._began = self._seconds["evaluation"], time.perf_counter()
         with self.phases("update"):
             loss = super().training_step(*args, **kwargs)
             self._loss_is_finite = self._loss_is_finite and bool(torch.isfinite(loss))
@@ -759,7 +761,6 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._failed_share.recent = state.get("failed", [])
         run.forget_after(run.update)
         self.accelerator.wait_for_everyone()
-        self._evaluated_before, self._began = self._seconds["evaluation"], time.perf_counter()
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> EpochSampler:
         self._sampler = EpochSampler.like(super()._get_train_sampler(dataset))
