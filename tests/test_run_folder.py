@@ -73,6 +73,14 @@ def test_a_resume_keeps_the_id_and_names_what_does_not_fit(tmp_path: Path) -> No
         RunFolder.claim(tmp_path, CONFIGURATION | {"method": "gigpo"}, resume=True)
 
 
+def test_a_setting_that_newer_code_brings_does_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
+    _run(tmp_path)
+    _checkpoint(tmp_path, 3)
+    said: list[str] = []
+    RunFolder.claim(tmp_path, CONFIGURATION | {"self_check": True}, resume=True, say=said.append).release()
+    assert said == ["resumed with changes: self_check None there, True here"]
+
+
 def test_files_of_an_unknown_run_are_not_touched(tmp_path: Path) -> None:
     _checkpoint(tmp_path, 3)
     with pytest.raises(RunFolderError, match="left no run.json"):

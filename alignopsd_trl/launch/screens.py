@@ -33,26 +33,21 @@ def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: 
     """Before and after by category, the difference paired by task, and where everything lies."""
     width = min(columns(), WIDE)
     names = [*after["categories"], "all"] if len(after["categories"]) > 1 else ["all"]
-    lines = [cut(f"{'success %':<18}{'episodes':>9}  {'before':<22}{'after':<22}difference by task", width)]
+    first = 14 if width < WIDE else 30
+
+    def row(name: str, tasks: Any, old: str, new: str, difference: str) -> str:
+        return cut(f"{name[: first - 1]:<{first}}{tasks:>5}  {old:<19}{new:<19}{difference}".rstrip(), width)
+
+    lines = [row("success %", "tasks", "before", "after", "difference by task")]
     for name in names:
-        row = after["categories"][name] if name != "all" else after
+        new = after["categories"][name] if name != "all" else after
         old = None if before is None else before if name == "all" else before["categories"].get(name)
         shown = shown_estimate(old["success"]) if old else "-"
-        lines.append(
-            cut(
-                f"{name[:17]:<18}{row['success']['episodes']:>9}  {shown:<22}{shown_estimate(row['success']):<22}"
-                f"{_difference(before, after, name, 'won')}",
-                width,
-            )
-        )
+        found = shown_estimate(new["success"])
+        lines.append(row(name, new["success"]["episodes"], shown, found, _difference(before, after, name, "won")))
     score = shown_estimate(before["score"]) if before else "-"
-    lines.append(
-        cut(
-            f"{'score %':<18}{after['episodes']:>9}  {score:<22}{shown_estimate(after['score']):<22}"
-            f"{_difference(before, after, 'all', 'score')}",
-            width,
-        )
-    )
+    difference = _difference(before, after, "all", "score")
+    lines.append(row("score %", after["episodes"], score, shown_estimate(after["score"]), difference))
     if after["environment_errors"]:
         lines.append(f"{after['environment_errors']} episodes failed in their environment and count as not won")
     lines.append(f"panel {after['panel']}, checksum {after['checksum']}, temperature {after['temperature']:g}")

@@ -159,7 +159,8 @@ class Left:
             return None
         changed = differences(self.run["configuration"], configuration)
         if _wanted(resume):
-            changed = {name: values for name, values in changed.items() if name not in FREE_ON_RESUME}
+            both = self.run["configuration"].keys() & configuration.keys()  # a setting of newer code is not a change
+            changed = {name: changed[name] for name in changed if name in both and name not in FREE_ON_RESUME}
             if changed and (self.anything or self.checkpoints):
                 return (
                     f"{self.path} holds a run with other settings, which can't be resumed with these: "
