@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import fsdp2_prepare_model
+from torch.distributed.fsdp import FSDPModule
 from transformers.integrations import deepspeed
 from trl.generation import vllm_generation
 from trl.models.utils import disable_gradient_checkpointing
@@ -217,7 +218,17 @@ def generate(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[
     call it equally often and with lists of equal length."""
     if trainer.is_fsdp_enabled:  # what transformers' generate looks for, to go on until all processes have finished
         trainer.accelerator.unwrap_model(trainer.model)._is_fsdp_managed_module = True
+        if trainer.use_vllm:
+            _reshard(trainer.model)
     return trainer._generate_single_turn(prompts, None, {}, num_generations=1)
+
+
+def _reshard(model: torch.nn.Module) -> None:
+    """What TRL pushes to vLLM must be in shards. FSDP2 keeps the head and embeddings whole after a forward that no
+    backward follows, which is what scoring is."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def samples_plainly(trainer: GRPOTrainer) -> bool:

@@ -31,9 +31,9 @@ from environments import load  # noqa: E402
 ROUNDS = 3
 
 
-def brevity(trajectory: list[Any], **columns: Any) -> list[float]:
-    """Tells siblings apart in every round, won or not, so that every update moves the weights."""
-    return [-0.01 * sum(len(turn.response_ids) for turn in one.turns) for one in trajectory]
+def variety(trajectory: list[Any], **columns: Any) -> list[float]:
+    """Tells siblings apart in every round, won or not, cut or not, so that every update moves the weights."""
+    return [0.01 * len({token for turn in one.turns for token in turn.response_ids}) for one in trajectory]
 
 
 def make(folder: Path) -> AlignOPSDTrainer:
@@ -70,9 +70,14 @@ def make(folder: Path) -> AlignOPSDTrainer:
         train_dataset=suite.tasks("train"),
         skill_bank="webshop",
         encoder="lexical",
-        reward_funcs=brevity,
-        peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM") if "--lora" in FLAGS else None,
+        reward_funcs=variety,
+        peft_config=adapter() if "--lora" in FLAGS else None,
     )
+
+
+def adapter() -> LoraConfig:
+    """One that three updates move far enough for the control to see."""
+    return LoraConfig(r=4, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
 def keep(trainer: AlignOPSDTrainer) -> list[dict[str, torch.Tensor]]:
@@ -106,7 +111,7 @@ def now(trainer: AlignOPSDTrainer, rows: dict[str, torch.Tensor]) -> float:
         pad_id=trainer.processing_class.pad_token_id,
         budget=100_000,
         shared=False,
-        agree=trainer._agree,
+        agree=trainer.world.agree,
     )
     return max(
         float((scores[row, : len(values)] - torch.tensor(values)).abs().max()) for row, values in enumerate(sampled)
@@ -163,8 +168,6 @@ def main(folder: Path) -> None:
         trainer._last_loaded_step = trainer.state.global_step  # the control: TRL believes that it has pushed
         stale = now(trainer, rounds[-1])
         trainer._last_loaded_step = -1
-        if "--fsdp" in FLAGS:
-            trainer.model.reshard()  # scoring leaves the outermost parameters gathered; an update would do this
         fresh = now(trainer, rounds[-1])
     evaluated = trainer.evaluate_panel(load("webshop_tiny").panel("test").head(12))
     scheduler = trainer.vllm_generation.llm.llm_engine.vllm_config.scheduler_config
@@ -174,6 +177,9 @@ def main(folder: Path) -> None:
         "furthest_after": fresh,
         "furthest_without_push": stale,
         "largest_advantage_by_round": [float(rows["advantages"].abs().max()) for rows in rounds],
+        "share_with_advantage_by_round": [
+            float(rows["advantages"].abs().amax(1)[rows["tool_mask"].any(1)].gt(0).float().mean()) for rows in rounds
+        ],
         "turns_by_round": [int(rows["tool_mask"].any(1).sum()) for rows in rounds],
         "prompts_by_call": sizes,
         "pushes_before_call": pushes,
