@@ -20,6 +20,7 @@ RUNS = {
     "one process": [],
     "LoRA": ["--lora"],
     "two FSDP2 processes": ["--fsdp"],
+    "two FSDP2 processes, LoRA": ["--fsdp", "--lora"],
     "two FSDP2 processes, sleep mode": ["--fsdp", "--sleep"],
 }
 CLOSE = 1e-3
@@ -54,6 +55,7 @@ def test_engine_samples_from_the_policy_as_it_is(run: list[dict[str, Any]]) -> N
         assert result["furthest_after"] < CLOSE
         assert result["furthest_without_push"] > FAR, "the control: without a push the weights must differ"
         assert min(result["largest_advantage_by_round"]) > 0 and min(result["gradient_norms"]) > 0
+        assert min(result["share_with_advantage_by_round"]) > 0.5, "most turns are trained in every round"
 
 
 def test_thinking_of_all_turns_is_one_request(run: list[dict[str, Any]]) -> None:
