@@ -1,0 +1,1 @@
+"""What `AlignOPSDTrainer` is made of: each module one base class over TRL's trainer."""
