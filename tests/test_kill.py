@@ -21,6 +21,7 @@ from toy_suite import arguments, save_policy
 from alignopsd_trl.records import read_records
 
 HERE = Path(__file__).parent
+OF_THE_MACHINE = ("seconds/", "self_check/", "step_time")
 OF_THE_SESSION = ("run", "sessions", "seconds", "recipe")
 
 
@@ -71,7 +72,7 @@ def _results(folder: Path) -> dict[str, Any]:
     for when in ("before", "after"):
         del content[when]["run"], content[when]["seconds"]
     content["history"] = [
-        {name: value for name, value in entry.items() if not name.startswith("seconds/") and name != "step_time"}
+        {name: value for name, value in entry.items() if not name.startswith(OF_THE_MACHINE)}
         for entry in content["history"]
     ]
     return content
