@@ -21,10 +21,12 @@ import torch
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from peft import LoraConfig
+from torch.distributed.tensor import DTensor
 from toy import ToyEnvironment, build_model, build_tokenizer, scripted, toy_dataset
 from trainers import DEFAULTS, losses
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.policy import seams
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from environments import EnvironmentsDown
 
@@ -224,6 +226,19 @@ def whole_weights(trainer: AlignOPSDTrainer) -> dict[str, torch.Tensor]:
     return {name: value.float().cpu() for name, value in found.items()}
 
 
+def whole_parameters(trainer: AlignOPSDTrainer) -> tuple[int, int]:
+    """How many parameters are not in shards after a forward without a backward, and when they are pushed to vLLM."""
+
+    def count() -> int:
+        return sum(not isinstance(value, DTensor) for value in trainer.model.parameters())
+
+    with torch.no_grad():
+        trainer.model(input_ids=torch.full((1, 4), 5))
+    after_scoring = count()
+    seams.reshard(trainer.model)
+    return after_scoring, count()
+
+
 def run(root: Path, strategy: str, case: str) -> None:
     folder = root / strategy / case
     trainer = make(folder, root, case, **CASES[case])
@@ -235,6 +250,8 @@ def run(root: Path, strategy: str, case: str) -> None:
     seconds = time.process_time() - started
     embedding = trainer.encoder(["go zero left"]) if case in ENCODED else None
     result = outcome(trainer) | {"seconds": seconds, "embedding": embedding, "longest": longest}
+    if case == "plain" and strategy == "fsdp2":
+        result["whole_after_scoring"], result["whole_before_push"] = whole_parameters(trainer)
     torch.save(result, root / strategy / f"{case}_{os.environ['RANK']}.pt")
     if case == "plain":
         trainer.save_model()

@@ -46,6 +46,11 @@ def test_processes_that_finish_a_generation_early_go_on_until_the_last(folder: P
     assert len(first) == len(second) and first != second
 
 
+def test_what_scoring_leaves_whole_is_in_shards_before_a_push(folder: Path) -> None:
+    for rank in load(folder, "fsdp2", "plain"):
+        assert rank["whole_after_scoring"] > 0 and rank["whole_before_push"] == 0
+
+
 @pytest.mark.parametrize(("name", "other"), [("plain", "resumed"), ("full", "full_resumed")])
 def test_resuming_repeats_the_remaining_steps(folder: Path, name: str, other: str) -> None:
     whole, resumed = load(folder, "fsdp2", name)[0], load(folder, "fsdp2", other)[0]

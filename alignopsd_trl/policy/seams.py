@@ -186,8 +186,7 @@ def engine_options(chosen: Mapping[str, Any] | None) -> Iterator[None]:
 @contextlib.contextmanager
 def awake(trainer: GRPOTrainer) -> Iterator[None]:
     """With vLLM's sleep mode: the engine wakes once, takes the weights with the first generation, and sleeps again at
-    the end. TRL puts it to sleep after each call, so that every turn of an episode would push the whole policy; under
-    FSDP2 the thinking's push would also find parameters that scoring has left gathered, and fail."""
+    the end. TRL puts it to sleep after each call, so that every turn of an episode would push the whole policy."""
     engine = getattr(trainer, "vllm_generation", None)
     if not (trainer.use_vllm and trainer.vllm_mode == "colocate" and engine.enable_sleep_mode):
         yield
@@ -219,11 +218,11 @@ def generate(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[
     if trainer.is_fsdp_enabled:  # what transformers' generate looks for, to go on until all processes have finished
         trainer.accelerator.unwrap_model(trainer.model)._is_fsdp_managed_module = True
         if trainer.use_vllm:
-            _reshard(trainer.model)
+            reshard(trainer.model)
     return trainer._generate_single_turn(prompts, None, {}, num_generations=1)
 
 
-def _reshard(model: torch.nn.Module) -> None:
+def reshard(model: torch.nn.Module) -> None:
     """What TRL pushes to vLLM must be in shards. FSDP2 keeps the head and embeddings whole after a forward that no
     backward follows, which is what scoring is."""
     for module in model.modules():
