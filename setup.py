@@ -54,6 +54,7 @@ setup(
         "vllm": ["vllm>=0.22,<0.32"],
         "alfworld": ["textworld[pddl]>=1.7,<1.8", "alfworld>=0.4.2,<0.6"],
         "search": ["faiss-cpu>=1.9"],
+        "deepspeed": ["deepspeed>=0.18.6,<0.20"],  # TRL's least version; tests/test_deepspeed.py ran on 0.19.8
         "wandb": ["wandb>=0.19"],
         "browser": ["selenium>=4.30"],
         "studies": ["matplotlib>=3.9"],

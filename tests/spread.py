@@ -1,9 +1,11 @@
 """Run under torchrun by `test_fsdp2.py` and `test_deepspeed.py`: the same short runs with the policy spread over two
-processes in another way. ``python spread.py FOLDER STRATEGY...``; each leaves ``FOLDER/STRATEGY/CASE_RANK.pt``.
-``python tests/spread.py table fsdp2 zero2 zero3`` launches them beside DDP and prints how far each is from it.
+processes in another way (`ddp`, `fsdp2`, `zero2`, `zero3`). ``python spread.py FOLDER STRATEGY...``; each leaves
+``FOLDER/STRATEGY/CASE_RANK.pt``. ``python tests/spread.py table fsdp2 zero2 zero3`` launches them beside DDP and prints
+how far each is from it; ZeRO needs the extra `deepspeed`.
 
 accelerate ignores FSDP where it finds no accelerator and would run DDP instead, so a CPU world is made to look like a
-world of GPUs to it, and every run asserts what it runs under.
+world of GPUs to it, and every run asserts what it runs under. ZeRO-3 keeps small parameters whole, and a toy has no
+others: its threshold is 0 here, and the tests assert what share of the weights a process holds.
 """
 
 from __future__ import annotations
@@ -145,7 +147,6 @@ def use(strategy: str) -> None:
 
 
 def _zero(stage: int) -> Path:
-    """With DeepSpeed's own threshold the toy's parameters would all stay whole, and nothing would be tested."""
     zero = {"stage": stage, "stage3_param_persistence_threshold": 0, "stage3_gather_16bit_weights_on_model_save": True}
     sizes = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}
     content = {"zero_optimization": zero, "gradient_clipping": "auto", "zero_allow_untested_optimizer": True, **sizes}
@@ -194,6 +195,7 @@ def outcome(trainer: AlignOPSDTrainer) -> dict[str, Any]:
         "norm": [float(entry["grad_norm"]) for entry in history if "grad_norm" in entry],
         "kl": [entry["kl"] for entry in history if "kl" in entry],
         "history": history,
+        "held": share_held(trainer),
         "weights": whole_weights(trainer),
         "phases": dict(trainer.phases.total),
     }
@@ -239,11 +241,20 @@ def whole_parameters(trainer: AlignOPSDTrainer) -> tuple[int, int]:
     return after_scoring, count()
 
 
+def share_held(trainer: AlignOPSDTrainer) -> float:
+    """The share of the policy's parameters that this process holds between two steps."""
+    parameters = list(trainer.accelerator.unwrap_model(trainer.model_wrapped).parameters())
+    total = sum(getattr(value, "ds_numel", value.numel()) for value in parameters)
+    return sum((value.to_local() if hasattr(value, "to_local") else value).numel() for value in parameters) / total
+
+
 def run(root: Path, strategy: str, case: str) -> None:
     folder = root / strategy / case
     trainer = make(folder, root, case, **CASES[case])
     assert trainer.accelerator.num_processes == 2, "not a two-process run"
     assert trainer.accelerator.distributed_type == EXPECTED.get(strategy, DistributedType.DEEPSPEED)
+    if strategy.startswith("zero"):
+        assert trainer.accelerator.state.deepspeed_plugin.zero_stage == int(strategy[-1])
     longest = watch_lengths(trainer)
     started = time.process_time()
     trainer.train()

@@ -1,0 +1,79 @@
+"""ZeRO-2 and ZeRO-3 on two real processes train as DDP does, save, resume, and end together. Needs the extra
+`deepspeed`, which compiles an operator at its first use (a C++ compiler, some minutes); `.ci/run` installs it and runs
+these last. What each case is: `spread.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from spread import CASES, ENCODED, NORM, launch, load, prepare
+from trainers import difference
+from transformers import AutoModelForCausalLM
+
+pytest.importorskip("deepspeed", reason="pip install -c constraints.txt -e '.[deepspeed]'")
+STAGES = {"zero2": 1.0, "zero3": 0.0}  # the share of the policy that a process has between steps as parameters
+pytestmark = pytest.mark.parametrize("stage", list(STAGES))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("spread")
+    prepare(target)
+    for strategy in ("ddp", *STAGES):  # DeepSpeed's state does not outlive its run: a launch for each
+        launch(target, [strategy], timeout=1200)
+    return target
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_loss_gradient_and_weights_are_those_of_ddp(folder: Path, stage: str, case: str) -> None:
+    expected, found = load(folder, "ddp", case)[0], load(folder, stage, case)[0]
+    assert len(found["loss"]) == len(found["norm"]) == CASES[case].get("max_steps", 3)
+    assert found["loss"] == pytest.approx(expected["loss"], abs=1e-6)
+    assert found["norm"] == pytest.approx(expected["norm"], abs=NORM.get(case, 1e-6))
+    assert difference(found["weights"], expected["weights"]) < 1e-5
+    assert max(found["norm"]) > 0.1, "nothing was learned, so nothing was compared"
+    assert found["held"] == STAGES[stage], "the policy was not spread as its stage says"
+
+
+@pytest.mark.parametrize("case", ["beta", "lora"])
+def test_the_reference_is_the_policy_before_the_first_update(folder: Path, stage: str, case: str) -> None:
+    kl = load(folder, stage, case)[0]["kl"]
+    assert kl[0] == pytest.approx(0.0, abs=1e-6) and max(kl) > 1e-3
+
+
+@pytest.mark.parametrize("case", ENCODED)
+def test_every_process_has_the_same_encoder(folder: Path, stage: str, case: str) -> None:
+    rows = [rank["embedding"] for rank in load(folder, stage, case)]
+    assert torch.equal(rows[0], rows[1]) and float(rows[0].norm()) == pytest.approx(1.0)
+
+
+def test_processes_that_finish_a_generation_early_do_not_stop_the_last(folder: Path, stage: str) -> None:
+    first, second = (rank["longest"] for rank in load(folder, stage, "sampled"))
+    assert len(first) == len(second) and first != second
+
+
+def test_resuming_repeats_the_remaining_steps(folder: Path, stage: str) -> None:
+    whole, resumed = load(folder, stage, "plain")[0], load(folder, stage, "resumed")[0]
+    assert resumed["loss"] == pytest.approx(whole["loss"], abs=1e-6)
+    assert difference(resumed["weights"], whole["weights"]) < 1e-6
+
+
+def test_the_trained_model_is_written_whole(folder: Path, stage: str) -> None:
+    written = AutoModelForCausalLM.from_pretrained(folder / stage / "plain").state_dict()
+    expected = load(folder, stage, "plain")[0]["weights"]
+    assert difference({name: written[name] for name in expected}, expected) == 0.0
+
+
+def test_environments_down_on_one_process_end_the_run_on_all_and_it_resumes(folder: Path, stage: str) -> None:
+    ranks = load(folder, stage, "down")
+    assert ranks[1]["message"] == "the shop of process 1 is closed" and "another process" in ranks[0]["message"]
+    assert {"rng_state_0.pth", "rng_state_1.pth", "trainer_state.json"} <= set(ranks[0]["files"])
+    assert len(ranks[0]["loss"]) == 3
+
+
+def test_a_process_whose_environments_all_fail_goes_on(folder: Path, stage: str) -> None:
+    ranks = load(folder, stage, "failing")
+    assert len(ranks[0]["loss"]) == 3 and ranks[0]["loss"] == ranks[1]["loss"]
+    assert all(entry["stop/environment_error"] == 0.5 for entry in ranks[0]["history"] if "loss" in entry)
