@@ -100,7 +100,7 @@ def report(processes: int, results: list[dict[str, float]]) -> None:
 
 
 def prepare(data: str, cache: str) -> dict[str, float]:
-    from environments.webshop.index import open_catalogue
+    from environments.webshop.engine.index import open_catalogue
 
     start = time.process_time()
     catalogue = open_catalogue(data, cache_dir=cache, progress=False)
@@ -147,7 +147,7 @@ def rate(call: Any, count: int) -> float:
 
 
 def open_session(shop: Any, generator: random.Random) -> Any:
-    from environments.webshop.session import Session
+    from environments.webshop.engine.session import Session
 
     index = shop.goals.draw(generator)
     session = Session(shop, shop.goal(index), generator)

@@ -17,7 +17,7 @@ OPTIONS: dict[str, Any] = {
     "room_size": [5, 7],
     "room_things": [2, 6],
     "counts": {"train": 240, "valid_seen": 120, "valid_unseen": 60},
-    "max_steps": 16,
+    "max_turns": 16,
     "history_length": 8,
 }
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from environments import searchqa
 from environments.base import Suite
-from environments.searchqa.retrieval import Outcome, Passage, Retriever, SearchFailure
+from environments.searchqa.engine.retrieval import Outcome, Passage, Retriever, SearchFailure
 
 OPTIONS: dict[str, Any] = {"template": "tiny", "top_k": 1, "max_turns": 4, "history_length": 3}
 SENTENCES = 3  # of a passage that are shown
@@ -52,4 +52,4 @@ def suite(data: str | Path | None = None, **options: Any) -> Suite:
         options: of `environments.searchqa.suite`, save the corpus, which is the folder's.
     """
     retriever = Snippets(searchqa.open_retriever("bm25", data and Path(data) / "corpus.jsonl"))
-    return replace(searchqa.suite(data, retriever, **OPTIONS | options), skill_bank="searchqa")
+    return replace(searchqa.suite(data=data, backend=retriever, **OPTIONS | options), skill_bank="searchqa")

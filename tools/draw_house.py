@@ -1,6 +1,6 @@
 """Draws the rooms of docs/design.md anew: every module with the first sentence of its docstring.
 
-    python tools/draw_house.py
+python tools/draw_house.py
 """
 
 from __future__ import annotations

@@ -12,13 +12,14 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from environments.alfworld import suite
-from environments.alfworld.categories import CATEGORIES, TASK_TYPES, parse_task_type
-from environments.alfworld.environment import AlfWorldEnvironment, Factory, Settings
-from environments.alfworld.experts import Explorer
-from environments.alfworld.games import read_game
-from environments.alfworld.generator import Variant, generate
-from environments.alfworld.packages import MissingPackage, require
-from environments.alfworld.splits import SPLITS, source
+from environments.alfworld.engine.categories import CATEGORIES, TASK_TYPES, parse_task_type
+from environments.alfworld.engine.games import read_game
+from environments.alfworld.engine.generator import Variant, generate
+from environments.alfworld.engine.packages import MissingPackage, require
+from environments.alfworld.environment import AlfWorldEnvironment, Factory
+from environments.alfworld.options import AlfWorldOptions
+from environments.alfworld.player import Explorer
+from environments.alfworld.tasks import SPLITS, source
 from environments.base import Opening, Step
 from environments.batch import ThreadedBatch
 from environments.by_hand import START, ask, find_task, numbered
@@ -33,7 +34,7 @@ ENTRIES = {
 def main() -> None:
     arguments = _parser().parse_args()
     console = Console(highlight=False)
-    environment = Factory(Settings(engine=arguments.engine, max_steps=arguments.max_steps))()
+    environment = Factory(AlfWorldOptions(engine=arguments.engine, max_turns=arguments.max_steps))()
     try:
         _play(console, environment, _task(arguments))
     except (MissingPackage, FileNotFoundError, ValueError, RuntimeError) as error:

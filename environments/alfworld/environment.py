@@ -7,61 +7,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from environments.alfworld.categories import CATEGORY_OF, task_type_of
-from environments.alfworld.engine import LOCK, Engine, Moment, make_engine
-from environments.alfworld.games import read_game
-from environments.alfworld.grammar import Grammar
-from environments.alfworld.packages import logic_files, require
-from environments.alfworld.pool import ProcessBatch
-from environments.alfworld.prompt import AlfWorldPrompt, check_validity, project, task_text
+from environments.alfworld.engine.categories import CATEGORY_OF, task_type_of
+from environments.alfworld.engine.games import read_game
+from environments.alfworld.engine.grammar import Grammar
+from environments.alfworld.engine.packages import logic_files, require
+from environments.alfworld.engine.play import LOCK, Engine, Moment, make_engine
+from environments.alfworld.engine.pool import ProcessBatch
+from environments.alfworld.options import AlfWorldOptions
+from environments.alfworld.prompt import AlfWorldPrompt, project, task_text
 from environments.base import Opening, Projection, Step, TextEnvironment
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What an environment and its worker processes need to know.
-
-    Attributes:
-        roots: split -> folder of the official layout that holds its games.
-        engine: ``fast``, or ``plain`` for TextWorld's own text layer (the reference, several hundred times slower).
-        max_steps: commands that the caller gives an episode at most, those that do nothing included.
-        history_length: turns that a prompt shows at most.
-        validity: ``authors`` or ``admissible``, see `environments.alfworld.prompt.project`.
-        reward: of an episode that was won; every other has 0.
-        template: of the prompt, ``paper`` or ``tiny``.
-    """
-
-    roots: Mapping[str, str] = field(default_factory=dict)
-    engine: str = "fast"
-    max_steps: int = 50
-    history_length: int = 2
-    validity: str = "authors"
-    reward: float = 10.0
-    template: str = "paper"
-
-    def __post_init__(self) -> None:
-        check_validity(self.validity)
-        AlfWorldPrompt(self.template)
-        if self.engine not in ("fast", "plain"):
-            raise ValueError(f"engine={self.engine!r} is unknown; use 'fast' or 'plain'")
-        if self.max_steps < 1 or self.history_length < 0:
-            raise ValueError(
-                f"max_steps={self.max_steps} must be at least 1 and history_length={self.history_length} at least 0"
-            )
 
 
 class AlfWorldEnvironment(TextEnvironment):
     """A game of a split (columns ``split`` and ``task_id``), or one given whole (column ``game``).
 
+    Args:
+        options (`AlfWorldOptions`, *optional*):
+            How it is played.
+        roots (`Mapping[str, str]`, *optional*):
+            Split -> folder of the official layout that holds its games.
+
     The engine is made at the first `reset` and handed back by `close`. Calls are serialised over all environments of
     a process, for the engine is not safe in threads: use `Factory.batch` to play many games at once.
     """
 
-    def __init__(self, settings: Settings | None = None):
-        self.settings = settings or Settings()
-        self.prompt = AlfWorldPrompt(self.settings.template)
-        self.history_length = self.settings.history_length
-        self.max_turns = self.settings.max_steps
+    def __init__(self, options: AlfWorldOptions | None = None, roots: Mapping[str, str] | None = None):
+        self.options, self._roots = options or AlfWorldOptions(), dict(roots or {})
+        self.prompt = AlfWorldPrompt(self.options.template)
+        self.history_length, self.max_turns = self.options.history_length, self.options.max_turns
         self._engine: Engine | None = None
         self._loaded: str | None = None
         self._last: Step | None = None
@@ -95,7 +68,7 @@ class AlfWorldEnvironment(TextEnvironment):
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
         known = self._last.admissible if admissible is None and self._last is not None else admissible
-        return project(response, self.settings.validity, known)
+        return project(response, self.options.validity, known)
 
     def close(self) -> None:
         if self._engine is not None:
@@ -104,7 +77,7 @@ class AlfWorldEnvironment(TextEnvironment):
 
     def _start(self, identity: str, task: Mapping[str, Any]) -> Moment:
         if self._engine is None:
-            self._engine = make_engine(self.settings.engine)
+            self._engine = make_engine(self.options.engine)
         self._last = None
         try:
             game = task.get("game")
@@ -119,14 +92,14 @@ class AlfWorldEnvironment(TextEnvironment):
             raise
 
     def _folder(self, split: Any) -> Path:
-        if split not in self.settings.roots:
-            raise ValueError(f"split {split!r} is unknown; this environment has {sorted(self.settings.roots)}")
-        return Path(self.settings.roots[split])
+        if split not in self._roots:
+            raise ValueError(f"split {split!r} is unknown; this environment has {sorted(self._roots)}")
+        return Path(self._roots[split])
 
     def _step_of(self, moment: Moment) -> Step:
         return Step(
             observation=moment.observation,
-            reward=self.settings.reward * moment.won,
+            reward=self.options.won_reward * moment.won,
             done=moment.won,
             won=moment.won,
             score=float(moment.won),
@@ -140,16 +113,17 @@ class Factory:
     """Makes environments one by one, or a pool of processes that plays many games (`environments.base.open_batch`
     asks for it). Can be pickled."""
 
-    settings: Settings = field(default_factory=Settings)
+    options: AlfWorldOptions = field(default_factory=AlfWorldOptions)
+    roots: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self) -> AlfWorldEnvironment:
-        return AlfWorldEnvironment(self.settings)
+        return AlfWorldEnvironment(self.options, self.roots)
 
     def prepare(self) -> None:
         """Imports and parses what every game needs and makes an engine, so that a worker that can't says so when it
         starts."""
         Grammar(logic_files()[1])
-        make_engine(self.settings.engine).close()
+        make_engine(self.options.engine).close()
 
     def batch(self, size: int, time_limit: float = 60.0, workers: int | None = None) -> ProcessBatch:
         """A process pool for ``size`` games at once.

@@ -20,19 +20,19 @@ class ALFWorldGym(gymnasium.Env[str, str]):
 
     Args:
         split: ``train``, ``valid_seen`` or ``valid_unseen``.
-        max_steps: commands until an episode is truncated.
+        max_turns: commands until an episode is truncated.
         options: of `environments.alfworld.suite`.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}
 
-    def __init__(self, split: str = "train", max_steps: int = 50, render_mode: str | None = None, **options: Any):
+    def __init__(self, split: str = "train", max_turns: int = 50, render_mode: str | None = None, **options: Any):
         from environments.alfworld import suite as make_suite
 
-        suite = make_suite(max_steps=max_steps, **options)
+        suite = make_suite(max_turns=max_turns, **options)
         self._rows = list(suite.panel(split))
         self._environment = suite.factory()
-        self._max_steps, self._observation = max_steps, ""
+        self._max_turns, self._observation = self._environment.max_turns, ""
         self.render_mode = render_mode
         self.observation_space = Text(MAX_OBSERVATION, min_length=0, charset=string.printable)
         self.action_space = Text(MAX_ACTION, min_length=0, charset=string.printable)
@@ -48,7 +48,7 @@ class ALFWorldGym(gymnasium.Env[str, str]):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         answer = self._environment.step(action)
         self._observation, self._steps = answer.observation, self._steps + 1
-        truncated = not answer.done and self._steps >= self._max_steps
+        truncated = not answer.done and self._steps >= self._max_turns
         info = self._info(answer.info["game_id"], answer.won, answer.score, answer.admissible)
         return answer.observation, answer.score, answer.done, truncated, info
 

@@ -5,23 +5,22 @@ Without options everything is embedded: 300 passages and 400 questions about an 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
 from environments.base import Suite
-from environments.searchqa.averages import Averages, averages
-from environments.searchqa.backends import BACKENDS, open_local
-from environments.searchqa.batch import SearchQABatch, SearchQAFactory
-from environments.searchqa.bm25 import BM25Retriever
-from environments.searchqa.client import HttpRetriever
-from environments.searchqa.corpus import Corpus, CorpusError
-from environments.searchqa.data import CLOSED_WORLD, DATA_SOURCES, DataError, Questions
-from environments.searchqa.episode import SearchQA
+from environments.searchqa.engine.averages import Averages, averages
+from environments.searchqa.engine.backends import BACKENDS, open_local
+from environments.searchqa.engine.bm25 import BM25Retriever
+from environments.searchqa.engine.client import HttpRetriever
+from environments.searchqa.engine.corpus import Corpus, CorpusError
+from environments.searchqa.engine.retrieval import Outcome, Passage, Retriever, RetrieverDown, SearchFailure
+from environments.searchqa.environment import SearchQA, SearchQABatch, SearchQAFactory
+from environments.searchqa.options import SearchQAOptions
 from environments.searchqa.prompt import SearchQAPrompt
-from environments.searchqa.retrieval import Outcome, Passage, Retriever, RetrieverDown, SearchFailure
+from environments.searchqa.tasks import CLOSED_WORLD, DATA_SOURCES, DataError, Questions
 
 __all__ = [
     "Averages",
@@ -40,6 +39,7 @@ __all__ = [
     "SearchQA",
     "SearchQABatch",
     "SearchQAFactory",
+    "SearchQAOptions",
     "SearchQAPrompt",
     "averages",
     "open_local",
@@ -52,40 +52,27 @@ if "SearchQA-v0" not in gymnasium.registry:
     gymnasium.register(id="SearchQA-v0", entry_point="environments.searchqa.gym:SearchQAGym")
 
 
-def suite(
-    data: str | Path | Mapping[str, str | Path] | None = None,
-    backend: str | Retriever = "bm25",
-    corpus: str | Path | None = None,
-    retrieval: Mapping[str, Any] | None = None,
-    top_k: int = 3,
-    style: str = "plain",
-    dialect: str = "agent_loop",
-    max_turns: int = 4,
-    history_length: int = 4,
-    template: str | Path = "paper",
-) -> Suite:
-    """Search-QA with its questions and its search engine.
+def suite(**options: Any) -> Suite:
+    """Search-QA with its questions and its search engine. Panels: ``train``, ``test``, or one data source as in
+    ``test/hotpotqa``.
 
     Args:
-        data: None for the closed world, else what `Questions` takes (folder, files by split, hub id).
-        backend: ``bm25``, ``dense``, ``http``, or a `Retriever`.
-        corpus: of a local backend; None for the closed world's.
-        retrieval: options of the backend: ``index``, ``encoder``, ``device``, ``progress`` of a local one; ``urls``,
-            ``dialect``, ``timeout``, ... of `HttpRetriever`.
-        top_k, style, dialect, max_turns, history_length: of `SearchQA`.
-        template: of `SearchQAPrompt`.
+        options: see `SearchQAOptions`.
 
     Raises:
-        ValueError: on options that do not fit each other; `CorpusError`, `DataError` on broken files.
+        ValueError: on an unknown option, a value that it can't have, or options that do not fit each other;
+            `CorpusError`, `DataError` on broken files.
     """
-    questions = Questions(data)
-    if questions.name != "closed_world" and backend in BACKENDS and corpus is None:
+    chosen = SearchQAOptions.of(options)
+    questions, backend = Questions(chosen.data), chosen.backend
+    if questions.name != "closed_world" and backend in BACKENDS and chosen.corpus is None:
         raise ValueError(f"data={questions.name!r} needs a corpus of its own: corpus=..., or backend='http'")
-    retriever = backend if isinstance(backend, Retriever) else open_retriever(backend, corpus, **(retrieval or {}))
-    options = {"top_k": top_k, "style": style, "dialect": dialect, "max_turns": max_turns,
-               "history_length": history_length}  # fmt: skip
-    prompt = SearchQAPrompt(template)
-    factory = SearchQAFactory(retriever, **options, prompt=prompt)
+    retriever = backend
+    if not isinstance(backend, Retriever):
+        retriever = open_retriever(backend, chosen.corpus, **(chosen.retrieval or {}))
+    episode = chosen.described()
+    factory = SearchQAFactory(retriever, **episode, template=chosen.template)
+    prompt = SearchQAPrompt(chosen.template)
     return Suite(
         name="searchqa",
         factory=factory,
@@ -95,8 +82,8 @@ def suite(
         description={
             "data": questions.name,
             "retrieval": retriever.description,
-            "prompt": prompt.name,
-            **options,
+            "prompt": f"{prompt.name}-{prompt.checksum}",
+            **episode,
         },
     )
 

@@ -19,8 +19,8 @@ from rich.panel import Panel
 from environments.base import Step
 from environments.by_hand import START, ask, find_task
 from environments.searchqa import suite
-from environments.searchqa.actions import ANSWER, SEARCH, Action
-from environments.searchqa.observations import read_titles
+from environments.searchqa.engine.actions import ANSWER, SEARCH, Action
+from environments.searchqa.engine.observations import read_titles
 
 ENTRIES = {"capital of Marevia": "search for these words", "= Lumloom": "give the answer, which ends the episode"}
 

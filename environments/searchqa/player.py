@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from environments.base import View
-from environments.searchqa.actions import ANSWER, SEARCH, Action
-from environments.searchqa.closed_world_wordings import BRIDGE, COMPARE, SINGLE
-from environments.searchqa.observations import read_titles
+from environments.searchqa.engine.actions import ANSWER, SEARCH, Action
+from environments.searchqa.engine.observations import read_titles
+from environments.searchqa.engine.wordings import BRIDGE, COMPARE, SINGLE
 
 # fact of a kind -> where a passage of that kind states it
 _FACTS = {

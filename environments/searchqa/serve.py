@@ -23,8 +23,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from environments.searchqa.corpus import CorpusError
-from environments.searchqa.retrieval import Passage, Retriever, SearchFailure
+from environments.searchqa.engine.corpus import CorpusError
+from environments.searchqa.engine.retrieval import Passage, Retriever, SearchFailure
 
 log = logging.getLogger(__name__)
 
@@ -229,7 +229,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    from environments.searchqa.backends import open_local
+    from environments.searchqa.engine.backends import open_local
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     given = parser().parse_args(arguments)

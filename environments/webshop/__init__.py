@@ -5,11 +5,53 @@ Importing this registers ``WebShop-v0`` with Gymnasium.
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 
-from environments.webshop.suite import suite
+from environments.base import Suite
+from environments.webshop.engine.nouns import extractor
+from environments.webshop.environment import Factory, WebShopEnvironment, open_shops
+from environments.webshop.options import WebShopOptions
+from environments.webshop.prompt import WebShopPrompt
+from environments.webshop.tasks import Tasks, split_rule
 
-__all__ = ["suite"]
+__all__ = ["WebShopEnvironment", "WebShopOptions", "WebShopPrompt", "suite"]
 
 if "WebShop-v0" not in gymnasium.registry:
     gymnasium.register(id="WebShop-v0", entry_point="environments.webshop.gym:WebShopGym")
+
+
+def suite(**options: Any) -> Suite:
+    """WebShop with its tasks. Splits and panels: ``train`` and ``test``.
+
+    Args:
+        options: see `WebShopOptions`.
+
+    Raises:
+        DataError: on data that cannot be used.
+        ValueError: on an unknown option, or a value that is not one of its choices.
+    """
+    chosen = WebShopOptions.of(options)
+    shops = open_shops(chosen)
+    tasks = Tasks(shops)
+    goals = shops.of_seed(None).goals
+    description = {
+        "environment": "webshop",
+        "catalogue": shops.catalogue.checksum,
+        "products": len(shops.catalogue),
+        "goals": len(goals),
+        "nouns": extractor(chosen.nouns)[0],
+        "repairs": shops.catalogue.notes["repairs"],
+        "split_rule": split_rule(chosen, len(goals)),
+        "data": "official files" if chosen.data_dir else "embedded catalogue",
+        **chosen.described(),
+    }
+    return Suite(
+        name="webshop",
+        factory=Factory(chosen),
+        tasks=tasks.dataset,
+        panel=tasks.panel,
+        categories=tuple(shops.catalogue.notes["category"]),
+        description=description,
+    )

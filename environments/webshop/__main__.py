@@ -15,11 +15,11 @@ from rich.panel import Panel
 from rich.table import Table
 
 from environments.by_hand import START, ask, find_task, numbered
-from environments.webshop import pages
+from environments.webshop.engine import pages
+from environments.webshop.engine.pages import Role
+from environments.webshop.engine.session import Answer, Session, parse
 from environments.webshop.environment import open_shops
 from environments.webshop.options import WebShopOptions
-from environments.webshop.pages import Role
-from environments.webshop.session import Answer, Session, parse
 from environments.webshop.tasks import Tasks
 
 ENTRIES = {

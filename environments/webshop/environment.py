@@ -10,16 +10,16 @@ from typing import Any
 
 from environments.base import Opening, Projection, Step, TextEnvironment
 from environments.batch import SerialBatch
-from environments.webshop import pages
-from environments.webshop.files import DataFiles
-from environments.webshop.goals import CONSTRUCT_SEED, SHUFFLE_SEED, GoalList
-from environments.webshop.index import data_checksum, default_cache, open_catalogue
+from environments.cache import cache_folder
+from environments.webshop.engine import pages
+from environments.webshop.engine.files import DataFiles
+from environments.webshop.engine.goals import CONSTRUCT_SEED, SHUFFLE_SEED, GoalList
+from environments.webshop.engine.index import data_checksum, open_catalogue
+from environments.webshop.engine.pages import Role
+from environments.webshop.engine.session import Session
+from environments.webshop.engine.shop import Shop
 from environments.webshop.options import WebShopOptions
-from environments.webshop.pages import Role
-from environments.webshop.projection import project
-from environments.webshop.prompt import TemplatePrompt
-from environments.webshop.session import Session
-from environments.webshop.shop import Shop
+from environments.webshop.prompt import WebShopPrompt, project
 
 KEPT_SHOPS = 256  # goal lists of different seeds that a process keeps (`splits="released"` has one a group)
 
@@ -60,9 +60,9 @@ class Shops:
 class WebShopEnvironment(TextEnvironment):
     """One shopper. The columns of a task that it reads are ``goal_index`` and, in the released splits, ``env_seed``."""
 
-    def __init__(self, shops: Shops, prompt: TemplatePrompt | None = None):
+    def __init__(self, shops: Shops, prompt: WebShopPrompt | None = None):
         self._shops, self.options = shops, shops.options
-        self.prompt = prompt or TemplatePrompt(self.options.template)
+        self.prompt = prompt or WebShopPrompt(self.options.template)
         self.history_length, self.max_turns = self.options.history_length, self.options.max_turns
         self._session: Session | None = None
 
@@ -171,14 +171,14 @@ class Factory:
     def batch(self, size: int, time_limit: float = 60.0) -> SerialBatch:
         """All shoppers in this process, over one shop. No call of theirs can hang, so a time limit has nothing to do
         here."""
-        shops, prompt = open_shops(self.options), TemplatePrompt(self.options.template)
+        shops, prompt = open_shops(self.options), WebShopPrompt(self.options.template)
         return SerialBatch([WebShopEnvironment(shops, prompt) for _ in range(size)])
 
 
 def open_shops(options: WebShopOptions) -> Shops:
     """The shops of some options, opened once a process as long as the data files stay the same."""
     files = DataFiles.find(options.data_dir, options.data_variant)
-    cache = Path(options.cache_dir) if options.cache_dir is not None else default_cache()
+    cache = Path(options.cache_dir) if options.cache_dir is not None else cache_folder("webshop")
     return _shops(options, data_checksum(files, cache, options.num_products, options.lenient))
 
 

@@ -1,7 +1,7 @@
 """The Gymnasium face: ``gymnasium.make("environments.webshop:WebShop-v0")``.
 
 Observations and actions are strings of any characters. `reset` draws a goal by weight from the environment's own
-generator, or takes ``options={"goal_index": i}``. A purchase terminates; `max_steps` truncates. ``info`` holds
+generator, or takes ``options={"goal_index": i}``. A purchase terminates; `max_turns` truncates. ``info`` holds
 ``available_actions``, ``instruction``, ``goal_index``, and at a purchase ``score``, ``won`` and ``breakdown``.
 """
 
@@ -18,10 +18,10 @@ from gymnasium.spaces import Text
 from gymnasium.spaces.utils import flatten
 from gymnasium.vector.utils import read_from_shared_memory, write_to_shared_memory
 
-from environments.webshop.classic import MODES
+from environments.webshop.engine.classic import MODES
+from environments.webshop.engine.session import Session
 from environments.webshop.environment import open_shops
 from environments.webshop.options import WebShopOptions
-from environments.webshop.session import Session
 
 MAX_OBSERVATION = 1 << 16  # characters; also the shared memory of a vectorised environment, 4 bytes each
 MAX_ACTION = 1 << 12
@@ -89,7 +89,7 @@ class WebShopGym(gymnasium.Env[str, str]):
 
     Args:
         observation_mode: ``"text"`` or ``"text_rich"``.
-        max_steps: steps after which an episode is truncated; None for no limit.
+        max_turns: steps after which an episode is truncated; None for no limit.
         render_mode: None or ``"ansi"`` (the page in mode ``text_rich``).
         options: see `WebShopOptions`.
     """
@@ -99,16 +99,15 @@ class WebShopGym(gymnasium.Env[str, str]):
     def __init__(
         self,
         observation_mode: str = "text",
-        max_steps: int | None = 15,
+        max_turns: int | None = 15,
         render_mode: str | None = None,
         **options: Any,
     ):
         if observation_mode not in MODES:
             raise ValueError(f"observation_mode must be one of {MODES}, got {observation_mode!r}")
-        if max_steps is not None and max_steps < 1:
-            raise ValueError(f"max_steps must be at least 1 or None, got {max_steps}")
-        self.observation_mode, self.max_steps, self.render_mode = observation_mode, max_steps, render_mode
-        self.shop = open_shops(WebShopOptions(**options)).of_seed(None)
+        chosen = WebShopOptions.of({"max_turns": max_turns, **options})
+        self.observation_mode, self.max_turns, self.render_mode = observation_mode, chosen.max_turns, render_mode
+        self.shop = open_shops(chosen).of_seed(None)
         self.observation_space, self.action_space = AnyText(MAX_OBSERVATION), AnyText(MAX_ACTION)
         self._session: Session | None = None
         self._steps, self._goal_index = 0, 0
@@ -135,7 +134,7 @@ class WebShopGym(gymnasium.Env[str, str]):
         info = self._info()
         if answer.breakdown is not None:
             info |= {"score": answer.reward, "won": answer.reward == 1.0, "breakdown": answer.breakdown}
-        truncated = not answer.done and self.max_steps is not None and self._steps >= self.max_steps
+        truncated = not answer.done and self.max_turns is not None and self._steps >= self.max_turns
         return self._observation(), float(answer.reward), answer.done, truncated, info
 
     def render(self) -> str | None:

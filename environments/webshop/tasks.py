@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from environments.panel import TaskPanel
+from environments.webshop.engine.goals import GoalList
 from environments.webshop.environment import Shops
-from environments.webshop.goals import GoalList
+from environments.webshop.options import WebShopOptions
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -41,6 +42,13 @@ def task_draws(pool: range, count: int, group_size: int, seed: int) -> Iterator[
     while True:
         chosen = generator.choice(pool, size=count, replace=False)
         yield np.repeat(chosen, group_size).tolist()
+
+
+def split_rule(options: WebShopOptions, goals: int) -> str:
+    """How the splits of a list of ``goals`` goals are drawn, in words."""
+    if options.splits == "released":
+        return "released: one goal list a group (seed + group), so train and test overlap"
+    return f"canonical: test = goals 0..{test_size(goals) - 1}, train = the rest without repetitions of test; disjoint"
 
 
 class Tasks:

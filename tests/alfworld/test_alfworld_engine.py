@@ -8,10 +8,11 @@ import threading
 import pytest
 from alfworld_files import games, needs_engine, task
 
-from environments.alfworld import AlfWorldEnvironment, Settings, library, translation
-from environments.alfworld.engine import display_names, make_engine
-from environments.alfworld.grammar import Grammar
-from environments.alfworld.packages import logic_files
+from environments.alfworld import AlfWorldEnvironment, AlfWorldOptions
+from environments.alfworld.engine import library, translation
+from environments.alfworld.engine.grammar import Grammar
+from environments.alfworld.engine.packages import logic_files
+from environments.alfworld.engine.play import display_names, make_engine
 
 needs_engine()
 
@@ -34,7 +35,7 @@ def curious_play(engine, game, steps, seed):
 
 
 def test_fast_equals_plain_on_other_games_and_commands():
-    from environments.alfworld.generator import Variant, draw
+    from environments.alfworld.engine.generator import Variant, draw
 
     fast, plain = make_engine("fast"), make_engine("plain")
     for kind, seed in (("pick_heat_then_place_in_recep", 5), ("look_at_obj_in_light", 11)):
@@ -107,7 +108,7 @@ def test_unknown_rule_and_unparsable_grammar_are_named():
 
 
 def test_only_a_win_ends_an_episode_and_nothing_comes_after():
-    environment = AlfWorldEnvironment(Settings(max_steps=3))
+    environment = AlfWorldEnvironment(AlfWorldOptions(max_turns=3))
     environment.reset(**task(FIRST))
     steps = [environment.step(command) for command in ("", "look", "nonsense", *FIRST.walkthrough)]
     assert [step.done for step in steps] == [False] * (len(steps) - 1) + [True], "the turn limit is the caller's"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from environments.alfworld import Explorer
-from environments.alfworld.experts import Goal, Memory
+from environments.alfworld.player import Goal, Memory
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import environments.alfworld as alfworld
 from environments.alfworld import AlfWorldPrompt, format_rates, project, success_rates
-from environments.alfworld.categories import parse_task_type, task_type_of
-from environments.alfworld.prompt import TEMPLATES, task_text
+from environments.alfworld.engine.categories import parse_task_type, task_type_of
+from environments.alfworld.prompt import TEMPLATES, VALIDITY, task_text
 from environments.base import Record, View
 
 FIRST = "-= Welcome =-\n\nYou see a bed 1, and a desk 1.\n\nYour task is to: put a pen in desk."
@@ -73,7 +73,7 @@ def test_the_tiny_template_shows_each_result_once_and_no_command_on_things_in_si
 
 
 def test_an_unknown_template_is_refused():
-    with pytest.raises(ValueError, match="'paper', 'tiny'"):
+    with pytest.raises(ValueError, match="template 'big' is unknown; use one of paper, tiny or a file"):
         AlfWorldPrompt("big")
 
 
@@ -117,7 +117,7 @@ def test_the_admissible_rule_asks_for_membership_on_top():
 
 
 def test_the_environment_uses_the_rule_of_its_settings():
-    strict = alfworld.AlfWorldEnvironment(alfworld.Settings(validity="admissible"))
+    strict = alfworld.AlfWorldEnvironment(alfworld.AlfWorldOptions(validity="admissible"))
     response = "<think>.</think><action>dance</action>"
     assert not strict.project(response, ADMISSIBLE).valid
     assert alfworld.AlfWorldEnvironment().project(response).valid
@@ -127,7 +127,7 @@ def test_the_environment_uses_the_rule_of_its_settings():
 
 @given(st.text())
 def test_projection_never_raises(response):
-    for validity in ("authors", "admissible"):
+    for validity in VALIDITY:
         assert isinstance(project(response, validity, ADMISSIBLE).action, str)
 
 
@@ -172,7 +172,7 @@ def test_a_category_without_games_has_no_figure():
 )
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=re.escape(str(next(iter(wrong.values()))))):
-        alfworld.Settings(**wrong)
+        alfworld.AlfWorldOptions.of(wrong)
 
 
 def test_without_the_extra_everything_imports_and_play_says_what_to_install():

@@ -5,7 +5,7 @@ import json
 import pytest
 from alfworld_files import FIXTURES, TRANSCRIPTS, games, needs_engine, task
 
-from environments.alfworld import AlfWorldEnvironment, Settings
+from environments.alfworld import AlfWorldEnvironment, AlfWorldOptions
 
 needs_engine()
 
@@ -18,7 +18,7 @@ def test_there_are_transcripts():
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_transcript(path, engine):
     transcript = json.loads(path.read_text())
-    environment = AlfWorldEnvironment(Settings(engine=engine))
+    environment = AlfWorldEnvironment(AlfWorldOptions(engine=engine))
     opening = environment.reset(**task(games(FIXTURES)[transcript["game_id"]]))
     initial = transcript["initial"]
     assert opening.observation == initial["observation"]

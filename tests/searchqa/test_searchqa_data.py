@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from environments.searchqa import DATA_SOURCES, DataError, Questions, averages, suite
-from environments.searchqa.data import read_answers
+from environments.searchqa.tasks import read_answers
 
 ROW = {"id": "test_0", "question": "who", "golden_answers": ["a"], "data_source": "nq"}
 

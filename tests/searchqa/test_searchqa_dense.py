@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from environments.searchqa import CLOSED_WORLD, Corpus, CorpusError, open_local
-from environments.searchqa.dense import DenseRetriever
+from environments.searchqa.engine.dense import DenseRetriever
 
 
 def encode(texts: list[str]) -> np.ndarray:

@@ -25,9 +25,9 @@ from environments.searchqa import (
     SearchQAPrompt,
     open_retriever,
 )
-from environments.searchqa.actions import project_agent_loop, project_search_r1
-from environments.searchqa.observations import read_titles, show
-from environments.searchqa.scoring import extract_answer
+from environments.searchqa.engine.actions import project_agent_loop, project_search_r1
+from environments.searchqa.engine.observations import read_titles, show
+from environments.searchqa.engine.scoring import extract_answer
 
 
 class Echo(Retriever):

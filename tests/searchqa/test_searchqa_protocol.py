@@ -13,8 +13,8 @@ import urllib3
 from searchqa_helpers import cases
 
 from environments.searchqa import BM25Retriever, HttpRetriever, SearchFailure
-from environments.searchqa.client import read_reply
-from environments.searchqa.observations import show
+from environments.searchqa.engine.client import read_reply
+from environments.searchqa.engine.observations import show
 from environments.searchqa.serve import Server, Service
 
 PAIRS = cases("retrieval_protocol*.json", "pairs")

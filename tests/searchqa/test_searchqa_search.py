@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from environments.porter import stem
 from environments.searchqa import BM25Retriever, Corpus, CorpusError, open_local, open_retriever, suite
-from environments.searchqa.analysis import terms
-from environments.searchqa.bm25 import quantised, top
-from environments.searchqa.retrieval import CachedRetriever, Outcome, Passage, Retriever, SearchFailure
+from environments.searchqa.engine.bm25 import top
+from environments.searchqa.engine.retrieval import CachedRetriever, Outcome, Passage, Retriever, SearchFailure
+from environments.text.bm25 import quantised
+from environments.text.lucene import terms
+from environments.text.porter import stem
 
 
 def write(folder: Path, *contents: object) -> Path:
@@ -33,6 +34,7 @@ def write(folder: Path, *contents: object) -> Path:
         ("relational possibly hopefulness university", ["relat", "possibl", "hope", "univers"]),
         ("café ÉTÉ İstor naïve’s", ["café", "été", "istor", "naïv"]),
         ("東京タワー ☕ ½ _ __a", ["東", "京", "タワー", "☕", "__a"]),
+        ("\U0001f582 \u2766", ["\U0001f582", "\u2766"]),  # pictographs for Lucene, whatever Unicode is installed
         ("", []),
         ("a" * 600, ["a" * 255, "a" * 255, "a" * 90]),
     ],

@@ -11,8 +11,8 @@ from environments.base import Record, View
 from environments.batch import open_batch
 from environments.searchqa import CLOSED_WORLD, Averages, averages, suite
 from environments.searchqa.__main__ import main
-from environments.searchqa.closed_world import check, generate
 from environments.searchqa.player import ScriptedPlayer
+from tools.worlds.closed_world import check, generate
 
 
 def test_the_generator_gives_the_shipped_files_byte_for_byte(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from alignopsd_trl.launch import recipe
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import SkillBank
 from environments.alfworld import AlfWorldPrompt
-from environments.alfworld.rooms import layout, scenes
+from environments.alfworld.engine.rooms import layout, scenes
 from environments.base import Record, Suite, View, load
 from tools.tiny_policies import explorers
 from tools.tiny_policies.curricula import CURRICULA

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from environments.base import Suite, load
-from environments.searchqa.data import CLOSED_WORLD
 from environments.searchqa.player import ScriptedPlayer, decide
 from environments.searchqa.prompt import SearchQAPrompt
+from environments.searchqa.tasks import CLOSED_WORLD
 from tools.tiny_policies import readers
 from tools.tiny_policies.demonstrations import episode
 from tools.tiny_policies.tokenizer import build_tokenizer
@@ -49,7 +49,7 @@ def test_a_search_shows_the_first_sentences_of_one_passage(world: Suite):
 def test_the_suite_says_what_it_shows(world: Suite):
     assert world.description["retrieval"]["sentences"] == 3
     assert world.description["top_k"] == 1
-    assert world.description["prompt"].startswith("prompt_tiny-")
+    assert world.description["prompt"].startswith("searchqa-tiny-")
 
 
 def test_an_unknown_template_is_refused():

@@ -18,17 +18,16 @@ import pytest
 from webshop_files import FIXTURES, read_json
 
 from environments.base import Record, View
-from environments.webshop.classic import ClassicWebShop
+from environments.webshop.engine.classic import ClassicWebShop
+from environments.webshop.engine.fuzzy import similar, token_set_ratio
+from environments.webshop.engine.goals import GoalList, session_name
+from environments.webshop.engine.index import Catalogue
+from environments.webshop.engine.nouns import standin
+from environments.webshop.engine.original import get_reward
+from environments.webshop.engine.shop import Shop
+from environments.webshop.engine.tables import normalize_color
 from environments.webshop.environment import prompt_actions, prompt_observation
-from environments.webshop.fuzzy import similar, token_set_ratio
-from environments.webshop.goals import GoalList, session_name
-from environments.webshop.index import Catalogue
-from environments.webshop.nouns import standin
-from environments.webshop.original import get_reward
-from environments.webshop.projection import project
-from environments.webshop.prompt import TemplatePrompt
-from environments.webshop.shop import Shop
-from environments.webshop.tables import normalize_color
+from environments.webshop.prompt import WebShopPrompt, project
 from environments.webshop.tasks import task_draws
 
 CatalogueOf = Callable[[str], Catalogue]
@@ -240,7 +239,7 @@ def test_wrapper_episode(episode: dict[str, Any], catalogue_of: CatalogueOf) -> 
     assert play.session.goal == episode["goal"]
     task = raw.split(" [SEP] ")[2]
     assert task == episode["task_description"]
-    prompt, shown, records = TemplatePrompt("paper"), prompt_observation(raw, task), []
+    prompt, shown, records = WebShopPrompt("paper"), prompt_observation(raw, task), []
     assert (raw, shown) == (episode["reset"]["raw_observation"], episode["reset"]["current_observation"])
     assert offered(prompt, play) == episode["reset"]["available_actions"]
     for step in episode["steps"]:
@@ -258,15 +257,18 @@ def test_wrapper_episode(episode: dict[str, Any], catalogue_of: CatalogueOf) -> 
         compare_history(prompt, records, episode["env"]["history_length"], step)
 
 
-def offered(prompt: TemplatePrompt, play: ClassicWebShop) -> str:
-    return prompt.actions_text(prompt_actions(play.session))
+def offered(prompt: WebShopPrompt, play: ClassicWebShop) -> str:
+    """The list of actions in the message of a turn."""
+    message = prompt.render(View("", "", prompt_actions(play.session), (), 0))
+    return message.split("\n[\n", 1)[1].split("\n].\n", 1)[0]
 
 
-def compare_history(prompt: TemplatePrompt, records: list[Record], length: int, step: dict[str, Any]) -> None:
+def compare_history(prompt: WebShopPrompt, records: list[Record], length: int, step: dict[str, Any]) -> None:
     view = View("", "", (), tuple(records[-length:]), len(records))
+    head = f"most recent {len(view.history)} observations and the corresponding actions you took: "
     assert (view.step_count, view.step_count + 1) == (step["step_count"], step["current_step"])
     assert len(view.history) == step["history_length"]
-    assert prompt.history_text(view) == step["action_history"]
+    assert f"{head}{step['action_history']}\nYou are now at step {step['current_step']}" in prompt.render(view)
 
 
 @named("task_draws*.json")

@@ -51,12 +51,13 @@ def test_a_purchase_terminates_with_its_breakdown(options: dict[str, Any]) -> No
     assert observation.startswith("Thank you for shopping with us!\nYour code: \n")
 
 
-def test_max_steps_truncates(options: dict[str, Any]) -> None:
-    env = gymnasium.make("WebShop-v0", max_steps=2, **options)
+def test_max_turns_truncates(options: dict[str, Any]) -> None:
+    env = gymnasium.make("WebShop-v0", max_turns=2, **options)
     env.reset(seed=0)
     assert [env.step("nothing")[2:4] for _ in range(2)] == [(False, False), (False, True)]
-    with pytest.raises(ValueError, match="max_steps must be at least 1"):
-        gymnasium.make("WebShop-v0", max_steps=0, **options)
+    assert gymnasium.make("WebShop-v0", max_steps=2, **options).unwrapped.max_turns == 2, "the older name"
+    with pytest.raises(ValueError, match="max_turns=0 must be at least 1"):
+        gymnasium.make("WebShop-v0", max_turns=0, **options)
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

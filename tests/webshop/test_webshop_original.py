@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.porter import stem
-from environments.webshop import tokens
-from environments.webshop.fuzzy import similar, token_set_ratio
-from environments.webshop.nouns import extractor, standin
-from environments.webshop.original import (
+from environments.text import lucene
+from environments.text.lucene import terms, words
+from environments.text.porter import stem
+from environments.webshop.engine.fuzzy import similar, token_set_ratio
+from environments.webshop.engine.nouns import extractor, standin
+from environments.webshop.engine.original import (
     get_attribute_reward,
     get_option_reward,
     get_reward,
@@ -25,7 +26,6 @@ from environments.webshop.original import (
     normalize_color_size,
     random_idx,
 )
-from environments.webshop.tokens import terms, words
 
 SHIRT = {"query": "shirts", "product_category": "Clothing › Men › Shirts", "name": "Plain Cotton Shirt"}
 
@@ -166,7 +166,7 @@ def test_words(text: str, wanted: list[str]) -> None:
 
 @given(st.lists(st.sampled_from(["ab", "é.", " ", "½", "_", "1,", "日", "🇩🇪", "x" * 200, "-" * 300, "'"]), max_size=40))
 def test_windows_do_not_split_words(parts: list[str]) -> None:
-    whole = [match[1] for match in tokens._WORDS.finditer("".join(parts)) if match[1]]
+    whole = [match[1] for match in lucene._WORDS.finditer("".join(parts)) if match[1]]
     if all(len(word) <= 255 for word in whole):
         assert list(words("".join(parts))) == whole
 

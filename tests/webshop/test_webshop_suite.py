@@ -13,8 +13,7 @@ from webshop_catalogues import entry, write
 from webshop_files import COPIES
 
 from environments.base import Failure, Record, Suite, View, load
-from environments.webshop.projection import project
-from environments.webshop.prompt import TEMPLATES, TemplatePrompt
+from environments.webshop.prompt import TEMPLATES, WebShopPrompt, project
 from environments.webshop.tasks import test_size as size_of_test
 
 
@@ -46,12 +45,12 @@ Now it's your turn"""
 
 
 def test_first_turn_has_no_history_and_no_trace_of_a_skill() -> None:
-    assert TemplatePrompt().render(view()).startswith(FIRST)
-    assert TemplatePrompt().render(view()).endswith("<action> </action> tags.")
+    assert WebShopPrompt().render(view()).startswith(FIRST)
+    assert WebShopPrompt().render(view()).endswith("<action> </action> tags.")
 
 
 def test_later_turns_show_numbered_records() -> None:
-    text = TemplatePrompt().render(view(3))
+    text = WebShopPrompt().render(view(3))
     wanted = (
         "Prior to this step, you have already taken 3 step(s). Below are the most recent 2 observations and the "
         "corresponding actions you took: [Observation 2: ''seen 2'', Action 2: 'click[2]']\n"
@@ -63,7 +62,7 @@ def test_later_turns_show_numbered_records() -> None:
 @pytest.mark.parametrize("template", sorted(TEMPLATES))
 @pytest.mark.parametrize("records", [0, 2])
 def test_a_skill_is_one_added_line(template: str, records: int) -> None:
-    prompt = TemplatePrompt(template)
+    prompt = WebShopPrompt(template)
     plain, skilled = prompt.render(view(records)), prompt.render(view(records), "Use {colour} words.")
     assert "\n\n\n" not in plain
     assert skilled.replace("Use {colour} words.\n", "", 1) == plain
@@ -71,7 +70,7 @@ def test_a_skill_is_one_added_line(template: str, records: int) -> None:
 
 
 def test_a_prompt_that_is_too_long_loses_its_history_with_and_without_skill() -> None:
-    prompt, long = TemplatePrompt(), view(2, observation="x" * 12_300)
+    prompt, long = WebShopPrompt(), view(2, observation="x" * 12_300)
     short = View(long.task_text, long.observation, long.admissible, (), long.step_count)
     assert "Prior to this step" in prompt.render(view(2, observation="x" * 11_000), "skill " * 1000)
     assert prompt.render(long) == prompt.render(short)
@@ -96,15 +95,18 @@ def test_compact_prompts_are_short(options: dict[str, Any]) -> None:
 
 
 def test_templates_with_mistakes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="template must be one of"):
-        TemplatePrompt("verbose")
-    own = tmp_path / "own.txt"
-    own.write_text("[[prompt]]\n{task}\n[[history]]\n[[record]]\n[[action]]\n")
-    with pytest.raises(ValueError, match=r"unknown slots \['task'\]"):
-        TemplatePrompt(own)
-    own.write_text("[[prompt]]\n{task_description}\n")
-    with pytest.raises(ValueError, match="a template has"):
-        TemplatePrompt(own)
+    with pytest.raises(ValueError, match="template 'verbose' is unknown; use one of compact, paper, tiny or a file"):
+        WebShopPrompt("verbose")
+    own = tmp_path / "own.jinja"
+    own.write_text("{{ task }} {{ page }}")
+    with pytest.raises(ValueError, match="asks for page; a template knows admissible, history,"):
+        WebShopPrompt(own)
+    own.write_text("buy something")
+    with pytest.raises(ValueError, match="shows nothing of a turn"):
+        WebShopPrompt(own)
+    own.write_text("{% if task %}")
+    with pytest.raises(ValueError, match="is no jinja template"):
+        WebShopPrompt(own)
 
 
 @pytest.mark.parametrize(

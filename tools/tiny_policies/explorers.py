@@ -6,14 +6,14 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from environments.alfworld.experts import Explorer
+from environments.alfworld.player import Explorer
 from environments.base import Suite, TextEnvironment, View, load
 from tools.tiny_policies.demonstrations import Played, episode, every_task
 
 ERRORS = (0.25, 0.4, 0.55)  # of an episode without a skill
 STUMBLES = 0.1  # of those errors: commands that were possible earlier and are not now
 CAREFUL = 0.03  # of every answer under a skill
-OPTIONS = ("template", "room_size", "room_things", "max_steps", "history_length")
+OPTIONS = ("template", "room_size", "room_things", "max_turns", "history_length")
 GAMES, GAMES_SEED = 600, 1  # of their own: the recipe trains and evaluates on other games
 
 

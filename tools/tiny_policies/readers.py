@@ -15,10 +15,10 @@ from typing import Any
 
 from environments import searchqa_tiny
 from environments.base import Suite, TextEnvironment
-from environments.searchqa import closed_world_names as names
-from environments.searchqa.closed_world import generate
 from environments.searchqa.player import ScriptedPlayer
 from tools.tiny_policies.demonstrations import Played, episode
+from tools.worlds import closed_world_names as names
+from tools.worlds.closed_world import generate
 
 CARELESS = (0.3, 0.5, 0.7)  # error rate of an episode without a skill
 CAREFUL = 0.03  # error rate of every answer under a skill

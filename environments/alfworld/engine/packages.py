@@ -1,0 +1,63 @@
+"""The optional packages: are they there, where are ALFWorld's two logic files, and where do our own files go.
+
+None of them is imported before it is needed. `import alfworld` makes a folder and sets an environment variable, and
+`import textworld` takes a second, so `environments.alfworld` can be imported without either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+from functools import lru_cache
+from pathlib import Path
+
+_DISTRIBUTIONS = {
+    "textworld": "textworld",
+    "fast_downward": "fast-downward-textworld",
+    "alfworld": "alfworld",
+}
+
+
+class MissingPackage(ImportError):
+    """A package of the extra ``alfworld`` is not installed. The message is one line that says what to install."""
+
+
+def require() -> None:
+    """Raises `MissingPackage` unless textworld, its planner and alfworld are installed. Imports none of them."""
+    missing = [name for module, name in _DISTRIBUTIONS.items() if not _installed(module)]
+    if missing:
+        raise MissingPackage(
+            f'ALFWorld needs {", ".join(missing)}: pip install "alignopsd-trl[alfworld]" '
+            "(compiles a planner: needs a C and a C++ compiler, make and cmake)"
+        )
+
+
+def _installed(module: str) -> bool:
+    spec = importlib.util.find_spec(module)
+    return spec is not None and spec.origin is not None  # a folder that happens to have the name has no origin
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of the three packages, by distribution name."""
+    require()
+    return {name: importlib.metadata.version(name) for name in _DISTRIBUTIONS.values()}
+
+
+@lru_cache(maxsize=1)
+def logic_files() -> tuple[str, str]:
+    """Texts of ``alfred.pddl`` and ``alfred.twl2`` from the installed alfworld, found without importing it."""
+    require()
+    folder = Path(importlib.util.find_spec("alfworld").submodule_search_locations[0]) / "data"
+    return (folder / "alfred.pddl").read_text(), (folder / "alfred.twl2").read_text()
+
+
+def logic_checksum() -> str:
+    """First 16 hex digits of the sha256 over both logic files: games are comparable only under equal ones."""
+    return hashlib.sha256("\0".join(logic_files()).encode()).hexdigest()[:16]
+
+
+def official_folder() -> Path:
+    """The official data: ``$ALFWORLD_DATA/json_2.1.1``, by default ``~/.cache/alfworld/json_2.1.1``."""
+    return Path(os.environ.get("ALFWORLD_DATA", "~/.cache/alfworld")).expanduser() / "json_2.1.1"

@@ -1,0 +1,202 @@
+"""Two engines with one face: TextWorld's own (``plain``, the reference) and a fast one over the same planner.
+
+`FastEngine` asks the planner's library for applicable operators, effects and the goal test as TextWorld does, and
+differs in what TextWorld does around it: commands come from a table by operator, texts from parsed rules, translations
+from a cache. Both give the same observation, commands and verdict at every step.
+
+Neither is safe in threads (the parsers and the translator are module-level): hold `LOCK` around every call.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+from environments.alfworld.engine import library
+from environments.alfworld.engine.grammar import Fact, Grammar, Key, World
+from environments.alfworld.engine.packages import require
+from environments.alfworld.engine.translation import Translation, translate
+
+LOCK = threading.RLock()
+NOTHING = "Nothing happens."
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What the engine says after a reset or a command. ``admissible`` is sorted and includes ``help``."""
+
+    observation: str
+    admissible: tuple[str, ...]
+    won: bool
+
+
+class Engine(Protocol):
+    """One game at a time. ``load`` takes the five keys of a ``game.tw-pddl`` file; ``reset`` starts it (again)."""
+
+    def load(self, game: Mapping[str, Any]) -> None: ...
+
+    def reset(self) -> Moment: ...
+
+    def step(self, command: str) -> Moment: ...
+
+    def close(self) -> None: ...
+
+
+def make_engine(name: str) -> Engine:
+    """An engine by name, ``fast`` or ``plain``.
+
+    Raises:
+        ValueError: on another name.
+        MissingPackage: without the extra ``alfworld``.
+    """
+    engines = {"fast": FastEngine, "plain": PlainEngine}
+    if name not in engines:
+        raise ValueError(f"engine={name!r} is unknown; use 'fast' or 'plain'")
+    require()
+    return engines[name]()
+
+
+class FastEngine:
+    """The planner's library with our own text layer. Takes a private copy of the library until `close`."""
+
+    def __init__(self) -> None:
+        from fast_downward import Atom, Operator
+
+        self._atom_type, self._operator_type = Atom, Operator
+        self._library = library.acquire()
+
+    def load(self, game: Mapping[str, Any]) -> None:
+        self._grammar = _grammar(game["grammar"])
+        self._task = translate(game["pddl_domain"], game["pddl_problem"])
+        self._entities: dict[str, Any] = {}
+
+    def reset(self) -> Moment:
+        self._library.load_sas(zlib.decompress(self._task.sas))
+        facts = self._initial_facts()
+        self._entities = self._entities or _entities(facts, self._task)
+        self._world = World(self._entities, self._task.types, facts)
+        self._operators: dict[int, _Operator] = {}
+        self._moment = Moment(self._grammar.opening(self._world), *self._now())
+        return self._moment
+
+    def step(self, command: str) -> Moment:
+        operator = self._commands.get(command.strip())
+        if operator is None:
+            self._moment = Moment(NOTHING, self._moment.admissible, self._moment.won)
+            return self._moment
+        effects = (self._atom_type * operator.effects)()
+        self._library.apply_operator(operator.number, effects)
+        for effect in effects:
+            self._world.apply(*_literal(effect.name))
+        text = self._grammar.feedback(operator.action, operator.mapping, self._world)
+        self._moment = Moment(text, *self._now())
+        return self._moment
+
+    def close(self) -> None:
+        if self._library is not None:
+            library.release(self._library)
+            self._library = None
+
+    def _initial_facts(self) -> list[Fact]:
+        atoms = (self._atom_type * self._library.get_state_size())()
+        self._library.get_state(atoms)
+        state = (_literal(atom.name) for atom in atoms)
+        positive = [(name, *arguments) for name, arguments in state if not name.startswith("not_")]
+        return self._task.facts + positive
+
+    def _now(self) -> tuple[tuple[str, ...], bool]:
+        """Rebuilds the command table; the first operator of a command counts, as in TextWorld."""
+        found = (self._operator_type * self._library.get_applicable_operators_count())()
+        self._library.get_applicable_operators(found)
+        self._commands: dict[str, _Operator] = {}
+        for raw in found:
+            operator = self._operators.get(raw.id) or self._learn(raw)
+            self._commands.setdefault(operator.command, operator)
+        return tuple(sorted(self._commands)), bool(self._library.check_goal())
+
+    def _learn(self, raw: Any) -> _Operator:
+        action, *arguments = raw.name.split()
+        mapping = dict(zip(self._task.parameters[action], arguments, strict=False))
+        command = self._grammar.command(action, mapping, self._world)
+        operator = _Operator(raw.id, action, mapping, command, raw.nb_effect_atoms)
+        self._operators[raw.id] = operator
+        return operator
+
+
+@dataclass(frozen=True)
+class _Operator:
+    number: int
+    action: str
+    mapping: Mapping[Key, str]
+    command: str
+    effects: int
+
+
+class PlainEngine:
+    """TextWorld's PDDL environment with ALFWorld's names, untouched: the reference."""
+
+    def __init__(self) -> None:
+        from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+        from textworld import EnvInfos
+        from textworld.envs.pddl import PddlEnv
+
+        self._environment = AlfredDemangler(PddlEnv(EnvInfos(won=True, admissible_commands=True)), shuffle=False)
+
+    def load(self, game: Mapping[str, Any]) -> None:
+        self._environment.load(dict(game))
+
+    def reset(self) -> Moment:
+        return self._moment(self._environment.reset())
+
+    def step(self, command: str) -> Moment:
+        return self._moment(self._environment.step(command)[0])
+
+    def close(self) -> None:
+        self._environment = None
+
+    @staticmethod
+    def _moment(state: Mapping[str, Any]) -> Moment:
+        return Moment(state["feedback"], tuple(state["admissible_commands"]), bool(state["won"]))
+
+
+def display_names(ids: list[str]) -> dict[str, str]:
+    """ALFWorld's names for a game's entities. Within a class of n the first of the sorted ids has number n."""
+    members: dict[str, list[str]] = {}
+    names: dict[str, str] = {}
+    for identity in sorted(ids):
+        kind, separator, _ = identity.partition("_bar_")
+        if separator:
+            members.setdefault(kind + "basin" * ("basin" in identity), []).append(identity)
+        else:
+            names[identity] = f"{identity} "
+    for kind, group in members.items():
+        names |= {identity: f"{kind} {len(group) - index}" for index, identity in enumerate(group)}
+    return names
+
+
+def _entities(facts: list[Fact], task: Translation) -> dict[str, Any]:
+    from textworld.generator.game import EntityInfo
+
+    names = display_names(list({entity for fact in facts for entity in fact[1:]}))
+    entities = {}
+    for identity, name in names.items():
+        entity = entities[identity] = EntityInfo(identity, task.types[identity])
+        entity.name, entity.definite, entity.indefinite = name, "the", "a"
+    return entities
+
+
+@lru_cache(maxsize=64)
+def _grammar(text: str) -> Grammar:
+    return Grammar(text)
+
+
+@lru_cache(maxsize=1 << 16)
+def _literal(name: str) -> tuple[str, Fact]:
+    """``NegatedAtom opened(r)`` -> ``("not_opened", ("r",))``."""
+    sign, _, atom = name.partition(" ")
+    predicate, _, arguments = atom.rstrip(")").partition("(")
+    return ("not_" if sign == "NegatedAtom" else "") + predicate, tuple(a for a in arguments.split(", ") if a)

@@ -1,0 +1,122 @@
+"""A problem translated for the planner, once for each machine.
+
+The translator (pure Python, 0.1 to 0.3 s a problem) is asked once; what a game needs of its answer is kept in memory
+and on disk, under a key of domain, problem and translator version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import sys
+import tempfile
+import zlib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from environments.cache import cache_folder
+
+FORMAT = 1
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What play needs of a translated problem.
+
+    Attributes:
+        sas: the planning task in the planner's format, zlib-compressed.
+        parameters: action name -> its parameters as (name, type).
+        types: entity -> type.
+        facts: initial facts that the translator lists, as (predicate, *entities).
+    """
+
+    sas: bytes
+    parameters: dict[str, list[tuple[str, str]]]
+    types: dict[str, str]
+    facts: list[tuple[str, ...]]
+
+
+@lru_cache(maxsize=64)
+def translate(domain: str, problem: str) -> Translation:
+    """The translation of a problem, from memory, from disk or from the translator.
+
+    Raises:
+        ValueError: if the translator refuses the problem.
+    """
+    path = _path(domain, problem)
+    kept = _read(path)
+    if kept is None:
+        kept = _translate(domain, problem)
+        _write(path, kept)
+    return kept
+
+
+def _path(domain: str, problem: str) -> Path:
+    version = importlib.metadata.version("fast-downward-textworld")
+    key = hashlib.sha256("\0".join((str(FORMAT), version, domain, problem)).encode()).hexdigest()
+    return cache_folder("alfworld") / "translations" / key[:2] / f"{key}.z"
+
+
+def _translate(domain: str, problem: str) -> Translation:
+    from fast_downward import pddl2sas
+
+    arguments = sys.argv
+    try:
+        task, sas = pddl2sas(domain, problem)
+    except (Exception, SystemExit) as error:  # the translator exits on some malformed problems
+        raise ValueError(f"the PDDL problem can't be translated: {type(error).__name__}: {error}") from error
+    finally:
+        sys.argv = arguments  # the translator replaces it
+    facts = [(atom.predicate, *atom.args) for atom in task.init if getattr(atom, "predicate", "=") != "="]
+    return Translation(
+        sas=zlib.compress(sas.encode()),
+        parameters={a.name: [(p.name.strip("?"), p.type_name) for p in a.parameters] for a in task.actions},
+        types={entity.name: entity.type_name for entity in task.objects},
+        facts=facts,
+    )
+
+
+def _read(path: Path) -> Translation | None:
+    try:
+        data = path.read_bytes()
+        size = int.from_bytes(data[:4], "little")
+        rest = json.loads(zlib.decompress(data[4 : 4 + size]))
+        zlib.decompress(data[4 + size :])  # has a checksum of its own
+        return Translation(
+            sas=data[4 + size :],
+            parameters={name: [tuple(pair) for pair in pairs] for name, pairs in rest["parameters"].items()},
+            types=rest["types"],
+            facts=[tuple(fact) for fact in rest["facts"]],
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, zlib.error, ValueError, KeyError) as error:
+        _log.warning("translating again, as %s can't be read: %s", path, error)
+        return None
+
+
+def _write(path: Path, kept: Translation) -> None:
+    rest = {"parameters": kept.parameters, "types": kept.types, "facts": kept.facts}
+    packed = zlib.compress(json.dumps(rest).encode())
+    try:
+        write_atomically(path, len(packed).to_bytes(4, "little") + packed + kept.sas)
+    except OSError as error:  # a game can be played without its cached translation
+        _log.warning("the translation is not kept: %s", error)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Writes a whole file or nothing, also when several processes write the same one at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

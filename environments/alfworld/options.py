@@ -1,0 +1,55 @@
+"""What can be set about ALFWorld."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from environments.alfworld.engine.generator import THINGS
+from environments.alfworld.engine.rooms import SIZE
+from environments.alfworld.prompt import VALIDITY
+from environments.options import Options, option
+
+
+@dataclass(frozen=True)
+class AlfWorldOptions(Options):
+    """Options of `environments.alfworld.suite`. Their meaning stands in their metadata (``help``)."""
+
+    older: ClassVar[Mapping[str, str]] = {"max_steps": "max_turns"}
+    older_values: ClassVar[Mapping[str, Mapping[str, str]]] = {"validity": {"authors": "format"}}
+
+    games: str = option(
+        "generated",
+        "'generated' makes and keeps games of our own; 'official' plays those of alfworld-download.",
+        choices=("generated", "official"),
+        described=False,
+    )
+    folder: str | None = option(None, "Of the official splits, by default $ALFWORLD_DATA/json_2.1.1.", described=False)
+    counts: Mapping[str, int] | None = option(
+        None,
+        "Split -> number of games, its first ones. Default: all official games; 600, 120 and 120 generated ones.",
+        described=False,
+    )
+    task_types: Sequence[str] | None = option(
+        None, "Names, categories or numbers of the wanted types, by default all six.", described=False
+    )
+    seed: int = option(0, "Of generated splits; another seed makes other games.", described=False)
+    room_size: Sequence[int] = option(
+        SIZE,
+        "Fewest and most receptacles in a generated room. Rooms have at least what their kind needs: four to eight.",
+        described=False,
+    )
+    room_things: Sequence[int] = option(
+        THINGS, "Fewest and most things in a generated room, beside those of the task.", described=False
+    )
+    engine: str = option(
+        "fast",
+        "'plain' is TextWorld's own text layer (the reference, several hundred times slower).",
+        choices=("fast", "plain"),
+    )
+    validity: str = option("format", "See `environments.alfworld.prompt.project`.", choices=VALIDITY)
+    max_turns: int = option(50, "Commands after which the caller ends an episode.", least=1)
+    history_length: int = option(2, "Turns that a prompt shows at most.", least=0)
+    template: str = option("paper", "Of the prompt: 'paper', 'tiny' for short prompts, or a jinja file.")
+    won_reward: float = option(10.0, "Of an episode that was won; every other has 0.")

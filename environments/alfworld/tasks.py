@@ -1,0 +1,143 @@
+"""Where the games of a split come from: the official data, or splits of our own that are made on demand and kept.
+
+A generated split is a numbered list: game ``i`` has task type ``i mod 6`` and a seed that no other split uses. Asking
+for more games than there are makes the missing ones; the first ones never change. ``valid_seen`` shares its rooms with
+``train`` (with other things in them), ``valid_unseen`` plays in rooms that are held out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from environments.alfworld.engine.categories import TASK_TYPES
+from environments.alfworld.engine.games import list_games
+from environments.alfworld.engine.generator import THINGS, VERSION, Variant, generate_all
+from environments.alfworld.engine.packages import logic_checksum, official_folder, versions
+from environments.alfworld.engine.rooms import SIZE
+from environments.alfworld.engine.translation import write_atomically
+from environments.cache import cache_folder
+
+SPLITS = ("train", "valid_seen", "valid_unseen")
+COUNTS = {"train": 600, "valid_seen": 120, "valid_unseen": 120}
+_SEEDS_PER_SPLIT, _SEEDS = 1_000_000, 10_000_000
+_AT_ONCE = 64  # games that are proven side by side
+
+
+@dataclass(frozen=True)
+class OfficialGames:
+    """The official splits under a folder, by the official listing rules, in sorted order."""
+
+    folder: Path
+    task_types: tuple[str, ...] = tuple(TASK_TYPES.values())
+
+    def root(self, split: str) -> Path:
+        return self.folder / split
+
+    def rows(self, split: str, count: int = 0) -> list[dict[str, Any]]:
+        """Rows of a split, the first ``count`` where that is above 0."""
+        return list_games(self.root(split), split, self.task_types, count)
+
+    def describe(self) -> dict[str, Any]:
+        return {"games": "official", "task_types": list(self.task_types)}
+
+
+@dataclass(frozen=True)
+class GeneratedGames:
+    """Splits of our own under the cache folder. ``seed`` gives other splits of the same kind, ``size`` says how many
+    receptacles a room has, ``things`` how many things beside those of the task."""
+
+    seed: int = 0
+    task_types: tuple[str, ...] = tuple(TASK_TYPES.values())
+    size: tuple[int, int] = SIZE
+    things: tuple[int, int] = THINGS
+
+    def root(self, split: str) -> Path:
+        rules = f"v{VERSION}-{logic_checksum()}-alfworld{versions()['alfworld']}"
+        numbers = "".join(str(number) for number, kind in TASK_TYPES.items() if kind in self.task_types)
+        rooms = "" if self.size == SIZE else f"-rooms{self.size[0]}to{self.size[1]}"
+        rooms += "" if self.things == THINGS else f"-things{self.things[0]}to{self.things[1]}"
+        return cache_folder("alfworld") / "games" / rules / f"seed{self.seed}-types{numbers}{rooms}" / split
+
+    def rows(self, split: str, count: int = 0) -> list[dict[str, Any]]:
+        """Rows of the first ``count`` games of a split (0: the default number). Makes those that are not there."""
+        count = count or COUNTS[split]
+        manifest = self.root(split) / "rows.json"
+        rows = self._kept(split, manifest)
+        if len(rows) < count:
+            rows = rows + self._make(split, range(len(rows), count))
+            write_atomically(manifest, json.dumps(rows).encode())
+        return rows[:count]
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "games": "generated",
+            "generator": VERSION,
+            "seed": self.seed,
+            "task_types": list(self.task_types),
+            "room_size": list(self.size),
+            "room_things": list(self.things),
+        }
+
+    def _kept(self, split: str, manifest: Path) -> list[dict[str, Any]]:
+        try:
+            rows = json.loads(manifest.read_bytes())
+        except (FileNotFoundError, ValueError):  # not there, or not whole: the same games are made again
+            return []
+        for index, row in enumerate(rows):
+            if not (self.root(split) / row["task_id"] / "game.tw-pddl").exists():
+                return rows[:index]
+        return rows
+
+    def _make(self, split: str, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        from tqdm import tqdm
+
+        from environments.alfworld.environment import Factory
+
+        first = self.seed * _SEEDS + SPLITS.index(split) * _SEEDS_PER_SPLIT
+        wanted = [(self.task_types[number % len(self.task_types)], first + number) for number in numbers]
+        variant = Variant(split == "valid_unseen", self.size, self.things)
+        size = min(_AT_ONCE, len(wanted))
+        batch = Factory().batch(size, workers=None if len(wanted) > _AT_ONCE else 1)  # a process costs seconds to start
+        try:
+            with tqdm(total=len(wanted), desc=f"ALFWorld games, {split}", unit="game") as bar:
+                games = generate_all(wanted, batch, size, variant, progress=bar.update)
+        finally:
+            batch.close()
+        for game in games:
+            game.write(self.root(split))
+        return [game.row(split) for game in games]
+
+
+def source(
+    games: str,
+    folder: str | Path | None,
+    seed: int,
+    task_types: Sequence[str],
+    room_size: tuple[int, int] = SIZE,
+    room_things: tuple[int, int] = THINGS,
+) -> OfficialGames | GeneratedGames:
+    """Where games come from.
+
+    Raises:
+        ValueError: if ``games`` is neither ``generated`` nor ``official``, or ``room_size`` or
+            ``room_things`` is not a range.
+        FileNotFoundError: if the official data are not there.
+    """
+    if games == "generated":
+        if not 1 <= room_size[0] <= room_size[1]:
+            raise ValueError(f"room_size={room_size} must be (least, most) receptacles of a room, at least 1")
+        if not 0 <= room_things[0] <= room_things[1]:
+            raise ValueError(f"room_things={room_things} must be (least, most) further things in a room, at least 0")
+        return GeneratedGames(seed, tuple(task_types), room_size, room_things)
+    if games != "official":
+        raise ValueError(f"games={games!r} is unknown; use 'generated' or 'official'")
+    place = Path(folder).expanduser() if folder else official_folder()
+    if not place.is_dir():
+        raise FileNotFoundError(
+            f"{place}: no official ALFWorld games; run `alfworld-download`, set ALFWORLD_DATA, or use games='generated'"
+        )
+    return OfficialGames(place, tuple(task_types))

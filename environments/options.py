@@ -1,0 +1,74 @@
+"""Options of an environment: one frozen dataclass each, written, checked and described in one way."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, TypeVar
+
+Own = TypeVar("Own", bound="Options")
+
+
+def option(
+    default: Any, help: str, *, choices: tuple[str, ...] = (), least: float | None = None, described: bool = True
+) -> Any:
+    """A field of an `Options` class.
+
+    Args:
+        default: its default.
+        help (`str`):
+            What it does.
+        choices (`tuple[str, ...]`, *optional*):
+            All values that it can have.
+        least (`float`, *optional*):
+            The smallest value.
+        described (`bool`, *optional*, defaults to `True`):
+            Results depend on it, so that they record it.
+    """
+    metadata = {"help": help, "choices": choices, "least": least, "described": described}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Base of the options of all environments.
+
+    Raises:
+        ValueError: on a value that is not one of its choices or below the least; names the field, the value and what
+            would do.
+    """
+
+    older: ClassVar[Mapping[str, str]] = {}  # names that options had before, which still work
+    older_values: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, choices, least = getattr(self, one.name), one.metadata["choices"], one.metadata["least"]
+            if choices and value not in choices:
+                raise ValueError(f"{one.name}={value!r} is unknown; use one of {', '.join(map(repr, choices))}")
+            if least is not None and value is not None and value < least:
+                raise ValueError(f"{one.name}={value!r} must be at least {least}")
+
+    @classmethod
+    def of(cls: type[Own], given: Mapping[str, Any]) -> Own:
+        """From keyword arguments.
+
+        Raises:
+            ValueError: also on a name that is no option, with the nearest ones.
+        """
+        known = {one.name for one in fields(cls)}
+        values = {cls.older.get(name, name): value for name, value in given.items()}
+        for name in sorted(set(values) - known):
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(f"option {name!r} is unknown; {hint}There are {', '.join(sorted(known))}")
+        for name, renamed in cls.older_values.items():
+            if name in values and isinstance(values[name], str):
+                values[name] = renamed.get(values[name], values[name])
+        return cls(**{name: os.fspath(v) if isinstance(v, os.PathLike) else v for name, v in values.items()})
+
+    def described(self) -> dict[str, Any]:
+        """The options that shape results."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.metadata["described"]}

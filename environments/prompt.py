@@ -1,0 +1,75 @@
+"""How a turn is shown to a policy: a jinja file with the same names in every environment."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+import jinja2
+from jinja2 import meta
+
+from environments.base import View
+
+NAMES = frozenset("task skill history step_count observation admissible".split())
+
+
+class TemplatePrompt:
+    """Renders a `View` as one user message.
+
+    A template knows ``task`` (`str`), ``skill`` (`str`, empty for none), ``history`` (the shown `Record`s: ``number``,
+    ``observation``, ``action``, ``result``), ``step_count`` (actions so far), ``observation`` (`str`) and
+    ``admissible`` (`tuple[str, ...]`). A line that holds a jinja statement alone leaves no line. Test ``match`` takes a
+    regular expression.
+
+    Args:
+        environment (`str`):
+            Name of the environment.
+        templates (`Mapping[str, Path]`):
+            The shipped templates by name.
+        template (`str` or `Path`):
+            One of these names, or a file.
+
+    Raises:
+        ValueError: if there is no such template, it is no jinja, or it asks for another name than these.
+    """
+
+    def __init__(self, environment: str, templates: Mapping[str, Path], template: str | Path):
+        path = templates.get(str(template), Path(template))
+        if not path.is_file():
+            raise ValueError(f"template {str(template)!r} is unknown; use one of {', '.join(templates)} or a file")
+        self.name = f"{environment}-{template if str(template) in templates else path.stem}"
+        text = path.read_text(encoding="utf-8")
+        self.checksum = hashlib.sha256(text.encode()).hexdigest()[:8]
+        self._template = _compiled(text, str(path))
+
+    def render(self, view: View, skill: str = "") -> str:
+        return self._template.render(
+            task=view.task_text,
+            skill=skill,
+            history=view.history,
+            step_count=view.step_count,
+            observation=view.observation,
+            admissible=view.admissible,
+        )
+
+
+def templates_of(folder: Path) -> dict[str, Path]:
+    """The shipped templates of an environment's folder: ``prompt_<name>.jinja``."""
+    return {path.stem.removeprefix("prompt_"): path for path in sorted((folder / "data").glob("prompt_*.jinja"))}
+
+
+@lru_cache(maxsize=32)
+def _compiled(text: str, path: str) -> jinja2.Template:
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.tests["match"] = lambda value, pattern: re.match(pattern, value) is not None
+    try:
+        asked = meta.find_undeclared_variables(environment.parse(text))
+    except jinja2.TemplateError as error:
+        raise ValueError(f"{path} is no jinja template: {error}") from error
+    if asked - NAMES or not asked & {"task", "observation", "history"}:
+        odd = f"asks for {', '.join(sorted(asked - NAMES))}" if asked - NAMES else "shows nothing of a turn"
+        raise ValueError(f"{path} {odd}; a template knows {', '.join(sorted(NAMES))}")
+    return environment.from_string(text)

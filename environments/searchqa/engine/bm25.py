@@ -1,0 +1,252 @@
+"""BM25 over a local corpus: scores as Lucene computes them, stored and searched through `bm25s`.
+
+k1 = 0.9, b = 0.4, no (k1 + 1) factor, document lengths quantised to one byte as Lucene does, scores summed in double
+precision and rounded to single. The index is a folder of arrays that all processes map into memory.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import bm25s
+import numpy as np
+from tqdm.auto import tqdm
+
+from environments.searchqa.engine.corpus import Corpus, CorpusError
+from environments.searchqa.engine.retrieval import Outcome, Passage, Retriever
+from environments.text import lucene
+from environments.text.bm25 import K1, B, best, idf, norms, weight
+
+FOLDER_NAME = "bm25"
+_MANIFEST = "manifest.json"
+_OFFSETS = "offsets.npy"
+_CHUNK = 50_000  # passages that are counted at a time while an index is built
+
+
+class _Counts(NamedTuple):
+    """Term counts of some consecutive passages, sorted by (term, passage); all int32."""
+
+    terms: np.ndarray
+    passages: np.ndarray
+    counts: np.ndarray
+
+
+class _Postings(NamedTuple):
+    """What `bm25s` takes as a tokenised corpus; ``ids`` goes to `_Engine.build_index_from_ids` unchanged."""
+
+    ids: tuple[list[_Counts], np.ndarray]
+    vocab: dict[str, int]
+
+
+class _Engine(bm25s.BM25):
+    """`bm25s.BM25` with Lucene's lengths, built by array operations a chunk at a time (its documented override)."""
+
+    def build_index_from_ids(
+        self,
+        unique_token_ids: list[int],
+        corpus_token_ids: tuple[list[_Counts], np.ndarray],
+        show_progress: bool = False,
+        leave_progress: bool = False,
+    ) -> dict[str, Any]:
+        self.nonoccurrence_array = None  # bm25s reads it when it saves
+        chunks, lengths = corpus_token_ids
+        frequency = np.zeros(len(unique_token_ids), dtype=np.int64)
+        for chunk in chunks:
+            frequency += np.bincount(chunk.terms, minlength=len(frequency))
+        indptr = np.concatenate(([0], np.cumsum(frequency)))
+        rarity, norm = idf(max(1, int(np.count_nonzero(lengths))), frequency), norms(lengths)
+        data, indices = np.empty(indptr[-1], dtype=np.float32), np.empty(indptr[-1], dtype=np.int32)
+        filled = indptr[:-1].copy()
+        for chunk in chunks:
+            here = np.bincount(chunk.terms, minlength=len(frequency))
+            within = np.arange(len(chunk.terms)) - np.repeat(np.cumsum(here) - here, here)
+            where = filled[chunk.terms] + within
+            data[where] = weight(rarity[chunk.terms], chunk.counts, norm[chunk.passages])
+            indices[where] = chunk.passages
+            filled += here
+        return {"data": data, "indices": indices, "indptr": indptr, "num_docs": len(lengths)}
+
+
+class BM25Retriever(Retriever):
+    """Searches a corpus by BM25.
+
+    Args:
+        corpus: the passages.
+        index: folder of the saved index; built there first if it does not exist. None keeps the index in memory,
+            which suits small corpora.
+        progress: shows a bar while an index is built.
+
+    Raises:
+        CorpusError: on a broken corpus, on an index that is broken or belongs to another corpus.
+    """
+
+    def __init__(self, corpus: Corpus, index: str | Path | None = None, progress: bool = False):
+        self.corpus = corpus
+        if index is None:
+            self._engine = _build(corpus, progress)
+        else:
+            if not Path(index).exists():
+                _save(_build(corpus, progress), corpus, Path(index))
+            self._engine = _load(corpus, Path(index))
+        self._rows = np.asarray(self._engine.scores["indices"])
+        self._weights = np.asarray(self._engine.scores["data"])
+        self._total = np.zeros(len(corpus))  # scratch, all zero between searches
+        self.description = {"backend": "bm25", "corpus": corpus.checksum[:16], "passages": len(corpus),
+                            "k1": K1, "b": B, "analyser": lucene.NAME}  # fmt: skip
+        self._counters = {"queries": 0.0, "seconds": 0.0}
+        self._lock = threading.Lock()  # one search at a time: they share the scratch
+
+    def search(self, queries: Sequence[str], k: int) -> list[Outcome]:
+        """Passages that share a term with the query, best first."""
+        started = time.perf_counter()
+        found: list[Outcome] = [self._search(query, k) for query in queries]
+        with self._lock:
+            self._counters["queries"] += len(queries)
+            self._counters["seconds"] += time.perf_counter() - started
+        return found
+
+    def metrics(self) -> dict[str, float]:
+        return dict(self._counters)
+
+    def _search(self, query: str, k: int) -> list[Passage]:
+        vocabulary = self._engine.vocab_dict
+        ids = [vocabulary[term] for term in lucene.terms(query) if term in vocabulary]
+        if not ids or k <= 0:
+            return []
+        with self._lock:
+            rows, scores = self._candidates(ids, k)
+        return [self.corpus.passage(row, score) for row, score in top(rows, scores, k)]
+
+    def _candidates(self, ids: Sequence[int], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows that may be among the best ``k``, with their scores (float32).
+
+        The ``k``-th best row of a rare term bounds the ``k``-th best of all from below.
+        """
+        spans = [slice(*self._engine.scores["indptr"][number : number + 2].tolist()) for number in ids]
+        total = self._total
+        for span in spans:
+            np.add.at(total, self._rows[span], self._weights[span].astype(np.float64))
+        sizes = [(span.stop - span.start, span.start, span) for span in spans if span.stop - span.start >= k]
+        some = total[self._rows[min(sizes)[2]]] if sizes else np.zeros(k)
+        bound = np.partition(some, len(some) - k)[len(some) - k] * (1 - 1e-6)  # equal after rounding must stay in
+        rows = np.flatnonzero(total >= max(bound, np.finfo(np.float64).tiny))
+        scores = total[rows].astype(np.float32)
+        for span in spans:
+            total[self._rows[span]] = 0.0
+        return rows, scores
+
+
+def top(rows: np.ndarray, scores: np.ndarray, k: int) -> list[tuple[int, float]]:
+    """The ``k`` best of some rows with their scores. Ties go by the row number compared as text ("255" before "29"),
+    since that is how the reference service orders its string ids."""
+    rows, scores = best(rows, scores, k)
+    pairs = zip(rows.tolist(), scores.tolist(), strict=True)
+    return heapq.nsmallest(k, pairs, key=lambda pair: (-pair[1], str(pair[0])))
+
+
+def _build(corpus: Corpus, progress: bool) -> _Engine:
+    engine = _Engine(k1=K1, b=B, method="lucene")
+    engine.index(_count(corpus, progress), show_progress=False)
+    return engine
+
+
+def _count(corpus: Corpus, progress: bool) -> _Postings:
+    numbers = _TermNumbers()
+    chunks: list[_Counts] = []
+    lengths = np.zeros(len(corpus), dtype=np.int64)
+    terms, passages = array("i"), array("i")
+    for row_number, row in enumerate(tqdm(corpus, total=len(corpus), desc="BM25 index", disable=not progress)):
+        found = [numbers[token] for token in lucene.words(row["contents"])]
+        found = [number for number in found if number >= 0]
+        terms.extend(found)
+        passages.extend([row_number] * len(found))
+        lengths[row_number] = len(found)
+        if row_number % _CHUNK == _CHUNK - 1:
+            chunks.append(_merge(terms, passages))
+            terms, passages = array("i"), array("i")
+    chunks.append(_merge(terms, passages))
+    return _Postings((chunks, lengths), numbers.vocabulary)
+
+
+class _TermNumbers(dict[str, int]):
+    """Token as it stands in a text -> number of its term, -1 if it has none; each token is analysed once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vocabulary: dict[str, int] = {"": 0}  # bm25s wants an entry for the empty term
+
+    def __missing__(self, token: str) -> int:
+        term = lucene.term(token)
+        self[token] = self.vocabulary.setdefault(term, len(self.vocabulary)) if term else -1
+        return self[token]
+
+
+def _merge(terms: array[int], passages: array[int]) -> _Counts:
+    """Equal (term, passage) pairs of a chunk become one entry with a count."""
+    ids = np.frombuffer(terms, dtype=np.int32) if terms else np.empty(0, dtype=np.int32)
+    rows = np.frombuffer(passages, dtype=np.int32) if passages else np.empty(0, dtype=np.int32)
+    pairs, counts = np.unique(ids.astype(np.int64) << 32 | rows, return_counts=True)
+    return _Counts((pairs >> 32).astype(np.int32), (pairs & 0xFFFFFFFF).astype(np.int32), counts.astype(np.int32))
+
+
+def _identity(corpus: Corpus) -> dict[str, Any]:
+    """What an index must share with the corpus and the code that use it."""
+    return {"format": "searchqa-bm25/1", "corpus": corpus.checksum, "analyser": lucene.NAME, "k1": K1, "b": B}
+
+
+def _save(engine: _Engine, corpus: Corpus, folder: Path) -> None:
+    """Writes beside the target and renames, so that a reader never meets half an index and builders do not clash."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise CorpusError(f"index folder {folder} can't be written ({error}); give another with index=...") from error
+    try:
+        engine.save(draft, show_progress=False)
+        np.save(draft / _OFFSETS, corpus.offsets)
+        (draft / _MANIFEST).write_text(json.dumps({**_identity(corpus), "passages": len(corpus)}), encoding="utf-8")
+        os.chmod(draft, 0o755)
+        os.rename(draft, folder)
+    except OSError:
+        if not (folder / _MANIFEST).is_file():
+            raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _load(corpus: Corpus, folder: Path) -> _Engine:
+    try:
+        found = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        offsets = np.load(folder / _OFFSETS, mmap_mode="r")
+        engine = _Engine.load(folder, mmap=True, show_progress=False)
+    except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
+        raise CorpusError(f"BM25 index {folder} is broken ({error}); delete the folder to build it again") from error
+    _compare(found, corpus, folder)
+    pointers = engine.scores["indptr"]
+    sizes = {int(pointers[-1]), len(engine.scores["data"]), len(engine.scores["indices"])}
+    if len(sizes) > 1 or len(offsets) != found["passages"] + 1:
+        raise CorpusError(f"BM25 index {folder} is broken (its arrays do not fit); delete the folder to build it again")
+    corpus.offsets = offsets
+    return engine
+
+
+def _compare(found: Any, corpus: Corpus, folder: Path) -> None:
+    expected = _identity(corpus)
+    if not isinstance(found, dict) or not {*expected, "passages"} <= set(found):
+        raise CorpusError(f"BM25 index {folder} is broken (its manifest lacks fields); delete the folder")
+    for name, value in expected.items():
+        if found[name] != value:
+            raise CorpusError(
+                f"BM25 index {folder} does not belong to corpus {corpus.path}: its {name} is {found[name]!r}, expected "
+                f"{value!r}; delete the folder to build it again, or name another one with index=..."
+            )

@@ -1,0 +1,1 @@
+"""The shop itself: catalogue, search, goals, pages, sessions and rewards, as in the original."""

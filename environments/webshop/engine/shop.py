@@ -1,0 +1,91 @@
+"""A shop that many shoppers share: the catalogue, a goal list, the rewards and ready-made pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from random import Random
+from typing import Any, NamedTuple
+
+from environments.webshop.engine import pages, reward
+from environments.webshop.engine.goals import Goal, GoalList
+from environments.webshop.engine.index import KEPT_PRODUCTS, Catalogue
+from environments.webshop.engine.nouns import Nouns, extractor
+from environments.webshop.engine.search import RETURN_N
+
+PAGE_SIZE = 10
+KEPT_PAGES = 1024  # pages of results, and sub-pages, that a process remembers
+
+
+class Sheet(NamedTuple):
+    """The part of a page that does not depend on the shopper."""
+
+    pieces: tuple[pages.Piece, ...]
+    text: str
+    targets: Mapping[str, pages.Piece]
+
+
+class Shop:
+    """What sessions read and never change.
+
+    Args:
+        catalogue: the products.
+        goals: the goal list, with the sampled prices.
+        nouns: see `environments.webshop.engine.nouns.extractor`.
+        show_attributes: offer the page of a product's attributes.
+        specials: understand ``<r>``, ``<c> name`` and ``<q> phrase`` as first keywords of a search.
+        results_per_page: products on a page of results.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        goals: GoalList,
+        *,
+        nouns: str | Nouns = "standin",
+        show_attributes: bool = False,
+        specials: bool = True,
+        results_per_page: int = PAGE_SIZE,
+    ):
+        if results_per_page < 1:
+            raise ValueError(f"results_per_page must be at least 1, got {results_per_page}")
+        self.catalogue, self.goals = catalogue, goals
+        self.show_attributes, self.specials, self.results_per_page = show_attributes, specials, results_per_page
+        self.nouns_name, self._nouns = extractor(nouns)
+        self.goal = lru_cache(maxsize=KEPT_PRODUCTS)(goals.__getitem__)
+        self.item_sheet = lru_cache(maxsize=KEPT_PRODUCTS)(self._item_sheet)
+        self.sub_sheet = lru_cache(maxsize=KEPT_PAGES)(self._sub_sheet)
+        self.results_sheet = lru_cache(maxsize=KEPT_PAGES)(self._results_sheet)
+
+    def search(self, keywords: list[str], generator: Random) -> tuple[int, ...]:
+        """The rows that a search finds; only ``<r>`` draws from the generator."""
+        if self.specials and keywords[0] in ("<r>", "<a>", "<c>", "<q>"):
+            return self._special(keywords[0], keywords[1:], generator)
+        return self.catalogue.search(" ".join(keywords))
+
+    def _special(self, kind: str, words: list[str], generator: Random) -> tuple[int, ...]:
+        if kind == "<r>" and len(self.catalogue) >= RETURN_N:
+            return tuple(generator.sample(range(len(self.catalogue)), RETURN_N))
+        if kind == "<c>" and words:
+            return self.catalogue.having("category", words[0].strip())
+        if kind == "<q>":
+            return self.catalogue.having("query", " ".join(words).strip())
+        return ()
+
+    def buy(self, row: int, goal: Goal, options: Mapping[str, str]) -> tuple[float, dict[str, Any]]:
+        """The score of buying a product for a goal, with its breakdown."""
+        price = float(self.goals.prices[row])
+        return reward.score(self.catalogue.product(row), goal, price, options, self._nouns)
+
+    def _results_sheet(self, rows: tuple[int, ...], page: int, total: int) -> Sheet:
+        return _sheet(pages.results_page(page, total, map(self.catalogue.card, rows)))
+
+    def _item_sheet(self, row: int) -> Sheet:
+        return _sheet(pages.item_page(self.catalogue.product(row), self.show_attributes))
+
+    def _sub_sheet(self, row: int, kind: str) -> Sheet:
+        return _sheet(pages.sub_page(self.catalogue.product(row), kind))
+
+
+def _sheet(pieces: list[pages.Piece]) -> Sheet:
+    return Sheet(tuple(pieces), pages.plain(pieces), pages.clickables(pieces))
