@@ -42,6 +42,15 @@ def success(result: dict[str, Any], when: str) -> float:
     return result[when]["success"]["mean"]
 
 
+def share_start(runs: dict[str, dict[int, dict[str, Any]]]) -> None:
+    """Gives runs with ``--evaluate_first false`` the evaluation that another has: same policy, panel and sampling."""
+    start = next(run["before"] for by_seed in runs.values() for run in by_seed.values() if run["before"])
+    for by_seed in runs.values():
+        for run in by_seed.values():
+            same = all(run["after"][name] == start[name] for name in ("checksum", "temperature", "seed", "skills"))
+            run["before"] = run["before"] or (start if same else None)
+
+
 def gains(runs: dict[str, dict[int, dict[str, Any]]]) -> str:
     lines = [
         "| method | before | after, per seed | after | gain | paired to grpo |",
@@ -89,6 +98,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path)
     arguments = parser.parse_args()
     runs = load(arguments.folders)
+    share_start(runs)
     print(gains(runs), phases(runs), sep="\n\n")
     if arguments.keep:
         arguments.keep.mkdir(parents=True, exist_ok=True)
