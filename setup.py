@@ -40,6 +40,8 @@ setup(
         "sentence-transformers>=6",  # brings scikit-learn, of which the lexical encoder is made
         "bm25s>=0.2.14",
         "gymnasium>=1.1",
+        "httpx",  # as huggingface_hub, whose errors a push explains
+        "huggingface_hub>=1",
         "jinja2",
         "pandas>=2.2",
         "pyarrow>=18",

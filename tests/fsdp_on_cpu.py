@@ -22,11 +22,16 @@ SETTINGS = {
 def shard(**settings: str) -> None:
     """Makes accelerate shard over CPU processes; further settings are environment variables."""
     os.environ.update(SETTINGS | settings)
+    look_like_gpus()
+
+
+def look_like_gpus() -> None:
+    """Once a process: from now on accelerate takes CPU processes for GPUs where FSDP is asked for."""
     inner = PartialState.__init__
 
     def made(self: PartialState, *arguments: Any, **options: Any) -> None:
         inner(self, *arguments, **options)
-        if self.distributed_type is DistributedType.MULTI_CPU:
+        if "ACCELERATE_USE_FSDP" in os.environ and self.distributed_type is DistributedType.MULTI_CPU:
             self.distributed_type = DistributedType.MULTI_GPU
 
     PartialState.__init__ = made

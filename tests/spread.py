@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.state import AcceleratorState, PartialState
+from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
+from fsdp_on_cpu import look_like_gpus
 from peft import LoraConfig
 from torch.distributed.tensor import DTensor
 from toy import ToyEnvironment, build_model, build_tokenizer, scripted, toy_dataset
@@ -153,17 +154,6 @@ def _zero(stage: int) -> Path:
     path = Path(tempfile.mkdtemp()) / f"zero{stage}.json"
     path.write_text(json.dumps(content), encoding="utf-8")
     return path
-
-
-def _look_like_gpus() -> None:
-    inner = PartialState.__init__
-
-    def init(self: PartialState, *arguments: Any, **options: Any) -> None:
-        inner(self, *arguments, **options)
-        if "ACCELERATE_USE_FSDP" in os.environ and self.distributed_type == DistributedType.MULTI_CPU:
-            self.distributed_type = DistributedType.MULTI_GPU
-
-    PartialState.__init__ = init
 
 
 def make(folder: Path, root: Path, case: str, factory: Any = ToyEnvironment, **options: Any) -> AlignOPSDTrainer:
@@ -355,7 +345,7 @@ if __name__ == "__main__" and sys.argv[1] == "table":
 elif __name__ == "__main__":
     target = Path(sys.argv[1])
     chosen = os.environ.get("SPREAD_CASES", "").split() or [*CASES, "down", "failing"]
-    _look_like_gpus()
+    look_like_gpus()
     for one in sys.argv[2:]:
         use(one)
         (target / one).mkdir(parents=True, exist_ok=True)
