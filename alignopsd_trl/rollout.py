@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.prompts import Fitted, Renderer, text_of
 from alignopsd_trl.turns import StopReason, Trajectory, Turn, parse_response
-from environments.base import Ending, EnvironmentsDown, Failure, Opening, Projection, Prompt, Record, Step, View
+from environments.base import Ending, EnvironmentsDown, Failure, Opening, Projection, Record, Rendered, Step, View
 from environments.batch import Border
 
 Generate = Callable[[list[list[int]]], tuple[list[list[int]], list[list[float]] | None]]
@@ -63,66 +64,6 @@ def siblings_before(task_ids: Sequence[Sequence[str]], process: int) -> list[int
         places.append(seen[identity])
         seen[identity] += 1
     return places
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A view whose prompt fits, and that prompt with the skill in its slot."""
-
-    view: View
-    text: str
-    ids: list[int]
-
-
-class Renderer:
-    """Turns a `View` into prompt token ids, as one user message of the tokenizer's chat template.
-
-    Args:
-        tokenizer: with a chat template.
-        prompt: the environment's template.
-        max_length: tokens of a prompt at most.
-        chat_template_kwargs: handed to ``apply_chat_template``.
-    """
-
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        prompt: Prompt,
-        max_length: int,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-    ):
-        self._tokenizer = tokenizer
-        self._prompt = prompt
-        self._max_length = max_length
-        self._kwargs = dict(chat_template_kwargs or {})
-
-    def text(self, view: View, skill: str) -> str:
-        return self._prompt.render(view, skill)
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        if not texts:
-            return []
-        chats = [[{"role": "user", "content": text}] for text in texts]
-        return self._tokenizer.apply_chat_template(
-            chats, add_generation_prompt=True, tokenize=True, return_dict=True, **self._kwargs
-        )["input_ids"]
-
-    def fit(self, views: Sequence[View], skills: Sequence[str]) -> list[Fitted | None]:
-        """The views with so much history that the prompt *with* the skill fits, oldest records dropped first; ``None``
-        where the protected parts alone are too long. Student and teacher of a turn share the cut."""
-        cut, fitted = list(views), [None] * len(views)
-        open_rows = list(range(len(views)))
-        while open_rows:
-            texts = [self.text(cut[row], skills[row]) for row in open_rows]
-            long = []
-            for row, text, ids in zip(open_rows, texts, self.encode(texts), strict=True):
-                if len(ids) <= self._max_length:
-                    fitted[row] = Fitted(cut[row], text, ids)
-                elif cut[row].history:
-                    cut[row] = replace(cut[row], history=cut[row].history[1:])
-                    long.append(row)
-            open_rows = long
-        return fitted
 
 
 @dataclass
@@ -303,22 +244,22 @@ class Player:
             if privileged is None:
                 turns.append(None)
                 continue
-            text, ids = next(ordinary)
+            prompt, ids = next(ordinary)
             cut = len(privileged.view.history) < len(view.history)
-            turns.append(_blank_turn(view.step_count, text, ids, privileged.ids, cut))
+            turns.append(_blank_turn(view.step_count, text_of(prompt), ids, privileged.ids, cut))
         for episode, turn in zip(episodes, turns, strict=True):
             if turn is None:
                 episode.trajectory.stop = StopReason.PROMPT_TOO_LONG
         return turns
 
-    def _ordinary(self, fitted: Sequence[Fitted]) -> Iterator[tuple[str, list[int]]]:
-        """Text and ids of the policy's own prompts: what has no skill, or is meant to have it, is encoded already."""
-        texts = [one.text if self.skills_in_rollout else self.renderer.text(one.view, "") for one in fitted]
+    def _ordinary(self, fitted: Sequence[Fitted]) -> Iterator[tuple[Rendered, list[int]]]:
+        """The policy's own prompts and their ids: what has no skill, or is meant to have it, is encoded already."""
+        prompts = [one.shown if self.skills_in_rollout else self.renderer.show(one.view, "") for one in fitted]
         encoded = iter(
-            self.renderer.encode([text for text, one in zip(texts, fitted, strict=True) if text != one.text])
+            self.renderer.encode([prompt for prompt, one in zip(prompts, fitted, strict=True) if prompt != one.shown])
         )
-        for text, one in zip(texts, fitted, strict=True):
-            yield text, one.ids if text == one.text else next(encoded)
+        for prompt, one in zip(prompts, fitted, strict=True):
+            yield prompt, one.ids if prompt == one.shown else next(encoded)
 
     def _respond(self, episodes: Sequence[Episode], turns: Sequence[Turn], width: int) -> None:
         """Samples a response for each turn; ``width`` is how many responses every process asks for in this round."""

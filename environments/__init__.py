@@ -1,14 +1,17 @@
 """Text environments for multi-turn agents. Usable on their own: nothing here imports `alignopsd_trl`."""
 
 from environments.base import (
+    Chat,
     Ending,
     EnvironmentBatch,
     EnvironmentsDown,
     Failure,
+    Message,
     Opening,
     Projection,
     Prompt,
     Record,
+    Rendered,
     Step,
     Suite,
     TextEnvironment,
@@ -19,14 +22,17 @@ from environments.batch import SerialBatch, ThreadedBatch, open_batch
 from environments.panel import TaskPanel
 
 __all__ = [
+    "Chat",
     "Ending",
     "EnvironmentBatch",
     "EnvironmentsDown",
     "Failure",
+    "Message",
     "Opening",
     "Projection",
     "Prompt",
     "Record",
+    "Rendered",
     "SerialBatch",
     "Step",
     "Suite",

@@ -167,12 +167,35 @@ class View:
     step_count: int
 
 
+Message = Mapping[str, Any]
+"""One message of a conversation: ``role``, ``content``, and what else the chat template reads (``tool_calls``, ...)."""
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A prompt of several messages, for the tokenizer's chat template.
+
+    Args:
+        messages (`Sequence[Message]`):
+            From the system prompt, if there is one, to what the policy answers.
+        tools (`Sequence[Mapping[str, Any]]`, *optional*, defaults to `()`):
+            JSON schemas of the tools on offer, handed to the template.
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] = ()
+
+
+Rendered = str | Sequence[Message] | Chat
+"""A prompt before the chat template: the text of one user message, messages, or messages with tools."""
+
+
 class Prompt(Protocol):
-    """Renders one turn as one user message. An empty ``skill`` leaves no trace, not even an empty line."""
+    """Renders one turn. An empty ``skill`` leaves no trace, not even an empty line."""
 
     name: str
 
-    def render(self, view: View, skill: str = "") -> str: ...
+    def render(self, view: View, skill: str = "") -> Rendered: ...
 
 
 class EnvironmentsDown(RuntimeError):

@@ -9,7 +9,8 @@ from typing import Any
 from datasets import Dataset
 from toy import build_tokenizer
 
-from alignopsd_trl.rollout import Player, Renderer
+from alignopsd_trl.prompts import Renderer
+from alignopsd_trl.rollout import Player
 from environments.base import Opening, Projection, Step, Suite, TextEnvironment, View
 from environments.batch import open_batch
 from environments.panel import TaskPanel

@@ -22,15 +22,16 @@ PACKAGE, ENVIRONMENTS = "alignopsd_trl", "environments"
 
 MAY_IMPORT = {
     "turns": (),
+    "prompts": (),
     "options": (),
     "encoder": (),
     "skills": ("encoder", "skills"),
     "config": ("options", "skills", "methods.align_opsd.options"),
     "records": ("turns",),
-    "rollout": ("turns",),
+    "rollout": ("turns", "prompts"),
     "methods": ("turns", "options", "methods"),
     "policy": ("turns", "rollout", "skills", "policy"),
-    "evaluation": ("turns", "rollout", "evaluation"),
+    "evaluation": ("turns", "prompts", "rollout", "evaluation"),
     "runs": ("turns", "policy.shipped", "runs"),
     "viewer": ("records", "viewer"),
     "sharing": ("config", "evaluation", "records", "runs", "sharing"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from toy import ToyEnvironment, ToyPrompt, build_tokenizer
 
-from alignopsd_trl.rollout import Player, Renderer, rollout_metrics
+from alignopsd_trl.prompts import Renderer
+from alignopsd_trl.rollout import Player, rollout_metrics
 from alignopsd_trl.turns import StopReason, Trajectory
 from environments import Ending, Opening, Projection, Step, TextEnvironment, open_batch
 

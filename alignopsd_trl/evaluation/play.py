@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from alignopsd_trl.evaluation.summary import EvaluationResult, Outcome, summarise
-from alignopsd_trl.rollout import Player, Renderer, SkillSource, episode_seed, no_skills
+from alignopsd_trl.prompts import Renderer
+from alignopsd_trl.rollout import Player, SkillSource, episode_seed, no_skills
 from alignopsd_trl.turns import Trajectory
 from environments.base import TextEnvironment
 from environments.batch import open_batch

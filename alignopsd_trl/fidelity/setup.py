@@ -24,7 +24,8 @@ from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import PrivilegedTeacher, skill_source
-from alignopsd_trl.rollout import Player, Renderer, no_skills
+from alignopsd_trl.prompts import Renderer
+from alignopsd_trl.rollout import Player, no_skills
 from alignopsd_trl.skills import load_skills
 from alignopsd_trl.turns import TurnBatch
 from environments.base import Suite, load

@@ -14,15 +14,8 @@ from trl import GRPOTrainer
 from alignopsd_trl.evaluation import EvaluationResult, Outcome, evaluating, play_panel, summarise
 from alignopsd_trl.policy import seams
 from alignopsd_trl.policy.progress import Bar
-from alignopsd_trl.rollout import (
-    Counters,
-    Player,
-    Renderer,
-    episode_seed,
-    no_skills,
-    rollout_metrics,
-    siblings_before,
-)
+from alignopsd_trl.prompts import Renderer
+from alignopsd_trl.rollout import Counters, Player, episode_seed, no_skills, rollout_metrics, siblings_before
 from alignopsd_trl.runs.health import RunStopped, Tally
 from alignopsd_trl.turns import Trajectory
 from environments.batch import open_batch

@@ -1,0 +1,139 @@
+"""Prompts: what an environment shows of a turn, as messages of the tokenizer's chat template, as token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from environments.base import Chat, Prompt, Rendered, View
+
+
+def checked(prompt: Any, source: str) -> Rendered:
+    """A prompt that the chat template can take.
+
+    Raises:
+        TypeError: names ``source``, where the prompt comes from.
+    """
+    messages = prompt.messages if isinstance(prompt, Chat) else prompt
+    if isinstance(messages, str) and not isinstance(prompt, Chat):
+        return prompt
+    if isinstance(messages, Sequence) and messages and all(isinstance(one, Mapping) for one in messages):
+        return prompt
+    raise TypeError(
+        f"{source} returned {prompt!r:.80}; return a str, a list of messages like "
+        "{'role': 'user', 'content': ...}, or environments.Chat(messages, tools)"
+    )
+
+
+def messages_of(prompt: Rendered) -> list[dict[str, Any]]:
+    """The messages of a prompt; a text is one user message."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    return [dict(message) for message in (prompt.messages if isinstance(prompt, Chat) else prompt)]
+
+
+def tools_of(prompt: Rendered) -> list[Mapping[str, Any]]:
+    return list(prompt.tools) if isinstance(prompt, Chat) else []
+
+
+def text_of(prompt: Rendered) -> str:
+    """A prompt as people read it: a text as it is, messages under their roles."""
+    if isinstance(prompt, str):
+        return prompt
+    return "\n\n".join(f"[{one.get('role', '')}]\n{_content_of(one)}" for one in messages_of(prompt))
+
+
+def _content_of(message: Mapping[str, Any]) -> str:
+    """The content, and what else there is beside it, such as calls of tools."""
+    rest = {name: value for name, value in message.items() if name not in ("role", "content") and value}
+    content = message.get("content") or ""
+    return "\n".join(filter(None, [content if isinstance(content, str) else str(content), str(rest) if rest else ""]))
+
+
+def _by_tools(prompts: Sequence[Rendered]) -> Iterator[tuple[list[int], list[Mapping[str, Any]]]]:
+    """Rows of prompts with the same tools, which one call of a chat template shares, and these tools."""
+    groups: list[tuple[list[int], list[Mapping[str, Any]]]] = []
+    for row, prompt in enumerate(prompts):
+        tools = tools_of(prompt)
+        same = next((rows for rows, others in groups if others == tools), None)
+        if same is None:
+            groups.append(([row], tools))
+        else:
+            same.append(row)
+    return iter(groups)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A view whose prompt fits, and that prompt with the skill in its slot."""
+
+    view: View
+    shown: Rendered
+    ids: list[int]
+
+
+class Renderer:
+    """Turns a `View` into prompt token ids through the tokenizer's chat template. A text is one user message.
+
+    Args:
+        tokenizer: with a chat template.
+        prompt: the environment's template.
+        max_length: tokens of a prompt at most.
+        chat_template_kwargs: handed to ``apply_chat_template``.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        prompt: Prompt,
+        max_length: int,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ):
+        self._tokenizer = tokenizer
+        self._prompt = prompt
+        self._max_length = max_length
+        self._kwargs = dict(chat_template_kwargs or {})
+
+    def show(self, view: View, skill: str) -> Rendered:
+        """What the environment's prompt makes of a view.
+
+        Raises:
+            TypeError: if that is neither a text nor messages.
+        """
+        return checked(self._prompt.render(view, skill), f"{type(self._prompt).__name__}.render")
+
+    def encode(self, prompts: Sequence[Rendered]) -> list[list[int]]:
+        """Token ids of prompts, up to where the policy's response begins."""
+        encoded: list[list[int]] = [[] for _ in prompts]
+        for rows, tools in _by_tools(prompts):
+            ids = self._tokenizer.apply_chat_template(
+                [messages_of(prompts[row]) for row in rows],
+                **({"tools": tools} if tools else {}),
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=True,
+                **self._kwargs,
+            )["input_ids"]
+            for row, one in zip(rows, ids, strict=True):
+                encoded[row] = one
+        return encoded
+
+    def fit(self, views: Sequence[View], skills: Sequence[str]) -> list[Fitted | None]:
+        """The views with so much history that the prompt *with* the skill fits, oldest records dropped first; ``None``
+        where the protected parts alone are too long. Student and teacher of a turn share the cut."""
+        cut, fitted = list(views), [None] * len(views)
+        open_rows = list(range(len(views)))
+        while open_rows:
+            shown = [self.show(cut[row], skills[row]) for row in open_rows]
+            long = []
+            for row, prompt, ids in zip(open_rows, shown, self.encode(shown), strict=True):
+                if len(ids) <= self._max_length:
+                    fitted[row] = Fitted(cut[row], prompt, ids)
+                elif cut[row].history:
+                    cut[row] = replace(cut[row], history=cut[row].history[1:])
+                    long.append(row)
+            open_rows = long
+        return fitted
