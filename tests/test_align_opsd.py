@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -382,3 +384,32 @@ def test_an_option_out_of_range_is_named_with_what_it_must_be() -> None:
 def test_options_of_a_baseline_are_refused() -> None:
     with pytest.raises(ValueError, match="method_options=.*fields of the config itself"):
         get_method("align_opsd")(config(method_options={"alpha_max": 0.5}))
+
+
+def test_a_batch_enters_each_room_once() -> None:
+    """How far a reader has to travel: `assign` goes to correspondence, rectification, spans, credit and the report in
+    this order, and none of them leads into another."""
+    rooms: list[str] = []
+
+    def enter(frame: Any, event: str, _: Any) -> None:
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and file.parent.name == "align_opsd" and (not rooms or rooms[-1] != file.stem):
+            rooms.append(file.stem)
+
+    identities = [("a", rollout, number) for rollout in "xy" for number in (0, 1)]
+    thoughts, mask = [Thought("where", "go")] * 4, torch.ones(4, 3, dtype=torch.bool)
+    batch = batch_of(identities, thoughts, mask, torch.tensor([1.0, 1, 0, 0]), torch.zeros(4, 3))
+    teacher = TableTeacher(thoughts, {"where": [1.0, 0.0], "go": [0.0, 1.0]}, lambda source, target: torch.zeros(3))
+    method = get_method("align_opsd")(config())
+    sys.setprofile(enter)
+    try:
+        method.assign(batch, teacher, 0)
+    finally:
+        sys.setprofile(None)
+    assert [room for room in rooms if room != "method"] == [
+        "correspondence",
+        "rectification",
+        "spans",
+        "credit",
+        "report",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -93,3 +94,17 @@ def test_study_of_ones_own_runs(own_folder: Path) -> None:
 
     assert main(["seek_study.yaml"]) == 0
     assert "AlignOPSD" in (own_folder / "outputs" / "seek_study" / "results.md").read_text(encoding="utf-8")
+
+
+def test_method_page_names_functions_that_are_where_it_says() -> None:
+    text = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
+    sections = re.findall(r"^## \w+ \(`(\w+)\.py`\)\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
+    assert [room for room, _ in sections] == ["correspondence", "rectification", "spans", "credit"]
+    for room, table in sections:
+        module = importlib.import_module(f"alignopsd_trl.methods.align_opsd.{room}")
+        named = [
+            name for row in re.findall(r"\| ([^|]*) \|$", table, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)
+        ]
+        elsewhere = {"TurnBatch.of", "TurnBatch.groups", "rollout_advantage", "token_advantages"}
+        missing = [name for name in named if name not in elsewhere and not hasattr(module, name)]
+        assert not missing, f"docs/method.md: {room}.py has no {', '.join(missing)}"

@@ -6,8 +6,6 @@ of A; method facts E.41, E.44, E.45.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from alignopsd_trl.turns import Groups
@@ -18,14 +16,6 @@ EPSILON = 1e-6  # beside the deviation of the rewards
 def segment_sum(values: torch.Tensor, segment: torch.Tensor, count: int) -> torch.Tensor:
     """Sums of ``values`` by segment, ``(count,)``."""
     return values.new_zeros(count).index_add_(0, segment, values)
-
-
-def segment_softmax(logits: torch.Tensor, segment: torch.Tensor, count: int) -> torch.Tensor:
-    """Softmax within each segment; 0 for logits of -inf, also where a whole segment is -inf."""
-    peak = logits.new_full((count,), torch.finfo(logits.dtype).min)
-    peak.scatter_reduce_(0, segment, logits, "amax")
-    mass = (logits - peak[segment]).exp()
-    return mass / segment_sum(mass, segment, count).clamp_min(torch.finfo(logits.dtype).tiny)[segment]
 
 
 # Advantages
@@ -144,8 +134,3 @@ def token_advantages(advantage: torch.Tensor, mask: torch.Tensor, residual: torc
     advantage = advantage if advantage.dim() == 2 else advantage[:, None]
     advantage = advantage if residual is None else advantage + residual[:, None]
     return torch.where(mask.bool(), advantage.float(), 0.0).detach()
-
-
-def outcome_trace(advantage: torch.Tensor, residual: torch.Tensor | None) -> dict[str, Any]:
-    trace = {"row": list(range(len(advantage))), "advantage": advantage.tolist()}
-    return trace if residual is None else trace | {"residual": residual.tolist()}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from alignopsd_trl.methods.advantages import (
     invalid_action_residual,
-    outcome_trace,
     rollout_advantage,
     token_advantages,
 )
@@ -32,11 +31,14 @@ class Outcome:
             ``(M,)`` float64 of the invalid-action penalty, `None` without one.
         metrics (`dict[str, float]`):
             Numbers for the log.
+        trace (`dict[str, Any]`):
+            Columns of the records.
     """
 
     advantage: torch.Tensor
     residual: torch.Tensor | None
     metrics: dict[str, float]
+    trace: dict[str, Any]
 
 
 def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> Outcome:
@@ -65,7 +67,10 @@ def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> Outcome:
     metrics = {"outcome/lone_groups": float(len(groups.task[lone].unique()))}
     if len(batch):
         metrics["outcome/zero_advantage_share"] = float((advantage == 0).double().mean())
-    return Outcome(advantage, residual, metrics)
+    trace = {"row": list(range(len(batch))), "advantage": advantage.tolist()}
+    if residual is not None:
+        trace["residual"] = residual.tolist()
+    return Outcome(advantage, residual, metrics, trace)
 
 
 @register
@@ -77,4 +82,4 @@ class GRPO(Method):
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         result = outcome(batch, self.config)
         advantages = token_advantages(result.advantage, batch.policy_mask, result.residual)
-        return Credit(advantages, result.metrics, trace=outcome_trace(result.advantage, result.residual))
+        return Credit(advantages, result.metrics, trace=result.trace)

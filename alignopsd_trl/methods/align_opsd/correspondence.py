@@ -12,7 +12,7 @@ Sources: the paper's section "Decision-Aligned Supervision Rectification"; metho
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,31 +64,28 @@ class DecisionStates:
         return found.masked_fill_((index < 0)[:, None], 0.0)
 
 
-def distinct_texts(teacher: Sequence[Thought], student: Sequence[Thought], actions: bool) -> list[str]:
-    """What must be encoded: each text once, none of them empty."""
-    return list(dict.fromkeys(text for column in _texts(teacher, student, actions) for text in column if text))
-
-
 def decision_states(
-    teacher: list[Thought], student: list[Thought], embeddings: torch.Tensor, actions: bool, device: torch.device
+    teacher: list[Thought],
+    student: list[Thought],
+    encode: Callable[[Sequence[str]], torch.Tensor],
+    actions: bool,
+    device: torch.device,
 ) -> DecisionStates:
-    """Looks up the embeddings of `distinct_texts` for each turn.
+    """Embeds what both sides think, each distinct text once and no empty one.
 
     Args:
         teacher, student: M thoughts each.
-        embeddings: ``(n, D)``, in the order of `distinct_texts`.
-        actions: whether the actions' texts are among them.
+        encode: n texts -> ``(n, D)``.
+        actions: whether the actions are embedded too.
         device: where the states are used.
     """
-    place = {text: number for number, text in enumerate(distinct_texts(teacher, student, actions))}
-    table = embeddings.to(device=device, dtype=torch.float32)
-    index = [[place.get(text, -1) for text in column] for column in _texts(teacher, student, actions)]
-    return DecisionStates(teacher, student, table, [torch.tensor(column, device=device).long() for column in index])
-
-
-def _texts(teacher: Sequence[Thought], student: Sequence[Thought], actions: bool) -> list[list[str]]:
     columns = [[thought.thinking for thought in side] for side in (teacher, student)]
-    return columns + ([[thought.action for thought in side] for side in (teacher, student)] if actions else [])
+    columns += [[thought.action for thought in side] for side in (teacher, student)] if actions else []
+    texts = list(dict.fromkeys(text for column in columns for text in column if text))
+    table = encode(texts).to(device=device, dtype=torch.float32)
+    place = {text: number for number, text in enumerate(texts)}
+    index = [torch.tensor([place.get(text, -1) for text in column], device=device).long() for column in columns]
+    return DecisionStates(teacher, student, table, index)
 
 
 # The batch
@@ -120,35 +117,49 @@ class Correspondence:
     """Which sibling turns face the decision of each turn.
 
     Args:
+        states ([`DecisionStates`]):
+            What both sides think at the M turns.
         tasks (`list[TaskSimilarity]`):
             H of each task.
-        sources (`torch.Tensor`):
-            ``(M, K)`` int64 retained sources, best first, -1 for none.
-        similarity (`torch.Tensor`):
+        sources (`torch.Tensor`, *optional*):
+            ``(M, K)`` int64 retained sources, best first, -1 for none; `None` if nobody asked for them.
+        similarity (`torch.Tensor`, *optional*):
             ``(M, K)`` float32 H of those pairs.
-        rejected (`int`):
+        rejected (`int`, *optional*, defaults to `0`):
             Pairs that the action filter took away.
     """
 
+    states: DecisionStates
     tasks: list[TaskSimilarity]
-    sources: torch.Tensor
-    similarity: torch.Tensor
+    sources: torch.Tensor | None = None
+    similarity: torch.Tensor | None = None
     rejected: int = 0
 
 
-def correspond(states: DecisionStates, groups: Groups, options: AlignOPSDOptions, match: bool = True) -> Correspondence:
+def correspond(
+    teacher: list[Thought],
+    student: list[Thought],
+    encode: Callable[[Sequence[str]], torch.Tensor],
+    groups: Groups,
+    options: AlignOPSDOptions,
+    match: bool = True,
+) -> Correspondence:
     """H of each task and, if ``match``, the sources of each turn: the operator Psi and the action filter.
 
     Args:
-        states: of the M turns.
+        teacher, student: M thoughts each.
+        encode: n texts -> ``(n, D)``.
         groups: of the M turns.
         options: for gamma_H, K and the action filter.
-        match: `False` leaves every turn without sources.
+        match: `False` asks for H alone.
     """
+    states = decision_states(teacher, student, encode, match and options.action_filter != "none", groups.task.device)
     tasks = [_task_similarity(states, rows, groups.rollout[rows]) for rows in groups.by_task]
+    if not match:
+        return Correspondence(states, tasks)
     sources = torch.full((len(groups.task), options.max_sources), -1, device=groups.task.device)
     similarity, rejected = torch.zeros_like(sources, dtype=torch.float32), 0
-    for task in tasks if match else ():
+    for task in tasks:
         chosen = select_sources(
             task.similarity, task.eligible, task.rollout, options.similarity_threshold, options.max_sources
         )
@@ -156,15 +167,12 @@ def correspond(states: DecisionStates, groups: Groups, options: AlignOPSDOptions
         rejected += int((chosen >= 0).sum() - (kept >= 0).sum())
         sources[task.rows] = torch.where(kept >= 0, task.rows[kept], -1)
         similarity[task.rows] = task.similarity.gather(0, kept.clamp_min(0).T).T
-    return Correspondence(tasks, sources, similarity, rejected)
+    return Correspondence(states, tasks, sources, similarity, rejected)
 
 
 def _task_similarity(states: DecisionStates, rows: torch.Tensor, rollout: torch.Tensor) -> TaskSimilarity:
-    place = rows.tolist()
-    valid = [
-        rows.new_tensor([side[row].thinking_valid for row in place]).bool() for side in (states.teacher, states.student)
-    ]
-    return TaskSimilarity(rows, rollout, cosine(*states.thinking(rows)), eligibility(rollout, *valid))
+    theirs, ours = (column[rows] >= 0 for column in states.columns[:2])
+    return TaskSimilarity(rows, rollout, cosine(*states.thinking(rows)), eligibility(rollout, theirs, ours))
 
 
 def _consistent(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from alignopsd_trl.methods.advantages import segment_softmax, segment_sum
 from alignopsd_trl.turns import Groups
 
 if TYPE_CHECKING:
@@ -159,18 +158,36 @@ def allocate(
     """
     spans, rollouts = _count(span), _count(rollout)
     carries = (tokens > 0).double()
-    mass = segment_sum(tokens, span, spans)
-    mean = segment_sum(evidence * carries, span, spans) / segment_sum(carries, span, spans).clamp_min(1.0)
+    mass = _sum(tokens, span, spans)
+    mean = _sum(evidence * carries, span, spans) / _sum(carries, span, spans).clamp_min(1.0)
     owner = torch.zeros(spans, dtype=torch.int64, device=span.device).index_copy_(0, span, rollout)
-    budget = segment_softmax(mass.log() + mean / temperature, owner, rollouts)
-    share = segment_softmax(tokens.log() + evidence / temperature, span, spans)
-    total = segment_sum(tokens, rollout, rollouts)[rollout]
+    budget = _softmax(mass.log() + mean / temperature, owner, rollouts)
+    share = _softmax(tokens.log() + evidence / temperature, span, spans)
+    total = _sum(tokens, rollout, rollouts)[rollout]
     density = total * budget[span] * share / tokens.clamp_min(1.0)
     return Allocation(budget, share, torch.where(tokens > 0, density, 1.0))
 
 
+# Sums and softmax over segments
+
+
 def _count(segment: torch.Tensor) -> int:
     return int(segment.max()) + 1 if len(segment) else 0
+
+
+def _sum(values: torch.Tensor, segment: torch.Tensor, count: int) -> torch.Tensor:
+    return values.new_zeros(count).index_add_(0, segment, values)
+
+
+def _softmax(logits: torch.Tensor, segment: torch.Tensor, count: int) -> torch.Tensor:
+    """0 for logits of -inf, also where a whole segment is -inf."""
+    peak = logits.new_full((count,), torch.finfo(logits.dtype).min)
+    peak.scatter_reduce_(0, segment, logits, "amax")
+    mass = (logits - peak[segment]).exp()
+    return mass / _sum(mass, segment, count).clamp_min(torch.finfo(logits.dtype).tiny)[segment]
+
+
+# The box
 
 
 @torch.no_grad()
@@ -198,21 +215,21 @@ def project_to_box(
     if not low <= 1.0 <= high:
         raise ValueError(f"the density box [{low}, {high}] must hold 1, else no weights keep the token budget")
     count = _count(segment)
-    budget = segment_sum(mass, segment, count)
+    budget = _sum(mass, segment, count)
     left, right, shift = _bracket(density, segment, count, low, high)
     for step in range(200):
         moved = density - shift[segment]
-        excess = segment_sum(mass * moved.clamp(low, high), segment, count) - budget
+        excess = _sum(mass * moved.clamp(low, high), segment, count) - budget
         done = excess.abs() <= 1e-12 * budget
         if bool(done.all()):
             break
         left, right = torch.where(excess > 0, shift, left), torch.where(excess < 0, shift, right)
-        slope = segment_sum(mass * ((moved > low) & (moved < high)), segment, count)
+        slope = _sum(mass * ((moved > low) & (moved < high)), segment, count)
         newton, middle = shift + excess / slope, (left + right) / 2
         inside = (slope > 0) & (newton > left) & (newton < right)
         tried = torch.where(inside, newton, middle) if step % 2 == 0 else middle
         shift = torch.where(done, shift, tried)
-    outside = segment_sum(((density < low) | (density > high)).double(), segment, count) > 0
+    outside = _sum(((density < low) | (density > high)).double(), segment, count) > 0
     return torch.where(outside[segment], (density - shift[segment]).clamp(low, high), density)
 
 
@@ -284,8 +301,8 @@ def turn_weights(
 def check_budget(weight: torch.Tensor, mass: torch.Tensor, rollout: torch.Tensor) -> None:
     """Raises RuntimeError unless sum(mass * weight) = sum(mass) in every rollout, to 1e-5 relative (E.40)."""
     count = _count(rollout)
-    budget = segment_sum(mass, rollout, count)
-    error = (segment_sum(mass * weight, rollout, count) - budget).abs()
+    budget = _sum(mass, rollout, count)
+    error = (_sum(mass * weight, rollout, count) - budget).abs()
     if bool((error > 1e-5 * budget.clamp_min(1.0)).any()) or not bool(error.isfinite().all()):
         raise RuntimeError(
             f"credit weights miss the token budget of a rollout by {float(error.max()):.3g} tokens; "
@@ -318,7 +335,7 @@ def token_weights(
     segment, count = rollout[row], _count(rollout)
     logits = advantage.sign().double()[row] * gap[row, column].double() / temperature
     ones = torch.ones_like(logits)
-    density = segment_softmax(logits, segment, count) * segment_sum(ones, segment, count)[segment]
+    density = _softmax(logits, segment, count) * _sum(ones, segment, count)[segment]
     weight = project_to_box(density, ones, segment, *box)
     check_budget(weight, ones, segment)
     return torch.ones(mask.shape, device=mask.device).index_put_((row, column), weight.float())

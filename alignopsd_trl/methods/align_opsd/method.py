@@ -13,22 +13,17 @@ depends on the config alone, never on the local batch, so that all processes mak
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from alignopsd_trl.methods.advantages import token_advantages
-from alignopsd_trl.methods.align_opsd.correspondence import (
-    Correspondence,
-    DecisionStates,
-    correspond,
-    decision_states,
-    distinct_texts,
-)
+from alignopsd_trl.methods.align_opsd.correspondence import Correspondence, correspond
 from alignopsd_trl.methods.align_opsd.credit import CreditWeights, weigh
-from alignopsd_trl.methods.align_opsd.rectification import Rectification, gate, gated_loss, rectify, view_pairs
+from alignopsd_trl.methods.align_opsd.rectification import Rectification, gate, gated_loss, rectify_views
 from alignopsd_trl.methods.align_opsd.report import report
-from alignopsd_trl.methods.align_opsd.spans import Spans, correspondence_shifts, cut_spans
+from alignopsd_trl.methods.align_opsd.spans import Spans, decision_spans
 from alignopsd_trl.methods.base import Coefficients, Credit, Method, Teacher
 from alignopsd_trl.methods.grpo import Outcome, outcome
 from alignopsd_trl.methods.registry import register
@@ -63,7 +58,6 @@ class AlignOPSD(Method):
             )
         self.needs_gap = config.allocation != "none" or config.auxiliary_loss == "alignment"
         self.needs_matches = self.needs_gap and config.rectify and config.alpha_max > 0
-        self.needs_actions = self.needs_matches and config.action_filter != "none"
         self.needs_profiles = config.allocation in ("span", "random")
         self.needs_scores = self.needs_gap or config.auxiliary_loss == "sdar"
         self.needs_encoder = self.needs_matches or self.needs_profiles
@@ -73,13 +67,11 @@ class AlignOPSD(Method):
     @torch.no_grad()
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         result = outcome(batch, self.config)  # A
-        states = self._think(batch, teacher)  # d+ and d of each turn
-        matches = self._match(batch, states)  # H, Psi
+        matches = self._match(batch, teacher)  # d+ and d of each turn, H, Psi
         identity, views = self._rectify(batch, teacher, matches)  # l+ of the turn's own view; the rectified gap
         spans = self._segment(batch, teacher, matches)  # P, D, S
         weights = self._weigh(batch, result, views, spans)  # E, B, Q, W
-        found = matches if self.needs_matches else None
-        metrics, trace = report(self.config, batch, result, states, found, views, spans, weights)
+        metrics, trace = report(self.config, batch, result, matches, views, spans, weights)
         return Credit(self._advantages(batch, result, weights), metrics, self._targets(identity, views), trace)
 
     def unmoved(self, batch: TurnBatch) -> torch.Tensor:
@@ -104,48 +96,22 @@ class AlignOPSD(Method):
 
     # What the stages ask of the teacher, each only if the config needs it
 
-    def _think(self, batch: TurnBatch, teacher: Teacher) -> DecisionStates | None:
+    def _match(self, batch: TurnBatch, teacher: Teacher) -> Correspondence | None:
         if not self.needs_encoder:
             return None
         theirs, ours = teacher.thoughts(batch), [turn.thought for turn in batch.turns]
-        embeddings = teacher.encode(distinct_texts(theirs, ours, self.needs_actions))
-        return decision_states(theirs, ours, embeddings, self.needs_actions, batch.task.device)
-
-    def _match(self, batch: TurnBatch, states: DecisionStates | None) -> Correspondence | None:
-        return None if states is None else correspond(states, batch.groups, self.config, self.needs_matches)
+        return correspond(theirs, ours, teacher.encode, batch.groups, self.config, self.needs_matches)
 
     def _rectify(
         self, batch: TurnBatch, teacher: Teacher, matches: Correspondence | None
     ) -> tuple[torch.Tensor | None, Rectification | None]:
-        """Identity and matched views in one scoring call, and what they say against the student."""
         if not self.needs_scores:
             return None, None
-        none = torch.full((len(batch), 1), -1, device=batch.task.device)
-        sources = matches.sources if self.needs_matches else none
-        identity, matched = teacher.score(batch, *view_pairs(sources)).tensor_split([len(batch)])
-        if not self.needs_gap:
-            return identity, None
-        return identity, rectify(
-            batch.student_log_probs,
-            identity,
-            matched,
-            sources,
-            matches.similarity if self.needs_matches else none.float(),
-            threshold=self.config.similarity_threshold,
-            temperature=self.config.aggregation_temperature,
-            alpha_max=self.config.alpha_max,
-            aggregation=self.config.aggregation,
-        )
+        student = batch.student_log_probs if self.needs_gap else None
+        return rectify_views(partial(teacher.score, batch), student, matches, batch.task, self.config)
 
     def _segment(self, batch: TurnBatch, teacher: Teacher, matches: Correspondence | None) -> Spans | None:
-        if not self.needs_profiles:
-            return None
-        columns = None
-        if self.config.profile_distance == "entropy":
-            columns = int(teacher.gather(torch.tensor([float(len(batch))], device=batch.task.device)).sum())
-        shifts = correspondence_shifts(matches.tasks, len(batch), self.config, columns)
-        everywhere = teacher.gather(shifts.value[shifts.counts]) if self.config.allocation == "span" else None
-        return cut_spans(shifts, batch.groups, self.config, everywhere)
+        return decision_spans(matches.tasks, batch.groups, self.config, teacher.gather) if self.needs_profiles else None
 
     def _weigh(
         self, batch: TurnBatch, result: Outcome, views: Rectification | None, spans: Spans | None

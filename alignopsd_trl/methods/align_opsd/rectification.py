@@ -4,16 +4,23 @@
     matched views (P, L) ──► aligned ──► blend with the identity view ──► rectified gap
 
 Views are kept as the P retained pairs, target by target and best first, that is in the order of
-``sources[sources >= 0]``. Tensors only, and none of the outputs carries a gradient.
+``sources[sources >= 0]``. `rectify_views` walks this for a batch. Tensors only, and none of the outputs carries a
+gradient.
 
 Sources: the paper's section "Multi-view supervision rectification"; method facts C.18 to C.21, F.51 and F.52.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from alignopsd_trl.methods.align_opsd.correspondence import Correspondence
+    from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 
 _BLOCK = 512  # target turns at a time: what is in flight stays small whatever the batch
 
@@ -42,12 +49,50 @@ class Rectification:
     rectified_gap: torch.Tensor
 
 
-def view_pairs(sources: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """``(M + P,)`` source and target turns to score at once: the identity views, then one row for each retained pair in
-    the order of ``sources[sources >= 0]``."""
-    own = torch.arange(len(sources), device=sources.device)
+def rectify_views(
+    score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    student: torch.Tensor | None,
+    matches: Correspondence | None,
+    like: torch.Tensor,
+    options: AlignOPSDOptions,
+) -> tuple[torch.Tensor, Rectification | None]:
+    """Scores the identity and the matched views of a batch in one call, and says what they say against the student.
+
+    Args:
+        score: ``(R,)`` source and ``(R,)`` target turns -> ``(R, L)`` log-probs of the targets' responses.
+        student: ``(M, L)``; `None` asks for the identity views alone.
+        matches: the retained sources; `None`, or none asked for, leaves every turn its identity view.
+        like: ``(M,)`` anything, for the number of turns and the device.
+        options: for gamma_H, tau, alpha_max and how views are mixed.
+
+    Returns:
+        ``(M, L)`` identity log-probs, and the rectification if there is a student.
+    """
+    if matches is None or matches.sources is None:
+        sources = torch.full((len(like), 1), -1, device=like.device)
+        similarity = sources.float()
+    else:
+        sources, similarity = matches.sources, matches.similarity
+    own = torch.arange(len(like), device=like.device)
     row, slot = (sources >= 0).nonzero(as_tuple=True)
-    return torch.cat([own, sources[row, slot]]), torch.cat([own, row])
+    views = score(torch.cat([own, sources[row, slot]]), torch.cat([own, row]))
+    identity, matched = views.tensor_split([len(like)])
+    if student is None:
+        return identity, None
+    return identity, rectify(
+        student,
+        identity,
+        matched,
+        sources,
+        similarity,
+        threshold=options.similarity_threshold,
+        temperature=options.aggregation_temperature,
+        alpha_max=options.alpha_max,
+        aggregation=options.aggregation,
+    )
+
+
+# Formulas
 
 
 def source_weights(sources: torch.Tensor, similarity: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from alignopsd_trl.methods.advantages import outcome_trace
 from alignopsd_trl.methods.align_opsd.rectification import gate
 
 if TYPE_CHECKING:
@@ -27,17 +26,16 @@ def report(
     options: AlignOPSDOptions,
     batch: TurnBatch,
     result: Outcome,
-    states: DecisionStates | None,
     matches: Correspondence | None,
     views: Rectification | None,
     spans: Spans | None,
     weights: CreditWeights | None,
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Metrics and trace of one `AlignOPSD.assign`, from the stages that ran; `None` for those that did not."""
-    metrics, trace = dict(result.metrics), outcome_trace(result.advantage, result.residual)
-    if states is not None:
-        trace |= thought_trace(states)
+    metrics, trace = dict(result.metrics), dict(result.trace)
     if matches is not None:
+        trace |= thought_trace(matches.states)
+    if matches is not None and matches.sources is not None:
         metrics |= match_metrics(matches.sources, matches.similarity, matches.rejected, batch.turn)
         metrics |= view_metrics(views)
         trace |= match_trace(matches.sources, matches.similarity, views)

@@ -2,7 +2,7 @@
 
     H, eligible ──► profiles ──► divergence of neighbouring turns ──► batch threshold ──► segmentation
 
-`correspondence_shifts` and `cut_spans` walk this for a batch. Profiles and divergences are per task in canonical order;
+`decision_spans` walks this for a batch. Profiles and divergences are per task in canonical order;
 the threshold is over the whole batch, all processes; the segmentation is a greedy walk over one rollout. Spans depend
 on the correspondence only, never on gaps, rewards, masks or advantages.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -65,20 +65,32 @@ class Spans:
 
 
 @torch.no_grad()
-def correspondence_shifts(
-    tasks: Sequence[TaskSimilarity], turns: int, options: AlignOPSDOptions, columns: int | None = None
-) -> Shifts:
-    """Profiles of each task's turns, and the divergence of neighbours.
+def decision_spans(
+    tasks: Sequence[TaskSimilarity],
+    groups: Groups,
+    options: AlignOPSDOptions,
+    gather: Callable[[torch.Tensor], torch.Tensor],
+) -> Spans:
+    """Profiles, divergence of neighbours, and the cuts of every rollout.
 
     Args:
         tasks: H of each task.
-        turns: M.
-        options: for gamma_H, the profiles' temperature and their distance.
-        columns: turns of the whole batch, which the ``"entropy"`` distance asks for.
+        groups: of the M turns.
+        options: for gamma_H, the profiles, the threshold, the lengths of spans, and the seed of random ones.
+        gather: ``(n,)`` of this process -> ``(N,)`` of all of them; every process makes the same calls.
     """
-    device = tasks[0].rows.device if tasks else None
-    value = torch.zeros(turns, dtype=torch.float64, device=device)
-    counts = torch.zeros(turns, dtype=torch.bool, device=device)
+    columns = None
+    if options.profile_distance == "entropy":
+        turns = torch.tensor([float(len(groups.task))], device=groups.task.device)
+        columns = int(gather(turns).sum())
+    shifts = _shifts(tasks, groups, options, columns)
+    everywhere = gather(shifts.value[shifts.counts]) if options.allocation == "span" else None
+    return _cut(shifts, groups, options, everywhere)
+
+
+def _shifts(tasks: Sequence[TaskSimilarity], groups: Groups, options: AlignOPSDOptions, columns: int | None) -> Shifts:
+    value = torch.zeros(len(groups.task), dtype=torch.float64, device=groups.task.device)
+    counts = torch.zeros_like(value, dtype=torch.bool)
     for task in tasks:
         profile, valid = profiles(
             task.similarity, task.eligible, options.similarity_threshold, options.profile_temperature
@@ -89,15 +101,8 @@ def correspondence_shifts(
     return Shifts(value, counts)
 
 
-def cut_spans(shifts: Shifts, groups: Groups, options: AlignOPSDOptions, everywhere: torch.Tensor | None) -> Spans:
-    """Cuts every rollout.
-
-    Args:
-        shifts: of the M turns.
-        groups: of the M turns.
-        options: for the threshold's quantile and clips, the lengths of spans, and the seed of random ones.
-        everywhere: ``(n,)`` counting shifts of all processes, which set the threshold; `None` cuts at random.
-    """
+def _cut(shifts: Shifts, groups: Groups, options: AlignOPSDOptions, everywhere: torch.Tensor | None) -> Spans:
+    """Cuts every rollout: at the threshold that the shifts of all processes set, or at random without any."""
     quantile = None if everywhere is None else boundary_quantile(everywhere, options.boundary_quantile)
     threshold = clip_threshold(quantile, options.boundary_min, options.boundary_max)
     limits = options.min_span, options.max_span, options.boundary_min
