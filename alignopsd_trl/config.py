@@ -75,6 +75,13 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     save_trajectories: bool = field(
         default=True, metadata={"help": "Write trajectories with credit traces as parquet under output_dir."}
     )
+    record_tokens: bool = field(
+        default=True,
+        metadata={
+            "help": "Record the text of each response token and, of methods with a teacher, its gaps (float16), for the "
+            "viewer and the analyses; docs/runs.md says how many bytes that takes."
+        },
+    )
 
     max_failed_share: Share = field(
         default=0.5,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +49,20 @@ SCHEMA = pa.schema(
         "history_shortened": _FLAG,
         "turn_reward": _NUMBER,
         "info": _TEXT,
+        "token_texts": pa.list_(_TEXT),
     }.items()
 )
-"""The columns of every record; a method's trace comes after them, as ``credit_<name>``."""
+"""The columns of every record; a method's trace comes after them, as ``credit_<name>``. ``token_texts`` and the trace's
+``token_*`` columns are as long as the response, and there with ``record_tokens`` alone."""
 
 _LIST_COLUMNS = {
     "sources": pa.list_(_WHOLE),
     "source_similarities": pa.list_(_NUMBER),
     "source_weights": pa.list_(_NUMBER),
+    "token_identity_gaps": pa.list_(pa.float16()),
+    "token_rectified_gaps": pa.list_(pa.float16()),
 }
-"""Columns of the trace that may be empty lists for a whole round."""
+"""Columns of the trace that may be empty lists, or missing, for a whole round."""
 
 
 def turn_records(
@@ -67,6 +71,7 @@ def turn_records(
     batch: TurnBatch | None = None,
     trace: Mapping[str, Any] | None = None,
     run: str | None = None,
+    texts: Callable[[Sequence[int]], list[str]] | None = None,
 ) -> list[dict[str, Any]]:
     """One flat record per turn.
 
@@ -75,6 +80,7 @@ def turn_records(
         step: training step of the rollout.
         batch, trace: the turns that got credit and its per-turn columns; they fill ``credit_<name>``.
         run: id of the run.
+        texts: from token ids to the text of each; without it the column ``token_texts`` is empty.
     """
     columns = {name: _column(values) for name, values in (trace or {}).items()}
     place = {id(turn): row for row, turn in enumerate(batch.turns)} if batch is not None else {}
@@ -83,7 +89,8 @@ def turn_records(
         for turn in trajectory.turns or [None]:  # an episode that ended before its first turn leaves a row as well
             row = place.get(id(turn))
             credit = {f"credit_{name}": None if row is None else values[row] for name, values in columns.items()}
-            records.append({"run": run} | _trajectory_columns(trajectory, step) | _turn_columns(turn) | credit)
+            tokens = {"token_texts": texts(turn.response_ids)} if texts is not None and turn is not None else {}
+            records.append({"run": run} | _trajectory_columns(trajectory, step) | _turn_columns(turn) | tokens | credit)
     return records
 
 
@@ -111,7 +118,7 @@ def record_schema(types: Mapping[str, str | None]) -> pa.Schema:
 
 
 _NAMED = {
-    str(kind): kind for one in (_TEXT, _WHOLE, _NUMBER, _FLAG) for kind in (one, pa.list_(one), pa.list_(pa.list_(one)))
+    str(kind): kind for one in (_TEXT, _WHOLE, _NUMBER, _FLAG, pa.float16()) for kind in (one, pa.list_(one), pa.list_(pa.list_(one)))
 }
 
 

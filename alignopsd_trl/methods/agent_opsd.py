@@ -63,4 +63,4 @@ class AgentOPSD(Baseline):
             options.mode, found.advantage, steps, success, prior, batch.groups, options.mixing, options.band
         )
         metrics = token_mean(batch, "teacher/gap", gap)
-        return credit_of(batch, found, shaped, metrics, {"belief": belief, "weight": weight})
+        return credit_of(batch, found, shaped, metrics, {"belief": belief, "weight": weight}, gap)

@@ -10,6 +10,7 @@ import torch
 from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.grpo import GRPO, Outcome, outcome
+from alignopsd_trl.methods.token_gaps import token_gaps
 from alignopsd_trl.options import read_options
 from alignopsd_trl.turns import TurnBatch
 
@@ -37,19 +38,24 @@ class Baseline(GRPO):
 
 
 def credit_of(
-    batch: TurnBatch, found: Outcome, shaped: torch.Tensor, metrics: dict[str, float], trace: dict[str, torch.Tensor]
+    batch: TurnBatch,
+    found: Outcome,
+    shaped: torch.Tensor,
+    metrics: dict[str, float],
+    trace: dict[str, torch.Tensor],
+    gap: torch.Tensor | None = None,
 ) -> Credit:
     """Credit from ``(M,)`` or ``(M, L)`` shaped advantages, with the residual of ``found``, its metrics and trace.
 
     The column ``outcome_advantage`` is A, that of ``found``. What the method made of it is the column ``advantage``,
-    which `checked_credit` adds.
+    which `checked_credit` adds. ``gap``, ``(M, L)``, is recorded token by token.
     """
     residual = {} if found.residual is None else {"residual": found.residual}
     columns = {"outcome_advantage": found.advantage} | residual | trace
     return Credit(
         token_advantages(shaped, batch.policy_mask, found.residual),
         found.metrics | metrics,
-        trace={name: column.tolist() for name, column in columns.items()},
+        trace={name: column.tolist() for name, column in columns.items()} | token_gaps(batch, identity=gap),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from alignopsd_trl.methods.base import Coefficients, Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, identity_scores, token_mean
+from alignopsd_trl.methods.token_gaps import token_gaps
 from alignopsd_trl.options import Size
 from alignopsd_trl.turns import TurnBatch
 
@@ -36,7 +37,9 @@ class Distillation(Baseline):
         scores = identity_scores(batch, teacher)
         credit.targets["teacher"] = scores
         if batch.student_log_probs is not None:
-            credit.metrics |= token_mean(batch, "teacher/gap", scores - batch.student_log_probs)
+            gap = scores - batch.student_log_probs
+            credit.metrics |= token_mean(batch, "teacher/gap", gap)
+            credit.trace |= token_gaps(batch, identity=gap)
         return credit
 
     def coefficients(self, step: int) -> Coefficients:

@@ -57,4 +57,4 @@ class RLSD(WeightedAdvantage):
         metrics = {"credit/mixing": mixing} | token_mean(batch, "teacher/gap", gap)
         metrics |= token_mean(batch, "credit/token_weight", weight)
         trace = {"identity_gap": turn_mean(gap, batch.policy_mask), "weight": turn_mean(weight, batch.policy_mask)}
-        return credit_of(batch, found, mix(found.advantage, weight, mixing), metrics, trace)
+        return credit_of(batch, found, mix(found.advantage, weight, mixing), metrics, trace, gap)

@@ -76,4 +76,5 @@ class StepOPSD(WeightedAdvantage):
             shaped = equalise_steps(shaped, mask, batch.groups, options.step_ratio)
         metrics = {"credit/mixing": mixing} | token_mean(batch, "teacher/gap", gap)
         metrics |= token_mean(batch, "credit/token_weight", weight)
-        return credit_of(batch, found, shaped, metrics, {"identity_gap": evidence, "weight": turn_mean(weight, mask)})
+        trace = {"identity_gap": evidence, "weight": turn_mean(weight, mask)}
+        return credit_of(batch, found, shaped, metrics, trace, gap)

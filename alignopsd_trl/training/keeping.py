@@ -15,6 +15,7 @@ from trl import GRPOTrainer
 
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.policy import seams, strategies
+from alignopsd_trl.policy.token_texts import TokenTexts
 from alignopsd_trl.records import merge_types, record_schema, trace_types, turn_records, write_records
 from alignopsd_trl.rollout import (
     rollout_metrics,
@@ -166,7 +167,10 @@ class RunKeeping(GRPOTrainer):
         shown = gather_object([0.0 if row is None else values[row] for row in first])
         seams.log_samples(self, "advantages", shown)
         if self.args.save_trajectories:
-            self._write_records(turn_records(trajectories, step, batch, credit.trace, self._run_id), credit.trace, step)
+            tokens = self.args.record_tokens
+            trace = {name: kept for name, kept in credit.trace.items() if tokens or not name.startswith("token_")}
+            texts = TokenTexts(self.processing_class) if tokens else None
+            self._write_records(turn_records(trajectories, step, batch, trace, self._run_id, texts), trace, step)
 
     def _write_records(self, records: list[dict[str, Any]], trace: Mapping[str, Any], step: int) -> None:
         count = self._written[1] + 1 if self._written[0] == step else 1  # several rounds make up an update if they must

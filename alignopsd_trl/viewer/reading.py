@@ -214,18 +214,23 @@ def _part(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def _plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    columns = [[_plain(value) for value in frame[name].tolist()] for name in frame.columns]
+    columns = [[_plain(value, _digits(name)) for value in frame[name].tolist()] for name in frame.columns]
     return [dict(zip(frame.columns, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _plain(value: Any) -> Any:
+def _digits(name: str) -> int:
+    """Decimals that a column is read with: those of single tokens are many and were float16."""
+    return 3 if name.startswith(f"{CREDIT}token_") else 6
+
+
+def _plain(value: Any, digits: int = 6) -> Any:
     """Arrays as lists, missing and non-finite numbers as ``None``."""
     if isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
-        return round(value, 6) if math.isfinite(value) else None
+        return round(value, digits) if math.isfinite(value) else None
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(one, digits) for one in value]
     return None if value != value else value  # pandas' missing marks aren't equal to themselves

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from alignopsd_trl.methods.align_opsd.rectification import gate
+from alignopsd_trl.methods.token_gaps import token_gaps
 
 if TYPE_CHECKING:
     from alignopsd_trl.methods.align_opsd.correspondence import Correspondence, DecisionStates
@@ -39,6 +40,8 @@ def report(
         metrics |= match_metrics(matches.sources, matches.similarity, matches.rejected, batch.turn)
         metrics |= view_metrics(views)
         trace |= match_trace(matches.sources, matches.similarity, views)
+    if views is not None:
+        trace |= token_gaps(batch, identity=views.identity_gap, rectified=views.rectified_gap)
     if options.auxiliary_loss == "alignment":
         metrics |= gate_metrics(views, batch.policy_mask, options.gate_beta)
     if spans is not None:

@@ -1,0 +1,49 @@
+"""The text of each token of a response, as a reader sees it: joined, they are the whole response."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_BROKEN = "\ufffd"  # what a decoder writes for bytes that are no character yet
+
+
+class TokenTexts:
+    """Texts of tokens, special tokens included; each pair of neighbours is decoded once.
+
+    A token is decoded behind the one before it, since many decoders write or strip blanks by what stands there. A
+    character of several tokens stands at the first of them and the others are empty.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
+            Of the policy.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self._tokenizer = tokenizer
+        self._known: dict[tuple[int, ...], str] = {}
+
+    def __call__(self, ids: Sequence[int]) -> list[str]:
+        """As many texts as there are ids."""
+        texts: list[str] = []
+        before: tuple[int, ...] = ()
+        for broken, run in groupby(ids, key=lambda token: _BROKEN in self._decoded((token,))):
+            members = tuple(run)
+            for part in [members] if broken else [(token,) for token in members]:
+                texts += [self._behind(before, part), *[""] * (len(part) - 1)]
+                before = part[-1:]
+        return texts
+
+    def _behind(self, before: tuple[int, ...], part: tuple[int, ...]) -> str:
+        return self._decoded(before + part)[len(self._decoded(before)) :]
+
+    def _decoded(self, ids: tuple[int, ...]) -> str:
+        if ids not in self._known:
+            self._known[ids] = self._tokenizer.decode(
+                list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        return self._known[ids]
