@@ -78,8 +78,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     record_tokens: bool = field(
         default=True,
         metadata={
-            "help": "Record the text of each response token and, of methods with a teacher, its gaps (float16), for the "
-            "viewer and the analyses; docs/runs.md says how many bytes that takes."
+            "help": "Record the text of each response token and, of methods with a teacher, its gaps as float16: for "
+            "the viewer and the analyses; docs/runs.md says how many bytes that takes."
         },
     )
 

@@ -118,7 +118,9 @@ def record_schema(types: Mapping[str, str | None]) -> pa.Schema:
 
 
 _NAMED = {
-    str(kind): kind for one in (_TEXT, _WHOLE, _NUMBER, _FLAG, pa.float16()) for kind in (one, pa.list_(one), pa.list_(pa.list_(one)))
+    str(kind): kind
+    for one in (_TEXT, _WHOLE, _NUMBER, _FLAG, pa.float16())
+    for kind in (one, pa.list_(one), pa.list_(pa.list_(one)))
 }
 
 
