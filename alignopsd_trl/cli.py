@@ -8,7 +8,8 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+
+from alignopsd_trl.launch.shipped import shipped_files, shipped_or
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -33,27 +34,41 @@ def usage() -> str:
 
 
 def train(argv: list[str]) -> None:
-    """Runs a recipe by its name."""
+    """Runs a recipe by its name, as its script would."""
+    recipes = f"{', '.join(_recipes())}, or a module with a mapping PRESET"
+    if _wants_help(argv):
+        print("usage: alignopsd train RECIPE [--FLAG VALUE ...]   (alignopsd train webshop_tiny --help)")
+        print(f"\nRECIPE: {recipes}")
+        return
     if not argv or argv[0].startswith("-"):
-        _refuse(f"train needs the name of a recipe first: {', '.join(_recipes())}, or a module with a mapping PRESET")
-    _found("alignopsd_trl.launch.recipe:main")(argv[0], argv[1:])
+        _refuse(f"train needs the name of a recipe first: {recipes}")
+    sys.argv = [f"alignopsd train {argv[0]}", *argv[1:]]  # a recipe's own command line ends with a message, not a trace
+    _found("alignopsd_trl.launch.recipe:main")(argv[0])
 
 
 def plan(argv: list[str]) -> None:
     """A recipe's ``--plan``."""
-    train([*argv, "--plan"] if argv else [])
+    train([*argv, "--plan"] if argv and not _wants_help(argv) else argv)
 
 
 def study(argv: list[str]) -> int:
     """A study by the path or the name of its file."""
-    if argv and not Path(argv[0]).exists() and argv[0] in shipped_files():
-        argv = [str(shipped_files()[argv[0]]), *argv[1:]]
-    return _found("alignopsd_trl.study.__main__:main")(argv)
+    return _found("alignopsd_trl.study.__main__:command")([*map(shipped_or, argv[:1]), *argv[1:]])
+
+
+def fidelity(argv: list[str]) -> None:
+    """A measurement, after a look at its command line."""
+    _found("alignopsd_trl.fidelity.arguments:read_arguments")(argv)
+    _found("alignopsd_trl.fidelity.__main__:main")(argv)
 
 
 def play(argv: list[str]) -> None:
     """An environment's own way to be played by hand."""
     games = ("webshop", "alfworld", "searchqa")
+    if _wants_help(argv):
+        print("usage: alignopsd play ENVIRONMENT ...   (alignopsd play webshop --help)")
+        print(f"\nENVIRONMENT: {', '.join(games)}")
+        return
     if not argv or argv[0] not in games:
         _refuse(f"play needs an environment: {', '.join(games)}")
     _found(f"environments.{argv[0]}.__main__:main")(argv[1:])
@@ -67,11 +82,8 @@ def files(argv: list[str]) -> None:
     print(found[argv[0]] if argv else "\n".join(f"{name:<20}{path}" for name, path in found.items()))
 
 
-def shipped_files() -> dict[str, Path]:
-    """Name to path of the studies and accelerate files, in an installed package or in the repository."""
-    package = Path(__file__).parent
-    folder = package / "recipes" if (package / "recipes").is_dir() else package.parent / "recipes"
-    return {path.stem: path for kind in ("accelerate", "studies") for path in sorted((folder / kind).glob("*.yaml"))}
+def _wants_help(argv: Sequence[str]) -> bool:
+    return argv[:1] in (["-h"], ["--help"])
 
 
 def _recipes() -> list[str]:
@@ -91,7 +103,8 @@ def _refuse(reason: str) -> None:
 COMMANDS = {
     "train": (train, "a recipe: alignopsd train webshop_tiny [--method grpo ...]"),
     "plan": (plan, "what a recipe would run, without loading weights"),
-    "evaluate": ("alignopsd_trl.evaluation.command:main", "play a panel with a policy"),
+    "evaluate": ("alignopsd_trl.evaluation.command:command", "play a panel with a policy"),
+    "fidelity": (fidelity, "is the credit right: methods against Monte Carlo advantages of the same turns"),
     "study": (study, "methods x environments x seeds under one protocol"),
     "view": ("alignopsd_trl.viewer.__main__:view", "a run as a page: where the credit went"),
     "compare": ("alignopsd_trl.viewer.__main__:compare", "runs against the first of them, as a page"),

@@ -46,6 +46,7 @@ EXCEPTIONS = {
     ("evaluation.command", "policy"): "as above",
     ("evaluation.command", "records"): "as above",
     ("evaluation.command", "runs.files"): "results are written whole",
+    ("evaluation.command", "launch.errors"): "its errors are told as a recipe's are",
 }
 """(room or module, what it imports): why."""
 

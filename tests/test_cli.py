@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -38,8 +39,52 @@ def test_shipped_files_are_there(capsys: pytest.CaptureFixture) -> None:
     assert {"table1_tiny", "zero3"} <= set(cli.shipped_files())
 
 
-@pytest.mark.parametrize("command", ["evaluate", "view", "compare", "push", "study"])
-def test_every_command_has_a_page(command: str, capsys: pytest.CaptureFixture) -> None:
+PAGES = [
+    *([name, "--help"] for name in cli.COMMANDS if name != "files"),
+    *(["play", game, "--help"] for game in ("webshop", "alfworld", "searchqa")),
+    ["train", "webshop_tiny", "--help"],
+]
+HEAVY = ["view", "compare"]  # their package reads records
+
+
+def test_every_command_has_a_page_before_anything_heavy_is_imported() -> None:
+    code = (
+        "import sys\n"
+        "from alignopsd_trl.cli import main\n"
+        f"for argv in {[one for one in PAGES if one[0] not in HEAVY]}:\n"
+        "    try:\n"
+        "        main(argv)\n"
+        "    except SystemExit as end:\n"
+        "        assert not end.code, argv\n"
+        "    assert 'torch' not in sys.modules, argv\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("usage:") + done.stdout.count("alignopsd train webshop_tiny [") == len(PAGES) - len(HEAVY)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["train", "webshop_tiny", "--method", "grop"], "did you mean 'grpo'?"),
+        (["plan", "webshop_tiny", "--rounds", "0"], "--rounds 0 must be 1 or more"),
+        (["evaluate", "--model", "tiny", "--environment", "webshop_tyny"], "webshop_tyny"),
+        (["study", "no_such.yaml"], "no_such.yaml"),
+    ],
+)
+def test_a_command_ends_with_a_message_and_no_traceback(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
     with pytest.raises(SystemExit) as stopped:
-        cli.main([command, "--help"])
-    assert stopped.value.code == 0 and "usage:" in capsys.readouterr().out
+        cli.main(argv)
+    told = capsys.readouterr().err
+    assert stopped.value.code == 2 and words in told and "Traceback" not in told and told.count("\n") <= 3
+
+
+def test_a_plan_takes_a_shipped_file_by_its_name(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    from alignopsd_trl.launch.machine import from_file
+
+    assert from_file("fsdp2") == from_file(cli.shipped_files()["fsdp2"])
+    with pytest.raises(FileNotFoundError):
+        from_file("fsdp9")

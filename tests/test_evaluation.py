@@ -105,6 +105,24 @@ def test_trained_and_untrained_rows_of_a_table_go_through_one_loop(tmp_path: Pat
     assert len({outcome.turns for outcome in by_model.outcomes}) > 1
 
 
+NARROWED = {"top_p": 0.8, "top_k": 9, "min_p": 0.02, "repetition_penalty": 1.3}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_both_narrow_the_sampling_alike_and_the_models_own_taste_does_not_count(
+    tmp_path: Path, temperature: float
+) -> None:
+    trainer, tokenizer = make_trainer(tmp_path, script=False, **NARROWED), build_tokenizer()
+    played = trainer.evaluate_panel(PANEL, seed=5, temperature=temperature)
+    options = {"max_prompt_length": 128, "max_completion_length": 12, "batch_size": trainer._environment_slots}
+    options |= {"seed": 5, "temperature": temperature}
+    plain, _ = evaluate(trainer.model, tokenizer, ToyEnvironment, PANEL, **options)
+    trainer.model.generation_config.update(repetition_penalty=5.0, top_k=1, top_p=0.1, min_p=0.9, temperature=0.01)
+    same, _ = evaluate(trainer.model, tokenizer, ToyEnvironment, PANEL, **options, **NARROWED)
+    assert played == same != plain
+    assert evaluate(trainer.model, tokenizer, ToyEnvironment, PANEL, **options)[0] == plain
+
+
 def test_playing_leaves_random_state_and_mode_as_they_were(tmp_path: Path) -> None:
     tokenizer = build_tokenizer()
     model = build_model(tokenizer).train()

@@ -6,16 +6,36 @@ No trainer involved. The same panel (its checksum is in every result) on any mac
 through the same loop, `play_panel`.
 """
 
-from alignopsd_trl.evaluation.command import main
-from alignopsd_trl.evaluation.play import ModelGenerator, evaluate, evaluating, play_panel
-from alignopsd_trl.evaluation.summary import (
-    Estimate,
-    EvaluationResult,
-    Outcome,
-    mean_score,
-    success_rate,
-    summarise,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from alignopsd_trl.evaluation.command import main
+    from alignopsd_trl.evaluation.play import ModelGenerator, evaluate, evaluating, play_panel
+    from alignopsd_trl.evaluation.summary import (
+        Estimate,
+        EvaluationResult,
+        Outcome,
+        mean_score,
+        success_rate,
+        summarise,
+    )
+
+_HOMES = {
+    "Estimate": "summary",
+    "EvaluationResult": "summary",
+    "ModelGenerator": "play",
+    "Outcome": "summary",
+    "evaluate": "play",
+    "evaluating": "play",
+    "main": "command",
+    "mean_score": "summary",
+    "play_panel": "play",
+    "success_rate": "summary",
+    "summarise": "summary",
+}
 
 __all__ = [
     "Estimate",
@@ -30,3 +50,10 @@ __all__ = [
     "success_rate",
     "summarise",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a name when it is first asked for: the command line looks at its arguments before PyTorch is there."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'alignopsd_trl.evaluation' has no attribute {name!r}")
+    return getattr(import_module(f"alignopsd_trl.evaluation.{_HOMES[name]}"), name)

@@ -9,12 +9,15 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from alignopsd_trl.evaluation.play import evaluate
-from alignopsd_trl.evaluation.summary import EvaluationResult
+from alignopsd_trl.launch.errors import reported, setup
 from environments.base import load
+
+if TYPE_CHECKING:
+    from alignopsd_trl.evaluation.summary import EvaluationResult
+
+SAMPLING = ("top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -29,6 +32,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--skill_bank", help="shipped name, path or module:function; the environment's own by default")
     parser.add_argument("--encoder", default="lexical", help="ranks skills: 'lexical', an id or a path")
     parser.add_argument("--temperature", type=float, default=0.4, help="0 decodes greedily")
+    parser.add_argument("--top_p", type=float, default=1.0, help="as the trainer's; so are the next three")
+    parser.add_argument("--top_k", type=int, default=0, help="0: all tokens")
+    parser.add_argument("--min_p", type=float)
+    parser.add_argument("--repetition_penalty", type=float, default=1.0)
+    parser.add_argument("--chat_template_kwargs", type=json.loads, help="JSON, handed to the chat template")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max_prompt_length", type=int, default=4096)
     parser.add_argument("--max_completion_length", type=int, default=512)
@@ -36,33 +44,49 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max_turns", type=int)
     parser.add_argument("--batch_size", type=int, default=64, help="episodes side by side")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", help="by default the GPU, or the CPU where there is none")
     parser.add_argument("--output", type=Path, help="folder for results.json and trajectories")
     return parser.parse_args(argv)
 
 
+def command(argv: Sequence[str] | None = None) -> None:
+    """`main` as a command of its own: what a user can mend is told in a few lines."""
+    with reported("evaluate", quietly=True):
+        main(argv)
+
+
 def main(argv: Sequence[str] | None = None) -> EvaluationResult:
+    """Plays the panel and prints its table.
+
+    Returns:
+        The result; with ``--output`` it is also in ``results.json`` there, with the trajectories.
+    """
+    arguments = _arguments(argv)  # before PyTorch is imported
+    import torch
     from tqdm.auto import tqdm
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from alignopsd_trl.encoder import load_encoder
+    from alignopsd_trl.evaluation.play import evaluate
     from alignopsd_trl.policy.shipped import resolve_model
     from alignopsd_trl.policy.teacher import skill_source
     from alignopsd_trl.records import SCHEMA, turn_records, write_records
     from alignopsd_trl.runs.files import write_json
     from alignopsd_trl.skills import load_skills, skill_budget
 
-    arguments = _arguments(argv)
-    suite = load(arguments.environment, **arguments.environment_options)
-    panel = suite.panel(arguments.panel)
-    panel = panel.head(arguments.limit) if arguments.limit else panel
-    path = resolve_model(arguments.model)
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=arguments.dtype).to(arguments.device).eval()
-    skills = None
-    if arguments.skills:
-        bank = load_skills(arguments.skill_bank or suite.skill_bank or suite.name, load_encoder(arguments.encoder))
-        skills = skill_source(bank, tokenizer, arguments.skill_tokens or skill_budget(arguments.max_prompt_length))
+    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    sampling = {name: getattr(arguments, name) for name in SAMPLING}
+    with setup():
+        suite = load(arguments.environment, **arguments.environment_options)
+        panel = suite.panel(arguments.panel)
+        panel = panel.head(arguments.limit) if arguments.limit else panel
+        path = resolve_model(arguments.model)
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=arguments.dtype).to(device).eval()
+        skills = None
+        if arguments.skills:
+            bank = load_skills(arguments.skill_bank or suite.skill_bank or suite.name, load_encoder(arguments.encoder))
+            skills = skill_source(bank, tokenizer, arguments.skill_tokens or skill_budget(arguments.max_prompt_length))
     with tqdm(total=len(panel), unit="episode", desc=f"{suite.name} {panel.name}") as bar:
         result, played = evaluate(
             model,
@@ -71,6 +95,8 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
             panel,
             skills=skills,
             temperature=arguments.temperature,
+            **sampling,
+            chat_template_kwargs=arguments.chat_template_kwargs,
             seed=arguments.seed,
             max_prompt_length=arguments.max_prompt_length,
             max_completion_length=arguments.max_completion_length,
@@ -81,6 +107,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     print(result.table())
     if arguments.output:
         content = {**result.to_dict(outcomes=True), "model": arguments.model, "suite": dict(suite.description)}
+        content["sampling"] = {"temperature": arguments.temperature, **sampling}
         write_json(arguments.output / "results.json", content)
         write_records(arguments.output / "trajectories" / "evaluation.parquet", turn_records(played, step=0), SCHEMA)
     return result

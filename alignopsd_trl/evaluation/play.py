@@ -34,6 +34,9 @@ class ModelGenerator:
             Tokens of a response at most.
         batch_size (`int`, *optional*, defaults to `64`):
             Prompts that are continued together.
+        top_p, top_k, min_p, repetition_penalty (*optional*, default to `1.0`, `0`, `None` and `1.0`):
+            As in [`~trl.GRPOConfig`]. What the model's own ``generation_config`` says of them does not count, as it
+            does not in training.
     """
 
     def __init__(
@@ -43,13 +46,18 @@ class ModelGenerator:
         temperature: float,
         max_tokens: int,
         batch_size: int = 64,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float | None = None,
+        repetition_penalty: float = 1.0,
     ):
         self._model, self._tokenizer, self._batch_size = model, tokenizer, batch_size
         declared = model.generation_config.eos_token_id
         declared = [] if declared is None else declared if isinstance(declared, list) else [declared]
         self.end_ids = sorted({tokenizer.eos_token_id, *declared})
-        sampled = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        sampled = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         self._options = (sampled if temperature > 0 else {"do_sample": False}) | {
+            "repetition_penalty": repetition_penalty,
             "max_new_tokens": max_tokens,
             "eos_token_id": self.end_ids,
             "pad_token_id": tokenizer.pad_token_id,
@@ -131,6 +139,10 @@ def evaluate(
     *,
     skills: SkillSource | None = None,
     temperature: float = 0.4,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
     seed: int = 0,
     max_prompt_length: int = 4096,
     max_completion_length: int = 512,
@@ -156,6 +168,9 @@ def evaluate(
             `policy.teacher.skill_source`.
         temperature (`float`, *optional*, defaults to `0.4`):
             Of the sampling; `0` decodes greedily.
+        top_p, top_k, min_p, repetition_penalty (*optional*, default to `1.0`, `0`, `None` and `1.0`):
+            Of the sampling, as in [`~trl.GRPOConfig`], whose values a trainer's own evaluations use. The model's
+            ``generation_config`` does not count.
         seed (`int`, *optional*, defaults to `0`):
             Of the sampling's random numbers. An episode's own seed depends on its task alone.
         max_prompt_length, max_completion_length (`int`, *optional*, default to `4096` and `512`):
@@ -174,7 +189,8 @@ def evaluate(
     Returns:
         The result and the trajectories, in the panel's order.
     """
-    generate = ModelGenerator(model, tokenizer, temperature, max_completion_length, batch_size)
+    narrowed = {"top_p": top_p, "top_k": top_k, "min_p": min_p, "repetition_penalty": repetition_penalty}
+    generate = ModelGenerator(model, tokenizer, temperature, max_completion_length, batch_size, **narrowed)
     environments = open_batch(factory, min(batch_size, len(panel)), time_limit)
     player = Player(
         environments=environments,

@@ -24,9 +24,9 @@ import torch
 import yaml
 
 from alignopsd_trl.fidelity import report
+from alignopsd_trl.fidelity.arguments import read_arguments
 from alignopsd_trl.fidelity.gradients import Loss, cosines, task_gradients
 from alignopsd_trl.fidelity.measure import (
-    OUTCOMES,
     Bench,
     Credited,
     assign_credit,
@@ -45,35 +45,6 @@ from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.records import write_records
 from alignopsd_trl.turns import Trajectory
-
-
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m alignopsd_trl.fidelity", description=__doc__.split("\n")[0])
-    add = parser.add_argument
-    add("--model", required=True, help="hub id or path; shipped are tiny, tiny_alfworld, tiny_searchqa")
-    add("--environment", required=True, help="webshop_tiny, alfworld_tiny, ... or a module with suite()")
-    add("--environment_options", type=json.loads, default={}, help="JSON, handed to its suite()")
-    add("--methods", default="grpo,align_opsd", help="names, separated by commas")
-    add("--vary", action="append", default=[], metavar="NAME=A,B", help="further variants; A=1+B=2 sets two together")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of AlignOPSDConfig, or METHOD.OPTION")
-    add("--tasks", type=int, default=8, help="sibling groups")
-    add("--walks", type=int, default=12, help="walks a state on average")
-    add("--split", default="train", help="whose tasks are drawn")
-    add("--tasks_per_batch", type=int, help="groups that get credit together; as many as a training round has")
-    add("--value", choices=sorted(OUTCOMES), default="success", help="what a state's value is the mean of")
-    add("--everywhere", action="store_true", help="walk also where all siblings were rewarded alike")
-    add("--gradients", action="store_true", help="compare parameter gradients too")
-    add("--seed", type=int, default=0, help="of the tasks that are drawn and of all sampling")
-    add("--skill_bank", help="shipped name or path; the environment's own by default")
-    add("--encoder", help="'lexical', an id or a path; the preset's by default")
-    add("--slots", type=int, default=256, help="episodes side by side")
-    add("--batch_size", type=int, default=256, help="responses generated side by side")
-    add("--dtype", default="auto", help="auto, float32, bfloat16")
-    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    add("--no_pictures", action="store_true", help="leave out PNG and SVG (which need matplotlib)")
-    add("--quiet", action="store_true", help="no progress bars")
-    add("--output", type=Path, required=True)
-    return parser.parse_args(argv)
 
 
 class Kept:
@@ -117,7 +88,8 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    arguments, began = _arguments(argv), _cpu_seconds()
+    arguments, began = read_arguments(argv), _cpu_seconds()
+    arguments.device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     argv = sys.argv[1:] if argv is None else argv
     command = "    python -m alignopsd_trl.fidelity " + " ".join(map(str, argv))
     methods = [name.strip() for name in arguments.methods.split(",") if name.strip()]

@@ -34,7 +34,8 @@ class RecipeArguments:
         default=None,
         metadata={
             "help": "With --plan: the launch to plan for, an accelerate configuration such as "
-            "recipes/accelerate/fsdp2.yaml. None: the launch that this process is part of."
+            "recipes/accelerate/fsdp2.yaml, or the name of a shipped one (fsdp2). None: the launch that this process "
+            "is part of."
         },
     )
     gpu_gib: float | None = field(

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 HELP = """\
 {recipe}: evaluates a panel, trains, evaluates it again; results, records and the model go to one folder.
 
-  python recipes/{recipe}.py [--FLAG VALUE ...] [--config FILE.yaml]        one process
-  accelerate launch --config_file recipes/accelerate/fsdp2.yaml recipes/{recipe}.py ...
+  alignopsd train {recipe} [--FLAG VALUE ...] [--config FILE.yaml]          one process
+  accelerate launch --config_file $(alignopsd files fsdp2) -m alignopsd_trl.cli train {recipe} ...
+  In the repository also: python recipes/{recipe}.py ...
 
 Looking before running
   --plan                      checks everything a run would, and shows rows, memory and settings; loads no weights

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.launch.shipped import shipped_or
 
 STRATEGIES = ("one process", "DDP", "FSDP2", "ZeRO-2", "ZeRO-3")
 _SHARDS_WEIGHTS = ("FSDP2", "ZeRO-3")
@@ -75,12 +76,12 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch:
 
 
 def from_file(path: str | Path) -> Launch:
-    """The launch that an accelerate configuration describes.
+    """The launch that an accelerate configuration describes: a path, or the name of a shipped one.
 
     Raises:
         ValueError: for a file that is none.
     """
-    content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    content = yaml.safe_load(Path(shipped_or(str(path))).read_text(encoding="utf-8"))
     if not isinstance(content, dict) or "num_processes" not in content:
         raise ValueError(
             f"plan_for={str(path)!r} is no accelerate configuration (it has no num_processes); see recipes/accelerate"

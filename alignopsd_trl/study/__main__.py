@@ -13,15 +13,21 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
 
-from alignopsd_trl.study.spec import Study, StudyError, read_study
+    from alignopsd_trl.study.spec import Study
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status: 1 if a cell broke."""
     arguments = _parser().parse_args(argv)
+    from rich.console import Console
+
+    from alignopsd_trl.study.spec import read_study
+
     study = read_study(arguments.study)
     if arguments.processes:
         study = replace(study, processes=arguments.processes)
@@ -77,9 +83,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *ignored: sys.exit(143))  # so that the cells are ended too
+def command(argv: Sequence[str] | None = None) -> int:
+    """`main` as a command of its own: what a user can mend is one line and status 2; a signal ends the cells too."""
+    signal.signal(signal.SIGTERM, lambda *ignored: sys.exit(143))
     try:
-        sys.exit(main())
-    except (StudyError, FileNotFoundError) as error:
-        sys.exit(f"error: {error}")
+        return main(argv)
+    except (FileNotFoundError, ValueError) as error:
+        from alignopsd_trl.study.spec import StudyError
+
+        if not isinstance(error, StudyError | FileNotFoundError):
+            raise
+        print(f"study: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(command())

@@ -31,8 +31,8 @@ ENTRIES = {
 }
 
 
-def main() -> None:
-    arguments = _parser().parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = _parser().parse_args(argv)
     console = Console(highlight=False)
     environment = Factory(AlfWorldOptions(engine=arguments.engine, max_turns=arguments.max_steps))()
     try:

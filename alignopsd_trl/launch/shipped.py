@@ -1,0 +1,18 @@
+"""Files that come with the package beside its code: studies and accelerate configurations, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def shipped_files() -> dict[str, Path]:
+    """Name to path, in an installed package or in the repository."""
+    folder = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
+    return {path.stem: path for kind in ("accelerate", "studies") for path in sorted((folder / kind).glob("*.yaml"))}
+
+
+def shipped_or(path: str) -> str:
+    """The path of a shipped file where its name is given, and there is no such path; else the path as it is."""
+    return str(shipped_files().get(path, path)) if not Path(path).exists() else path
