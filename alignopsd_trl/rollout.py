@@ -126,18 +126,27 @@ class Episode:
 class Player:
     """Plays episodes with a policy.
 
-    Attributes:
-        environments: from `environments.batch.open_batch`; as many slots as episodes are played at once, at least.
-        renderer: makes token ids of views.
-        generate: the policy.
-        tokenizer: decodes responses.
-        end_ids: tokens that end a response.
-        skills: privileged text of a task.
-        skills_in_rollout: the policy itself sees the skill (rows of the table that say so); else only
-            `Turn.privileged_ids` holds it.
-        max_turns: turns after which an episode ends; the environment's own number by default, and no more than that.
-        agree: maximum of a number over all processes.
-        progress: called with the number of episodes that ended since the last call.
+    Args:
+        environments ([`Border`]):
+            From `environments.batch.open_batch`; as many slots as episodes are played at once, at least.
+        renderer ([`Renderer`]):
+            Makes token ids of views.
+        generate ([`Generate`]):
+            The policy.
+        tokenizer ([`PreTrainedTokenizerBase`]):
+            Decodes responses.
+        end_ids (`Sequence[int]`):
+            Tokens that end a response.
+        skills ([`SkillSource`], *optional*, defaults to `no_skills`):
+            Privileged text of a task.
+        skills_in_rollout (`bool`, *optional*, defaults to `False`):
+            The policy itself sees the skill (rows of the table that say so); else only `Turn.privileged_ids` holds it.
+        max_turns (`int`, *optional*):
+            Turns after which an episode ends; the environment's own number by default, and no more than that.
+        agree (`Callable[[int], int]`, *optional*, defaults to `lambda number: number`):
+            Maximum of a number over all processes.
+        progress (`Callable[[int], None]`, *optional*, defaults to `lambda ended: None`):
+            Called with the number of episodes that ended since the last call.
     """
 
     environments: Border

@@ -268,14 +268,21 @@ class EnvironmentBatch(Protocol):
 class Suite:
     """An environment with its tasks: what a recipe or an evaluation asks for by name.
 
-    Attributes:
-        name: of the environment.
-        skill_bank: name of the shipped skill bank that fits it.
-        factory: without arguments, makes one `TextEnvironment`.
-        tasks: split name -> `datasets.Dataset` with at least the columns ``task_id`` (str) and ``category`` (str).
-        panel: panel name -> `TaskPanel`, the fixed and checksummed list that evaluations play.
-        categories: in the order in which tables print them.
-        description: what a result must record to be comparable (data checksum, options, versions).
+    Args:
+        name (`str`):
+            Of the environment.
+        skill_bank (`str`, *optional*, defaults to `""`):
+            Name of the shipped skill bank that fits it.
+        factory (`Callable[[], TextEnvironment]`):
+            Without arguments, makes one `TextEnvironment`.
+        tasks (`Callable[[str], Dataset]`):
+            Split name -> `datasets.Dataset` with at least the columns ``task_id`` (str) and ``category`` (str).
+        panel (`Callable[[str], TaskPanel]`):
+            panel name -> `TaskPanel`, the fixed and checksummed list that evaluations play.
+        categories (`tuple[str, ...]`):
+            In the order in which tables print them.
+        description (`Mapping[str, Any]`):
+            What a result must record to be comparable (data checksum, options, versions).
     """
 
     name: str

@@ -26,9 +26,11 @@ LEAST = 1e-3  # probability of a response that a view's policy would never give
 class Choice:
     """One thing that the policy might respond.
 
-    Attributes:
-        probability, skilled: without and with the skill.
-        slope: parameter -> derivative of log(probability).
+    Args:
+        probability, skilled (`float`):
+            Without and with the skill.
+        slope (`Mapping[str, float]`, *optional*, defaults to `{}`):
+            Parameter -> derivative of log(probability).
     """
 
     thinking: str

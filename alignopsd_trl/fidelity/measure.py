@@ -39,13 +39,19 @@ def silent(total: int, title: str) -> AbstractContextManager[Callable[[int], Non
 class Bench:
     """A policy in its environment, as the instrument needs it.
 
-    Attributes:
-        player: plays episodes of the policy at the training temperature, skills as in training.
-        slots: episodes that it plays side by side.
-        teacher: the privileged view of the same policy; `None` if no method asks.
-        score: log-probs ``(M, L)`` of a batch's responses under their own prompts.
-        pad_id: of the tokenizer.
-        device: of the model.
+    Args:
+        player ([`Player`]):
+            Plays episodes of the policy at the training temperature, skills as in training.
+        slots (`int`):
+            Episodes that it plays side by side.
+        teacher ([`Teacher`]):
+            The privileged view of the same policy; `None` if no method asks.
+        score (`Callable[[TurnBatch], torch.Tensor]`):
+            Log-probs ``(M, L)`` of a batch's responses under their own prompts.
+        pad_id (`int`):
+            Of the tokenizer.
+        device (`torch.device | str`, *optional*, defaults to `"cpu"`):
+            Of the model.
     """
 
     player: Player

@@ -33,11 +33,15 @@ MEANING = {
 class Turns:
     """Columns of the turns that were measured, M each.
 
-    Attributes:
-        task, trajectory: numbers from 0.
-        outcome: outcome advantage of the turn's trajectory; its sign says praised or blamed.
-        advantage, error: A_MC and its standard error.
-        halves: ``(2, M)`` A_MC of either half of the walks.
+    Args:
+        task, trajectory (`np.ndarray`):
+            Numbers from 0.
+        outcome (`np.ndarray`):
+            outcome advantage of the turn's trajectory; its sign says praised or blamed.
+        advantage, error (`np.ndarray`):
+            A_MC and its standard error.
+        halves (`np.ndarray`):
+            ``(2, M)`` A_MC of either half of the walks.
     """
 
     task: np.ndarray

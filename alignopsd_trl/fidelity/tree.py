@@ -24,11 +24,15 @@ Step = tuple[str, str]  # an action and the observation that answered it
 class State:
     """A state in which at least one played episode took a turn.
 
-    Attributes:
-        task: of the sibling group.
-        path: actions since the reset.
-        visits: (trajectory, turn) of the turns taken here, as positions in the played batch.
-        children: what a step leads to, where that is a state of the tree.
+    Args:
+        task (`str`):
+            Of the sibling group.
+        path (`tuple[str, ...]`):
+            Actions since the reset.
+        visits (`list[tuple[int, int]]`, *optional*, defaults to `[]`):
+            (trajectory, turn) of the turns taken here, as positions in the played batch.
+        children (`dict[Step, int]`, *optional*, defaults to `{}`):
+            What a step leads to, where that is a state of the tree.
     """
 
     task: str
@@ -107,11 +111,15 @@ class Tree:
 class Values:
     """What walks say, a row a state or a turn.
 
-    Attributes:
-        value: ``(S,)`` V; NaN where nobody walked.
-        variance: ``(S,)`` of its error.
-        spread: ``(S,)`` variance of one more walk's step, as it would enter V.
-        visits: ``(S,)`` walks that came through.
+    Args:
+        value (`np.ndarray`):
+            ``(S,)`` V; NaN where nobody walked.
+        variance (`np.ndarray`):
+            ``(S,)`` of its error.
+        spread (`np.ndarray`):
+            ``(S,)`` variance of one more walk's step, as it would enter V.
+        visits (`np.ndarray`):
+            ``(S,)`` walks that came through.
     """
 
     value: np.ndarray
@@ -148,11 +156,15 @@ def back_up(tree: Tree, half: int, scale: float) -> Values:
 class Advantages:
     """Monte Carlo advantages of turns, in the order that was asked for.
 
-    Attributes:
-        advantage, error: ``(M,)`` A_MC and its standard error, NaN where nobody walked.
-        halves: ``(2, M)`` A_MC of either half of the walks.
-        before, after: ``(M,)`` V of the state in which the turn was taken and of the one it led to.
-        walks: ``(M,)`` walks through the state before.
+    Args:
+        advantage, error (`np.ndarray`):
+            ``(M,)`` A_MC and its standard error, NaN where nobody walked.
+        halves (`np.ndarray`):
+            ``(2, M)`` A_MC of either half of the walks.
+        before, after (`np.ndarray`):
+            ``(M,)`` V of the state in which the turn was taken and of the one it led to.
+        walks (`np.ndarray`):
+            ``(M,)`` walks through the state before.
     """
 
     advantage: np.ndarray

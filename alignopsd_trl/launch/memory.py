@@ -65,11 +65,15 @@ def encoder_bytes(name: str | None) -> float | None:
 class Estimate:
     """GiB, by part.
 
-    Attributes:
-        training: on one GPU, of the training process.
-        host: of one node, while the weights are loaded.
-        checkpoint: on disk, of one checkpoint.
-        kept: on disk, of all checkpoints that are kept and the final model.
+    Args:
+        training (`dict[str, float]`):
+            On one GPU, of the training process.
+        host (`float`):
+            Of one node, while the weights are loaded.
+        checkpoint (`float`):
+            On disk, of one checkpoint.
+        kept (`float`):
+            On disk, of all checkpoints that are kept and the final model.
     """
 
     training: dict[str, float]
@@ -151,13 +155,19 @@ def _gathered(shape: Backbone) -> float:
 class Sampler:
     """A colocated vLLM's share of a GPU, GiB.
 
-    Attributes:
-        share: all of it, ``vllm_gpu_memory_utilization`` of the GPU.
-        weights: bfloat16, divided by the tensor parallel size.
-        buffers: activations of one step and the logits of all responses sampled at once.
-        cache: what is left for keys and values; negative if the share is too small.
-        sequences: full-length responses that the cache holds at once.
-        limit: responses that are sampled at once, at most.
+    Args:
+        share (`float`):
+            All of it, ``vllm_gpu_memory_utilization`` of the GPU.
+        weights (`float`):
+            Bfloat16, divided by the tensor parallel size.
+        buffers (`float`):
+            Activations of one step and the logits of all responses sampled at once.
+        cache (`float`):
+            What is left for keys and values; negative if the share is too small.
+        sequences (`int`):
+            Full-length responses that the cache holds at once.
+        limit (`int`):
+            Responses that are sampled at once, at most.
     """
 
     share: float

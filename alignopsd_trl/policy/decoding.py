@@ -65,10 +65,13 @@ class RoomyLayer(DynamicLayer):
 class Rows:
     """The live rows of a batch in the making.
 
-    Attributes:
-        place: ``(n,)`` int64, which response a row is.
-        visible: ``(n, T)`` bool, prompt tokens (left-padded) and room for the response.
-        position: ``(n,)`` int64 of the next token.
+    Args:
+        place (`torch.Tensor`):
+            ``(n,)`` int64, which response a row is.
+        visible (`torch.Tensor`):
+            ``(n, T)`` bool, prompt tokens (left-padded) and room for the response.
+        position (`torch.Tensor`):
+            ``(n,)`` int64 of the next token.
     """
 
     place: torch.Tensor

@@ -44,10 +44,13 @@ def why_plain(config: Any, attention: str) -> str | None:
 class Packed:
     """Rows of prompts with their responses, ``T`` tokens at most.
 
-    Attributes:
-        ids, position: ``(R, T)`` int64.
-        labels: ``(R, T)`` int64, the token that each position predicts, -100 where none is scored.
-        segment: ``(R, T)`` int64, 0 in the prompt, 1, 2, ... in the responses, -1 in the padding.
+    Args:
+        ids, position (`torch.Tensor`):
+            ``(R, T)`` int64.
+        labels (`torch.Tensor`):
+            ``(R, T)`` int64, the token that each position predicts, -100 where none is scored.
+        segment (`torch.Tensor`):
+            ``(R, T)`` int64, 0 in the prompt, 1, 2, ... in the responses, -1 in the padding.
     """
 
     ids: torch.Tensor

@@ -13,9 +13,11 @@ import torch
 class Ragged:
     """n token sequences.
 
-    Attributes:
-        flat: ``(sum of lengths,)`` all tokens one after another.
-        start, length: ``(n,)`` int64, where each sequence begins and how long it is.
+    Args:
+        flat (`torch.Tensor`):
+            ``(sum of lengths,)`` all tokens one after another.
+        start, length (`torch.Tensor`):
+            ``(n,)`` int64, where each sequence begins and how long it is.
     """
 
     flat: torch.Tensor

@@ -33,10 +33,13 @@ class SelfCheckError(RuntimeError):
 class Check:
     """One comparison.
 
-    Attributes:
-        differs: what does, in words.
-        remedy: what to set.
-        bound: largest difference that rounding explains.
+    Args:
+        differs (`str`):
+            What does, in words.
+        remedy (`str`):
+            What to set.
+        bound (`float`):
+            Largest difference that rounding explains.
     """
 
     differs: str

@@ -67,11 +67,14 @@ class Line:
 class Arena:
     """A benchmark: the defaults of a recipe and what the study sets there for every row.
 
-    Attributes:
-        recipe: ``<benchmark>_<backbone>``, or a module of the user's with a mapping ``PRESET``.
-        categories: the order of the table's columns; categories that are not named follow in alphabetical order.
-        averages: columns after the categories: ``score``, ``success`` (over episodes) or ``success_macro`` (over
-            categories), each with its title.
+    Args:
+        recipe (`str`):
+            ``<benchmark>_<backbone>``, or a module of the user's with a mapping ``PRESET``.
+        categories (`tuple[str, ...]`, *optional*, defaults to `()`):
+            The order of the table's columns; categories that are not named follow in alphabetical order.
+        averages (`Mapping[str, str]`, *optional*, defaults to `{}`):
+            Columns after the categories: ``score``, ``success`` (over episodes) or ``success_macro`` (over categories),
+            each with its title.
     """
 
     recipe: str
@@ -85,14 +88,21 @@ class Arena:
 class Study:
     """What runs, where its results go, and how many processes share the machine.
 
-    Attributes:
-        cells: folder of the finished cells; studies with the same folder and protocol share cells.
-        methods, ablations: lines of Table 1 and of the ablation table.
-        sweeps: field of AlignOPSD -> its values, for the sensitivity curves.
-        reference: the method that differences and costs are compared with.
-        processes: cells that run at the same time; the cores are divided among them.
-        launcher: command that starts a training cell, such as ``accelerate launch ...``; plain Python by default.
-        devices: ``CUDA_VISIBLE_DEVICES`` of each process.
+    Args:
+        cells (`Path`, *optional*, defaults to `Path()`):
+            Folder of the finished cells; studies with the same folder and protocol share cells.
+        methods, ablations (`tuple[Line, ...]`, *optional*, defaults to `()`):
+            Lines of Table 1 and of the ablation table.
+        sweeps (`Mapping[str, tuple[Any, ...]]`, *optional*, defaults to `{}`):
+            Field of AlignOPSD -> its values, for the sensitivity curves.
+        reference (`str`, *optional*, defaults to `"grpo"`):
+            The method that differences and costs are compared with.
+        processes (`int`, *optional*, defaults to `1`):
+            Cells that run at the same time; the cores are divided among them.
+        launcher (`tuple[str, ...]`, *optional*, defaults to `()`):
+            Command that starts a training cell, such as ``accelerate launch ...``; plain Python by default.
+        devices (`tuple[str, ...]`, *optional*, defaults to `()`):
+            ``CUDA_VISIBLE_DEVICES`` of each process.
     """
 
     name: str
