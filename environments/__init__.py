@@ -20,6 +20,7 @@ from environments.base import (
 )
 from environments.batch import SerialBatch, ThreadedBatch, open_batch
 from environments.panel import TaskPanel
+from environments.plain import PlainEnvironment
 
 __all__ = [
     "Chat",
@@ -29,6 +30,7 @@ __all__ = [
     "Failure",
     "Message",
     "Opening",
+    "PlainEnvironment",
     "Projection",
     "Prompt",
     "Record",

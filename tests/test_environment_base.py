@@ -13,7 +13,20 @@ import numpy as np
 import pytest
 from toy import ToyEnvironment, toy_dataset
 
-from environments import Ending, Failure, Opening, Projection, SerialBatch, Step, TaskPanel, load, open_batch
+from environments import (
+    Ending,
+    Failure,
+    Opening,
+    PlainEnvironment,
+    Projection,
+    Record,
+    SerialBatch,
+    Step,
+    TaskPanel,
+    View,
+    load,
+    open_batch,
+)
 from environments.batch import MOST_STUCK
 from environments.border import LONGEST_TEXT
 
@@ -299,3 +312,26 @@ def test_panel_has_an_order_and_a_checksum() -> None:
 def test_unknown_environment_is_named() -> None:
     with pytest.raises(ValueError, match="'casino'.*webshop"):
         load("casino")
+
+
+def test_plain_environment_needs_only_reset_and_step() -> None:
+    class Door(PlainEnvironment):
+        def reset(self, **columns: Any) -> Opening:
+            return Opening(observation="A door.", task_text="leave.", admissible=("open it", "knock"))
+
+        def step(self, action: str) -> Step:
+            return Step("It is open.", done=action == "open it", won=action == "open it")
+
+    door = Door()
+    view = View("leave.", "A door.", ("open it", "knock"), (Record(1, "A wall.", "turn round", "A door."),), 1)
+    shown = door.prompt.render(view, "Doors open.")
+    assert [line for line in shown.splitlines() if "think" not in line] == [
+        "Task: leave.",
+        "Doors open.",
+        "> turn round",
+        "Now: A door.",
+        "Actions: open it, knock",
+    ]
+    assert "Doors" not in door.prompt.render(view) and "\n\n" not in door.prompt.render(view)
+    assert door.project("<think>a</think><action> Open It </action><action>b</action>") == Projection("Open It", True)
+    assert door.project("open it") == Projection("", False)

@@ -1,0 +1,27 @@
+"""An environment of which only `reset` and `step` must be written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from environments.base import Projection, TextEnvironment
+from environments.prompt import TemplatePrompt, templates_of
+
+_ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
+
+
+class PlainEnvironment(TextEnvironment):
+    """A `TextEnvironment` of which only `reset` and `step` must be written.
+
+    The prompt shows the task, the skill, what was done and what came of it, the observation, the actions on offer if
+    there are any, and asks for thinking and one action in tags. The action is the inside of the first ``<action>`` as
+    it was typed, stripped; a response without one is invalid and acts by the empty string.
+    """
+
+    prompt = TemplatePrompt("environments", templates_of(Path(__file__).parent), "plain")
+
+    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
+        found = _ACTION.search(response)
+        return Projection(found[1].strip() if found else "", valid=found is not None)
