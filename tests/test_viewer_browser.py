@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from test_viewer import RUNS, baseline, run  # noqa: F401 (fixtures)
 
-from alignopsd_trl.records import read_records
+from alignopsd_trl.records import read_records, write_records
 from alignopsd_trl.viewer import compare_runs, view_run
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs the extra 'browser'")
@@ -130,6 +131,87 @@ def test_keys_move_and_the_address_follows(browser: Any, page: Path) -> None:
         )
     until(lambda: "step=1" in browser.execute_script("return location.hash"))
     assert browser.execute_script("return place.task") != before
+
+
+def test_it_opens_where_credit_was_moved(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    shown, best = browser.execute_script(
+        "const all = current().tasks.flatMap((t) => t.rollouts.flatMap((r) => r.turns.map(moved)));"
+        "return [moved(turnOf(rolloutOf(taskOf(), place.rollout), place.turn)), Math.max(...all)]"
+    )
+    assert shown == best > 0
+
+
+def test_tokens_are_shaded_by_their_gaps(browser: Any, tmp_path: Path) -> None:
+    frame = read_records(RUNS / "aligned" / "trajectories")
+    row = next(one for one in frame.to_dict("records") if len(one["credit_sources"]) and one["credit_advantage"] > 0)
+    texts = ["<b>", "red", "</script>"]
+    row |= {"token_texts": texts, "credit_sources": [], "credit_source_weights": [], "credit_source_similarities": []}
+    row |= {"credit_token_identity_gaps": [0.5, -1.0, 0.0], "credit_token_rectified_gaps": [1.0, -2.0, 0.0]}
+    write_records(tmp_path / "trajectories" / "step.parquet", [row])
+    opened(browser, view_run(tmp_path).save(tmp_path / "view.html"))
+    spans = "return [...document.querySelectorAll('.tokens span')].map((one) => [one.textContent, one.title])"
+    assert [text for text, _ in browser.execute_script(spans)] == texts
+    found = {}
+    for name in ("identity gap", "rectified gap", "rectified − identity"):
+        browser.execute_script(
+            f"[...document.querySelectorAll('button')].find((b) => b.textContent === '{name}').click()"
+        )
+        found[name] = [title.rsplit(" ", 1)[1] for _, title in browser.execute_script(spans)]
+    assert found == {
+        "identity gap": ["+0.500", "−1", "0"],
+        "rectified gap": ["+1", "−2", "0"],
+        "rectified − identity": ["+0.500", "−1", "0"],
+    }
+    style = "return [...document.querySelectorAll('.tokens span')].map((one) => getComputedStyle(one).backgroundColor)"
+    more, less, even = browser.execute_script(style)
+    assert len({more, less, even}) == 3
+
+
+def test_light_and_dark_keep_texts_readable(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    for _ in range(2):
+        browser.execute_script("document.querySelector('button[title=\"light or dark\"]').click()")
+        ground, text = browser.execute_script(
+            "const s = getComputedStyle(document.body); return [s.backgroundColor, s.color]"
+        )
+        assert contrast(ground, text) > 7
+
+
+def contrast(*colours: str) -> float:
+    """The ratio that WCAG asks 4.5 of for plain text."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted(luminance(colour) for colour in colours)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_tasks_are_found_and_filtered(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    count = "return document.querySelectorAll('.tasks li').length"
+    every = browser.execute_script(count)
+    name = browser.execute_script("return current().tasks.at(-1).task")
+    browser.execute_script(
+        "const i = document.querySelector('input[type=search]'); i.value = arguments[0];"
+        "i.dispatchEvent(new Event('input'))",
+        name,
+    )
+    assert browser.execute_script(count) == 1 < every
+    browser.execute_script("filter.text = ''; filter.kind = 'won'; draw()")
+    won = browser.execute_script("return current().tasks.filter((t) => t.rollouts.some((r) => r.won)).length")
+    assert browser.execute_script(count) == won
+
+
+def test_the_evaluation_shows_categories_and_episodes(browser: Any, page: Path) -> None:
+    opened(browser, page, "#pane=evaluation")
+    rows = until(lambda: browser.execute_script("return document.querySelectorAll('svg.range').length"))
+    assert rows == browser.execute_script("return 1 + Object.keys(head.evaluation.after.categories).length")
+    episodes = browser.execute_script("return document.querySelectorAll('table')[1].rows.length - 1")
+    assert episodes == browser.execute_script("return head.evaluation.after.outcomes.length")
 
 
 @pytest.mark.parametrize("width", [1280, 800])

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,13 @@ class Page:
         html: the whole document, without the steps that ``content`` makes when it is served.
         head: the document as a server sends it: steps are asked for one by one.
         content: step number to the bytes of its gzipped JSON.
+        tokens: step number and place of a task in it to what it says of single tokens, gzipped JSON; `None` if nothing.
     """
 
     html: Callable[[], str]
     head: Callable[[], str]
     content: Callable[[int], bytes] = field(default=lambda step: b"")
+    tokens: Callable[[int, int], bytes | None] = field(default=lambda step, task: None)
 
     def save(self, path: str | os.PathLike) -> Path:
         """Writes the self-contained file, at once and whole; its folder must be there."""
@@ -71,13 +74,46 @@ def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = No
     }
 
     def content(step: int) -> bytes:
-        return gzip.compress(_json(step_content(run, step)).encode(), compresslevel=6, mtime=0)
+        return split(step)[0]
+
+    def tokens(step: int, task: int) -> bytes | None:
+        return split(step)[1].get(task)
+
+    @lru_cache(maxsize=1)
+    def split(step: int) -> tuple[bytes, dict[int, bytes]]:
+        found, apart = step_content(run, step), {}
+        for number, one in enumerate(found["tasks"]):
+            if taken := _taken_tokens(one):
+                one["tokens"], apart[number] = True, _packed(taken)
+        return _packed(found), apart
 
     def whole() -> str:
-        blobs = [(step, base64.b64encode(content(step)).decode()) for step in chosen]
+        blobs = [
+            (name, base64.b64encode(blob).decode())
+            for step in chosen
+            for name, blob in [(f"step-{step}", content(step))]
+            + [(f"tokens-{step}-{task}", blob) for task, blob in split(step)[1].items()]
+        ]
         return _render("view.js", run.name, head | {"served": False}, blobs)
 
-    return Page(whole, lambda: _render("view.js", run.name, head | {"served": True}, []), content)
+    return Page(whole, lambda: _render("view.js", run.name, head | {"served": True}, []), content, tokens)
+
+
+def _taken_tokens(task: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """What a task's turns say of single tokens, by rollout and turn, taken away from them; empty if that is nothing."""
+    parts = [
+        [
+            {
+                name: place.pop(name)
+                for place in (turn, turn["credit"])
+                for name in list(place)
+                if name.startswith("token_")
+            }
+            for turn in rollout["turns"]
+        ]
+        for rollout in task["rollouts"]
+    ]
+    return parts if any(turn for rollout in parts for turn in rollout) else []
 
 
 def compare_page(comparison: dict[str, Any]) -> Page:
@@ -89,7 +125,7 @@ def compare_page(comparison: dict[str, Any]) -> Page:
     return Page(whole, whole)
 
 
-def _render(script: str, title: str, head: dict[str, Any], blobs: Sequence[tuple[int, str]]) -> str:
+def _render(script: str, title: str, head: dict[str, Any], blobs: Sequence[tuple[str, str]]) -> str:
     sources = {name: _asset(name) for name in ("view.css", "draw.js", script)}
     return _ENVIRONMENT.get_template("page.html.jinja").render(
         title=title,
@@ -98,6 +134,10 @@ def _render(script: str, title: str, head: dict[str, Any], blobs: Sequence[tuple
         head=_json(head).replace("<", "\\u003c"),
         blobs=blobs,
     )
+
+
+def _packed(value: Any) -> bytes:
+    return gzip.compress(_json(value).encode(), compresslevel=6, mtime=0)
 
 
 def _asset(name: str) -> str:

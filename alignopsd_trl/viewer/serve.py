@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from alignopsd_trl.viewer.page import Page
 
 _STEP = re.compile(r"/step/(\d{1,9})")
+_TOKENS = re.compile(r"/tokens/(\d{1,9})-(\d{1,9})")
 _HOSTS = ("127.0.0.1", "localhost")
 
 
@@ -26,7 +27,9 @@ def make_server(page: Page, steps: list[int], port: int = 0) -> ThreadingHTTPSer
                 return self._send(page.head().encode(), "text/html; charset=utf-8")
             if step and int(step[1]) in steps:
                 return self._send(page.content(int(step[1])), "application/json", "gzip")
-            return self.send_error(404)
+            tokens = _TOKENS.fullmatch(self.path)
+            found = page.tokens(int(tokens[1]), int(tokens[2])) if tokens and int(tokens[1]) in steps else None
+            return self._send(found, "application/json", "gzip") if found else self.send_error(404)
 
         def _send(self, body: bytes, kind: str, coding: str | None = None) -> None:
             self.send_response(200)

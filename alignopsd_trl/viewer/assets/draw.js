@@ -26,7 +26,7 @@ function fill(node, attributes, children) {
 function shown(value, digits = 2) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value);
-  if (Number.isInteger(value)) return String(value);
+  if (Number.isInteger(value)) return String(value).replace("-", "−");
   const small = Math.abs(value) < 0.005 && value !== 0;
   return small ? value.toExponential(1) : value.toFixed(digits).replace("-", "−");
 }
@@ -90,6 +90,7 @@ function table(head, rows) {
 
 function estimate(value) {
   if (!value) return "–";
-  const interval = value.low === null || value.low === undefined ? "" : ` [${shown(value.low, 1)}, ${shown(value.high, 1)}]`;
-  return shown(value.mean, 1) + interval;
+  const point = (number) => number.toFixed(1).replace("-", "−");
+  const interval = value.low === null || value.low === undefined ? "" : ` [${point(value.low)}, ${point(value.high)}]`;
+  return point(value.mean) + interval;
 }

@@ -19,13 +19,29 @@ async function content(step) {
   return kept.get(step);
 }
 
+// single tokens are most of a step: those of a task are unpacked when it is looked at
+async function unpackTokens(task) {
+  if (!task || !task.tokens) return;
+  task.tokens = false;
+  const id = `${place.step}-${current().tasks.indexOf(task)}`;
+  const found = head.served ? await (await fetch(`tokens/${id}`)).json() : await unpacked(`tokens-${id}`);
+  task.rollouts.forEach((rollout, row) => rollout.turns.forEach((turn, at) => {
+    const { token_texts, ...gaps } = found[row][at];
+    if (token_texts) turn.token_texts = token_texts;
+    Object.assign(turn.credit, gaps);
+  }));
+}
+
 async function unpacked(id) {
   const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 }
 
 const current = () => kept.get(place.step);
-const taskOf = () => current().tasks.find((task) => task.task === place.task) || current().tasks[0];
+const taskOf = () => current().tasks.find((task) => task.task === place.task) || telling(current().tasks, (task) => Math.max(0, ...task.rollouts.flatMap((one) => one.turns.map(moved))));
+const telling = (list, worth) => list.reduce((best, one) => (best === undefined || worth(one) > worth(best) ? one : best), undefined);
+// how far a turn's credit is from the outcome's own: what a reader wants to see first
+const moved = (turn) => Math.abs((turn.credit.advantage || 0) * ((turn.credit.weight === undefined ? 2 : turn.credit.weight) - 1)) * (turn.sources.length ? 1 : 0.3);
 const rolloutOf = (task, name) => task.rollouts.find((rollout) => rollout.rollout === name);
 const turnOf = (rollout, number) => rollout && rollout.turns.find((turn) => turn.turn === number);
 
@@ -37,6 +53,7 @@ async function go(change, note = true) {
   if (!head.steps.includes(place.step)) place.step = head.steps.reduce((best, step) => (Math.abs(step - place.step) < Math.abs(best - place.step) ? step : best));
   await content(place.step);
   settle(before);
+  await unpackTokens(taskOf());
   if (note) history.replaceState(null, "", address());
   draw();
 }
@@ -46,10 +63,9 @@ function settle(before) {
   if (!task) return;
   place.task = task.task;
   const played = task.rollouts.filter((rollout) => rollout.turns.length);
-  const rollout = rolloutOf(task, place.rollout) || played[0] || task.rollouts[0];
+  const rollout = rolloutOf(task, place.rollout) || telling(played, (one) => Math.max(...one.turns.map(moved))) || task.rollouts[0];
   place.rollout = rollout.rollout;
-  const telling = () => rollout.turns.find((turn) => turn.sources.length) || rollout.turns[0];
-  const turn = turnOf(rollout, place.turn) || telling();
+  const turn = turnOf(rollout, place.turn) || telling(rollout.turns, moved);
   place.turn = turn ? turn.turn : null;
   const same = before.task === place.task && before.rollout === place.rollout && before.turn === place.turn && before.step === place.step;
   if (!same && before.source === place.source) place.source = 0;
@@ -289,7 +305,8 @@ const SHADES = { identity: "identity gap", rectified: "rectified gap", differenc
 
 function tokens(turn) {
   const texts = turn.token_texts, own = turn.credit.token_identity_gaps, aligned = turn.credit.token_rectified_gaps;
-  if (!texts || !own) return null;
+  if (!texts) return null;
+  if (!own) return "teacher_thinking" in turn.credit || "identity_gap" in turn.credit ? make("p", { class: "none" }, "Its tokens were not scored: the advantage is 0, so no gap could move its credit.") : null;
   const values = { identity: own, rectified: aligned, difference: aligned && aligned.map((value, at) => value - own[at]) };
   if (!values[shading]) shading = "identity";
   const picked = values[shading];
@@ -327,8 +344,9 @@ function waterfall(rollout, turn) {
     svg.append(shape("rect", { x: Math.min(x(bar.from), x(bar.to)), y: at * row + 4, width: Math.max(Math.abs(x(bar.to) - x(bar.from)), 1), height: row - 6, fill: at === 0 ? "var(--soft)" : bar.change < 0 ? "var(--less)" : "var(--more)" }));
     svg.append(shape("text", { x: Math.max(x(bar.from), x(bar.to)) + 4, y: at * row + 14 }, at === 0 ? "1" : signed(bar.change, 3)));
   });
+  const why = credit.advantage === 0 ? make("p", { class: "none" }, "A is 0: the siblings' rewards are equal, so there is no credit to give to turns.") : null;
   svg.append(shape("text", { x: 0, y: bars.length * row + 14, style: "font-weight:600" }, `W = ${shown(sum, 3)},  credit A·W = ${signed(credit.advantage, 3)} × ${shown(sum, 3)} = ${signed(credit.advantage * sum, 3)}`));
-  return make("div", {}, make("h2", {}, `from A to the turn's credit (evidence E ${signed(credit.evidence, 3)}, B ${shown(credit.span_budget, 3)}, Q ${shown(credit.turn_share, 3)})`), svg);
+  return make("div", {}, make("h2", {}, `from A to the turn's credit (evidence E ${signed(credit.evidence, 3)}, B ${shown(credit.span_budget, 3)}, Q ${shown(credit.turn_share, 3)})`), svg, why);
 }
 
 function facts(turn) {
@@ -339,12 +357,27 @@ function facts(turn) {
 
 // ---------------------------------------------------------------- evaluation
 
+function range(before, after, width = 220, height = 18) {
+  const svg = shape("svg", { class: "range", width, height, role: "img", "aria-label": `success ${estimate(before)} to ${estimate(after)}` });
+  const x = (value) => 5 + ((width - 10) * value) / 100;
+  svg.append(shape("line", { x1: x(0), x2: x(100), y1: height / 2, y2: height / 2, stroke: "var(--line)" }));
+  [[before, "var(--less)", "var(--ground)", 6], [after, "var(--more)", "var(--more)", 12]].forEach(([one, ink, fill, y]) => {
+    if (!one) return;
+    if (one.low !== null && one.low !== undefined) svg.append(shape("line", { x1: x(one.low), x2: x(one.high), y1: y, y2: y, stroke: ink, "stroke-width": 1.5 }));
+    svg.append(shape("circle", { cx: x(one.mean), cy: y, r: 3.5, stroke: ink, fill, "stroke-width": 1.5 }));
+  });
+  return svg;
+}
+
 function evaluation() {
   const { before, after } = head.evaluation;
   const any = after || before;
   const names = ["all", ...Object.keys(any.categories || {})];
   const of = (result, name) => (result ? (name === "all" ? result : (result.categories || {})[name]) : null);
-  const rows = names.map((name) => [name, ...[before, after].flatMap((result) => { const row = of(result, name); return [estimate(row && row.success), estimate(row && row.score)]; })]);
+  const rows = names.map((name) => {
+    const [first, last] = [before, after].map((result) => of(result, name));
+    return [name, range(first && first.success, last && last.success), ...[first, last].flatMap((row) => [estimate(row && row.success), estimate(row && row.score)])];
+  });
   const episodes = new Map();
   for (const [when, result] of Object.entries(head.evaluation)) for (const one of result.outcomes || []) episodes.set(one.task_id, { ...(episodes.get(one.task_id) || {}), [when]: one });
   const mark = (one) => (one ? make("span", { class: one.won ? "won" : "lost" }, `${one.won ? "● won" : "○ lost"}  score ${shown(one.score)}, ${one.turns} turns`) : "–");
@@ -353,7 +386,7 @@ function evaluation() {
   const order = ([, one]) => (one.before && one.after ? Number(one.after.won) - Number(one.before.won) : 2);
   const list = [...episodes].sort((left, right) => order(left) - order(right)).map(([task, one]) => [task, (one.after || one.before).category, mark(one.before), mark(one.after)]);
   return make("div", { class: "wide" }, make("p", {}, `panel ${any.panel} of ${any.environment}, checksum ${any.checksum}, ${any.episodes} episodes; newly won ${gained}, newly lost ${changed.length - gained}`),
-    table(["category", "success before, %", "score before, %", "success after, %", "score after, %"], rows), make("h2", {}, "episode by episode, newly lost first"), table(["task", "category", "before", "after"], list));
+    make("div", { class: "legend" }, "success with its 95 % interval, 0 to 100 %: ", make("span", { style: "color:var(--less)" }, "○ before"), "  ", make("span", { style: "color:var(--more)" }, "● after")), table(["category", "success, before and after", "success before, %", "score before, %", "success after, %", "score after, %"], rows), make("h2", {}, "episode by episode, newly lost first"), table(["task", "category", "before", "after"], list));
 }
 
 addEventListener("keydown", keyed);
