@@ -66,6 +66,36 @@ def siblings_before(task_ids: Sequence[Sequence[str]], process: int) -> list[int
     return places
 
 
+class SiblingsDiffer(ValueError):
+    """Siblings of a task that do not start in the same state: what they did can't be held against each other."""
+
+
+def check_openings(openings: Sequence[Opening | Failure], tasks: Sequence[str], environment: str) -> None:
+    """Holds the siblings of each task to the same opening; episodes that failed are left out.
+
+    Raises:
+        SiblingsDiffer: shows two openings and says what to do.
+    """
+    first: dict[str, Opening] = {}
+    for task, opening in zip(tasks, openings, strict=True):
+        if isinstance(opening, Opening) and opening != first.setdefault(task, opening):
+            one, other = _where_they_differ(first[task], opening)
+            raise SiblingsDiffer(
+                f"environment {environment}, task {task!r}: siblings open differently, {one!r} and {other!r}. A group "
+                "is several tries at one task. Give reset() a parameter 'seed' and draw everything from it (siblings "
+                "get the same), or put what it draws into columns of the dataset"
+            )
+
+
+def _where_they_differ(one: Opening, other: Opening) -> tuple[str, str]:
+    for name in ("task_text", "observation", "admissible", "context", "category", "task_key", "data_source"):
+        left, right = str(getattr(one, name)), str(getattr(other, name))
+        if left != right:
+            at = max(next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), 0) - 20, 0)
+            return left[at : at + 60], right[at : at + 60]
+    return str(one)[:60], str(other)[:60]
+
+
 @dataclass
 class Episode:
     """A trajectory in the making: what the environment shows now, and the history for the next prompt."""
@@ -74,6 +104,7 @@ class Episode:
     trajectory: Trajectory
     observation: str = ""
     admissible: tuple[str, ...] = ()
+    context: Any = None
     records: list[Record] = field(default_factory=list)
 
     @property
@@ -82,10 +113,11 @@ class Episode:
 
     def view(self, history_length: int) -> View:
         shown = tuple(self.records[-history_length:]) if history_length > 0 else ()
-        return View(self.trajectory.task_text, self.observation, self.admissible, shown, len(self.records))
+        text, number = self.trajectory.task_text, len(self.records)
+        return View(text, self.observation, self.admissible, shown, number, self.context)
 
     def start(self, opening: Opening, skill: tuple[str, tuple[str, ...]]) -> None:
-        self.observation, self.admissible = opening.observation, opening.admissible
+        self.observation, self.admissible, self.context = opening.observation, opening.admissible, opening.context
         self.trajectory.category = opening.category or str(self.trajectory.row.get("category", ""))
         self.trajectory.task_text = opening.task_text
         self.trajectory.skill_text, self.trajectory.skill_ids = skill
@@ -178,7 +210,7 @@ class Player:
         """One finished trajectory per dataset row.
 
         Args:
-            rows: dataset rows; each is handed to ``reset(**row, seed=...)``.
+            rows: dataset rows; each is handed to ``reset(**row, seed=...)``, where a column ``seed`` goes first.
             seeds: of the episodes.
             tasks: identity of each row's sibling group; rollouts are numbered inside it in order.
             prefixes: actions of each episode that are replayed before the policy takes over; their turns have neither
@@ -186,6 +218,7 @@ class Player:
 
         Raises:
             EnvironmentsDown: on all processes, if the environments of one are down.
+            SiblingsDiffer: on all processes, if siblings must open alike (`TextEnvironment.one_start`) and do not.
         """
         episodes = self._begin(rows, seeds, tasks)
         self._together(lambda: self._open(episodes, seeds))
@@ -207,14 +240,17 @@ class Player:
             self.progress(len(turns) - sum(episode.live for episode in live))
 
     def _together(self, act: Callable[[], None]) -> None:
-        """Environments that are down on one process end the play of all, in the same round."""
-        down = None
+        """Environments that can't be played with on one process end the play of all, in the same round."""
+        problem: EnvironmentsDown | SiblingsDiffer | None = None
         try:
             act()
-        except EnvironmentsDown as error:
-            down = error
-        if self.agree(int(down is not None)):
-            raise down or EnvironmentsDown("the environments of another process are down; its own error says why")
+        except (EnvironmentsDown, SiblingsDiffer) as error:
+            problem = error
+        kind = self.agree({EnvironmentsDown: 1, SiblingsDiffer: 2}.get(type(problem), int(problem is not None)))
+        if kind and problem is None:
+            raise (EnvironmentsDown, SiblingsDiffer)[kind - 1]("another process met this; its own error says why")
+        if problem is not None:
+            raise problem
 
     def _begin(self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int], tasks: Sequence[str]) -> list[Episode]:
         seen: dict[str, int] = {}
@@ -225,8 +261,10 @@ class Player:
         return episodes
 
     def _open(self, episodes: Sequence[Episode], seeds: Sequence[int]) -> None:
-        tasks = [{**one.trajectory.row, "seed": seed} for one, seed in zip(episodes, seeds, strict=True)]
+        tasks = [{"seed": seed, **one.trajectory.row} for one, seed in zip(episodes, seeds, strict=True)]
         openings = self.environments.reset(range(len(episodes)), tasks)
+        if self.environments.one_start:
+            check_openings(openings, [one.trajectory.task for one in episodes], self.environments.name)
         for episode, opening in zip(episodes, openings, strict=True):
             if isinstance(opening, Failure):
                 episode.fail(opening, self.environments.name)
@@ -338,7 +376,6 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     counted = max(len(turns), 1)
     metrics = {
-        "episodes/success": sum(t.won for t in trajectories) / count,
         "episodes/score": sum(t.score for t in trajectories) / count,
         "episodes/turns": len(turns) / count,
         "turns/response_tokens": sum(len(turn.response_ids) for turn in turns) / counted,
@@ -347,6 +384,8 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "turns/invalid_actions": sum(not turn.action_valid for turn in turns) / counted,
         "turns/shortened_history": sum(turn.history_shortened for turn in turns) / counted,
     }
+    if all(trajectory.won is not None for trajectory in trajectories):
+        metrics["episodes/success"] = sum(t.won for t in trajectories) / count
     if any(trajectory.skill_text for trajectory in trajectories):
         metrics["episodes/skill_items"] = sum(len(t.skill_ids) for t in trajectories) / count
     for reason in StopReason:

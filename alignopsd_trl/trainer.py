@@ -44,13 +44,14 @@ from alignopsd_trl.runs.log import LogFile
 from alignopsd_trl.runs.order import EpochSampler, WholeRounds
 from alignopsd_trl.runs.rewards import RewardCheck
 from alignopsd_trl.skills import SkillSpec, load_skills
+from alignopsd_trl.training.adapting import adapted, check_rewarded, is_adapted
 from alignopsd_trl.training.keeping import RunKeeping
 from alignopsd_trl.training.playing import Playing
 from alignopsd_trl.training.rewards import Rewards
 from alignopsd_trl.training.update import ChunkedUpdate
 from alignopsd_trl.training.views import Views
 from alignopsd_trl.turns import Trajectory, TurnBatch
-from environments.base import EnvironmentsDown, TextEnvironment
+from environments.base import EnvironmentsDown
 
 logger = logging.getLogger(__name__)
 
@@ -70,10 +71,13 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
             ``"tiny_alfworld"`` or ``"tiny_searchqa"``.
         args ([`AlignOPSDConfig`]):
             Configuration. Batch sizes count trajectories.
-        environment_factory (`Callable[[], TextEnvironment]`):
-            Makes one environment, without arguments. If it has a method ``batch(size, time_limit)``, that is used.
+        environment_factory (`Callable[[], TextEnvironment]` or one of TRL's convention):
+            Makes one environment, without arguments. If it has a method ``batch(size, time_limit)``, that is used. A
+            class that was written for [`~trl.GRPOTrainer`] (tools as methods), or a dict of such chosen by the column
+            ``environment``, is played through [`~environments.adapters.ToolEnvironment`].
         train_dataset ([`~datasets.Dataset`]):
-            One row per task, with a ``task_id``; every column is handed to ``reset``.
+            One row per task, with a ``task_id``; every column is handed to ``reset``. TRL's classes need no
+            ``task_id``, and no dataset if `reset` gives the prompt and ``max_steps`` is set.
         eval_dataset ([`~datasets.Dataset`], *optional*):
             The same for `evaluate`.
         skill_bank (`str`, path, [`SkillBank`] or callable, *optional*):
@@ -86,6 +90,8 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
             Further terms of the terminal reward, in TRL's convention, called with ``trajectory=[...]`` beside the
             dataset's columns, on the episodes that their environment did not fail. One finite number each, or `None`
             where a function does not apply; anything else ends the run.
+        tools (`list[Callable]`, *optional*):
+            Functions that TRL's classes get beside their own, or alone.
         processing_class, callbacks, optimizers, quantization_config, peft_config:
             As in [`~trl.GRPOTrainer`].
 
@@ -111,7 +117,7 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
         self,
         model: str | PreTrainedModel,
         args: AlignOPSDConfig | None = None,
-        environment_factory: Callable[[], TextEnvironment] | None = None,
+        environment_factory: Callable[[], Any] | dict[str, Callable[[], Any]] | None = None,
         train_dataset: Dataset | None = None,
         eval_dataset: Dataset | None = None,
         skill_bank: SkillSpec | None = None,
@@ -122,16 +128,20 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
         optimizers: tuple[Any, Any] = (None, None),
         quantization_config: Any = None,
         peft_config: Any = None,
+        tools: list[Callable] | None = None,
     ):
         model = resolve_model(model) if isinstance(model, str) else model
         args = args if args is not None else AlignOPSDConfig(f"{Path(str(model)).name}-AlignOPSD")
         if not isinstance(args, AlignOPSDConfig):
             raise TypeError(f"args must be an AlignOPSDConfig, got {type(args).__name__}")
-        if not callable(environment_factory):
-            raise TypeError("environment_factory must be a callable without arguments that makes an environment")
         self.method = get_method(args.method)(args)
+        environment_factory, train_dataset, eval_dataset = adapted(
+            environment_factory, tools, train_dataset, eval_dataset, args
+        )
+        self._environment_factory = environment_factory
         self._check_parts(args, train_dataset, skill_bank, encoder, reward_funcs)
         extra = [] if reward_funcs is None else reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+        check_rewarded(environment_factory, extra)
         if args.reward_weights is not None and len(args.reward_weights) == len(extra):
             args.reward_weights = [1.0, *args.reward_weights]
         elif args.reward_weights is not None and len(args.reward_weights) != len(extra) + 1:
@@ -139,7 +149,6 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
                 f"reward_weights has {len(args.reward_weights)} entries for {len(extra)} reward_funcs; give one each "
                 "(the environment's own reward has weight 1), or one more in front for the environment's"
             )
-        self._environment_factory = environment_factory
         self._environment_batch: Any = None
         self._live: tuple[torch.Tensor, ...] | None = None
         self.phases = Phases(self._show_phase)
@@ -214,7 +223,7 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
         names = getattr(dataset, "column_names", None)
         if dataset is None or (names is not None and "task_id" not in names):
             raise ValueError(f"train_dataset needs a column 'task_id' (one row per task); it has {names}")
-        if names is not None and "seed" in names:
+        if names is not None and "seed" in names and not is_adapted(self._environment_factory):
             raise ValueError("train_dataset has a column 'seed', which reset() gets from the trainer; rename it")
         if isinstance(dataset, Dataset) and None in (ids := list(dataset["task_id"])):
             raise ValueError(f"train_dataset: row {ids.index(None)} has no task_id; give each task one of its own")

@@ -112,8 +112,9 @@ class Turn:
 
 @dataclass
 class Trajectory:
-    """One episode. ``won``, ``score`` and ``stop`` are three things: verified success, the environment's number, and
-    why it ended. ``reward`` is the terminal reward. ``row``, ``seed`` and the turns' actions play it again."""
+    """One episode. ``won``, ``score`` and ``stop`` are three things: verified success (`None`: nobody knows), the
+    environment's number, and why it ended. ``reward`` is the terminal reward. ``row``, ``seed`` and the turns' actions
+    play it again."""
 
     row: dict[str, Any]
     task: str  # identity of the sibling group
@@ -127,7 +128,7 @@ class Trajectory:
     stop: StopReason | None = None
     message: str = ""  # of the environment error, if that is why it ended
     reward: float = 0.0
-    won: bool = False
+    won: bool | None = False
     score: float = 0.0
 
     @property

@@ -59,6 +59,8 @@ class Opening:
             Kind of the task, for a skill bank that files its skills under kinds.
         data_source (`str`, *optional*):
             Data set of the task, likewise.
+        context (`Any`, *optional*):
+            What the environment's own prompt needs of this episode; handed to it as `View.context` and unseen else.
     """
 
     observation: str
@@ -67,6 +69,7 @@ class Opening:
     category: str = ""
     task_key: str | None = None
     data_source: str | None = None
+    context: Any = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Step:
         done (`bool`, *optional*, defaults to `False`):
             The episode ended by itself. Never set it for a turn limit: the caller counts turns.
         won (`bool`, *optional*, defaults to `False`):
-            The environment verified success.
+            The environment verified success. `None` where it can't know: results then report the score alone.
         score (`float`, *optional*, defaults to `0.0`):
             The environment's own number, as of now; tables print it times 100.
         admissible (`tuple[str, ...]`, *optional*, defaults to `()`):
@@ -98,7 +101,7 @@ class Step:
     observation: str
     reward: float = 0.0
     done: bool = False
-    won: bool = False
+    won: bool | None = False
     score: float = 0.0
     admissible: tuple[str, ...] = ()
     valid: bool = True
@@ -165,6 +168,7 @@ class View:
     admissible: tuple[str, ...]
     history: tuple[Record, ...]
     step_count: int
+    context: Any = None
 
 
 Message = Mapping[str, Any]
@@ -213,11 +217,14 @@ class TextEnvironment(ABC):
         prompt (`Prompt`): how a turn is shown to the policy.
         history_length (`int`, defaults to 2): how many past turns the prompt shows at most.
         max_turns (`int`, defaults to 50): turns after which the caller ends the episode; environments do not count.
+        one_start (`bool`, defaults to `False`): all siblings of a task get one seed, and a task whose siblings open
+            differently all the same ends the run. For environments that nobody has made sure of.
     """
 
     prompt: Prompt
     history_length: int = 2
     max_turns: int = 50
+    one_start: bool = False
 
     @abstractmethod
     def reset(self, **task: Any) -> Opening:

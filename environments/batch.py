@@ -48,8 +48,12 @@ class SerialBatch:
     def __init__(self, environments: Sequence[TextEnvironment]):
         self._environments = list(environments)
         first = self._environments[0]
-        self.name = type(first).__name__
+        self.name = _name(first)
         self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
+        self.one_start = getattr(first, "one_start", False)
+
+    def environment(self, slot: int) -> TextEnvironment:
+        return self._environments[slot]
 
     def reset(self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]]) -> list[Opening | Failure]:
         pairs = zip(slots, tasks, strict=True)
@@ -84,9 +88,10 @@ class ThreadedBatch:
         self._factory, self._time_limit = factory, time_limit
         self._environments: list[TextEnvironment | None] = [factory() for _ in range(size)]
         first = self._environments[0]
-        self.name = type(first).__name__
+        self.name = _name(first)
         _check_reset(first)
         self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
+        self.one_start = getattr(first, "one_start", False)
         self.project = first.project
         self._has_endings = type(first).finish is not TextEnvironment.finish
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -106,6 +111,10 @@ class ThreadedBatch:
         if not self._has_endings:
             return [None] * len(slots)
         return self._run(slots, [self._live(slot).finish for slot in slots])
+
+    def environment(self, slot: int) -> TextEnvironment | None:
+        """What plays in a slot; `None` after it has failed."""
+        return self._environments[slot]
 
     def close(self) -> None:
         """Closes all environments, each with the time limit of a call, and ends the threads."""
@@ -220,6 +229,10 @@ def _outcome(call: Callable[[], Any]) -> Any:
         return guarded(call)
     except EnvironmentsDown as error:
         return error
+
+
+def _name(environment: TextEnvironment) -> str:
+    return getattr(environment, "__name__", type(environment).__name__)
 
 
 def _check_reset(environment: TextEnvironment) -> None:

@@ -37,6 +37,7 @@ class Border:
         if not callable(getattr(self.prompt, "render", None)):
             raise TypeError(f"environment {name}: prompt must have a method render(view, skill), got {self.prompt!r}")
         self.history_length, self.max_turns = batch.history_length, batch.max_turns
+        self.one_start: bool = getattr(batch, "one_start", False)
         for field, least in (("history_length", 0), ("max_turns", 1)):
             value = getattr(self, field)
             if not isinstance(value, int) or value < least:
@@ -56,6 +57,11 @@ class Border:
             return projection_of(self._batch.project(response, admissible))
         except Exception as error:  # foreign code
             return _refused(error) if isinstance(error, Breach) else Failure.of(error)
+
+    def environment(self, slot: int) -> Any:
+        """What plays in a slot, or `None` if the batch shows it to nobody or the slot has lost it."""
+        find = getattr(self._batch, "environment", None)
+        return None if find is None else find(slot)
 
     def metrics(self) -> dict[str, float]:
         """The batch's counters, if it keeps some."""
@@ -98,7 +104,7 @@ def step_of(value: Any) -> Step:
         reward=_number("Step.reward", value.reward),
         score=_number("Step.score", value.score),
         done=_flag("Step.done", value.done),
-        won=_flag("Step.won", value.won),
+        won=None if value.won is None else _flag("Step.won", value.won),
         valid=_flag("Step.valid", value.valid),
         admissible=_actions("Step.admissible", value.admissible),
         metrics=_numbers("Step.metrics", value.metrics),

@@ -50,7 +50,7 @@ EXCEPTIONS = {
 }
 """(room or module, what it imports): why."""
 
-ENVIRONMENT_ROOMS = ("environments.base", "environments.batch", "environments.panel")
+ENVIRONMENT_ROOMS = ("environments.base", "environments.batch", "environments.panel", "environments.adapters")
 """What `alignopsd_trl` may know of the environments."""
 
 SEAMS = "policy/seams.py"

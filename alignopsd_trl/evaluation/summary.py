@@ -20,7 +20,7 @@ class Outcome:
 
     task_id: str
     category: str
-    won: bool
+    won: bool | None
     score: float
     turns: int
     invalid_actions: int
@@ -59,8 +59,11 @@ FEWEST = 5
 _DRAWS = 4000
 
 
-def success_rate(won: Sequence[bool]) -> Estimate:
-    """Share of episodes won, with the Wilson interval (NaN for fewer than `FEWEST` episodes)."""
+def success_rate(won: Sequence[bool | None]) -> Estimate:
+    """Share of episodes won, with the Wilson interval (NaN for fewer than `FEWEST` episodes). All NaN where it is
+    unknown of an episode whether it was won."""
+    if None in won:
+        return Estimate(math.nan, math.nan, math.nan, len(won))
     share = 100 * sum(won) / len(won)
     if len(won) < FEWEST:
         return Estimate(share, math.nan, math.nan, len(won))
@@ -95,6 +98,7 @@ class EvaluationResult:
         environment_errors (`int`): episodes that their environment failed.
         outcomes (`tuple[Outcome, ...]`): the episodes, in the panel's order.
 
+    ``success`` is NaN where the environment does not know it (`Step.won` is `None`); the score alone counts then.
     ``success`` and ``score`` weigh every task alike; ``success_macro`` weighs every category alike. A category without
     tasks is absent. An episode that its environment failed counts as not won, and ``environment_errors`` counts it.
     """
@@ -122,23 +126,25 @@ class EvaluationResult:
         return content
 
     def table(self) -> str:
-        """Plain text: one line a category, then all."""
-        lines = [f"{'':<16}{'success %':>22}{'score %':>22}{'episodes':>10}"]
+        """Plain text: one line a category, then all. Without success where that is unknown of all."""
         rows = {**self.categories, "all": {"success": self.success, "score": self.score}}
+        known = ("score",) if all(math.isnan(row["success"].mean) for row in rows.values()) else ("success", "score")
+        lines = [f"{'':<16}" + "".join(f"{f'{kind} %':>22}" for kind in known) + f"{'episodes':>10}"]
         for name, row in rows.items():
-            lines.append(
-                f"{name:<16}{_shown(row['success']):>22}{_shown(row['score']):>22}{row['success'].episodes:>10}"
-            )
+            shown = "".join(f"{_shown(row[kind]):>22}" for kind in known)
+            lines.append(f"{name:<16}{shown}{row['success'].episodes:>10}")
         lines.append(
             f"panel {self.panel} of {self.environment}, checksum {self.checksum}, "
             f"skills {'in the prompt' if self.skills else 'no'}, temperature {self.temperature:g}, seed {self.seed}, "
             f"{self.turns:.1f} turns an episode, {100 * self.invalid_actions:.1f} % invalid actions, "
-            f"macro success {self.success_macro:.1f} %"
+            + (f"macro success {self.success_macro:.1f} %" if "success" in known else "success unknown")
         )
         return "\n".join(lines)
 
 
 def _shown(estimate: Estimate) -> str:
+    if math.isnan(estimate.mean):
+        return "unknown"
     if math.isnan(estimate.low):
         return f"{estimate.mean:.1f}"
     return f"{estimate.mean:.1f} [{estimate.low:.1f}, {estimate.high:.1f}]"

@@ -19,8 +19,15 @@ from alignopsd_trl.methods import Credit, Teacher, checked_credit
 from alignopsd_trl.rollout import Player, episode_seed
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
+
+def _won(one: Trajectory) -> float:
+    if one.won is None:
+        raise ValueError("this environment does not know who won; measure the credit against outcome='reward'")
+    return float(one.won)
+
+
 OUTCOMES: dict[str, Callable[[Trajectory], float]] = {
-    "success": lambda one: float(one.won),
+    "success": _won,
     "reward": lambda one: float(one.reward),
 }
 """What a state's value is the mean of."""

@@ -51,7 +51,8 @@ class Evaluations(TrainerCallback):
         content = plain(own | result.to_dict(outcomes=True))
         if self.folder.writes:
             success, score = (shown_estimate(content[name]) for name in ("success", "score"))
-            print(f"{when} training: success {success} %, score {score} %, {result.turns:.1f} turns", flush=True)
+            found = f"success {success} %, " if success != "unknown" else ""
+            print(f"{when} training: {found}score {score} %, {result.turns:.1f} turns", flush=True)
             write_json(self._path(when), content)
         return content
 

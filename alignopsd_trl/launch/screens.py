@@ -63,7 +63,9 @@ def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any], cate
     pairs = [
         (float(old[one["task_id"]][what]), float(one[what]))
         for one in after["outcomes"]
-        if one["task_id"] in old and category in ("all", one["category"])
+        if one["task_id"] in old
+        and category in ("all", one["category"])
+        and None not in (one[what], old[one["task_id"]][what])
     ]
     if not pairs:
         return "-"
@@ -74,9 +76,15 @@ def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any], cate
 
 def shown_estimate(estimate: Mapping[str, Any]) -> str:
     """A mean with its interval, where there is one."""
-    if estimate["low"] is None:
+    if _unknown(estimate["mean"]):
+        return "unknown"
+    if _unknown(estimate["low"]):
         return f"{estimate['mean']:.1f}"
     return f"{estimate['mean']:.1f} [{estimate['low']:.1f}, {estimate['high']:.1f}]"
+
+
+def _unknown(number: float | None) -> bool:
+    return number is None or number != number
 
 
 def _row(name: str, value: Any, width: int) -> str:

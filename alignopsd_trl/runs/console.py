@@ -33,7 +33,7 @@ class Lines(TrainerCallback):
         self._headed = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        earlier = [one["episodes/success"] for one in state.log_history if "episodes/success" in one]
+        earlier = [one[measure_of(one)] for one in state.log_history if measure_of(one) in one]
         self._curve, self._headed = [100 * one for one in earlier], False
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
@@ -41,22 +41,27 @@ class Lines(TrainerCallback):
             return
         clear_status()
         if not self._headed:
-            print(f"{header(columns())}\n{LEGEND}", flush=True)
+            print(f"{header(columns(), measure_of(logs))}\n{LEGEND}", flush=True)
             self._headed = True
-        if "episodes/success" not in logs:
+        if measure_of(logs) not in logs:
             self._other(logs, state)
             return
-        self._curve.append(100 * logs["episodes/success"])
+        self._curve.append(100 * logs[measure_of(logs)])
         episodes = args.generation_batch_size * max(int(args.logging_steps), 1) if args.logging_steps >= 1 else 0
         place = f"{state.global_step}/{state.max_steps}"
         print(line(place, logs, self._curve, episodes, columns()), flush=True)
 
     def _other(self, logs: Mapping[str, Any], state: Any) -> None:
         """An update without a round of its own, or an evaluation of the trainer's."""
-        if "eval_episodes/success" in logs:
-            success = 100 * logs["eval_episodes/success"]
+        measure = measure_of(logs, "eval_episodes/")
+        if measure in logs:
             place = f"{state.global_step}/{state.max_steps}"
-            print(f"{place:>9}  evaluation: success {success:.1f} %", flush=True)
+            print(f"{place:>9}  evaluation: {measure.partition('/')[2]} {100 * logs[measure]:.1f} %", flush=True)
+
+
+def measure_of(logs: Mapping[str, Any], prefix: str = "episodes/") -> str:
+    """What a line shows first: success, or the score where an environment does not know who won."""
+    return f"{prefix}success" if f"{prefix}success" in logs or f"{prefix}score" not in logs else f"{prefix}score"
 
 
 def columns() -> int:
@@ -64,9 +69,10 @@ def columns() -> int:
     return shutil.get_terminal_size((WIDE, 24)).columns if sys.stdout.isatty() else WIDE
 
 
-def header(width: int) -> str:
+def header(width: int, measure: str = "episodes/success") -> str:
     trend = "trend          " if width >= WIDE else "trend "
-    return f"{'update':>9}  {'success %':<18} {trend} {'score':>5} {'turns':>5} {'sec':>6}  {'shares':<11} unusual"
+    first = measure.partition("/")[2] + " %"
+    return f"{'update':>9}  {first:<18} {trend} {'score':>5} {'turns':>5} {'sec':>6}  {'shares':<11} unusual"
 
 
 def line(place: str, logs: Mapping[str, Any], curve: list[float], episodes: int, width: int) -> str:
@@ -75,13 +81,14 @@ def line(place: str, logs: Mapping[str, Any], curve: list[float], episodes: int,
     Args:
         place: update of updates.
         logs: its numbers.
-        curve: success in percent of all updates so far, this one last.
+        curve: success in percent of all updates so far, this one last; the score where success is unknown.
         episodes: that its success is a share of.
         width: columns at most.
     """
     trend = f"{curve[-1] - curve[0]:+6.1f}" + (f" {spark(curve):<8}" if width >= WIDE else "")
+    first = f"{curve[-1]:5.1f}" if measure_of(logs).endswith("score") else share(curve[-1], episodes)
     text = (
-        f"{place:>9}  {share(curve[-1], episodes):<18} {trend} {100 * (logs.get('episodes/score') or 0.0):5.1f} "
+        f"{place:>9}  {first:<18} {trend} {100 * (logs.get('episodes/score') or 0.0):5.1f} "
         f"{logs.get('episodes/turns', 0.0):5.1f} {_seconds(logs):6.1f}  {shares(logs):<11}"
     )
     notes = unusual(logs, episodes)

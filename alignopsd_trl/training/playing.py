@@ -36,7 +36,8 @@ class Playing(GRPOTrainer):
                 raise RuntimeError("a sibling group straddles processes; this is a bug, please report it")
             count = seen[identity] = seen.get(identity, 0) + 1
             tasks += [identity if count == 1 else f"{identity}#{count}"] * siblings
-        seeds = [episode_seed(row["task_id"], step, place % siblings) for place, row in enumerate(inputs)]
+        apart = 1 if self._environments().one_start else siblings
+        seeds = [episode_seed(row["task_id"], step, place % siblings % apart) for place, row in enumerate(inputs)]
         skilled = self.method.needs_teacher or self.method.skills_in_rollout
         with self._bar(len(inputs), f"update {step + 1}/{self.state.max_steps}: rollout") as progress:
             player = self._player(skilled, self.method.skills_in_rollout, progress)
@@ -95,6 +96,8 @@ class Playing(GRPOTrainer):
         process = self.accelerator.process_index
         tasks = [row["task_id"] for row in inputs]
         places = siblings_before(gather_object([tasks]), process)
+        if self._environments().one_start:
+            places = [0] * len(places)
         seeds = [episode_seed(task, 0, place) for task, place in zip(tasks, places, strict=True)]
         skills = self.method.skills_in_evaluation
         with (

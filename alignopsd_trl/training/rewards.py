@@ -15,6 +15,7 @@ from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.console import show_note
 from alignopsd_trl.runs.health import RunStopped, Tally
 from alignopsd_trl.runs.rewards import RewardError
+from alignopsd_trl.training.adapting import conversation, is_adapted
 from alignopsd_trl.turns import Trajectory
 
 
@@ -32,11 +33,9 @@ class Rewards(GRPOTrainer):
 
     def _reward(self, inputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Trajectory]) -> None:
         """Terminal rewards through TRL's own reward path: the environment's, plus the user's functions."""
-        rows = [{**row, "trajectory": one} for row, one in zip(inputs, trajectories, strict=True)]
         prompts = [one.task_text for one in trajectories]
         completions = ["\n".join(turn.response_text for turn in one.turns) for one in trajectories]
-        ids = [[token for turn in one.turns for token in turn.response_ids] for one in trajectories]
-        table = seams.rewards(self, rows, prompts, completions, ids)
+        table = self._asked(inputs, trajectories, prompts, completions)
         failed = torch.tensor([one.failed for one in trajectories], device=table.device)
         table[self.accelerator.gather(failed)] = math.nan  # their rewards count nowhere
         self._check_rewards(table)
@@ -52,6 +51,24 @@ class Rewards(GRPOTrainer):
         seams.log_samples(self, "completion", gather_object(completions))
         for column, name in enumerate(self.reward_func_names):
             seams.log_reward_samples(self, name, table[:, column].tolist())
+
+    def _asked(
+        self,
+        inputs: Sequence[Mapping[str, Any]],
+        trajectories: Sequence[Trajectory],
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+    ) -> torch.Tensor:
+        """``(trajectories of all processes, functions)``, NaN where a function gave none. What was written for TRL's
+        tool classes is handed messages and the environments themselves."""
+        rows = [{**row, "trajectory": one} for row, one in zip(inputs, trajectories, strict=True)]
+        ids = [[token for turn in one.turns for token in turn.response_ids] for one in trajectories]
+        if is_adapted(self._environment_factory):
+            played = [None if one.failed else self._environments().environment(s) for s, one in enumerate(trajectories)]
+            self.environments = [getattr(one, "environment", None) for one in played]
+            pairs = [conversation(one, environment) for one, environment in zip(trajectories, played, strict=True)]
+            prompts, completions = zip(*pairs, strict=True)
+        return seams.rewards(self, rows, list(prompts), list(completions), ids)
 
     def _check_rewards(self, table: torch.Tensor) -> None:
         """Ends the run, on all processes, for a reward that is no finite number."""

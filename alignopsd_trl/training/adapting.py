@@ -1,0 +1,95 @@
+"""What was written for TRL's own trainer, made ready for this one: a tool class, its dataset, its rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from datasets import Dataset
+
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.turns import Trajectory, Turn
+from environments.adapters import ToolEnvironment, as_environment, check_rows, row_id, with_task_ids
+from environments.adapters.calls import without_calls
+from environments.adapters.rows import messages_of
+from environments.base import TextEnvironment
+
+
+def is_adapted(factory: Any) -> bool:
+    """Whether episodes are played through an adapter of `environments.adapters`."""
+    return isinstance(factory, ToolEnvironment)
+
+
+def adapted(
+    factory: Any, tools: Sequence[Callable] | None, train: Any, evaluation: Any, args: AlignOPSDConfig
+) -> tuple[Any, Any, Any]:
+    """The factory and both datasets as the trainer takes them; what is this house's own comes back as it is.
+
+    Raises:
+        TypeError: if the factory makes nothing that can be played.
+        ValueError: for a dataset that it can't be played with.
+    """
+    made = as_environment(
+        factory,
+        tuple(tools or ()),
+        max_turns=args.max_turns or 50,
+        max_tool_calling_iterations=args.max_tool_calling_iterations,
+        seeded="seed" in (getattr(train, "column_names", None) or ()),
+    )
+    if not is_adapted(made):
+        return made, train, evaluation
+    train = _placeholder(args) if train is None else train
+    return made, _rows(train, "train_dataset"), _rows(evaluation, "eval_dataset")
+
+
+def _rows(dataset: Any, name: str) -> Any:
+    if dataset is None:
+        return None
+    if isinstance(dataset, dict):
+        return {key: _rows(one, f"{name}[{key!r}]") for key, one in dataset.items()}
+    check_rows(dataset, name)
+    return with_task_ids(dataset)
+
+
+def _placeholder(args: AlignOPSDConfig) -> Dataset:
+    """Tasks of an environment that brings its own, as in TRL: a round of rows without a prompt."""
+    if args.max_steps <= 0:
+        raise ValueError(
+            "without a train_dataset the environment gives the prompt, and max_steps says how long to train; set it"
+        )
+    numbers = range(args.generation_batch_size // args.num_generations)
+    empty = [[{"role": "user", "content": ""}] for _ in numbers]
+    return Dataset.from_dict({"prompt": empty, "task_id": [row_id({"number": number}) for number in numbers]})
+
+
+def check_rewarded(factory: Any, reward_funcs: Sequence[Any]) -> None:
+    """Raises `ValueError` if nothing says how good an episode was."""
+    if is_adapted(factory) and not factory.owns_reward and not reward_funcs:
+        raise ValueError(
+            f"nothing rewards the episodes of {factory.__name__}: give it a method get_reward(), or pass reward_funcs"
+        )
+
+
+def conversation(
+    trajectory: Trajectory, environment: TextEnvironment | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Prompt and completion of an episode as messages, as TRL hands them to reward functions.
+
+    Args:
+        trajectory (`Trajectory`): a finished episode.
+        environment (`TextEnvironment` or `None`): what played it; `None` if it has failed.
+    """
+    prompt = environment.messages if environment is not None else messages_of(trajectory.row)
+    return [dict(message) for message in prompt], [said for turn in trajectory.turns for said in _said(turn)]
+
+
+def _said(turn: Turn) -> list[dict[str, Any]]:
+    """A response and the answers of the tools that it called."""
+    calls = turn.info.get("calls", [])
+    message: dict[str, Any] = {"role": "assistant", "content": without_calls(turn.response_text)}
+    if turn.thought.thinking:
+        message["reasoning_content"] = turn.thought.thinking
+    if calls:
+        asked = [{"name": call["name"], "arguments": call["arguments"]} for call in calls]
+        message["tool_calls"] = [{"type": "function", "function": one} for one in asked]
+    return [message, *({"role": "tool", "name": call["name"], "content": call["result"]} for call in calls)]

@@ -1,0 +1,95 @@
+"""Calls of tools in a response: found, read and written again.
+
+A policy that answers in text writes ``<action>move(direction="left")</action>``: Python calls with literal arguments,
+one a line. What stands between ``<tool_call>`` tags as JSON, which many models write whatever they are asked for, is
+taken too.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_BLOCK = re.compile(r"<(action|tool_call)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
+_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL | re.IGNORECASE)
+_WORDS = {"true": True, "false": False, "null": None}  # JSON's, which models mix in
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: the tool's name and its arguments, by place and by name."""
+
+    name: str
+    places: tuple[Any, ...] = ()
+    names: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        arguments = [*map(repr, self.places), *(f"{name}={value!r}" for name, value in self.names.items())]
+        return f"{self.name}({', '.join(arguments)})"
+
+
+def calls_in(response: str) -> str:
+    """What a response wants called, as text for `read_calls`: the insides of its blocks, one a line. Empty if it has no
+    whole block. Blocks inside of its thinking are thoughts."""
+    thought = _THOUGHT.match(response)
+    found = _BLOCK.finditer(response, thought.end() if thought else 0)
+    return "\n".join(filter(None, (_as_python(one[2].strip()) for one in found)))
+
+
+def without_calls(response: str) -> str:
+    """What a response says beside its thinking and its calls."""
+    thought = _THOUGHT.match(response)
+    return _BLOCK.sub("", response[thought.end() if thought else 0 :]).strip()
+
+
+def _as_python(body: str) -> str:
+    """A call in JSON as the Python call that it means; anything else as it is."""
+    if not body.startswith("{"):
+        return body
+    try:
+        content = json.loads(body)
+        return str(Call(content["name"], (), dict(content.get("arguments") or {})))
+    except (ValueError, TypeError, KeyError):
+        return body
+
+
+def read_calls(text: str) -> list[Call]:
+    """The calls of a text, in order.
+
+    Raises:
+        ValueError: says what is no call with literal arguments.
+    """
+    try:
+        parsed = ast.parse(text.strip())
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{_short(text)} can't be read: {getattr(error, 'msg', None) or error}") from None
+    return [_call(statement) for statement in parsed.body]
+
+
+def _call(statement: ast.stmt) -> Call:
+    node = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(node, ast.Call):
+        raise ValueError(f'{_short(ast.unparse(statement))} is no call; write tool(name="value")')
+    for argument in node.keywords:
+        if argument.arg is None:
+            raise ValueError(f"{_short(ast.unparse(node))}: write the arguments out in place of **")
+    names = {argument.arg: _literal(argument.value) for argument in node.keywords}
+    return Call(ast.unparse(node.func), tuple(map(_literal, node.args)), names)
+
+
+def _literal(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name) and node.id in _WORDS:
+        return _WORDS[node.id]
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        raise ValueError(f"{_short(ast.unparse(node))} is no literal; give strings in quotes, numbers, lists") from None
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 80 else text[:77] + "..."

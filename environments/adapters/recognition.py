@@ -1,0 +1,77 @@
+"""What somebody hands over as ``environment_factory``: an environment of ours, or a class of TRL's convention."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from environments.adapters.tools import ToolEnvironment
+from environments.base import TextEnvironment
+
+
+def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any) -> Any:
+    """A factory of environments, whatever convention it follows.
+
+    Args:
+        factory (`Callable`, `dict[str, Callable]` or `None`):
+            A factory of `TextEnvironment`s is given back as it is; one of TRL's classes, a dict of them, or none beside
+            ``tools``, comes back as a [`ToolEnvironment`].
+        tools (`Sequence[Callable]`, *optional*):
+            Functions that TRL's classes get beside their own.
+        options: of [`ToolEnvironment`], where none is given already.
+
+    Raises:
+        TypeError: if it is neither.
+    """
+    if isinstance(factory, ToolEnvironment):
+        return _adjusted(factory, tools, options)
+    if isinstance(factory, Mapping) or (factory is None and tools):
+        return ToolEnvironment(factory, tools, **options)
+    if not callable(factory):
+        raise TypeError(
+            "environment_factory must be a callable without arguments that makes an environment, or a dict of such, "
+            f"got {factory!r}"
+        )
+    kind = _kind(factory)
+    if kind is not None and issubclass(kind, ToolEnvironment):
+        return _adjusted(factory(), tools, options)
+    if kind is not None and not _is_ours(kind):
+        return ToolEnvironment(factory, tools, **options)
+    if tools:
+        raise TypeError(f"tools={[tool.__name__ for tool in tools]} go with TRL's tool classes; {factory!r} is none")
+    return factory
+
+
+def _adjusted(made: ToolEnvironment, tools: Sequence[Callable], options: Mapping[str, Any]) -> ToolEnvironment:
+    """What its maker chose stays; what is known of the run and the dataset is added."""
+    own = made.options
+    added = {name: own[name] or options.get(name) for name in ("seeded", "max_tool_calling_iterations")}
+    return made.with_options(tools=(*own["tools"], *tools), **added)
+
+
+def _kind(factory: Callable) -> type | None:
+    """The class of what a factory makes; `None` for one that brings its own batch. Only a function is called to see."""
+    if hasattr(factory, "batch"):
+        return None
+    inner = factory
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    return inner if isinstance(inner, type) else type(factory())
+
+
+def _is_ours(kind: type) -> bool:
+    return issubclass(kind, TextEnvironment) or all(callable(getattr(kind, name, None)) for name in ("step", "project"))
+
+
+def check_rows(dataset: Any, name: str = "train_dataset") -> None:
+    """Refuses a dataset that a tool class can't play here.
+
+    Raises:
+        ValueError: names the column and the remedy.
+    """
+    found = {"image", "images"} & set(dataset.column_names or ())
+    if found:
+        raise ValueError(
+            f"{name} has a column {min(found)!r}, but prompts are text alone; remove it, or train with GRPOTrainer"
+        )

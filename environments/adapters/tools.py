@@ -1,0 +1,232 @@
+"""A class that was written for TRL's ``environment_factory``, as an environment: tools as methods, no ``done``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from environments.adapters.calls import Call, calls_in, read_calls
+from environments.adapters.rows import is_blocks, is_row_id, messages_of, text_of
+from environments.adapters.showing import Conversation, ToolPrompt, describe, example_of
+from environments.adapters.waiting import settled
+from environments.base import Ending, Opening, Projection, Step, TextEnvironment
+
+Factory = Callable[[], Any]
+Success = Callable[[Any, float | None], bool | None]
+
+
+class ToolEnvironment(TextEnvironment):
+    """Plays a class of TRL's convention (`reset`, tools as public methods, perhaps `get_reward`) turn by turn.
+
+    An episode ends at a response without a call, at the environment's own attribute ``done`` if it has one, or at the
+    turn limit. The calls of a response run in order; what a tool raises goes back to the policy as ``{"error": ...}``
+    and the turn counts as invalid. An object of this class is a factory as well: called, it makes another like it.
+
+    Args:
+        factory (`Callable[[], Any]` or `dict[str, Callable]`, *optional*):
+            Makes one of the class's objects, without arguments; a dict has one for each value of the dataset's column
+            ``environment``. `None`: plain functions alone.
+        tools (`Sequence[Callable]`, *optional*):
+            Functions, also asynchronous ones, that every episode offers beside the environment's methods.
+        success (`Callable[[Any, float | None], bool | None]`, *optional*):
+            From the environment and what its `get_reward` returned (`None` if it has none) to whether the episode was
+            won. Without it that is unknown, and evaluations report the score alone.
+        max_turns (`int`, *optional*, defaults to 50):
+            Turns of an episode at most.
+        history_length (`int`, *optional*, defaults to 8):
+            Past turns that the prompt shows at most.
+        max_tool_calling_iterations (`int`, *optional*):
+            As in TRL: rounds of calls. One more response follows the last of them, whose calls are not run.
+        seeded (`bool`, *optional*, defaults to `False`):
+            The dataset has a column ``seed`` of its own. Else the seed of the sibling group is offered to a `reset`
+            that has a parameter of this name.
+
+    Raises:
+        TypeError: if a factory is none, or what it makes has no `reset`.
+
+    Attributes:
+        environment: the object that plays this episode, as TRL hands it to reward functions; `None` without one.
+        messages (`list[dict]`): the prompt's messages with what `reset` returned at their end.
+    """
+
+    prompt = ToolPrompt()
+    one_start = True
+
+    def __init__(
+        self,
+        factory: Factory | Mapping[str, Factory] | None = None,
+        tools: Sequence[Callable] = (),
+        success: Success | None = None,
+        *,
+        max_turns: int = 50,
+        history_length: int = 8,
+        max_tool_calling_iterations: int | None = None,
+        seeded: bool = False,
+    ):
+        self.options = {
+            "tools": tools,
+            "success": success,
+            "max_turns": max_turns,
+            "history_length": history_length,
+            "max_tool_calling_iterations": max_tool_calling_iterations,
+            "seeded": seeded,
+        }
+        self._pool = factory if isinstance(factory, _Pool) else _Pool(factory)
+        self._functions = {tool.__name__: tool for tool in tools}
+        self._success, self._seeded, self._iterations = success, seeded, max_tool_calling_iterations
+        self.history_length = history_length
+        self.max_turns = max_turns if self._iterations is None else self._iterations + 1
+        self._own: dict[Any, Any] = {}
+        self.environment: Any = None
+        self.messages: list[dict[str, Any]] = []
+
+    def __call__(self) -> ToolEnvironment:
+        return self.with_options()
+
+    def with_options(self, **changed: Any) -> ToolEnvironment:
+        """Another one of the same class, tools and options, some of them changed."""
+        return type(self)(self._pool, **self.options | changed)
+
+    @property
+    def __name__(self) -> str:
+        return self._pool.name
+
+    @property
+    def owns_reward(self) -> bool:
+        """Whether an environment has a reward of its own (`get_reward`)."""
+        return any(hasattr(kind, "get_reward") for kind in self._pool.kinds.values())
+
+    def reset(self, **row: Any) -> Opening:
+        name = self._pool.chosen(row)
+        if name not in self._own:
+            self._own[name] = self._pool.make(name)
+        self.environment = self._own[name]
+        self._tools = {**self._functions, **{tool.__name__: tool for tool in tools_of(self.environment)}}
+        self._rounds = self._called = self._failed = 0
+        self.messages = messages_of(row)
+        given = settled(self.environment.reset(**self._columns(row))) if self.environment is not None else None
+        self.messages[-1] = {**self.messages[-1], "content": self.messages[-1]["content"] + text_of(given, "reset()")}
+        tools = list(self._tools.values())
+        return Opening(
+            observation="",
+            task_text=self.messages[-1]["content"].strip(),
+            category=str(row.get("category") or name or ""),
+            context=Conversation(tuple(self.messages), tuple(map(describe, tools)), example_of(tools)),
+        )
+
+    def _columns(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """What TRL would hand to `reset`, and the seed if it is asked for."""
+        left_out = {"environment"} if self._pool.several else set()
+        if is_row_id(row.get("task_id")):
+            left_out.add("task_id")
+        if not self._seeded and "seed" not in inspect.signature(self.environment.reset).parameters:
+            left_out.add("seed")
+        return {name: value for name, value in row.items() if name not in left_out}
+
+    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
+        return Projection(calls_in(response), True)
+
+    def step(self, action: str) -> Step:
+        if not action.strip():
+            return self._answer([], done=True)
+        if self._iterations is not None and self._rounds >= self._iterations:
+            return self._answer([])
+        self._rounds += 1
+        try:
+            ran = [self._run(call) for call in read_calls(action)]
+        except ValueError as error:
+            ran = [{"name": "unknown", "arguments": {}, **_failure(error)}]
+        return self._answer(ran, done=self._over())
+
+    def _answer(self, ran: list[dict[str, Any]], done: bool = False) -> Step:
+        failed = sum("error" in one for one in ran)
+        self._called, self._failed = self._called + len(ran), self._failed + failed
+        counted = {"tool_calls": self._called, "tool_failures": self._failed}
+        text = "\n".join(one["result"] for one in ran)
+        return Step(text, done=done, won=None, valid=not failed, metrics=counted, info={"calls": ran})
+
+    def _run(self, call: Call) -> dict[str, Any]:
+        """One call and what came of it: ``name``, ``arguments``, ``result`` and, if it failed, ``error``."""
+        ran = {"name": call.name, "arguments": dict(call.names)}
+        try:
+            if call.name not in self._tools:
+                raise ValueError(f"Tool {call.name} not found.")
+            tool = self._tools[call.name]
+            if call.places:
+                ran["arguments"] = dict(inspect.signature(tool).bind(*call.places, **call.names).arguments)
+            found = settled(tool(*call.places, **call.names))
+        except Exception as error:  # foreign code: it goes back to the policy
+            return {**ran, **_failure(error)}
+        return {**ran, "result": _shown(found)}
+
+    def _over(self) -> bool:
+        """The environment's own ``done``, where it keeps one that is no tool."""
+        done = getattr(self.environment, "done", False)
+        return not callable(done) and bool(done)
+
+    def finish(self) -> Ending:
+        reward = settled(self.environment.get_reward()) if hasattr(self.environment, "get_reward") else None
+        won = self._success(self.environment, reward) if self._success is not None else None
+        return Ending(reward=0.0 if reward is None else reward, won=won, score=reward)
+
+    def close(self) -> None:
+        for environment in self._own.values():
+            close = getattr(environment, "close", None)
+            if callable(close) and not _required(close):
+                settled(close())
+        self._own = {}
+
+
+class _Pool:
+    """The factories by name, and of each the first object: it shows what the class can do and plays later on."""
+
+    def __init__(self, factory: Factory | Mapping[str, Factory] | None):
+        self.several = isinstance(factory, Mapping)
+        self._factories = dict(factory) if self.several else {None: factory or (lambda: None)}
+        for name, one in self._factories.items():
+            if not callable(one):
+                raise TypeError(f"environment_factory{[name] if self.several else ''} is {one!r}, not a callable")
+        self._first = {name: one() for name, one in self._factories.items()}
+        self.kinds = {name: type(one) for name, one in self._first.items()}
+        for name, kind in self.kinds.items():
+            if kind is not type(None) and not callable(getattr(kind, "reset", None)):
+                place = f"[{name!r}]" if self.several else ""
+                raise TypeError(f"environment_factory{place} made a {kind.__name__}, which has no reset()")
+        self.name = ", ".join(dict.fromkeys(kind.__name__ for kind in self.kinds.values()))
+
+    def make(self, name: str | None) -> Any:
+        first = self._first.pop(name, None)
+        return self._factories[name]() if first is None else first
+
+    def chosen(self, row: Mapping[str, Any]) -> str | None:
+        if not self.several:
+            return None
+        name = row.get("environment")
+        if name not in self._factories:
+            raise ValueError(
+                f"column 'environment' is {name!r}, which environment_factory does not have; it has "
+                f"{', '.join(map(repr, self._factories))}"
+            )
+        return name
+
+
+def tools_of(environment: Any) -> list[Callable]:
+    """TRL's rule: the public methods of its class but `reset` and `get_reward`, by name."""
+    names = [name for name, _ in inspect.getmembers(type(environment), inspect.isfunction)]
+    return [getattr(environment, name) for name in names if name[0] != "_" and name not in ("reset", "get_reward")]
+
+
+def _failure(error: Exception) -> dict[str, str]:
+    return {"result": str({"error": str(error)}), "error": str(error)}
+
+
+def _required(function: Callable) -> bool:
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return any(one.default is one.empty and one.kind not in kinds for one in parameters)
+
+
+def _shown(result: Any) -> str:
+    """What a tool returned, as the policy reads it."""
+    return text_of(result, "a tool's result") if is_blocks(result) else str(result)

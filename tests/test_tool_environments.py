@@ -1,0 +1,349 @@
+"""Classes that were written for TRL's ``environment_factory``, trained as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from tool_classes import (
+    Calculator,
+    Counter,
+    Guessing,
+    as_text,
+    calculator_rows,
+    chat_model,
+    chat_tokenizer,
+    counter_rows,
+    guessing_reward,
+    guessing_rows,
+    messages,
+    script,
+)
+from trainers import make_config
+
+from alignopsd_trl import AlignOPSDTrainer, read_records
+from alignopsd_trl.evaluation import evaluate
+from alignopsd_trl.launch.screens import closing
+from alignopsd_trl.runs.files import plain
+from environments import Failure, Opening, Step, TaskPanel
+from environments.adapters import ToolEnvironment, row_id
+from environments.batch import open_batch
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    folder, tokenizer = tmp_path_factory.mktemp("policy"), chat_tokenizer()
+    chat_model(tokenizer).save_pretrained(folder)
+    return folder, tokenizer
+
+
+def hint(task_text: str, task_key: str | None, data_source: str | None) -> str:
+    return "Do it in one call."
+
+
+def trainer_of(policy: tuple[Path, Any], folder: Path, plans: list[list[str]] | None = None, **parts: Any) -> Any:
+    names = ("environment_factory", "train_dataset", "reward_funcs", "tools")
+    own = {name: parts.pop(name) for name in names if name in parts}
+    options = {"max_prompt_length": 2048, "max_completion_length": 256, "skill_tokens": 60, "num_generations": 2}
+    options |= {"per_device_train_batch_size": 4, "save_trajectories": True, "shuffle_dataset": False} | parts
+    model, tokenizer = policy
+    own |= {"processing_class": tokenizer, "skill_bank": hint, "encoder": "lexical"}
+    trainer = AlignOPSDTrainer(str(model), make_config(folder, **options), **own)
+    if plans is not None:
+        script(trainer, plans)
+    return trainer
+
+
+COUNTING = [
+    [as_text("", [("increment", {"step": 3})], "up"), "done"],
+    [as_text("", [("increment", {"step": 5}), ("decrement", {})], "over"), "done"],
+    [as_text("", [("increment", {"stride": 5})]), as_text("", [("increment", {"step": 1})]), "done"],
+    ["nothing"],
+]
+GUESSING = [
+    [as_text("", [("guess", {"number": 1})], "low"), as_text("", [("guess", {"number": n})], "again"), *rest]
+    for n, rest in ((3, []), (9, ["I give up"]), (4, []), (8, ["I give up"]))
+]
+CALCULATING = [
+    [as_text("", [("divide", {"a": 6, "b": 1})], "one"), "6"],
+    [as_text("", [("divide", {"a": 6, "b": 0})], "zero"), as_text("", [("multiply", {"a": 2, "b": 3})]), "6"],
+    [as_text("", [("root", {"a": 6})]), "3"],
+    [as_text("", [("divide", {"a": 6, "b": 2})], "two"), "3"],
+]
+EXAMPLES = {
+    "counter": (Counter, counter_rows, None, COUNTING),
+    "guessing": (Guessing, guessing_rows, guessing_reward, GUESSING),
+    "calculator": (Calculator, calculator_rows, None, CALCULATING),
+}
+
+
+@pytest.mark.parametrize("method", ["grpo", "align_opsd"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_class_of_trl_trains_unchanged(policy: Any, tmp_path: Path, name: str, method: str) -> None:
+    kind, rows, reward, plans = EXAMPLES[name]
+    parts = {"environment_factory": kind, "train_dataset": rows(), "reward_funcs": reward, "method": method}
+    trainer = trainer_of(policy, tmp_path / "run", plans if method == "grpo" else None, **parts)
+    before = [value.clone() for value in trainer.model.parameters()]
+    trainer.train()
+    turns = read_records(tmp_path / "run" / "trajectories")
+    assert turns.won.isna().all() and turns.message.eq("").all()
+    logged = trainer.state.log_history[0]
+    assert "episodes/success" not in logged
+    if method == "grpo":
+        assert any((value != old).any() for value, old in zip(trainer.model.parameters(), before, strict=True))
+        assert len(turns) == sum(map(len, plans))
+    else:
+        assert "correspondence/matched_share" in logged
+
+
+def records_of(policy: Any, folder: Path, name: str, **options: Any) -> tuple[Any, Any]:
+    kind, rows, reward, plans = EXAMPLES[name]
+    parts = {"environment_factory": kind, "train_dataset": rows(), "reward_funcs": reward} | options
+    trainer = trainer_of(policy, folder, plans, **parts)
+    trainer.train()
+    return trainer, read_records(folder / "trajectories")
+
+
+def test_calls_run_in_order_and_what_they_raise_goes_back_to_the_policy(policy: Any, tmp_path: Path) -> None:
+    _, turns = records_of(policy, tmp_path, "counter")
+    first, second = turns[turns.task_text.str.contains("to 2")].groupby("rollout")
+    assert first[1].observation.tolist() == ["3", ""] and first[1].thinking.tolist() == ["up", ""]
+    assert second[1].observation.tolist() == ["5\n4", ""]
+    third = turns[turns.task_text.str.contains("to 3")].iloc[:3]
+    assert "unexpected keyword argument" in third.observation.iloc[0] and third.observation.iloc[1] == "1"
+    assert third.action_valid.tolist() == [False, True, True]
+    assert turns.stop.eq("done").all()
+    rewards = turns.groupby(["task", "rollout"], sort=False).reward.first()
+    assert sorted(rewards.round(6)) == sorted([0.9, 0.8, 0.8, 0.7])
+
+
+def test_coroutines_are_awaited_and_an_unknown_tool_is_an_error(policy: Any, tmp_path: Path) -> None:
+    _, turns = records_of(policy, tmp_path, "calculator")
+    seen = set(turns.observation)
+    assert {"6.0", "{'error': 'division by zero'}", "6", "{'error': 'Tool root not found.'}", "3.0"} <= seen
+    assert sorted(turns.groupby(["task", "rollout"]).reward.first()) == [0.0, 1.0, 1.0, 1.0]
+
+
+def test_an_environment_ends_its_episode_itself_and_a_reward_function_reads_it(policy: Any, tmp_path: Path) -> None:
+    trainer, turns = records_of(policy, tmp_path, "guessing")
+    assert sorted(turns.groupby(["task", "rollout"]).reward.first()) == [0.0, 0.0, 0.5, 0.5]
+    assert trainer.state.log_history[0]["rewards/guessing_reward/mean"] == 0.25
+    assert turns.groupby(["task", "rollout"]).size().tolist().count(2) == 2
+
+
+def test_the_prompt_shows_the_messages_the_tools_and_the_past(policy: Any, tmp_path: Path) -> None:
+    trainer, turns = records_of(policy, tmp_path, "counter")
+    prompt = turns[turns.task_text.str.contains("to 2")].prompt.iloc[1]
+    assert "You count." in prompt and "Count. The counter is at 0, bring it to" in prompt
+    assert "increment(step: int) -> int\n    Increase the counter." in prompt and "get_reward" not in prompt
+    assert "<action>increment(step=3)</action>\n3" in prompt and "Do it in one call" not in prompt
+
+
+def test_reward_functions_get_what_trl_hands_them(policy: Any, tmp_path: Path) -> None:
+    seen: dict[str, Any] = {}
+
+    def look(prompts: Any, completions: Any, environments: Any, target: Any, **columns: Any) -> list[float]:
+        seen.update(prompts=prompts, completions=completions, environments=environments, target=target)
+        return [0.0] * len(prompts)
+
+    records_of(policy, tmp_path, "counter", reward_funcs=look)
+    assert [type(one) for one in seen["environments"]] == [Counter] * 4 and seen["target"] == [2, 2, 3, 3]
+    assert seen["prompts"][0] == messages("Count. The counter is at 0, bring it to 2.", "You count.")
+    assert [message["role"] for message in seen["completions"][1]] == ["assistant", "tool", "tool", "assistant"]
+    call = {"type": "function", "function": {"name": "increment", "arguments": {"step": 3}}}
+    assert seen["completions"][0][0] == {
+        "role": "assistant",
+        "content": "",
+        "reasoning_content": "up",
+        "tool_calls": [call],
+    }
+    assert seen["completions"][0][1] == {"role": "tool", "name": "increment", "content": "3"}
+    assert seen["completions"][0][2] == {"role": "assistant", "content": "done"}
+
+
+def played(environment: ToolEnvironment, row: dict[str, Any], *actions: str) -> tuple[Any, list[Any], Any]:
+    batch = open_batch(environment, 1, 5.0)
+    opening = batch.reset([0], [{"seed": 7, **row}])[0]
+    steps = [batch.step([0], [batch.project(action).action])[0] for action in actions]
+    ending = batch.finish([0])[0]
+    batch.close()
+    return opening, steps, ending
+
+
+def test_success_is_what_the_user_says_it_is() -> None:
+    won = ToolEnvironment(Counter, success=lambda environment, reward: reward == 1.0)
+    _, _, ending = played(won, {"target": 2}, "<action>increment(2)</action>")
+    assert (ending.won, ending.reward, ending.score) == (True, 1.0, 1.0)
+    _, steps, ending = played(ToolEnvironment(Counter), {"target": 2}, "<action>increment(2)</action>")
+    assert ending.won is None and steps[0].won is None and steps[0].info["calls"][0]["arguments"] == {"step": 2}
+
+
+class Drawing:
+    """Draws from a seed where it is given one."""
+
+    def reset(self, prompt: str, seed: int = -1) -> str:
+        self.seed = seed
+        return f" {seed}"
+
+    def look(self) -> str:
+        """Look."""
+        return str(self.seed)
+
+
+def test_reset_gets_the_row_as_trl_hands_it_and_a_seed_if_it_takes_one() -> None:
+    opening, _, _ = played(ToolEnvironment(Drawing), {"prompt": "Draw", "task_id": row_id({"prompt": "Draw"})})
+    assert isinstance(opening, Opening) and opening.task_text == "Draw 7"
+    seen: list[dict[str, Any]] = []
+
+    class Watching(Guessing):
+        def reset(self, **row: Any) -> None:
+            seen.append(row)
+            super().reset(**row)
+
+    played(ToolEnvironment(Watching), {"secret": 4, "task_id": "mine"})
+    played(ToolEnvironment(Watching, seeded=True), {"secret": 4, "seed": 3, "task_id": row_id({"secret": 4})})
+    played(ToolEnvironment({"one": Watching}), {"secret": 4, "environment": "one"})
+    assert seen == [{"secret": 4, "task_id": "mine"}, {"secret": 4, "seed": 3}, {"secret": 4}]
+
+
+@pytest.mark.parametrize(
+    ("response", "result"),
+    [
+        ("<action>guess(number=4)</action>", "Correct!"),
+        ("<action>guess(number=2)\nguess(number=4)</action>", "higher\nCorrect!"),
+        ("<think><action>guess(number=4)</action></think><action>guess(2)</action>", "higher"),
+        ('<tool_call>\n{"name": "guess", "arguments": {"number": 4}}\n</tool_call>', "Correct!"),
+        ("<action>guess(number=</action>", "{'error': \"guess(number= can't be read: '(' was never closed\"}"),
+        ("<action>guess(number=open('x'))</action>", "open('x') is no literal"),
+        ("<action>number = 4</action>", "is no call"),
+        ("<action>self.reset()</action>", "Tool self.reset not found."),
+        ("<action>get_reward()</action>", "Tool get_reward not found."),
+        ("<action>" + "(" * 4000 + "</action>", "can't be read"),
+    ],
+)
+def test_what_a_policy_may_write(response: str, result: str) -> None:
+    _, (step,), _ = played(ToolEnvironment(Guessing), {"secret": 4}, response)
+    assert isinstance(step, Step) and result in step.observation
+    assert step.valid is ("error" not in step.observation) and step.metrics["tool_calls"] >= 1
+
+
+@pytest.mark.parametrize("response", ["It is 4.", "<action></action>", "<action>guess(number=4)", "", "<think>guess"])
+def test_a_response_without_a_call_ends_the_episode(response: str) -> None:
+    _, (step,), _ = played(ToolEnvironment(Guessing), {"secret": 4}, response)
+    assert step.done and step.valid and not step.observation and step.metrics["tool_calls"] == 0
+
+
+def test_calls_after_the_last_round_of_them_are_not_run() -> None:
+    environment = ToolEnvironment(Counter, max_tool_calling_iterations=1)
+    _, steps, ending = played(environment, {"target": 2}, *["<action>increment(1)</action>"] * 2)
+    assert environment.max_turns == 2 and [step.observation for step in steps] == ["1", ""]
+    assert not steps[1].done and ending.reward == 0.9
+
+
+class Painting:
+    def reset(self, **row: Any) -> list[dict[str, Any]]:
+        return [{"type": "image", "image": None}, {"type": "text", "text": "Look."}]
+
+
+class Refusing:
+    def reset(self, **row: Any) -> str:
+        raise RuntimeError("no rooms left")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [(Painting, "only text is supported"), (Refusing, "RuntimeError: no rooms left")]
+)
+def test_a_reset_that_fails_costs_the_episode(kind: type, message: str) -> None:
+    batch = open_batch(ToolEnvironment(kind), 1, 5.0)
+    opening = batch.reset([0], [{"seed": 1}])[0]
+    assert isinstance(opening, Failure) and message in opening.message
+    batch.close()
+
+
+def test_several_environments_are_chosen_by_their_column(policy: Any, tmp_path: Path) -> None:
+    rows = [
+        {"prompt": messages("Count."), "environment": "counter", "target": 2, "secret": None},
+        {"prompt": messages("Guess."), "environment": "guessing", "target": None, "secret": 4},
+    ]
+    plans = [COUNTING[0], COUNTING[0], GUESSING[2], GUESSING[3]]
+    factories = {"counter": Counter, "guessing": Guessing}
+    parts = {"environment_factory": factories, "train_dataset": Dataset.from_list(rows)}
+    trainer = trainer_of(policy, tmp_path, plans, **parts)
+    trainer.train()
+    turns = read_records(tmp_path / "trajectories")
+    assert set(turns.category) == {"counter", "guessing"}
+    assert "increment" not in turns[turns.category == "guessing"].prompt.iloc[0]
+    assert sorted(turns.groupby(["task", "rollout"]).reward.first().round(6)) == [0.0, 0.0, 0.9, 0.9]
+
+
+def test_functions_alone_are_an_environment(policy: Any, tmp_path: Path) -> None:
+    def double(number: int) -> int:
+        """Double a number."""
+        return 2 * number
+
+    def rewarded(completions: Any, **columns: Any) -> list[float]:
+        return [float(one[1]["content"]) for one in completions]
+
+    plans = [[as_text("", [("double", {"number": n})]), "so"] for n in range(4)]
+    rows = Dataset.from_list([{"prompt": f"Double {n}"} for n in range(4)])
+    trainer = trainer_of(policy, tmp_path, plans, tools=[double], train_dataset=rows, reward_funcs=rewarded)
+    trainer.train()
+    turns = read_records(tmp_path / "trajectories")
+    assert sorted(turns.groupby(["task", "rollout"]).reward.first()) == [0, 2, 4, 6]
+
+
+class Wandering(Drawing):
+    count = 0
+
+    def reset(self, **row: Any) -> str:
+        type(self).count += 1
+        return f"You are in room {self.count}."
+
+
+def test_siblings_that_open_differently_are_refused(policy: Any, tmp_path: Path) -> None:
+    rows = Dataset.from_list([{"prompt": "Walk"}, {"prompt": "Run"}])
+    parts = {"train_dataset": rows, "reward_funcs": lambda environments, **columns: [0.0] * len(environments)}
+    trainer = trainer_of(policy, tmp_path / "wandering", environment_factory=Wandering, **parts)
+    with pytest.raises(ValueError, match="siblings open differently.*Give reset\\(\\) a parameter 'seed'"):
+        trainer.train()
+    plans = [["no"]] * 4
+    trainer = trainer_of(policy, tmp_path / "drawing", plans, environment_factory=Drawing, **parts)
+    trainer.train()
+    assert read_records(tmp_path / "drawing" / "trajectories").task_text.nunique() == 2
+
+
+def test_an_environment_may_bring_its_own_tasks(policy: Any, tmp_path: Path) -> None:
+    trainer = trainer_of(policy, tmp_path, [["no"]] * 4, environment_factory=Counter)
+    trainer.train()
+    assert read_records(tmp_path / "trajectories").task_text.iloc[0] == "The counter is at 0, bring it to 3."
+
+
+def test_what_can_not_be_played_is_refused_at_once(policy: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"nothing rewards the episodes of Guessing: give it a method get_reward"):
+        trainer_of(policy, tmp_path, environment_factory=Guessing, train_dataset=guessing_rows())
+    with pytest.raises(TypeError, match="made a dict, which has no reset"):
+        trainer_of(policy, tmp_path, environment_factory=dict, train_dataset=guessing_rows())
+    with pytest.raises(TypeError, match="callable without arguments"):
+        trainer_of(policy, tmp_path, environment_factory=3, train_dataset=guessing_rows())
+    rows = counter_rows().add_column("image", [None] * 4)
+    with pytest.raises(ValueError, match="column 'image'"):
+        trainer_of(policy, tmp_path, environment_factory=Counter, train_dataset=rows)
+
+
+@pytest.mark.parametrize("success", [None, lambda environment, reward: reward > 0.8])
+def test_evaluations_report_the_score_alone_where_success_is_unknown(policy: Any, success: Any) -> None:
+    rows = [{"task_id": f"count/{n}", "prompt": "Count.", "target": 1 + n, "category": "all"} for n in range(6)]
+    model, tokenizer = chat_model(policy[1]), policy[1]
+    panel = TaskPanel.of("counter", "test", rows)
+    environment = ToolEnvironment(Counter, success=success)
+    result, _ = evaluate(model, tokenizer, environment, panel, max_prompt_length=2048, max_completion_length=8)
+    assert result.score.mean == pytest.approx(65.0)
+    assert [one.won is None for one in result.outcomes] == [success is None] * 6
+    assert ("success %" in result.table()) is (success is not None)
+    content = plain(result.to_dict())
+    assert content["success"]["mean"] == (None if success is None else pytest.approx(100 / 6))
+    folder = type("Folder", (), {"path": "runs"})
+    shown = closing(None, plain(result.to_dict(outcomes=True)), folder)
+    assert ("unknown" in shown) is (success is None)
