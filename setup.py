@@ -1,21 +1,51 @@
+import os
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
+VERSION = "0.1.0"
+REPOSITORY = os.environ.get("ALIGNOPSD_REPOSITORY", "").rstrip("/")  # address of the public repository, for a release
 NOTEBOOKS = ["matplotlib>=3.9", "nbclient>=0.10", "ipykernel>=6.29"]
+
+
+def index_page(text: str, repository: str = REPOSITORY) -> str:
+    """The README as a package index can show it: a link to a file leads to the repository; where no address is given,
+    it is the file's path in the source distribution."""
+
+    def absolute(found: re.Match) -> str:
+        words, path = found.groups()
+        if repository:
+            return f"[{words}]({repository}/blob/v{VERSION}/{path})"
+        return words if words in (path, f"`{path}`") else f"{words} (`{path}`)"
+
+    return re.sub(r"\[([^\]]+)\]\((?![a-z]+:|#)([^)\s]+)\)", absolute, text)
+
 
 setup(
     name="alignopsd-trl",
-    version="0.1.0",
+    version=VERSION,
     description="AlignOPSD on TRL: decision-aligned on-policy distillation for agents that act over many turns",
-    long_description=(Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
+    long_description=index_page((Path(__file__).parent / "README.md").read_text(encoding="utf-8")),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    license_files=["LICENSE", "NOTICE.md"],
     author="The AlignOPSD on TRL authors",
+    project_urls={
+        name: f"{REPOSITORY}{place}"
+        for name, place in {
+            "Source": "",
+            "Documentation": f"/tree/v{VERSION}/docs",
+            "Changes": f"/blob/v{VERSION}/CHANGELOG.md",
+        }.items()
+        if REPOSITORY
+    },
     keywords=["reinforcement learning", "language agents", "TRL", "GRPO", "credit assignment", "distillation"],
     classifiers=[
         "Development Status :: 4 - Beta",
+        "Environment :: Console",
         "Intended Audience :: Science/Research",
+        "Operating System :: POSIX",
         "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.11",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
@@ -27,7 +57,7 @@ setup(
     entry_points={"console_scripts": ["alignopsd=alignopsd_trl.cli:main"]},
     package_data={
         "alignopsd_trl": ["data/**/*", "viewer/assets/*", "sharing/templates/*", "py.typed"],
-        "alignopsd_trl.recipes": ["**/*.yaml"],
+        "alignopsd_trl.recipes": ["**/*.yaml", "**/*.sbatch"],
         "environments": ["py.typed", "**/*.json", "**/*.jsonl", "**/*.txt", "**/*.jinja"],
     },
     install_requires=[
@@ -58,9 +88,11 @@ setup(
         "search": ["faiss-cpu>=1.9"],
         "deepspeed": ["deepspeed>=0.18.6,<0.20"],  # TRL's least version; tests/test_deepspeed.py ran on 0.19.8
         "wandb": ["wandb>=0.19"],
+        "trackio": ["trackio>=0.21.1"],  # the version that transformers asks for
+        "tensorboard": ["tensorboard>=2.18"],
         "browser": ["selenium>=4.30"],
         "studies": ["matplotlib>=3.9"],
         "notebooks": NOTEBOOKS,
-        "test": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.11", *NOTEBOOKS],
+        "test": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.11", "setuptools>=70.1", *NOTEBOOKS],
     },
 )

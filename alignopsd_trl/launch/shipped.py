@@ -1,4 +1,4 @@
-"""Files that come with the package beside its code: studies and accelerate configurations, by name."""
+"""Files that come with the package beside its code: studies and launch files, by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PACKAGE = Path(__file__).parents[1]
 def shipped_files() -> dict[str, Path]:
     """Name to path, in an installed package or in the repository."""
     folder = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
-    return {path.stem: path for kind in ("accelerate", "studies") for path in sorted((folder / kind).glob("*.yaml"))}
+    return {path.stem: path for kind in ("accelerate", "studies") for path in sorted((folder / kind).glob("*.*"))}
 
 
 def shipped_or(path: str) -> str:

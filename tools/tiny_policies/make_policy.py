@@ -38,6 +38,7 @@ from alignopsd_trl.skills import Retrieved, SkillBank, render
 from environments.base import Suite, load
 from tools.tiny_policies.curricula import CURRICULA, Setting
 from tools.tiny_policies.demonstrations import Demonstration, demonstrations
+from tools.tiny_policies.storage import store_in_half
 from tools.tiny_policies.supervised import encode, train
 from tools.tiny_policies.tokenizer import build_tokenizer
 
@@ -76,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         model, encode(tokenizer, shown), arguments.steps, arguments.batch, arguments.learning_rate, arguments.seed
     )
     model.save_pretrained(arguments.output)
+    store_in_half(arguments.output)
+    model = AutoModelForCausalLM.from_pretrained(arguments.output, local_files_only=True)  # what is shipped is measured
     tokenizer.save_pretrained(arguments.output)
     made = {name: getattr(arguments, name) for name in ("passes", "steps", "batch", "learning_rate", "seed")}
     if arguments.start:

@@ -1,0 +1,136 @@
+"""The wheel: what is in it, and that it trains where there is no repository.
+
+Built and installed here without the network: the clean environment finds the packages that the wheel needs in the
+environment of the tests, by a list of folders in a ``.pth`` file, and of this project only what the wheel brought.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PARTS = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE.md", "alignopsd_trl", "environments", "recipes")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = tmp_path_factory.mktemp("source")
+    for name in PARTS:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, source / name)
+    build = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
+    done = subprocess.run([sys.executable, "-c", build], cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return source / done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> set[str]:
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def _kept(folder: str, *patterns: str) -> set[str]:
+    return {file.relative_to(ROOT).as_posix() for one in patterns for file in (ROOT / folder).rglob(one)}
+
+
+def test_it_holds_all_that_a_run_reads(names: set[str]) -> None:
+    wanted = _kept("alignopsd_trl", "*.py", "*.jinja", "*.safetensors", "*.json", "*.js", "*.css", "*.html", "py.typed")
+    wanted |= _kept("environments", "*.py", "*.jinja", "*.json", "*.jsonl", "*.txt", "py.typed")
+    wanted |= {f"alignopsd_trl/{one}" for one in _kept("recipes", "*.py", "*.yaml", "*.sbatch")}
+    assert wanted <= names, sorted(wanted - names)
+    assert {"alignopsd_trl/py.typed", "environments/py.typed", "alignopsd_trl/recipes/accelerate/fsdp2.yaml"} <= wanted
+    assert not [one for one in names if one.startswith(("tests", "tools", "benchmarks", "docs"))]
+
+
+MOST = 10_000_000  # bytes of all shipped weights
+
+
+def test_shipped_weights_are_small_and_load_as_float32(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    files = [one for one in archive.infolist() if one.filename.endswith(".safetensors")]
+    assert len(files) >= 3 and sum(one.file_size for one in files) <= MOST
+    for one in files:
+        folder, content = Path(one.filename).parent, archive.read(one)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        kinds = {entry["dtype"] for name, entry in header.items() if name != "__metadata__"}
+        assert "F32" not in kinds, f"{one.filename}: run python -m tools.tiny_policies.storage {folder}"
+        if "tiny" in folder.name:
+            assert json.loads(archive.read(f"{folder}/config.json"))["dtype"] == "float32"
+
+
+def test_an_index_can_show_its_page(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (place,) = [one for one in archive.namelist() if one.endswith(".dist-info/METADATA")]
+    text = archive.read(place).decode()
+    found = message_from_string(text)
+    assert "Typing :: Typed" in found.get_all("Classifier") and "Apache-2.0" in (
+        found["License"],
+        found["License-Expression"],
+    )
+    page = found.get_payload()
+    relative = re.findall(r"\]\((?![a-z]+:)[^)]*\)", page)
+    assert page.startswith("# AlignOPSD") and "docs/method.md" in page and not relative, relative
+
+
+def test_links_of_a_release_lead_to_its_repository() -> None:
+    tree = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
+    tree.body = [one for one in tree.body if not isinstance(one, ast.Expr)]  # all but the call of setup()
+    names: dict = {}
+    exec(compile(tree, "setup.py", "exec"), names)
+    text = "[docs/a.md](docs/a.md), [how](docs/b.md), [site](https://x.org/y), [here](#place)"
+    place = "https://host.example/us/alignopsd"
+    made = names["index_page"](text, place)
+    assert made.count(f"{place}/blob/v{names['VERSION']}/docs/") == 2
+    assert "[site](https://x.org/y), [here](#place)" in made
+    assert names["index_page"](text, "").startswith("docs/a.md, how (`docs/b.md`), [site](https://x.org/y)")
+    for path in re.findall(r"\]\((?![a-z]+:|#)([^)\s]+)\)", (ROOT / "README.md").read_text(encoding="utf-8")):
+        assert (ROOT / path).exists(), f"README.md links to {path}, which is not there"
+
+
+def test_it_trains_in_a_clean_environment_from_another_folder(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "env", with_pip=False)
+    python = tmp_path / "env" / "bin" / "python"
+    install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    done = subprocess.run([sys.executable, *install], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    own = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "env")}))
+    others = [one for one in sys.path if one.endswith("site-packages") and Path(one) != own]
+    (own / "others.pth").write_text("\n".join(others))
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    (tmp_path / "elsewhere").mkdir()
+
+    def run(*command: str) -> str:
+        done = subprocess.run(
+            [str(tmp_path / "env" / "bin" / command[0]), *command[1:]],
+            cwd=tmp_path / "elsewhere",
+            env=surroundings,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    found = run("python", "-c", "import alignopsd_trl as a, environments as e; print(a.__file__, e.__file__)")
+    assert all(Path(one).is_relative_to(own) for one in found.split())
+    assert str(own) in run("alignopsd", "files", "fsdp2")
+    small = "--rounds 1 --tasks_per_round 2 --num_generations 4 --panel_limit 4 --evaluate_first False".split()
+    run("alignopsd", "train", "webshop_tiny", *small, "--output_dir", "out", "--disable_tqdm", "True")
+    results = json.loads((tmp_path / "elsewhere" / "out" / "results.json").read_text())
+    assert results["updates"] == 1 and results["after"]["episodes"] == 4
+    page = Path(run("alignopsd", "view", "out").split()[-1])
+    assert (tmp_path / "elsewhere" / page).stat().st_size > 20_000
