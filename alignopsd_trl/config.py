@@ -55,6 +55,27 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         default=4096,
         metadata={"help": "Maximum tokens of a rendered prompt. Older history is dropped first; never the task."},
     )
+    history: Annotated[str, OneOf(("window", "conversation"))] = field(
+        default="window",
+        metadata={
+            "help": "What a turn's prompt shows of the past: a 'window' of the last turns, as in the paper, or the "
+            "whole 'conversation' (docs/conversations.md)."
+        },
+    )
+    past_thinking: Annotated[str, OneOf(("template", "keep", "drop"))] = field(
+        default="template",
+        metadata={
+            "help": "Thinking of earlier responses in a conversation: 'keep' it, 'drop' it, or as the chat 'template' "
+            "does."
+        },
+    )
+    merge_rows: bool = field(
+        default=True,
+        metadata={
+            "help": "In a conversation, turns that go on from the turn before them share one row of the update. Loss "
+            "and gradient are the same."
+        },
+    )
     max_turns: PositiveCount | None = field(
         default=None, metadata={"help": "Turns per episode at most. None: the environment's own limit."}
     )
@@ -173,6 +194,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         super().__post_init__()
         self._check_groups(self.steps_per_generation)
         self._check_losses()
+        self._check_conversation()
         self._check_engine()
 
     def _check_groups(self, steps: int) -> None:
@@ -205,6 +227,24 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             )
         if self.remove_unused_columns:
             raise ValueError("remove_unused_columns=True would take the task's columns away from reset(); set False")
+
+    def _check_conversation(self) -> None:
+        if self.history == "window":
+            return
+        if self.fidelity_every:
+            raise ValueError(
+                f"fidelity_every={self.fidelity_every} replays actions, which make no conversation; use "
+                "history='window' or fidelity_every=0"
+            )
+        rules = {"loss_type": "vespo", "importance_sampling_level": "sequence"}
+        whole = [f"{name}={value!r}" for name, value in rules.items() if getattr(self, name) == value]
+        if self.off_policy_mask_threshold is not None:
+            whole.append(f"off_policy_mask_threshold={self.off_policy_mask_threshold}")
+        if self.merge_rows and whole:
+            raise ValueError(
+                f"merge_rows=True would change what {' and '.join(whole)} sums over, from a turn to all turns of a "
+                "row; set merge_rows=False"
+            )
 
     def _check_engine(self) -> None:
         for name in ("vllm_max_num_seqs", "vllm_max_num_batched_tokens", "vllm_engine_options"):

@@ -83,6 +83,9 @@ class Renderer:
         prompt: the environment's template.
         max_length: tokens of a prompt at most.
         chat_template_kwargs: handed to ``apply_chat_template``.
+        history: ``"window"`` (each turn is a prompt of its own, with some of the past) or ``"conversation"`` (the whole
+            dialogue, see `conversations`).
+        past_thinking: of a conversation's earlier responses, see [`conversations.Conversation`].
     """
 
     def __init__(
@@ -91,11 +94,13 @@ class Renderer:
         prompt: Prompt,
         max_length: int,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        history: str = "window",
+        past_thinking: str = "template",
     ):
         self._tokenizer = tokenizer
         self._prompt = prompt
-        self._max_length = max_length
         self._kwargs = dict(chat_template_kwargs or {})
+        self.max_length, self.converses, self.past_thinking = max_length, history == "conversation", past_thinking
 
     def show(self, view: View, skill: str) -> Rendered:
         """What the environment's prompt makes of a view.
@@ -104,6 +109,29 @@ class Renderer:
             TypeError: if that is neither a text nor messages.
         """
         return checked(self._prompt.render(view, skill), f"{type(self._prompt).__name__}.render")
+
+    def reply(self, view: View) -> Rendered:
+        """What a later turn adds to a conversation: the prompt's own ``reply(view)``, or what is seen now and the
+        actions on offer."""
+        own = getattr(self._prompt, "reply", None)
+        if own is not None:
+            return checked(own(view), f"{type(self._prompt).__name__}.reply")
+        offered = f"\n\nAdmissible actions: [{', '.join(view.admissible)}]" if view.admissible else ""
+        return view.observation + offered
+
+    def text(self, prompt: Rendered) -> str:
+        """A prompt as the chat template writes it."""
+        tools = {"tools": tools_of(prompt)} if tools_of(prompt) else {}
+        return self._tokenizer.apply_chat_template(
+            messages_of(prompt), **tools, add_generation_prompt=True, tokenize=False, **self._kwargs
+        )
+
+    def tokens(self, text: str) -> list[int]:
+        """Token ids of a piece of what the chat template wrote."""
+        return self._tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def encode(self, prompts: Sequence[Rendered]) -> list[list[int]]:
         """Token ids of prompts, up to where the policy's response begins."""
@@ -130,7 +158,7 @@ class Renderer:
             shown = [self.show(cut[row], skills[row]) for row in open_rows]
             long = []
             for row, prompt, ids in zip(open_rows, shown, self.encode(shown), strict=True):
-                if len(ids) <= self._max_length:
+                if len(ids) <= self.max_length:
                     fitted[row] = Fitted(cut[row], prompt, ids)
                 elif cut[row].history:
                     cut[row] = replace(cut[row], history=cut[row].history[1:])

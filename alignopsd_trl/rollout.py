@@ -11,10 +11,12 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.conversations import Conversation, oldest_to_drop
 from alignopsd_trl.prompts import Fitted, Renderer, text_of
 from alignopsd_trl.turns import StopReason, Trajectory, Turn, parse_response
 from environments.base import Ending, EnvironmentsDown, Failure, Opening, Projection, Record, Rendered, Step, View
@@ -106,6 +108,7 @@ class Episode:
     admissible: tuple[str, ...] = ()
     context: Any = None
     records: list[Record] = field(default_factory=list)
+    dialogue: tuple[Conversation, Conversation] | None = None  # as the policy and as the privileged view read it
 
     @property
     def live(self) -> bool:
@@ -219,7 +222,10 @@ class Player:
         Raises:
             EnvironmentsDown: on all processes, if the environments of one are down.
             SiblingsDiffer: on all processes, if siblings must open alike (`TextEnvironment.one_start`) and do not.
+            ValueError: for prefixes of a conversation, which would have no responses.
         """
+        if self.renderer.converses and any(prefixes):
+            raise ValueError("actions alone make no conversation to walk on from; use history='window'")
         episodes = self._begin(rows, seeds, tasks)
         self._together(lambda: self._open(episodes, seeds))
         limit = self.max_turns or self.environments.max_turns
@@ -283,20 +289,53 @@ class Player:
 
     def _render(self, episodes: Sequence[Episode]) -> list[Turn | None]:
         """The next turn of each episode, prompts filled in; ``None`` (and the episode ended) where no prompt fits."""
+        if self.renderer.converses:
+            turns = self._converse(episodes)
+        else:
+            turns = self._show(episodes)
+        for episode, turn in zip(episodes, turns, strict=True):
+            if turn is None:
+                episode.trajectory.stop = StopReason.PROMPT_TOO_LONG
+        return turns
+
+    def _converse(self, episodes: Sequence[Episode]) -> list[Turn | None]:
+        """The first prompt of an episode is a rendered one, the others go on with its dialogue."""
+        new = [episode for episode in episodes if episode.dialogue is None]
+        first = dict(zip((episode.slot for episode in new), self._show(new), strict=True))
+        return [first[one.slot] if one.slot in first else self._go_on(one) for one in episodes]
+
+    def _go_on(self, episode: Episode) -> Turn | None:
+        last, view = episode.trajectory.turns[-1], episode.view(1)
+        reply = self.renderer.reply(view)
+        own, privileged = episode.dialogue
+        for dialogue in dict.fromkeys(episode.dialogue):
+            dialogue.go_on(last.response_ids, reply, self.end_ids)
+        drop = oldest_to_drop(privileged, self.renderer.max_length)
+        if drop is None:
+            return None
+        for dialogue in dict.fromkeys(episode.dialogue):
+            if drop:
+                dialogue.forget(drop)
+        shortened = len(own) < view.step_count
+        return _blank_turn(view.step_count, text_of(reply), own.ids, privileged.ids, shortened)
+
+    def _show(self, episodes: Sequence[Episode]) -> list[Turn | None]:
+        """Turns whose prompts are rendered from views."""
         full = [episode.view(self.environments.history_length) for episode in episodes]
         fitted = self.renderer.fit(full, [episode.trajectory.skill_text for episode in episodes])
         ordinary = self._ordinary([one for one in fitted if one is not None])
         turns: list[Turn | None] = []
-        for view, privileged in zip(full, fitted, strict=True):
+        for episode, view, privileged in zip(episodes, full, fitted, strict=True):
             if privileged is None:
                 turns.append(None)
                 continue
             prompt, ids = next(ordinary)
             cut = len(privileged.view.history) < len(view.history)
             turns.append(_blank_turn(view.step_count, text_of(prompt), ids, privileged.ids, cut))
-        for episode, turn in zip(episodes, turns, strict=True):
-            if turn is None:
-                episode.trajectory.stop = StopReason.PROMPT_TOO_LONG
+            if self.renderer.converses:
+                own = Conversation(self.renderer, prompt, ids)
+                same = prompt == privileged.shown
+                episode.dialogue = own, own if same else Conversation(self.renderer, privileged.shown, privileged.ids)
         return turns
 
     def _ordinary(self, fitted: Sequence[Fitted]) -> Iterator[tuple[Rendered, list[int]]]:
@@ -391,6 +430,16 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     for reason in StopReason:
         metrics[f"stop/{reason.value.replace(' ', '_')}"] = sum(t.stop is reason for t in trajectories) / count
     return metrics | _last_numbers(trajectories)
+
+
+def conversation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """How well the dialogues went on by token ids: turns of an episode whose prompt did not begin with the prompt
+    before it and the response to that, because the template changed it or history was dropped; and runs of turns that
+    did."""
+    played = [trajectory.turns for trajectory in trajectories if trajectory.turns]
+    broken = sum(not two.extends(one) for turns in played for one, two in pairwise(turns))
+    count = max(len(trajectories), 1)
+    return {"conversation/broken_prefixes": broken / count, "conversation/runs": (len(played) + broken) / count}
 
 
 def _last_numbers(trajectories: Sequence[Trajectory]) -> dict[str, float]:

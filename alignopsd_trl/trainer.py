@@ -30,6 +30,7 @@ from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.policy.turn_rows import (
     TARGET,
+    Layout,
     collate_rows,
     sampling_log_probs,
 )
@@ -220,6 +221,10 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
                 f"method={method.name!r} walks for the environment's own reward alone; remove reward_funcs and "
                 "reward_weights"
             )
+        if method.needs_turn_advantages and args.history != "window":
+            raise ValueError(
+                f"method={method.name!r} replays actions, which make no conversation; use history='window'"
+            )
         names = getattr(dataset, "column_names", None)
         if dataset is None or (names is not None and "task_id" not in names):
             raise ValueError(f"train_dataset needs a column 'task_id' (one row per task); it has {names}")
@@ -315,9 +320,10 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
                 ratio = columns["importance_sampling_ratio"] = seams.sampling_ratio(self, difference)
                 self._log_metrics("train", seams.sampling_metrics(difference, ratio, batch.policy_mask))
         parts = self.args.steps_per_generation
-        count = -(-max(self.world.agree(len(batch)), 1) // parts) * parts
+        layout = Layout.of(batch, merge=self.args.history == "conversation" and self.args.merge_rows)
+        count = -(-max(self.world.agree(len(layout)), 1) // parts) * parts
         tokenizer = self.processing_class
-        rows = collate_rows(batch, columns, count, tokenizer.pad_token_id, tokenizer.eos_token_id)
+        rows = collate_rows(batch, columns, count, tokenizer.pad_token_id, tokenizer.eos_token_id, layout)
         tokens = batch.policy_mask.sum().reshape(1)
         rows["num_items_in_batch"] = self.accelerator.gather(tokens).sum()
         return rows

@@ -89,7 +89,8 @@ class Turn:
     """One response of the policy and all that it was chosen on.
 
     ``prompt_ids`` and ``response_ids`` are what was fed and what was sampled, never decoded and encoded again.
-    ``privileged_ids`` is the same prompt with the skill in its slot, rendered from the same cut history.
+    ``privileged_ids`` is the same prompt with the skill in its slot, rendered from the same cut history. In a
+    conversation ``prompt_text`` is what the turn adds to the dialogue.
     """
 
     number: int
@@ -108,6 +109,15 @@ class Turn:
     sampling_log_probs: list[float] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)  # numbers that the environment says beside it
     info: Mapping[str, Any] = field(default_factory=dict)  # these and all else that it says
+
+    def extends(self, earlier: Turn) -> bool:
+        """Whether the prompt begins with the earlier turn's prompt and response, and goes on."""
+        before, after = len(earlier.prompt_ids), len(earlier.prompt_ids) + len(earlier.response_ids)
+        return (
+            len(self.prompt_ids) > after
+            and self.prompt_ids[before:after] == earlier.response_ids
+            and self.prompt_ids[:before] == earlier.prompt_ids
+        )
 
 
 @dataclass

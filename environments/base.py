@@ -195,7 +195,13 @@ Rendered = str | Sequence[Message] | Chat
 
 
 class Prompt(Protocol):
-    """Renders one turn. An empty ``skill`` leaves no trace, not even an empty line."""
+    """Renders one turn. An empty ``skill`` leaves no trace, not even an empty line.
+
+    A method ``reply(view) -> Rendered`` is called, if there is one, for the later turns of a *conversation*
+    (``history="conversation"``): what the environment adds to the dialogue after the policy's response;
+    ``view.history`` is then the last record alone. Without it that is the observation and the actions on offer, as a
+    user message.
+    """
 
     name: str
 

@@ -43,6 +43,7 @@ BASE = {
     "rows_per_forward": 3,
     "save_trajectories": True,
 }
+TALK = {"history": "conversation", "max_prompt_length": 400, "beta": 0.05, "num_iterations": 2, "max_steps": 2}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {"save_strategy": "steps", "save_steps": 1},
     "beta": {"beta": 0.05},
@@ -50,6 +51,8 @@ CASES: dict[str, dict[str, Any]] = {
     "iterations": {"num_iterations": 2, "max_steps": 6},
     "lora": {"beta": 0.05, "gradient_checkpointing": True},
     "auxiliary": {"auxiliary_loss": "alignment", "auxiliary_coefficient": 0.1, "entropy_coef": 0.01},
+    "conversation": TALK,
+    "conversation_rows": TALK | {"merge_rows": False},
     "sampled": {"max_completion_length": 24, "per_device_train_batch_size": 4, "top_k": 1000},  # by `generate`
 }
 ENCODED = ("plain", "sampled")

@@ -30,6 +30,15 @@ def test_loss_gradient_and_weights_are_those_of_ddp(folder: Path, case: str) -> 
     assert found["held"] == pytest.approx(0.5, abs=0.01), "the policy was not sharded"
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_merged_rows_of_a_conversation_train_as_a_row_a_turn_does(folder: Path, strategy: str) -> None:
+    merged, rows = (load(folder, strategy, case)[0] for case in ("conversation", "conversation_rows"))
+    assert merged["history"][0]["conversation/runs"] == 1.0
+    assert merged["loss"] == pytest.approx(rows["loss"], abs=1e-6)
+    assert merged["norm"] == pytest.approx(rows["norm"], abs=1e-5)
+    assert difference(merged["weights"], rows["weights"]) < 1e-5
+
+
 @pytest.mark.parametrize("case", ["beta", "lora"])
 def test_the_reference_is_the_policy_before_the_first_update(folder: Path, case: str) -> None:
     kl = load(folder, "fsdp2", case)[0]["kl"]

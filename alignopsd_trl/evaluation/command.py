@@ -42,6 +42,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max_completion_length", type=int, default=512)
     parser.add_argument("--skill_tokens", type=int, help="budget of the skill block; min(512, max_prompt_length // 4)")
     parser.add_argument("--max_turns", type=int)
+    parser.add_argument("--history", choices=("window", "conversation"), default="window", help="as it was trained")
+    parser.add_argument("--past_thinking", choices=("template", "keep", "drop"), default="template")
     parser.add_argument("--batch_size", type=int, default=64, help="episodes side by side")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16")
     parser.add_argument("--device", help="by default the GPU, or the CPU where there is none")
@@ -102,6 +104,8 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
             max_completion_length=arguments.max_completion_length,
             max_turns=arguments.max_turns,
             batch_size=arguments.batch_size,
+            history=arguments.history,
+            past_thinking=arguments.past_thinking,
             progress=bar.update,
         )
     print(result.table())

@@ -150,6 +150,8 @@ def evaluate(
     batch_size: int = 64,
     time_limit: float = 60.0,
     chat_template_kwargs: Mapping[str, Any] | None = None,
+    history: str = "window",
+    past_thinking: str = "template",
     progress: Callable[[int], None] = lambda ended: None,
 ) -> tuple[EvaluationResult, list[Trajectory]]:
     """Plays each task of a panel once with a model that nobody trains.
@@ -183,6 +185,8 @@ def evaluate(
             Seconds for one call of an environment.
         chat_template_kwargs (`Mapping[str, Any]`, *optional*):
             Handed to the chat template.
+        history, past_thinking (`str`, *optional*, default to `"window"` and `"template"`):
+            What prompts show of the past, as in [`AlignOPSDConfig`].
         progress (`Callable[[int], None]`, *optional*):
             Called with the number of episodes that ended since the last call.
 
@@ -194,7 +198,9 @@ def evaluate(
     environments = open_batch(factory, min(batch_size, len(panel)), time_limit)
     player = Player(
         environments=environments,
-        renderer=Renderer(tokenizer, environments.prompt, max_prompt_length, chat_template_kwargs),
+        renderer=Renderer(
+            tokenizer, environments.prompt, max_prompt_length, chat_template_kwargs, history, past_thinking
+        ),
         generate=generate,
         tokenizer=tokenizer,
         end_ids=generate.end_ids,

@@ -1,8 +1,9 @@
-"""Turn rows: the batch dict that TRL's loss reads, one row per turn, and its sub-chunks."""
+"""Turn rows: the batch dict that TRL's loss reads, one row per turn or run of turns, and its sub-chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -11,41 +12,108 @@ from alignopsd_trl.turns import Turn, TurnBatch
 
 TARGET = "target/"
 VOCABULARY = "vocabulary_ids"
-_DUMMY = {"ref_per_token_logps": -1e4}
-"""Columns that are not 0 in dummy rows. A reference of 0 would make exp(reference - log-prob) of an unlikely dummy
-token infinite, and infinity times the mask's 0 is no number."""
+_UNREAD = {"ref_per_token_logps": -1e4}
+"""Columns that are not 0 where the loss does not read them. A reference of 0 would make exp(reference - log-prob) of an
+unlikely token infinite, and infinity times the mask's 0 is no number."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the M turns stand in rows of prompt and completion.
+
+    Attributes:
+        prompts, completions: token ids of each row. A completion holds the responses of its turns and, between them,
+            what the environment said.
+        row, start, length: ``(M,)`` int64, the row of each turn's response, the place in the completion where it
+            begins, and its tokens.
+    """
+
+    prompts: list[list[int]]
+    completions: list[list[int]]
+    row: torch.Tensor
+    start: torch.Tensor
+    length: torch.Tensor
+
+    @classmethod
+    def of(cls, batch: TurnBatch, merge: bool) -> Layout:
+        """One row a turn; with ``merge`` one row for each run of turns of a trajectory whose prompts begin with the
+        prompt before and the response to that. Such a row is as long as its last turn alone would be."""
+        prompts: list[list[int]] = []
+        completions: list[list[int]] = []
+        row, start = [], []
+        rollout = batch.rollout.tolist()
+        for number, turn in enumerate(batch.turns):
+            same = merge and number > 0 and rollout[number] == rollout[number - 1]
+            if same and turn.extends(batch.turns[number - 1]):
+                completions[-1] += turn.prompt_ids[len(prompts[-1]) + len(completions[-1]) :]
+            else:
+                prompts.append(turn.prompt_ids)
+                completions.append([])
+            row.append(len(prompts) - 1)
+            start.append(len(completions[-1]))
+            completions[-1] += turn.response_ids
+        length = [len(turn.response_ids) for turn in batch.turns]
+        return cls(prompts, completions, *(torch.tensor(one, dtype=torch.int64) for one in (row, start, length)))
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def place(self, column: torch.Tensor, shape: tuple[int, int], fill: float = 0) -> torch.Tensor:
+        """A column ``(M, L, ...)`` of the turns as one of ``shape`` (rows, tokens), ``fill`` where no response is."""
+        device = column.device
+        token = torch.arange(column.size(1), device=device)
+        inside = token < self.length.to(device)[:, None]
+        row = self.row.to(device)[:, None].expand_as(inside)[inside]
+        result = column.new_full((*shape, *column.shape[2:]), fill)
+        result[row, (self.start.to(device)[:, None] + token)[inside]] = column[inside]
+        return result
 
 
 def collate_rows(
-    batch: TurnBatch, per_token: dict[str, torch.Tensor], rows: int, pad_id: int, end_id: int
+    batch: TurnBatch,
+    per_token: dict[str, torch.Tensor],
+    rows: int,
+    pad_id: int,
+    end_id: int,
+    layout: Layout | None = None,
 ) -> dict[str, torch.Tensor]:
     """Prompts, responses and per-token columns as tensors of ``rows`` rows.
 
-    The M turns come first; the rest are dummy rows (one prompt token, one end token, loss mask 0) that only keep all
-    processes at the same number of forwards.
+    The layout's rows come first; the rest are dummy rows (one prompt token, one end token, loss mask 0) that only keep
+    all processes at the same number of forwards.
 
     Args:
-        per_token: ``(M, L)`` or ``(M, L, K)`` columns, carried over with zeros (a reference: -1e4) in the dummy rows.
+        per_token: ``(M, L)`` or ``(M, L, K)`` columns, carried over with zeros (a reference: -1e4) in the dummy rows
+            and between the turns of a row; ``(M, 1)`` ones are numbers of a whole turn.
+        layout: of the turns in rows, one row a turn by default.
 
     Returns:
         ``prompt_ids, prompt_mask`` ``(rows, P)`` left-padded, ``completion_ids, completion_mask, tool_mask`` and the
-        columns ``(rows, L)``.
+        columns ``(rows, T)``; ``tool_mask`` is 0 on what the environment said.
     """
-    dummies = rows - len(batch)
+    layout = layout or Layout.of(batch, merge=False)
+    dummies = rows - len(layout)
     device = batch.response_ids.device
-    prompts = Ragged.of([turn.prompt_ids for turn in batch.turns] + [[end_id]] * dummies)
-    responses = Ragged.of([turn.response_ids for turn in batch.turns] + [[end_id]] * dummies)
+    prompts = Ragged.of(layout.prompts + [[end_id]] * dummies)
+    responses = Ragged.of(layout.completions + [[end_id]] * dummies)
     everything = torch.arange(rows)
     prompt_ids, prompt_mask = prompts.padded(everything, pad_id, "left")
     response_ids, response_mask = responses.padded(everything, pad_id, "right")
+    shape = rows, response_ids.size(1)
     result = {
         "prompt_ids": prompt_ids.to(device),
         "prompt_mask": prompt_mask.to(device, torch.int64),
         "completion_ids": response_ids.to(device),
         "completion_mask": response_mask.to(device, torch.int64),
-        "tool_mask": _with_dummies(batch.policy_mask.to(torch.int64), dummies),
+        "tool_mask": layout.place(batch.policy_mask.to(torch.int64), shape),
     }
-    result |= {name: _with_dummies(column, dummies, _DUMMY.get(name, 0)) for name, column in per_token.items()}
+    for name, column in per_token.items():
+        fill = _UNREAD.get(name, 0)
+        if column.size(1) == 1 and len(layout) == len(batch):
+            result[name] = torch.cat([column, column.new_full((dummies, *column.shape[1:]), fill)])
+        else:
+            wide = column.expand_as(batch.policy_mask) if column.size(1) == 1 else column
+            result[name] = layout.place(wide, shape, fill)
     return result if response_ids.size(1) > 1 else {name: _two_wide(name, value) for name, value in result.items()}
 
 
@@ -54,10 +122,6 @@ def _two_wide(name: str, value: torch.Tensor) -> torch.Tensor:
     if name in ("prompt_ids", "prompt_mask"):
         return value
     return torch.nn.functional.pad(value, (0, 0) * (value.dim() - 2) + (0, 1))
-
-
-def _with_dummies(column: torch.Tensor, dummies: int, value: float = 0) -> torch.Tensor:
-    return torch.cat([column, column.new_full((dummies, *column.shape[1:]), value)]) if dummies else column
 
 
 def sampling_log_probs(turns: Sequence[Turn], width: int, device: torch.device) -> torch.Tensor:

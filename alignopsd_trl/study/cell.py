@@ -116,6 +116,8 @@ def _evaluate(
         "max_completion_length": args.max_completion_length,
         "skill_tokens": args.skill_tokens,
         "max_turns": args.max_turns,
+        "history": args.history,
+        "past_thinking": args.past_thinking,
         "batch_size": args.generation_batch_size,
         "dtype": model.dtype,
         "device": "cpu" if args.use_cpu else None,

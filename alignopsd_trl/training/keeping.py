@@ -18,6 +18,7 @@ from alignopsd_trl.policy import seams, strategies
 from alignopsd_trl.policy.token_texts import TokenTexts
 from alignopsd_trl.records import merge_types, record_schema, trace_types, turn_records, write_records
 from alignopsd_trl.rollout import (
+    conversation_metrics,
     rollout_metrics,
 )
 from alignopsd_trl.runs.checkpoints import MARK, PREFIX, is_whole, last_good, load_state, save_state
@@ -158,6 +159,8 @@ class RunKeeping(GRPOTrainer):
 
     def _log_round(self, trajectories: list[Trajectory], batch: TurnBatch, credit: Credit, step: int) -> None:
         self._log_metrics("train", rollout_metrics(trajectories) | credit.metrics)
+        if self.args.history == "conversation":
+            self._log_metrics("train", conversation_metrics(trajectories))
         self._log_metrics("train", self._environment_counters.take())
         self._log_metrics("train", {f"seconds/{name}": value for name, value in self.phases.take().items()})
         means = credit.advantages.sum(1) / batch.policy_mask.sum(1).clamp(min=1)

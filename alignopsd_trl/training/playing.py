@@ -50,7 +50,12 @@ class Playing(GRPOTrainer):
         return Player(
             environments=batch,
             renderer=Renderer(
-                self.processing_class, batch.prompt, self.args.max_prompt_length, self.chat_template_kwargs
+                self.processing_class,
+                batch.prompt,
+                self.args.max_prompt_length,
+                self.chat_template_kwargs,
+                self.args.history,
+                self.args.past_thinking,
             ),
             generate=lambda prompts: seams.generate(self, prompts),
             tokenizer=self.processing_class,

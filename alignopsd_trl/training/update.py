@@ -64,6 +64,8 @@ class ChunkedUpdate(GRPOTrainer):
         if not targets and self.entropy_coef == 0.0:
             return 0.0
         log_probs, entropies, _ = self._live
+        mask = chunk["completion_mask"] * chunk["tool_mask"]
+        log_probs = log_probs.masked_fill(mask == 0, 0.0)  # a difference from a target of 0 must stay finite
         per_token = -self.entropy_coef * entropies
         if VOCABULARY in targets:
             targets["vocabulary"] = seams.live_logits(self, model, chunk, targets[VOCABULARY])
@@ -71,5 +73,4 @@ class ChunkedUpdate(GRPOTrainer):
             old = chunk.get("old_per_token_logps", log_probs.detach())
             coefficient = self.method.coefficients(self._round).auxiliary
             per_token = per_token + coefficient * self.method.auxiliary(targets, log_probs, old)
-        mask = chunk["completion_mask"] * chunk["tool_mask"]
         return (per_token * mask).sum() / seams.token_normalizer(self, chunk)

@@ -1,0 +1,145 @@
+"""Conversations: the whole dialogue of an episode as the policy's prompt, continued by token ids.
+
+    first prompt | response | rest | response | rest ...
+
+A rest is what the chat template writes between the end of a response and the place where the next one begins: the
+environment's reply with its markup. Sampled tokens stay the ids that were sampled wherever the template shows a past
+response as it was; only where it does not is that response, or the whole dialogue, encoded from its text.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from alignopsd_trl.prompts import Renderer, messages_of, tools_of
+from environments.base import Chat, Message, Rendered
+
+_MARK = "\ufdd0past\ufdd1"  # noncharacters, which no response holds
+_THINKING = re.compile(r"\s*<think\b[^>]*>.*?</think\s*>\s*", re.DOTALL | re.IGNORECASE)
+_ENDS_THINKING = re.compile(r"(?:(?!<think\b).)*?</think\s*>\s*", re.DOTALL | re.IGNORECASE)
+
+
+def without_thinking(text: str) -> str:
+    """A response without its think blocks and the white space around them; the first may have been opened by the
+    generation prompt."""
+    return _THINKING.sub("", _ENDS_THINKING.sub("", text, count=1) if _ENDS_THINKING.match(text) else text)
+
+
+class Conversation:
+    """One episode's dialogue under one view, as it is fed.
+
+    Of the thinking of earlier responses, the renderer's ``past_thinking="template"`` leaves to the chat template what
+    becomes of it; ``"keep"`` keeps it and ``"drop"`` drops it, whatever the template does.
+
+    Args:
+        renderer ([`Renderer`]):
+            Applies the chat template.
+        opening (`Rendered`):
+            The first prompt.
+        ids (`list[int]`):
+            Its token ids.
+
+    Attributes:
+        ids (`list[int]`):
+            The prompt of the turn that is next.
+    """
+
+    def __init__(self, renderer: Renderer, opening: Rendered, ids: Sequence[int]):
+        self._renderer, self._past_thinking = renderer, renderer.past_thinking
+        self._opening, self._tools = messages_of(opening), tools_of(opening)
+        self._turns: list[list[Message]] = []
+        self._first: list[int] = list(ids)
+        self._parts: list[list[int]] | None = []  # the ids of each past turn; None once a template rewrote them
+        self._shown: str | None = None
+        self.ids: list[int] = list(ids)
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def go_on(self, response: Sequence[int], reply: Rendered, end_ids: Sequence[int]) -> None:
+        """Takes up the sampled response and the environment's reply to it."""
+        ended = bool(response) and response[-1] in end_ids
+        said = self._renderer.decode(response[:-1] if ended else response)
+        end = self._renderer.decode(response[-1:]) if ended else ""
+        kept = without_thinking(said) if self._past_thinking == "drop" else said
+        self._turns.append([{"role": "assistant", "content": kept}, *messages_of(reply)])
+        part = self._by_template(list(response), said, end) if self._past_thinking == "template" else None
+        if self._past_thinking != "template" and not self._thinks_in_prompt(said):
+            part = self._by_mark(list(response), said, kept, end)
+        if part is None:
+            self._encode_anew()
+        else:
+            self.ids = self.ids + part
+            if self._parts is not None:
+                self._parts.append(part)
+
+    def _by_template(self, response: list[int], said: str, end: str) -> list[int] | None:
+        """What is added to the ids if the template shows the dialogue so far as it was; `None` if it does not."""
+        before = self._renderer.text(self._chat(self._turns[:-1])) if self._shown is None else self._shown
+        after = self._shown = self._renderer.text(self._chat(self._turns))
+        if after.startswith(before + said):
+            return response + self._renderer.tokens(after[len(before) + len(said) :].removeprefix(end))
+        return self._renderer.tokens(after[len(before) :]) if after.startswith(before) else None
+
+    def _by_mark(self, response: list[int], said: str, kept: str, end: str) -> list[int] | None:
+        """The same, whatever the template does to a past response: a mark in its place shows where the rest begins.
+        `None` if the template changes that too."""
+        (_, *reply) = self._turns[-1]
+        marked = [*self._turns[:-1], [{"role": "assistant", "content": _MARK}, *reply]]
+        before, *rest = self._renderer.text(self._chat(marked)).split(_MARK)
+        if len(rest) != 1:
+            return None
+        return self._cut(response, said, kept) + self._renderer.tokens(rest[0].removeprefix(end))
+
+    def _cut(self, response: list[int], said: str, kept: str) -> list[int]:
+        """The tokens of what is kept of a response: the last of the sampled ones, if a token begins there."""
+        decode, dropped = self._renderer.decode, said.removesuffix(kept)
+        if said == kept:
+            return response
+        first = bisect_left(range(len(response)), len(dropped), key=lambda count: len(decode(response[:count])))
+        if dropped + kept == said and decode(response[:first]) == dropped:
+            return response[first:]
+        return self._renderer.tokens(kept + decode(response).removeprefix(said))
+
+    def _thinks_in_prompt(self, said: str) -> bool:
+        """Whether thinking is to be dropped that the generation prompt opened: that is in the ids already."""
+        return self._past_thinking == "drop" and _ENDS_THINKING.match(said) is not None
+
+    def _encode_anew(self) -> None:
+        self._parts = None
+        self.ids = self._renderer.encode([self._chat(self._turns)])[0]
+
+    def _chat(self, turns: Sequence[Sequence[Message]]) -> Chat:
+        return Chat([*self._opening, *(message for turn in turns for message in turn)], self._tools)
+
+    def without_oldest(self, count: int) -> list[int]:
+        """The ids without that many of the oldest turns."""
+        if self._parts is not None:
+            return self._first + [token for part in self._parts[count:] for token in part]
+        return self._renderer.encode([self._chat(self._turns[count:])])[0]
+
+    def forget(self, count: int) -> None:
+        """Drops that many of the oldest turns."""
+        self.ids = self.without_oldest(count)
+        self._turns, self._shown = self._turns[count:], None
+        self._parts = None if self._parts is None else self._parts[count:]
+
+
+def oldest_to_drop(conversation: Conversation, limit: int) -> int | None:
+    """How many of the oldest turns are dropped so that the prompt fits ``limit`` tokens; `None` if it can't.
+
+    They are dropped until half the limit is free, if they can be: the turns that follow go on by token ids then, where
+    dropping one at each turn would make each prompt a new one.
+    """
+    if len(conversation.ids) <= limit:
+        return 0
+    fits = None
+    for count in range(1, len(conversation)):
+        length = len(conversation.without_oldest(count))
+        if length <= limit:
+            fits = count
+        if length <= limit // 2:
+            break
+    return fits

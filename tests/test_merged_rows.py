@@ -1,0 +1,146 @@
+"""Turns that go on from one another in one row of the update: loss and gradient are those of a row a turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toy import build_model, build_tokenizer
+from trainers import FakeSampler, difference, hand_loss, losses, make_trainer, with_sampler
+
+from alignopsd_trl.policy.turn_rows import Layout, collate_rows
+from alignopsd_trl.turns import Thought, Trajectory, Turn, TurnBatch
+
+TALK = {"history": "conversation", "max_prompt_length": 400, "optim": "sgd", "learning_rate": 0.2}
+CASES: dict[str, dict[str, Any]] = {
+    "grpo": {"method": "grpo"},
+    "align_opsd": {"method": "align_opsd", "rows_per_forward": 3},
+    "iterations": {"method": "align_opsd", "num_iterations": 3, "max_steps": 3, "learning_rate": 1.0},
+    "cispo": {"method": "align_opsd", "loss_type": "cispo", "num_iterations": 2, "max_steps": 2},
+    "reference": {"method": "align_opsd", "beta": 0.1, "num_iterations": 2, "max_steps": 4, "entropy_coef": 0.01},
+    "bias_corrected": {
+        "method": "grpo",
+        "beta": 0.1,
+        "use_bias_correction_kl": True,
+        "num_iterations": 2,
+        "max_steps": 2,
+    },
+    "penalty": {"method": "grpo", "invalid_action_penalty": 0.1, "mask_truncated_completions": True, "delta": 4.0},
+    "auxiliary": {"method": "align_opsd", "auxiliary_loss": "alignment", "auxiliary_coefficient": 0.5},
+    "distilled": {"method": "sdar", "max_steps": 2},
+    "vocabulary": {"method": "opsd", "method_options": {"form": "vocabulary"}},
+    "budget": {"method": "align_opsd", "tokens_per_forward": 300, "skip_zero_advantage": False},
+    "checkpointing": {"method": "align_opsd", "gradient_checkpointing": True},
+}
+
+
+def _run(folder: Path, merge: bool, **options: Any):
+    trainer = make_trainer(folder, merge_rows=merge, **{**TALK, **options})
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_loss_and_gradient_are_those_of_a_row_a_turn(tmp_path: Path, case: str) -> None:
+    rows, merged = (_run(tmp_path / str(merge), merge, **CASES[case]) for merge in (False, True))
+    assert len(merged.seen_rows[0]["advantages"]) == 8 < len(rows.seen_rows[0]["advantages"])
+    assert merged.seen_rows[0]["num_items_in_batch"] == rows.seen_rows[0]["num_items_in_batch"]
+    assert losses(merged) == pytest.approx(losses(rows), abs=1e-6)
+    assert len(merged.seen_gradients) == len(rows.seen_gradients)
+    for left, right in zip(merged.seen_gradients, rows.seen_gradients, strict=True):
+        scale = max(1.0, *(float(value.abs().max()) for value in right.values()))
+        assert difference(left, right) < 1e-6 * scale
+        assert max(float(value.abs().max()) for value in right.values()) > 1e-3
+
+
+def test_the_loss_is_the_hand_computed_one(tmp_path: Path) -> None:
+    trainer = _run(tmp_path, True, method="align_opsd", learning_rate=0.0)
+    expected, gradient = hand_loss(build_model(trainer.processing_class), trainer.seen_rows)
+    assert losses(trainer)[0] == pytest.approx(expected, abs=1e-6)
+    assert difference(trainer.seen_gradients[0], gradient) < 1e-5
+    log = trainer.state.log_history[0]
+    assert log["conversation/runs"] == 1.0 and log["conversation/broken_prefixes"] == 0.0
+
+
+@pytest.mark.parametrize("mode", ["token_truncate", "sequence_mask"])
+def test_the_correction_of_a_sampler_stays_that_of_the_turn(tmp_path: Path, mode: str) -> None:
+    runs = []
+    for merge in (False, True):
+        options = {"method": "grpo", "vllm_importance_sampling_mode": mode, "merge_rows": merge}
+        trainer = make_trainer(tmp_path / str(merge), **{**TALK, **options})
+        sampler = with_sampler(trainer, 0.1)
+        assert isinstance(sampler, FakeSampler)
+        trainer.train()
+        runs.append(trainer)
+    assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=1e-6)
+    assert difference(runs[1].seen_gradients[0], runs[0].seen_gradients[0]) < 1e-6
+
+
+def test_a_window_is_not_merged(tmp_path: Path) -> None:
+    trainer = _run(tmp_path, True, method="grpo", history="window")
+    turns = int((trainer.seen_rows[0]["tool_mask"].sum(1) > 0).sum())
+    assert turns == len(trainer.seen_rows[0]["advantages"]) > 8
+    assert "conversation/runs" not in trainer.state.log_history[0]
+
+
+def test_a_template_that_breaks_the_prefix_begins_new_rows(tmp_path: Path) -> None:
+    tokenizer = build_tokenizer()
+    content = "{{ message['content'] }}"
+    stripped = (
+        "{{ message['content'].split('</think>')[-1] if message['role'] == 'assistant' else message['content'] }}"
+    )
+    tokenizer.chat_template = tokenizer.chat_template.replace(content, stripped)
+    runs = []
+    for merge in (False, True):
+        trainer = make_trainer(tmp_path / str(merge), merge_rows=merge, method="grpo", **TALK)
+        trainer.processing_class.chat_template = tokenizer.chat_template
+        trainer.train()
+        runs.append(trainer)
+    rows, merged = (len(trainer.seen_rows[0]["advantages"]) for trainer in runs)
+    log = runs[1].state.log_history[0]
+    assert 8 < merged <= rows and log["conversation/runs"] == merged / 8
+    assert log["conversation/broken_prefixes"] == merged / 8 - 1
+    assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=1e-6)
+
+
+def _turn(number: int, prompt: list[int], response: list[int]) -> Turn:
+    return Turn(number, "", prompt, prompt, response, "", Thought("", ""), "", True, "")
+
+
+def _batch() -> TurnBatch:
+    """Two trajectories; the second has a break before its third turn."""
+    one = [_turn(0, [1, 2], [3, 4]), _turn(1, [1, 2, 3, 4, 5], [6]), _turn(2, [1, 2, 3, 4, 5, 6, 7, 8], [9, 9, 9])]
+    two = [_turn(0, [1, 2], [5]), _turn(1, [1, 2, 5, 6], []), _turn(2, [1, 6], [7])]
+    return TurnBatch.of([Trajectory({}, "t", str(n), turns=turns) for n, turns in enumerate((one, two))], pad_id=0)
+
+
+def test_a_merged_row_by_hand() -> None:
+    batch = _batch()
+    layout = Layout.of(batch, merge=True)
+    assert layout.prompts == [[1, 2], [1, 2], [1, 6]]
+    assert layout.completions == [[3, 4, 5, 6, 7, 8, 9, 9, 9], [5, 6], [7]]
+    assert layout.row.tolist() == [0, 0, 0, 1, 1, 2] and layout.start.tolist() == [0, 3, 6, 0, 2, 0]
+    column = torch.arange(1.0, 19.0).view(6, 3)
+    turn = torch.arange(1.0, 7.0)[:, None]
+    rows = collate_rows(batch, {"advantages": column, "ref_per_token_logps": column, "ratio": turn}, 4, 0, 2, layout)
+    assert rows["tool_mask"].tolist() == [
+        [1, 1, 0, 1, 0, 0, 1, 1, 1],
+        [1] + [0] * 8,
+        [1] + [0] * 8,
+        [0] * 9,
+    ]
+    assert rows["advantages"][0].tolist() == [1, 2, 0, 4, 0, 0, 7, 8, 9]
+    assert rows["advantages"][1:3, 0].tolist() == [10, 16]
+    assert rows["ref_per_token_logps"][0, 2] == -1e4 and rows["ref_per_token_logps"][3, 0] == -1e4
+    assert rows["ratio"][0].tolist() == [1, 1, 0, 2, 0, 0, 3, 3, 3]
+    assert rows["completion_mask"].sum(1).tolist() == [9, 2, 1, 1]
+
+
+def test_a_row_a_turn_by_hand() -> None:
+    batch = _batch()
+    turn = torch.arange(1.0, 7.0)[:, None]
+    rows = collate_rows(batch, {"ratio": turn, "advantages": torch.ones(6, 3)}, 7, 0, 2)
+    assert rows["ratio"].shape == (7, 1) and rows["tool_mask"].sum(1).tolist() == [2, 1, 3, 1, 0, 1, 0]
+    assert rows["prompt_mask"].sum(1).tolist() == [2, 5, 8, 2, 4, 2, 1]
