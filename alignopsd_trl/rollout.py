@@ -27,7 +27,8 @@ Generate = Callable[[list[list[int]]], tuple[list[list[int]], list[list[float]] 
 
 
 class SkillSource(Protocol):
-    """Privileged text of a task: retrieved once per task, the same for all its turns and siblings."""
+    """Privileged text of a task: retrieved once per task, the same for all its turns and siblings. With an attribute
+    ``reads_row`` that is true, its dataset row comes as a fourth argument."""
 
     def __call__(self, task_text: str, task_key: str | None, data_source: str | None) -> tuple[str, tuple[str, ...]]:
         """The text of the skill block and the identifiers of its skills."""
@@ -275,7 +276,8 @@ class Player:
             if isinstance(opening, Failure):
                 episode.fail(opening, self.environments.name)
             else:
-                skill = self.skills(opening.task_text, opening.task_key, opening.data_source)
+                row = (episode.trajectory.row,) if getattr(self.skills, "reads_row", False) else ()
+                skill = self.skills(opening.task_text, opening.task_key, opening.data_source, *row)
                 episode.start(opening, skill)
 
     def _replay(self, episodes: Sequence[Episode], prefixes: Sequence[Sequence[str]], limit: int) -> None:

@@ -82,8 +82,9 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
         eval_dataset ([`~datasets.Dataset`], *optional*):
             The same for `evaluate`.
         skill_bank (`str`, path, [`SkillBank`] or callable, *optional*):
-            Privileged text; needed by methods with a teacher. A shipped bank's name, the path of a JSON file, or a
-            function ``(task_text, task_key, data_source) -> str``.
+            Privileged text; needed by methods with a teacher. A shipped bank's name, the path of a JSON file, a column
+            of the dataset (hints, reference solutions, past trajectories), or a function ``(task_text, row) -> str`` or
+            ``(task_text, task_key, data_source) -> str``.
         encoder (`str` or callable, *optional*):
             ``"lexical"``, a sentence-transformers id or path, or a callable ``list[str] -> (n, D)``; needed by methods
             that compare thinking.
@@ -188,7 +189,9 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
         seams.switch_entropy_bonus_off(self)  # its per-micro-batch mean would change with sub-chunks: see _extra_loss
         with seams.loaded_whole():
             self.encoder = load_encoder(encoder, device=self.accelerator.device) if encoder is not None else None
-        self.skill_bank = load_skills(skill_bank, self.encoder) if skill_bank is not None else None
+        self.skill_bank = None
+        if skill_bank is not None:
+            self.skill_bank = load_skills(skill_bank, self.encoder, getattr(train_dataset, "column_names", None) or ())
         self._skills = no_skills
         if self.skill_bank is not None:
             self._skills = skill_source(self.skill_bank, self.processing_class, args.skill_budget)
@@ -209,8 +212,8 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
             )
         if skill_bank is None and (method.needs_teacher or method.skills_in_rollout):
             raise ValueError(
-                f"method={method.name!r} needs a skill_bank: pass 'webshop', 'alfworld', 'searchqa', a file's path, or "
-                "a function from a task's text to its skills"
+                f"method={method.name!r} needs a skill_bank: pass 'webshop', 'alfworld', 'searchqa', a file's path, a "
+                "column of the dataset, or a function from a task's text and its row to a text"
             )
         if encoder is None and method.needs_encoder:
             raise ValueError(

@@ -135,6 +135,22 @@ def test_a_function_may_stand_where_a_bank_stands(tmp_path: Path, monkeypatch: p
     assert load_skills("webshop").environment == "webshop"
 
 
+def test_a_function_may_read_the_row_and_a_column_may_stand_for_one() -> None:
+    row = {"hint": "Left.", "steps": ["Go left.", "Stop."], "none": None, "odd": 3}
+    found = load_skills(lambda task_text, row: f"{task_text}: {row['hint']}")
+    assert found.reads_row and found.block("it", None, None, len, 100, row).text == "it: Left."
+    texts = {name: load_skills(name, columns=row).block("it", None, None, len, 20, row).text for name in list(row)[:3]}
+    assert texts == {"hint": "Left.", "steps": "Go left.\nStop.", "none": ""}
+    with pytest.raises(TypeError, match="column 'odd' holds 3"):
+        load_skills("odd", columns=row).block("it", None, None, len, 20, row)
+    with pytest.raises(ValueError, match="column 'hint' has 5 tokens for the task 'it', but skill_tokens=4"):
+        load_skills("hint", columns=row).block("it", None, None, len, 4, row)
+    with pytest.raises(KeyError, match="names a column that the row of 'it' does not have"):
+        load_skills("hint", columns=row).block("it", None, None, len, 20, {})
+    with pytest.raises(SkillBankError, match="'hint' is unknown"):
+        load_skills("hint")
+
+
 def test_missing_and_unreadable_banks(tmp_path: Path) -> None:
     with pytest.raises(SkillBankError, match="'wobshop' is unknown; use one of alfworld, searchqa, webshop"):
         SkillBank.load("wobshop")

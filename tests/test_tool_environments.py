@@ -44,12 +44,12 @@ def hint(task_text: str, task_key: str | None, data_source: str | None) -> str:
 
 
 def trainer_of(policy: tuple[Path, Any], folder: Path, plans: list[list[str]] | None = None, **parts: Any) -> Any:
-    names = ("environment_factory", "train_dataset", "reward_funcs", "tools")
-    own = {name: parts.pop(name) for name in names if name in parts}
+    names = ("environment_factory", "train_dataset", "reward_funcs", "tools", "skill_bank")
+    own = {"skill_bank": hint} | {name: parts.pop(name) for name in names if name in parts}
     options = {"max_prompt_length": 2048, "max_completion_length": 256, "skill_tokens": 60, "num_generations": 2}
     options |= {"per_device_train_batch_size": 4, "save_trajectories": True, "shuffle_dataset": False} | parts
     model, tokenizer = policy
-    own |= {"processing_class": tokenizer, "skill_bank": hint, "encoder": "lexical"}
+    own |= {"processing_class": tokenizer, "encoder": "lexical"}
     trainer = AlignOPSDTrainer(str(model), make_config(folder, **options), **own)
     if plans is not None:
         script(trainer, plans)
@@ -347,3 +347,12 @@ def test_evaluations_report_the_score_alone_where_success_is_unknown(policy: Any
     folder = type("Folder", (), {"path": "runs"})
     shown = closing(None, plain(result.to_dict(outcomes=True)), folder)
     assert ("unknown" in shown) is (success is None)
+
+
+def test_the_teacher_reads_a_column_of_the_dataset(policy: Any, tmp_path: Path) -> None:
+    rows = counter_rows(2).add_column("solution", ["Add 2.", "Add 3."])
+    parts = {"train_dataset": rows, "skill_bank": "solution", "method": "align_opsd"}
+    trainer_of(policy, tmp_path, environment_factory=Counter, **parts).train()
+    turns = read_records(tmp_path / "trajectories")
+    assert set(turns[turns.task_text.str.contains("to 2")].skill_text) == {"Add 2."}
+    assert not turns.prompt.str.contains("Add ").any()

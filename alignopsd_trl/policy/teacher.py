@@ -5,8 +5,9 @@ Nothing here has gradients, and all of it uses the snapshot that made the rollou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -15,7 +16,7 @@ from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import Agree, ScoringModel, largest_logits, score_pairs
 from alignopsd_trl.rollout import Generate, SkillSource
-from alignopsd_trl.skills import SkillBank, SkillFunction
+from alignopsd_trl.skills import SkillBank, SkillColumn, SkillFunction
 from alignopsd_trl.turns import Thought, TurnBatch, parse_response
 
 
@@ -118,9 +119,11 @@ class PrivilegedTeacher:
             return self._encoder(texts).to(self._model.device)
 
 
-def skill_source(bank: SkillBank | SkillFunction, tokenizer: PreTrainedTokenizerBase, budget: int) -> SkillSource:
-    """The privileged text of a task: retrieved from ``bank`` by the task text alone, rendered within ``budget`` tokens,
-    once per task."""
+def skill_source(
+    bank: SkillBank | SkillFunction | SkillColumn, tokenizer: PreTrainedTokenizerBase, budget: int
+) -> SkillSource:
+    """The privileged text of a task within ``budget`` tokens: retrieved from a bank by the task text alone, once per
+    task, or what a function or a column has for its row."""
 
     def count(text: str) -> int:
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -130,4 +133,11 @@ def skill_source(bank: SkillBank | SkillFunction, tokenizer: PreTrainedTokenizer
         block = bank.block(task_text, task_key, data_source, count, budget)
         return block.text, block.ids
 
-    return source
+    def of_row(
+        task_text: str, task_key: str | None, data_source: str | None, row: Mapping[str, Any]
+    ) -> tuple[str, tuple[str, ...]]:
+        block = bank.block(task_text, task_key, data_source, count, budget, row)
+        return block.text, block.ids
+
+    of_row.reads_row = True
+    return of_row if getattr(bank, "reads_row", False) else source

@@ -1,6 +1,7 @@
 """What the teacher may read of a task: banks of skills, how they are searched, and functions in their place."""
 
 from alignopsd_trl.skills.bank import SkillBank
+from alignopsd_trl.skills.column import SkillColumn
 from alignopsd_trl.skills.function import SkillFunction
 from alignopsd_trl.skills.loading import SkillSpec, load_skills
 from alignopsd_trl.skills.rendering import Rendered, Retrieved, render, skill_budget
@@ -11,6 +12,7 @@ __all__ = [
     "Retrieved",
     "SkillBank",
     "SkillBankError",
+    "SkillColumn",
     "SkillFunction",
     "SkillSpec",
     "load_skills",

@@ -1,33 +1,39 @@
-"""Skills by name, from a file, or from a function of the user's."""
+"""Skills by name, from a file, from a column of the dataset, or from a function of the user's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from alignopsd_trl.encoder import Encoder
 from alignopsd_trl.skills.bank import SkillBank
+from alignopsd_trl.skills.column import SkillColumn
 from alignopsd_trl.skills.function import SkillFunction
 from alignopsd_trl.skills.schema import SkillBankError
 from environments.base import find_module
 
-SkillSpec = str | Path | SkillBank | SkillFunction | Callable[[str, str | None, str | None], str]
+Skills = SkillBank | SkillFunction | SkillColumn
+SkillSpec = str | Path | Skills | Callable[..., str]
 
 
-def load_skills(spec: SkillSpec, encoder: Encoder | None = None) -> SkillBank | SkillFunction:
+def load_skills(spec: SkillSpec, encoder: Encoder | None = None, columns: Collection[str] = ()) -> Skills:
     """What ``skill_bank`` of the trainer and ``--skill_bank`` of the command lines may be.
 
     Args:
         spec (`str`, `Path`, [`SkillBank`] or `Callable`):
-            A shipped bank's name, the path of a JSON file, a bank, a function ``(task_text, task_key, data_source) ->
-            str``, or ``"module:function"``; the current folder counts as a place to import from.
+            A shipped bank's name, the path of a JSON file, a bank, one of ``columns``, a function ``(task_text,
+            task_key, data_source) -> str`` or ``(task_text, row) -> str``, or ``"module:function"``; the current folder
+            counts as a place to import from.
         encoder (`Encoder`, *optional*): scores the task types and skills of a bank.
+        columns (`Collection[str]`, *optional*): of the dataset.
 
     Raises:
         SkillBankError: if it is none of these.
     """
-    if isinstance(spec, SkillBank | SkillFunction):
+    if isinstance(spec, SkillBank | SkillFunction | SkillColumn):
         return spec
+    if isinstance(spec, str) and spec in columns:
+        return SkillColumn(spec)
     if callable(spec):
         return SkillFunction(spec)
     module, colon, name = str(spec).rpartition(":")
