@@ -103,6 +103,13 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             "the viewer and the analyses; docs/runs.md says how many bytes that takes."
         },
     )
+    tracked_trajectories: Count = field(
+        default=4,
+        metadata={
+            "help": "Siblings of one task that wandb, trackio or tensorboard (report_to) get every round as a table of "
+            "turns with their credit, at most; 0: none."
+        },
+    )
 
     max_failed_share: Share = field(
         default=0.5,

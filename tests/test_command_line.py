@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,11 @@ WRONG = [
     (["--skill_bank", "nope.json"], "--skill_bank 'nope.json' is unknown; use one of alfworld"),
     (["--config", "/no.yaml"], "--config /no.yaml: No such file"),
     (["--preset", "mine"], "has no preset 'mine'"),
+    *(
+        [(["--report_to", "trackio"], "pip install 'alignopsd-trl[trackio]'")]
+        if importlib.util.find_spec("trackio") is None
+        else []
+    ),
     (["--output_dir", f"{__file__}/x"], "is a file; choose another folder"),
 ]
 

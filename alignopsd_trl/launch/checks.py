@@ -46,6 +46,7 @@ def check_early(name: str, argv: Sequence[str], own: Mapping[str, Any] | None = 
         _encoder(str(value("encoder", "lexical")))
         _bank(value("skill_bank"))
         _folder(str(value("output_dir", f"outputs/{name}")))
+        _trackers(value("report_to"))
 
 
 def environment_options(text: Any) -> dict[str, Any]:
@@ -160,6 +161,19 @@ def _folder(name: str) -> None:
         path = path.parent
     if not path.is_dir():
         raise ValueError(f"--output_dir {name!r}: {path} is a file; choose another folder")
+
+
+_TRACKERS = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
+
+
+def _trackers(names: Any) -> None:
+    for name in [names] if isinstance(names, str) else names or ():
+        packages = _TRACKERS.get(name, ())
+        if packages and not any(map(find_spec, packages)):
+            raise ValueError(
+                f"--report_to {name}: the package {packages[0]} is not installed; pip install 'alignopsd-trl[{name}]', "
+                "or leave it out"
+            )
 
 
 def named(flag: str, value: Any, call: Callable[[], Any]) -> Any:

@@ -38,7 +38,7 @@ The run (docs/runs.md)
   --output_dir FOLDER         belongs to one run
   --resume_from_checkpoint True   goes on with whatever is missing
   --overwrite_output_dir True     removes the run that is there
-  --save_steps N, --seed N, --max_failed_share X, --report_to wandb|tensorboard|none
+  --save_steps N, --seed N, --max_failed_share X, --report_to wandb|trackio|tensorboard|none
 """
 
 

@@ -219,7 +219,24 @@ def generate(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[
         trainer.accelerator.unwrap_model(trainer.model)._is_fsdp_managed_module = True
         if trainer.use_vllm:
             reshard(trainer.model)
-    return trainer._generate_single_turn(prompts, None, {}, num_generations=1)
+    with _without_ended_trackers(trainer):
+        return trainer._generate_single_turn(prompts, None, {}, num_generations=1)
+
+
+@contextlib.contextmanager
+def _without_ended_trackers(trainer: GRPOTrainer) -> Iterator[None]:
+    """TRL times each generation and logs that; trackio raises where its run has not begun or has ended already, as in
+    an evaluation after training."""
+    given = trainer.args.report_to
+    if "trackio" in given:
+        import trackio
+
+        if trackio.context_vars.current_run.get() is None:
+            trainer.args.report_to = [name for name in given if name != "trackio"]
+    try:
+        yield
+    finally:
+        trainer.args.report_to = given
 
 
 def reshard(model: torch.nn.Module) -> None:

@@ -26,6 +26,7 @@ from alignopsd_trl.runs.console import show_status
 from alignopsd_trl.runs.folder import RunFolder, claim_together, configuration_of
 from alignopsd_trl.runs.health import RunStopped, weights_are_finite
 from alignopsd_trl.runs.order import EpochSampler
+from alignopsd_trl.runs.trackers import send_table, table_rows
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
 
@@ -169,6 +170,13 @@ class RunKeeping(GRPOTrainer):
         values = means.tolist()
         shown = gather_object([0.0 if row is None else values[row] for row in first])
         seams.log_samples(self, "advantages", shown)
+        if self.args.tracked_trajectories and self.is_world_process_zero():
+            columns = {"credit": values} | {
+                name: credit.trace[name] for name in ("weight", "span") if name in credit.trace
+            }
+            of_turns = {key: {name: column[row] for name, column in columns.items()} for key, row in place.items()}
+            rows = table_rows(trajectories, of_turns, step, self.args.tracked_trajectories)
+            send_table(rows, step, self.args.report_to, self.callback_handler.callbacks)
         if self.args.save_trajectories:
             tokens = self.args.record_tokens
             trace = {name: kept for name, kept in credit.trace.items() if tokens or not name.startswith("token_")}

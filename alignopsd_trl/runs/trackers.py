@@ -1,0 +1,115 @@
+"""A few trajectories of a round as a table for trackers: what was done, how it ended, which credit each turn got.
+
+Numbers go to every tracker through transformers' own callbacks. This adds the table to those that can show one: W&B,
+trackio and TensorBoard (as text). Nothing but records of episodes goes into it, and of those little.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from alignopsd_trl.turns import Trajectory
+
+NAME = "trajectories"
+MOST_ROWS, MOST_CHARACTERS = 100, 300
+"""Of one round's table, and of one text in it."""
+
+
+def table_rows(
+    trajectories: Sequence[Trajectory], credit: Mapping[int, Mapping[str, Any]], step: int, most: int
+) -> list[dict[str, Any]]:
+    """One row a turn of some siblings of one task.
+
+    The task is the first whose siblings did not all get the same reward; of these the best and the worst are taken, so
+    that what made the difference is on one page.
+
+    Args:
+        trajectories (`Sequence[Trajectory]`):
+            Those of a process, whole sibling groups.
+        credit (`Mapping[int, Mapping[str, Any]]`):
+            Columns of a turn by its ``id()``; a turn that got none is absent.
+        step (`int`):
+            Training step of the rollout.
+        most (`int`):
+            Trajectories at most.
+    """
+    rows = []
+    for one in _chosen(trajectories, most):
+        for turn in one.turns:
+            texts = {"thinking": turn.thought.thinking, "action": turn.action, "observation": turn.observation}
+            rows.append(
+                {"step": step, "task": one.task, "rollout": one.rollout, "reward": one.reward, "won": one.won}
+                | {"turn": turn.number}
+                | {name: _finite(value) for name, value in credit.get(id(turn), {}).items()}
+                | {name: shortened(text) for name, text in texts.items()}
+            )
+    return rows[:MOST_ROWS]
+
+
+def _chosen(trajectories: Sequence[Trajectory], most: int) -> list[Trajectory]:
+    groups: dict[str, list[Trajectory]] = {}
+    for one in trajectories:
+        if one.turns and not one.failed:
+            groups.setdefault(one.task, []).append(one)
+    if not groups:
+        return []
+    differ = (group for group in groups.values() if len({one.reward for one in group}) > 1)
+    group = sorted(next(differ, next(iter(groups.values()))), key=lambda one: -one.reward)
+    best, worst = (most + 1) // 2, most // 2
+    return group if len(group) <= most else [*group[:best], *group[len(group) - worst :]]
+
+
+def _finite(value: Any) -> Any:
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def shortened(text: str) -> str:
+    """One line of at most `MOST_CHARACTERS`."""
+    line = " ".join(text.split())
+    return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 1]}…"
+
+
+def send_table(rows: Sequence[Mapping[str, Any]], step: int, trackers: Sequence[str], callbacks: Iterable[Any]) -> None:
+    """Sends a table to those trackers of a run that can show it.
+
+    Args:
+        rows (`Sequence[Mapping[str, Any]]`):
+            Of `table_rows`; nothing is sent where there are none.
+        step (`int`):
+            Training step that it belongs to.
+        trackers (`Sequence[str]`):
+            The run's ``report_to``.
+        callbacks (`Iterable`):
+            The trainer's callbacks: TensorBoard's holds the writer.
+    """
+    if not rows:
+        return
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    data = [[row.get(name) for name in columns] for row in rows]
+    if "wandb" in trackers:
+        import wandb
+
+        if wandb.run is not None:
+            wandb.log({NAME: wandb.Table(columns=columns, data=data), "train/global_step": step})
+    if "trackio" in trackers:
+        import trackio
+
+        trackio.log({NAME: trackio.Table(columns=columns, data=data), "train/global_step": step})
+    for one in callbacks:
+        if (writer := getattr(one, "tb_writer", None)) is not None:
+            writer.add_text(NAME, markdown(columns, data), step)
+
+
+def markdown(columns: Sequence[str], data: Sequence[Sequence[Any]]) -> str:
+    """A table as TensorBoard shows it; texts of an environment are inert in it."""
+    lines = [columns, ["---"] * len(columns), *data]
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return html.escape(text, quote=False).replace("|", "\\|")
