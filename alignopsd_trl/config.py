@@ -76,6 +76,10 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             "and gradient are the same."
         },
     )
+    thinking_tags: list[str] = field(
+        default_factory=lambda: ["<think>", "</think>"],
+        metadata={"help": "Between which the model thinks, e.g. [THINK] [/THINK]. Environments are shown <think>."},
+    )
     max_turns: PositiveCount | None = field(
         default=None, metadata={"help": "Turns per episode at most. None: the environment's own limit."}
     )
@@ -201,8 +205,13 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         super().__post_init__()
         self._check_groups(self.steps_per_generation)
         self._check_losses()
+        self._check_tags()
         self._check_conversation()
         self._check_engine()
+
+    def _check_tags(self) -> None:
+        if len(self.thinking_tags) != 2 or not all(self.thinking_tags):
+            raise ValueError(f"thinking_tags={self.thinking_tags!r} must be an opening and a closing tag")
 
     def _check_groups(self, steps: int) -> None:
         local, siblings = self.per_device_train_batch_size * steps, self.num_generations

@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.conversations import Conversation, oldest_to_drop
 from alignopsd_trl.prompts import Fitted, Renderer, text_of
+from alignopsd_trl.reading import Reader, reader_for
 from alignopsd_trl.turns import StopReason, Trajectory, Turn, parse_response
 from environments.base import Ending, EnvironmentsDown, Failure, Opening, Projection, Record, Rendered, Step, View
 from environments.batch import Border
@@ -183,6 +184,8 @@ class Player:
             Maximum of a number over all processes.
         progress (`Callable[[int], None]`, *optional*, defaults to `lambda ended: None`):
             Called with the number of episodes that ended since the last call.
+        reader ([`Reader`], *optional*):
+            Finds thinking and actions in responses; by default as the environments say, between ``<think>`` tags.
     """
 
     environments: Border
@@ -195,8 +198,10 @@ class Player:
     max_turns: int | None = None
     agree: Callable[[int], int] = lambda number: number
     progress: Callable[[int], None] = lambda ended: None
+    reader: Reader | None = None
 
     def __post_init__(self) -> None:
+        self.reader = self.reader or reader_for(self.tokenizer, self.environments)
         own = self.environments.max_turns
         if self.max_turns is not None and self.max_turns > own:
             raise ValueError(
@@ -360,11 +365,16 @@ class Player:
             turn.response_ids, turn.response_text = list(responses[row]), texts[row]
             turn.truncated = not turn.response_ids or turn.response_ids[-1] not in self.end_ids
             turn.sampling_log_probs = list(log_probs[row]) if log_probs is not None else None
-            turn.thought = parse_response(turn.response_text)
             self._project(episode, turn)
 
     def _project(self, episode: Episode, turn: Turn) -> None:
-        projection = self.environments.project(turn.response_text, episode.admissible)
+        tools = getattr(episode.context, "tools", ())
+        reading = self.reader.read(turn.prompt_ids, turn.response_ids, turn.response_text, tools)
+        turn.thought = reading.thought
+        if reading.action is not None:
+            turn.action, turn.action_valid = reading.action, True
+            return
+        projection = self.environments.project(reading.text, episode.admissible)
         if isinstance(projection, Projection):
             turn.action, turn.action_valid = projection.action, projection.valid
         else:

@@ -35,6 +35,7 @@ from alignopsd_trl.policy.turn_rows import (
     sampling_log_probs,
 )
 from alignopsd_trl.policy.world import World
+from alignopsd_trl.reading import require_tools
 from alignopsd_trl.rollout import (
     no_skills,
 )
@@ -179,6 +180,8 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
                 peft_config=peft_config,
             )
         self._check_model()
+        if is_adapted(self._environment_factory) and self._environment_factory.prompt.native:
+            require_tools(self.processing_class)
         updates = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
         self.add_callback(WholeRounds(updates))
         for quiet in (PrinterCallback, ProgressCallback):

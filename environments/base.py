@@ -225,12 +225,14 @@ class TextEnvironment(ABC):
         max_turns (`int`, defaults to 50): turns after which the caller ends the episode; environments do not count.
         one_start (`bool`, defaults to `False`): all siblings of a task get one seed, and a task whose siblings open
             differently all the same ends the run. For environments that nobody has made sure of.
+        thinks_freely (`bool`, defaults to `False`): a response without think tags thinks in the text before its action.
     """
 
     prompt: Prompt
     history_length: int = 2
     max_turns: int = 50
     one_start: bool = False
+    thinks_freely: bool = False
 
     @abstractmethod
     def reset(self, **task: Any) -> Opening:

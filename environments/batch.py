@@ -51,6 +51,7 @@ class SerialBatch:
         self.name = _name(first)
         self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
         self.one_start = getattr(first, "one_start", False)
+        self.thinks_freely = getattr(first, "thinks_freely", False)
 
     def environment(self, slot: int) -> TextEnvironment:
         return self._environments[slot]
@@ -92,6 +93,7 @@ class ThreadedBatch:
         _check_reset(first)
         self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
         self.one_start = getattr(first, "one_start", False)
+        self.thinks_freely = getattr(first, "thinks_freely", False)
         self.project = first.project
         self._has_endings = type(first).finish is not TextEnvironment.finish
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()

@@ -38,6 +38,7 @@ class Border:
             raise TypeError(f"environment {name}: prompt must have a method render(view, skill), got {self.prompt!r}")
         self.history_length, self.max_turns = batch.history_length, batch.max_turns
         self.one_start: bool = getattr(batch, "one_start", False)
+        self.thinks_freely: bool = getattr(batch, "thinks_freely", False)
         for field, least in (("history_length", 0), ("max_turns", 1)):
             value = getattr(self, field)
             if not isinstance(value, int) or value < least:

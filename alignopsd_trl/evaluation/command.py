@@ -43,6 +43,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--skill_tokens", type=int, help="budget of the skill block; min(512, max_prompt_length // 4)")
     parser.add_argument("--max_turns", type=int)
     parser.add_argument("--history", choices=("window", "conversation"), default="window", help="as it was trained")
+    parser.add_argument("--thinking_tags", nargs=2, default=["<think>", "</think>"], help="as it was trained")
     parser.add_argument("--past_thinking", choices=("template", "keep", "drop"), default="template")
     parser.add_argument("--batch_size", type=int, default=64, help="episodes side by side")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16")
@@ -106,6 +107,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
             batch_size=arguments.batch_size,
             history=arguments.history,
             past_thinking=arguments.past_thinking,
+            thinking_tags=arguments.thinking_tags,
             progress=bar.update,
         )
     print(result.table())

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from alignopsd_trl.evaluation.summary import EvaluationResult, Outcome, summarise
 from alignopsd_trl.prompts import Renderer
+from alignopsd_trl.reading import THINK, reader_for
 from alignopsd_trl.rollout import Player, SkillSource, episode_seed, no_skills
 from alignopsd_trl.turns import Trajectory
-from environments.base import TextEnvironment
+from environments.adapters import as_environment
 from environments.batch import open_batch
 from environments.panel import TaskPanel
 
@@ -134,7 +135,7 @@ def play_panel(
 def evaluate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    factory: Callable[[], TextEnvironment],
+    factory: Callable[[], Any],
     panel: TaskPanel,
     *,
     skills: SkillSource | None = None,
@@ -152,6 +153,7 @@ def evaluate(
     chat_template_kwargs: Mapping[str, Any] | None = None,
     history: str = "window",
     past_thinking: str = "template",
+    thinking_tags: Sequence[str] = THINK,
     progress: Callable[[int], None] = lambda ended: None,
 ) -> tuple[EvaluationResult, list[Trajectory]]:
     """Plays each task of a panel once with a model that nobody trains.
@@ -161,8 +163,8 @@ def evaluate(
             The policy.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
             With a chat template.
-        factory (`Callable[[], TextEnvironment]`):
-            Makes an environment.
+        factory (`Callable[[], Any]`):
+            Makes an environment, of this house's or of TRL's convention.
         panel (`TaskPanel`):
             The tasks.
         skills (`SkillSource`, *optional*):
@@ -187,6 +189,8 @@ def evaluate(
             Handed to the chat template.
         history, past_thinking (`str`, *optional*, default to `"window"` and `"template"`):
             What prompts show of the past, as in [`AlignOPSDConfig`].
+        thinking_tags (`Sequence[str]`, *optional*, defaults to `("<think>", "</think>")`):
+            Between which the model thinks.
         progress (`Callable[[int], None]`, *optional*):
             Called with the number of episodes that ended since the last call.
 
@@ -195,7 +199,7 @@ def evaluate(
     """
     narrowed = {"top_p": top_p, "top_k": top_k, "min_p": min_p, "repetition_penalty": repetition_penalty}
     generate = ModelGenerator(model, tokenizer, temperature, max_completion_length, batch_size, **narrowed)
-    environments = open_batch(factory, min(batch_size, len(panel)), time_limit)
+    environments = open_batch(as_environment(factory), min(batch_size, len(panel)), time_limit)
     player = Player(
         environments=environments,
         renderer=Renderer(
@@ -208,6 +212,7 @@ def evaluate(
         skills_in_rollout=skills is not None,
         max_turns=max_turns,
         progress=progress,
+        reader=reader_for(tokenizer, environments, thinking_tags),
     )
     try:
         played = play_panel(player, model, panel, slots=batch_size, seed=seed)

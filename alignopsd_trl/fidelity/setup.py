@@ -25,6 +25,7 @@ from alignopsd_trl.policy.scoring import score_pairs
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import PrivilegedTeacher, skill_source
 from alignopsd_trl.prompts import Renderer
+from alignopsd_trl.reading import reader_for
 from alignopsd_trl.rollout import Player, no_skills
 from alignopsd_trl.skills import load_skills
 from alignopsd_trl.turns import TurnBatch
@@ -122,6 +123,7 @@ def make_bench(
     )
     environments = open_batch(subject.suite.factory, slots, config.environment_time_limit)
     renderer = Renderer(tokenizer, environments.prompt, config.max_prompt_length, config.chat_template_kwargs)
+    reader = reader_for(tokenizer, environments, config.thinking_tags)
     return Bench(
         player=Player(
             environments=environments,
@@ -132,6 +134,7 @@ def make_bench(
             skills=skills,
             skills_in_rollout=any(one.skills_in_rollout for one in methods),
             max_turns=config.max_turns,
+            reader=reader,
         ),
         slots=slots,
         teacher=PrivilegedTeacher(
@@ -144,6 +147,7 @@ def make_bench(
             agree=lambda number: number,
             gather=lambda values: values,
             phases=Phases(),
+            reader=reader,
         ),
         score=own_scores(Scorer(model, config.temperature), tokenizer.pad_token_id, config.scoring_tokens),
         pad_id=tokenizer.pad_token_id,

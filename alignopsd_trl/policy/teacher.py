@@ -15,9 +15,10 @@ from transformers import PreTrainedTokenizerBase
 from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import Agree, ScoringModel, largest_logits, score_pairs
+from alignopsd_trl.reading import Reader
 from alignopsd_trl.rollout import Generate, SkillSource
 from alignopsd_trl.skills import SkillBank, SkillColumn, SkillFunction
-from alignopsd_trl.turns import Thought, TurnBatch, parse_response
+from alignopsd_trl.turns import Thought, TurnBatch
 
 
 class PrivilegedTeacher:
@@ -33,6 +34,7 @@ class PrivilegedTeacher:
         agree: maximum of a number over all processes.
         gather: concatenates one-dimensional tensors of all processes.
         phases: where the seconds go.
+        reader: finds thinking and actions in it; between ``<think>`` tags by default.
     """
 
     def __init__(
@@ -47,10 +49,11 @@ class PrivilegedTeacher:
         agree: Agree,
         gather: Callable[[torch.Tensor], torch.Tensor],
         phases: Phases,
+        reader: Reader | None = None,
     ):
         self._model, self._generate, self._tokenizer, self._encoder = model, generate, tokenizer, encoder
         self._budget, self._share, self._agree, self._phases = budget, share_prefixes, agree, phases
-        self.gather = gather
+        self.gather, self._reader = gather, reader or Reader(tokenizer)
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Log-probs ``(P, L)`` of the responses of turns ``target`` under the privileged prompts of turns ``source``;
@@ -102,7 +105,9 @@ class PrivilegedTeacher:
         texts = self._tokenizer.batch_decode(
             responses[: len(batch)], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        return [parse_response(text) for text in texts]
+        read = self._reader.read
+        views = zip(batch.turns, responses, texts, strict=False)  # without the responses to fillers
+        return [read(turn.privileged_ids, response, text).thought for turn, response, text in views]
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
         """``(n, D)`` float32 unit vectors on the scoring device; a zero row for an empty text.

@@ -80,7 +80,9 @@ def conversation(
         environment (`TextEnvironment` or `None`): what played it; `None` if it has failed.
     """
     prompt = environment.messages if environment is not None else messages_of(trajectory.row)
-    return [dict(message) for message in prompt], [said for turn in trajectory.turns for said in _said(turn)]
+    said = environment.said if environment is not None else []
+    said = said or [_said(turn) for turn in trajectory.turns]
+    return [dict(message) for message in prompt], [dict(message) for turn in said for message in turn]
 
 
 def _said(turn: Turn) -> list[dict[str, Any]]:

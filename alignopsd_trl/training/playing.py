@@ -15,6 +15,7 @@ from alignopsd_trl.evaluation import EvaluationResult, Outcome, evaluating, play
 from alignopsd_trl.policy import seams
 from alignopsd_trl.policy.progress import Bar
 from alignopsd_trl.prompts import Renderer
+from alignopsd_trl.reading import reader_for
 from alignopsd_trl.rollout import Counters, Player, episode_seed, no_skills, rollout_metrics, siblings_before
 from alignopsd_trl.runs.health import RunStopped, Tally
 from alignopsd_trl.turns import Trajectory
@@ -65,6 +66,7 @@ class Playing(GRPOTrainer):
             max_turns=self.args.max_turns,
             agree=self.world.agree,
             progress=progress,
+            reader=self._reader,
         )
 
     def _environments(self) -> Any:
@@ -75,6 +77,7 @@ class Playing(GRPOTrainer):
             )
             self._environment_batch = open_batch(self._environment_factory, size, self.args.environment_time_limit)
             self._environment_counters = Counters(self._environment_batch)
+            self._reader = reader_for(self.processing_class, self._environment_batch, self.args.thinking_tags)
             self._environment_closer = weakref.finalize(self, self._environment_batch.close)
             self._environment_slots = size
         return self._environment_batch

@@ -36,6 +36,7 @@ class Views(GRPOTrainer):
             agree=self.world.agree,
             gather=self.world.gather,
             phases=phases or self.phases,
+            reader=self._reader,
         )
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:

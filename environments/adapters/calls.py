@@ -46,6 +46,18 @@ def without_calls(response: str) -> str:
     return _BLOCK.sub("", response[thought.end() if thought else 0 :]).strip()
 
 
+def text_before_calls(response: str) -> str:
+    """What a response says before its first call; empty if it calls nothing."""
+    found = _BLOCK.search(response)
+    return response[: found.start()].strip() if found else ""
+
+
+def calls_of(message: Mapping[str, Any]) -> list[Call]:
+    """The calls of an assistant's message, in either of the forms that parsers give."""
+    asked = [call.get("function", call) for call in message.get("tool_calls") or ()]
+    return [Call(str(one.get("name")), (), one.get("arguments") or {}) for one in asked]
+
+
 def _as_python(body: str) -> str:
     """A call in JSON as the Python call that it means; anything else as it is."""
     if not body.startswith("{"):

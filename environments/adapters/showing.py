@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from environments.base import Record, View
+from environments.base import Chat, Record, View
 
 RULES = """\
 Think between <think> and </think>. Then call tools between <action> and </action>, with literal arguments, for example
@@ -16,32 +16,58 @@ Several calls go on lines of their own and are executed in this order. An answer
 
 
 @dataclass(frozen=True)
-class Conversation:
-    """What an episode starts from: the messages of its prompt, and its tools as the prompt shows them."""
+class Dialogue:
+    """What an episode starts from, and what was said since.
+
+    Args:
+        messages (`tuple[Mapping]`): of the prompt.
+        tools (`tuple`): as the prompt shows them, texts or JSON schemas.
+        example (`str`): a call of one of them.
+        said (`list[list[Mapping]]`): of each turn so far, the response and the answers of tools, as messages.
+    """
 
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Any, ...] = ()
     example: str = ""
+    said: list[list[Mapping[str, Any]]] = field(default_factory=list)
 
 
 class ToolPrompt:
-    """The task, the skill, the tools with their docstrings, and the last turns with what their calls returned."""
+    """The task, the skill, the tools with their docstrings, and the last turns with what their calls returned: the last
+    user message; what goes before it in the dataset's prompt stays."""
 
     name = "tools"
+    native = False
 
-    def render(self, view: View, skill: str = "") -> str:
-        start: Conversation = view.context
-        shown = [*(text for message in start.messages if (text := _worded(message, len(start.messages)))), skill]
+    def render(self, view: View, skill: str = "") -> str | list[Mapping[str, Any]]:
+        start: Dialogue = view.context
+        *before, last = start.messages
+        shown = [last["content"].strip(), skill]
         if start.tools:
             shown += ["Tools:\n\n" + "\n\n".join(start.tools), RULES.format(example=start.example)]
-        return "\n\n".join(filter(None, [*shown, _past(view)]))
+        text = "\n\n".join(filter(None, [*shown, _past(view)]))
+        return [*before, {**last, "content": text}] if before or last["role"] != "user" else text
+
+    def reply(self, view: View) -> str:
+        return view.observation
 
 
-def _worded(message: Mapping[str, Any], count: int) -> str:
-    """A message's text, under its role where a conversation has several answers in it."""
-    text = message["content"].strip()
-    plain = message["role"] in ("system", "developer", "user") or count == 1
-    return text if plain or not text else f"{message['role']}: {text}"
+class NativePrompt:
+    """The dataset's messages, the tools as the chat template shows them, and the last turns as messages. The skill ends
+    the last message of the dataset's prompt."""
+
+    name = "native_tools"
+    native = True
+
+    def render(self, view: View, skill: str = "") -> Chat:
+        start: Dialogue = view.context
+        *before, last = start.messages
+        content = "\n\n".join(filter(None, [last["content"], skill])) if skill else last["content"]
+        past = [message for record in view.history for message in start.said[record.number - 1]]
+        return Chat([*before, {**last, "content": content}, *past], start.tools)
+
+    def reply(self, view: View) -> list[Mapping[str, Any]]:
+        return view.context.said[-1][1:]
 
 
 def _past(view: View) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from environments.adapters.calls import Call, calls_in, read_calls
+from environments.adapters.calls import Call, calls_in, calls_of, read_calls
 from environments.adapters.rows import is_blocks, is_row_id, messages_of, text_of
-from environments.adapters.showing import Conversation, ToolPrompt, describe, example_of
+from environments.adapters.showing import Dialogue, NativePrompt, ToolPrompt, describe, example_of
 from environments.adapters.waiting import settled
 from environments.base import Ending, Opening, Projection, Step, TextEnvironment
 
@@ -29,6 +30,10 @@ class ToolEnvironment(TextEnvironment):
             ``environment``. `None`: plain functions alone.
         tools (`Sequence[Callable]`, *optional*):
             Functions, also asynchronous ones, that every episode offers beside the environment's methods.
+        format (`str`, *optional*, defaults to `"text"`):
+            ``"text"``: signatures and docstrings stand in the user message, calls are Python between ``<action>`` tags;
+            for any chat template. ``"native"``: the chat template shows the tools and the tokenizer's own parser reads
+            the calls, as in TRL; for templates with tools.
         success (`Callable[[Any, float | None], bool | None]`, *optional*):
             From the environment and what its `get_reward` returned (`None` if it has none) to whether the episode was
             won. Without it that is unknown, and evaluations report the score alone.
@@ -44,19 +49,21 @@ class ToolEnvironment(TextEnvironment):
 
     Raises:
         TypeError: if a factory is none, or what it makes has no `reset`.
+        ValueError: for another ``format``, or a tool that has no schema for want of types or a docstring.
 
     Attributes:
         environment: the object that plays this episode, as TRL hands it to reward functions; `None` without one.
         messages (`list[dict]`): the prompt's messages with what `reset` returned at their end.
     """
 
-    prompt = ToolPrompt()
     one_start = True
+    thinks_freely = True
 
     def __init__(
         self,
         factory: Factory | Mapping[str, Factory] | None = None,
         tools: Sequence[Callable] = (),
+        format: str = "text",
         success: Success | None = None,
         *,
         max_turns: int = 50,
@@ -66,6 +73,7 @@ class ToolEnvironment(TextEnvironment):
     ):
         self.options = {
             "tools": tools,
+            "format": format,
             "success": success,
             "max_turns": max_turns,
             "history_length": history_length,
@@ -74,6 +82,11 @@ class ToolEnvironment(TextEnvironment):
         }
         self._pool = factory if isinstance(factory, _Pool) else _Pool(factory)
         self._functions = {tool.__name__: tool for tool in tools}
+        if format not in ("text", "native"):
+            raise ValueError(f"format={format!r} must be 'text' or 'native'")
+        self.prompt = NativePrompt() if format == "native" else ToolPrompt()
+        if self.prompt.native:
+            self._pool.check_schemas(tools)
         self._success, self._seeded, self._iterations = success, seeded, max_tool_calling_iterations
         self.history_length = history_length
         self.max_turns = max_turns if self._iterations is None else self._iterations + 1
@@ -97,6 +110,11 @@ class ToolEnvironment(TextEnvironment):
         """Whether an environment has a reward of its own (`get_reward`)."""
         return any(hasattr(kind, "get_reward") for kind in self._pool.kinds.values())
 
+    @property
+    def said(self) -> list[list[Mapping[str, Any]]]:
+        """In native format, what was said in each turn, as messages."""
+        return self._dialogue.said
+
     def reset(self, **row: Any) -> Opening:
         name = self._pool.chosen(row)
         if name not in self._own:
@@ -108,11 +126,13 @@ class ToolEnvironment(TextEnvironment):
         given = settled(self.environment.reset(**self._columns(row))) if self.environment is not None else None
         self.messages[-1] = {**self.messages[-1], "content": self.messages[-1]["content"] + text_of(given, "reset()")}
         tools = list(self._tools.values())
+        shown = schemas_of(tools) if self.prompt.native else map(describe, tools)
+        self._dialogue = Dialogue(tuple(self.messages), tuple(shown), example_of(tools))
         return Opening(
             observation="",
             task_text=self.messages[-1]["content"].strip(),
             category=str(row.get("category") or name or ""),
-            context=Conversation(tuple(self.messages), tuple(map(describe, tools)), example_of(tools)),
+            context=self._dialogue,
         )
 
     def _columns(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,27 +148,37 @@ class ToolEnvironment(TextEnvironment):
         return Projection(calls_in(response), True)
 
     def step(self, action: str) -> Step:
-        if not action.strip():
+        try:
+            calls = self._asked(action)
+        except ValueError as error:
+            return self._answer([{"name": "unknown", "arguments": {}, **_failure(error)}])
+        if not calls:
             return self._answer([], done=True)
         if self._iterations is not None and self._rounds >= self._iterations:
             return self._answer([])
         self._rounds += 1
-        try:
-            ran = [self._run(call) for call in read_calls(action)]
-        except ValueError as error:
-            ran = [{"name": "unknown", "arguments": {}, **_failure(error)}]
-        return self._answer(ran, done=self._over())
+        return self._answer([self._run(call) for call in calls], done=self._over())
+
+    def _asked(self, action: str) -> list[Call]:
+        """The calls of an action: Python, or in native format the message that the tokenizer's parser made."""
+        if not self.prompt.native:
+            return read_calls(action)
+        message = json.loads(action) if action else {}
+        self._dialogue.said.append([{"role": "assistant", "content": "", **message}])
+        return calls_of(message)
 
     def _answer(self, ran: list[dict[str, Any]], done: bool = False) -> Step:
         failed = sum("error" in one for one in ran)
         self._called, self._failed = self._called + len(ran), self._failed + failed
         counted = {"tool_calls": self._called, "tool_failures": self._failed}
         text = "\n".join(one["result"] for one in ran)
+        if self.prompt.native:
+            self._dialogue.said[-1] += [{"role": "tool", "name": one["name"], "content": one["result"]} for one in ran]
         return Step(text, done=done, won=None, valid=not failed, metrics=counted, info={"calls": ran})
 
     def _run(self, call: Call) -> dict[str, Any]:
         """One call and what came of it: ``name``, ``arguments``, ``result`` and, if it failed, ``error``."""
-        ran = {"name": call.name, "arguments": dict(call.names)}
+        ran = {"name": call.name, "arguments": call.names}
         try:
             if call.name not in self._tools:
                 raise ValueError(f"Tool {call.name} not found.")
@@ -195,6 +225,10 @@ class _Pool:
                 raise TypeError(f"environment_factory{place} made a {kind.__name__}, which has no reset()")
         self.name = ", ".join(dict.fromkeys(kind.__name__ for kind in self.kinds.values()))
 
+    def check_schemas(self, functions: Sequence[Callable]) -> None:
+        for first in self._first.values():
+            schemas_of([*functions, *tools_of(first)])
+
     def make(self, name: str | None) -> Any:
         first = self._first.pop(name, None)
         return self._factories[name]() if first is None else first
@@ -215,6 +249,26 @@ def tools_of(environment: Any) -> list[Callable]:
     """TRL's rule: the public methods of its class but `reset` and `get_reward`, by name."""
     names = [name for name, _ in inspect.getmembers(type(environment), inspect.isfunction)]
     return [getattr(environment, name) for name in names if name[0] != "_" and name not in ("reset", "get_reward")]
+
+
+def schemas_of(tools: Sequence[Callable]) -> list[dict[str, Any]]:
+    """The JSON schema of each tool, from its types and its docstring.
+
+    Raises:
+        ValueError: names the tool.
+    """
+    from transformers.utils import get_json_schema
+
+    schemas = []
+    for tool in tools:
+        try:
+            schemas.append(get_json_schema(tool))
+        except Exception as error:  # of several kinds, some of them private
+            raise ValueError(
+                f"tool {tool.__name__} has no schema: {error}. Give each parameter a type and a line under 'Args:' in "
+                "the docstring, or use format='text'"
+            ) from error
+    return schemas
 
 
 def _failure(error: Exception) -> dict[str, str]:

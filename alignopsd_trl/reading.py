@@ -1,0 +1,160 @@
+"""Reads responses: where the thinking is, what is done, and calls in a chat template's own format.
+
+Environments and methods know one form, ``<think>...</think>`` and then the rest. Policies write others: a template's
+generation prompt may have opened the thinking, a model may have tags of its own, or think in plain text before it acts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+from trl.chat_template_utils import add_response_schema, supports_tool_calling
+from trl.chat_template_utils import parse_response as parse_message
+
+from alignopsd_trl.turns import Thought, parse_response
+from environments.adapters.calls import calls_in, text_before_calls
+
+THINK = ("<think>", "</think>")
+_TAIL = 24  # tokens at the end of a prompt that may hold an opened tag
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One response.
+
+    Args:
+        text (`str`):
+            As environments read it: thinking between ``<think>`` tags.
+        thought (`Thought`):
+            Thinking and action, for correspondence.
+        action (`str`, *optional*):
+            What the environment is given, where the tokenizer's own format says so; else the environment looks for it.
+    """
+
+    text: str
+    thought: Thought
+    action: str | None = None
+
+
+class Reader:
+    """Reads sampled responses of one tokenizer.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
+            Of the policy.
+        tags (`Sequence[str]`, *optional*, defaults to `("<think>", "</think>")`):
+            Between which the model thinks.
+        freely (`bool`, *optional*, defaults to `False`):
+            A response without these tags thinks in the text before its call.
+        native (`bool`, *optional*, defaults to `False`):
+            Calls are in the format of the tokenizer's chat template.
+
+    Raises:
+        ValueError: for ``native`` with a chat template that has no tools, or whose calls nobody can read.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        tags: Sequence[str] = THINK,
+        freely: bool = False,
+        native: bool = False,
+    ):
+        self._tokenizer, self._tags, self._freely, self._native = tokenizer, tuple(tags), freely, native
+        if native:
+            require_tools(tokenizer)
+        self._may_open = self._tags[0] in str(getattr(tokenizer, "chat_template", ""))
+        self._special_tags: list[list[int]] | None = None
+        if any(one in tag for one in getattr(tokenizer, "all_special_tokens", ()) for tag in self._tags):
+            self._special_tags = [tokenizer(tag, add_special_tokens=False)["input_ids"] for tag in self._tags]
+
+    def read(
+        self, prompt: Sequence[int], response: Sequence[int], text: str, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Reading:
+        """A response to a prompt.
+
+        Args:
+            prompt, response (`Sequence[int]`):
+                Token ids.
+            text (`str`):
+                The response, decoded without special tokens.
+            tools (`Sequence[Mapping]`, *optional*):
+                JSON schemas of the tools on offer, which say of what type arguments are.
+        """
+        whole = self._canonical(prompt, response, text)
+        if self._native:
+            return self._message(list(prompt), list(response), whole, list(tools))
+        thought = parse_response(whole)
+        if self._freely:
+            thinking = thought.thinking or ("" if "<think" in whole.lower() else text_before_calls(whole))
+            thought = Thought(thinking, thought.action or calls_in(whole))
+        return Reading(whole, thought)
+
+    def _canonical(self, prompt: Sequence[int], response: Sequence[int], text: str) -> str:
+        """The response with its thinking between ``<think>`` tags, whoever opened it and whatever its tags are."""
+        first, last = self._tags
+        text = text if self._special_tags is None else self._with_tags(response)
+        if self._opened(prompt) and first not in text:
+            text = first + text
+        return text if self._tags == THINK else text.replace(first, THINK[0], 1).replace(last, THINK[1], 1)
+
+    def _opened(self, prompt: Sequence[int]) -> bool:
+        if not self._may_open:
+            return False
+        tail = self._tokenizer.decode(list(prompt[-_TAIL:]), skip_special_tokens=False)
+        return tail.rstrip().endswith(self._tags[0])
+
+    def _with_tags(self, response: Sequence[int]) -> str:
+        """Decoded without special tokens but those of the tags."""
+        parts: list[str] = []
+        rest = list(response)
+        for tag, ids in zip(self._tags, self._special_tags or (), strict=True):
+            at = next((n for n in range(len(rest) - len(ids) + 1) if rest[n : n + len(ids)] == ids), None)
+            if at is not None:
+                parts += [self._decode(rest[:at]), tag]
+                rest = rest[at + len(ids) :]
+        return "".join([*parts, self._decode(rest)])
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def _message(self, prompt: list[int], response: list[int], whole: str, tools: list[Mapping[str, Any]]) -> Reading:
+        message = parse_message(self._tokenizer, response, prefix=prompt, tools=tools or None) if response else {}
+        thinking = message.get("reasoning_content") or message.get("thinking") or parse_response(whole).thinking
+        calls = message.get("tool_calls") or []
+        if calls and not thinking:
+            thinking = message.get("content") or ""
+        shown = "\n".join(json.dumps(call.get("function", call), default=str) for call in calls)
+        return Reading(whole, Thought(str(thinking).strip(), shown), json.dumps(message, default=str))
+
+
+def reader_for(tokenizer: PreTrainedTokenizerBase, environments: Any, tags: Sequence[str] = THINK) -> Reader:
+    """A reader of what is written for some environments (a `Border`)."""
+    return Reader(tokenizer, tags, environments.thinks_freely, getattr(environments.prompt, "native", False))
+
+
+def require_tools(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Sees to it that calls can be shown and read in the chat template's own format; gives the tokenizer TRL's parser
+    for it if it has none.
+
+    Raises:
+        ValueError: if that can't be; says what to do.
+    """
+    remedy = "use ToolEnvironment(..., format='text'), which works with any template"
+    if not supports_tool_calling(tokenizer):
+        raise ValueError(
+            "format='native' needs a chat template that shows tools, their calls and what they return, and this "
+            f"tokenizer's does not; set tokenizer.chat_template to one that does, or {remedy}"
+        )
+    if getattr(tokenizer, "response_template", None) is None and getattr(tokenizer, "response_schema", None) is None:
+        try:
+            add_response_schema(tokenizer)
+        except ValueError as error:
+            raise ValueError(
+                "format='native' needs to read the calls that this chat template lets the model write, and neither the "
+                f"tokenizer nor TRL has a parser for it; set tokenizer.response_template, or {remedy}"
+            ) from error
