@@ -108,6 +108,7 @@ COMMANDS = {
     "study": (study, "methods x environments x seeds under one protocol"),
     "view": ("alignopsd_trl.viewer.__main__:view", "a run as a page: where the credit went"),
     "compare": ("alignopsd_trl.viewer.__main__:compare", "runs against the first of them, as a page"),
+    "analyse": ("alignopsd_trl.analysis.__main__:main", "the paper's analyses of a run: a figure and its data"),
     "push": ("alignopsd_trl.sharing.__main__:main", "a finished run to the Hub"),
     "play": (play, "play an environment by hand"),
     "files": (files, "where the shipped studies and accelerate files are"),

@@ -202,8 +202,12 @@ def write_records(
     partial.replace(path)
 
 
-def read_records(folder: str | os.PathLike) -> Any:
+def read_records(folder: str | os.PathLike, columns: Sequence[str] | None = None) -> Any:
     """All parquet files of a folder as one `pandas.DataFrame`, in the order (step, task, rollout, turn).
+
+    Args:
+        folder: of the files.
+        columns: those to read, as far as a file has them; all by default. The four of the order always come.
 
     Raises:
         FileNotFoundError: if there are none.
@@ -213,5 +217,10 @@ def read_records(folder: str | os.PathLike) -> Any:
     files = sorted(Path(folder).glob("*.parquet"))
     if not files:
         raise FileNotFoundError(f"no trajectories in {folder}; a run writes them with save_trajectories=True")
-    frame = pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
-    return frame.sort_values(["step", "task", "rollout", "turn"], ignore_index=True)
+    order = ["step", "task", "rollout", "turn"]
+    wanted = None if columns is None else dict.fromkeys([*order, *columns])
+    frames = []
+    for file in files:
+        there = wanted and [name for name in wanted if name in pq.read_schema(file).names]
+        frames.append(pd.read_parquet(file, columns=there))
+    return pd.concat(frames, ignore_index=True).sort_values(order, ignore_index=True)

@@ -36,6 +36,10 @@ MAY_IMPORT = {
     "evaluation": ("turns", "prompts", "reading", "rollout", "evaluation"),
     "runs": ("turns", "policy.shipped", "runs"),
     "viewer": ("records", "viewer"),
+    "analysis": (
+        *("records", "runs.files", "encoder", "methods.align_opsd", "analysis"),
+        *("evaluation", "policy", "rollout", "skills"),
+    ),
     "sharing": ("config", "evaluation", "records", "runs", "sharing"),
 }
 """What a room of `alignopsd_trl` may import of ours, whatever the place of the import. Rooms that are not named (the

@@ -1,0 +1,75 @@
+"""Axes as all figures here have them. No pyplot: a notebook's own settings stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+try:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("analyses draw with matplotlib: pip install 'alignopsd-trl[studies]'") from error
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BLUE, ORANGE, PURPLE, GREEN, GREY = "#2166ac", "#b35806", "#7b3294", "#1b7837", "#8a919c"
+"""Told apart by colour-blind people and in grey; lines also differ in dashes."""
+
+LINES = ((BLUE, "-"), (ORANGE, "--"), (PURPLE, "-."), (GREEN, ":"), (GREY, (0, (5, 1))), ("#000000", (0, (1, 1))))
+SMOOTH = 7  # updates of the exponential moving average, as in the paper's training curves
+
+
+def panels(
+    count: int, width: float = 3.6, height: float = 3.0, columns: int | None = None
+) -> tuple[Figure, list[Axes]]:
+    """A figure of ``count`` axes side by side, ``columns`` of them in a row."""
+    columns = min(count, columns or count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    for spare in grid[count:]:
+        spare.set_axis_off()
+    return figure, grid[:count]
+
+
+def label(axis: Axes, title: str, x: str, y: str, legend: bool = False) -> None:
+    """Title and labels with units, a light grid, and a legend where there is more than one thing to tell apart."""
+    axis.set_title(title, fontsize=9, loc="left")
+    axis.set_xlabel(x, fontsize=8)
+    axis.set_ylabel(y, fontsize=8)
+    axis.tick_params(labelsize=7)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.25)
+    if legend:
+        axis.legend(fontsize=7, frameon=False)
+
+
+def smoothed(values: Sequence[float], span: int = SMOOTH) -> np.ndarray:
+    """Exponential moving average with weight 2 / (span + 1) of the newest; missing values are passed over."""
+    kept, found = None, []
+    for value in values:
+        if value == value:
+            kept = value if kept is None else kept + (value - kept) * 2 / (span + 1)
+        found.append(np.nan if kept is None else kept)
+    return np.array(found)
+
+
+def curve(axis: Axes, steps: Sequence[int], values: Sequence[float], number: int, name: str) -> None:
+    """A line; from twice `SMOOTH` measurements on it is smoothed, and the measurements stay faint."""
+    colour, dashes = LINES[number % len(LINES)]
+    many = len(values) >= 2 * SMOOTH
+    if many:
+        axis.plot(steps, values, color=colour, alpha=0.25, linewidth=0.8)
+    drawn = smoothed(values) if many else values
+    axis.plot(
+        steps, drawn, color=colour, linestyle=dashes, linewidth=1.6, label=name, marker=None if many else "o", ms=3
+    )
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def band(axis: Axes, x: Any, low: Any, high: Any, colour: str) -> None:
+    axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -1,0 +1,74 @@
+"""What an analysis finds: numbers, the data of its figure as tables, and the figure."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alignopsd_trl.runs.files import write_json, write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+DOTS = 160  # an inch
+
+
+@dataclass(frozen=True, repr=False)
+class Finding:
+    """The result of one analysis; in a notebook it shows its figure.
+
+    Attributes:
+        name: of the analysis, and of the files that `save` writes.
+        numbers: what the analysis found, for JSON; an interval is ``[mean, low, high]`` (95 %, bootstrap).
+        tables: the data of the figure, by name.
+        figure: labelled, with units.
+    """
+
+    name: str
+    numbers: Mapping[str, Any]
+    tables: Mapping[str, pd.DataFrame]
+    figure: Figure
+
+    def save(self, folder: str | os.PathLike) -> list[Path]:
+        """Writes ``NAME.png``, ``NAME.json`` and a ``NAME_TABLE.csv`` each; returns their paths."""
+        folder = Path(folder)
+        write_json(folder / f"{self.name}.json", self.numbers)
+        paths = [folder / f"{self.name}.json"]
+        for name, table in self.tables.items():
+            paths.append(folder / f"{self.name}_{name}.csv")
+            write_text(paths[-1], table.to_csv(index=False))
+        picture = folder / f"{self.name}.png"
+        partial = picture.with_name(f".{picture.name}.partial")
+        partial.write_bytes(self._repr_png_())
+        return [*paths, partial.replace(picture)]
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.figure.savefig(buffer, dpi=DOTS, metadata={"Software": ""})
+        return buffer.getvalue()
+
+    def __repr__(self) -> str:
+        return "\n".join([f"{self.name}:", *_lines(self.numbers, "  ")])
+
+
+def _lines(numbers: Mapping[str, Any], indent: str) -> list[str]:
+    lines = []
+    for name, value in numbers.items():
+        if isinstance(value, Mapping):
+            lines += [f"{indent}{name}:", *_lines(value, indent + "  ")]
+        else:
+            lines.append(f"{indent}{name}: {_shown(value)}")
+    return lines
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple) and len(value) == 3 and all(isinstance(one, float) for one in value):
+        return f"{value[0]:.4g} [{value[1]:.4g}, {value[2]:.4g}]"
+    return str(value)

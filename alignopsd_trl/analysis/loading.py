@@ -1,0 +1,92 @@
+"""The turns of a run, and what its ``results.json`` says; a missing column is named with the option that records it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alignopsd_trl.records import read_records
+from alignopsd_trl.runs.files import read_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Records = str | os.PathLike | pd.DataFrame
+    """Output folder of a run, a folder of parquet files, or a frame that was read already."""
+
+EPISODE = ["step", "task", "rollout"]
+BASE = [*EPISODE, "turn", "task_id", "category", "task_text", "reward", "won", "score", "action", "action_valid"]
+
+_HINTS = {
+    "credit_sources": "--method align_opsd with --rectify True",
+    "credit_source_weights": "--method align_opsd with --rectify True",
+    "credit_source_similarities": "--method align_opsd with --rectify True",
+    "credit_teacher_thinking": "--method align_opsd",
+    "credit_span": "--method align_opsd with --allocation span",
+    "credit_cut": "--method align_opsd with --allocation span",
+    "credit_divergence": "--method align_opsd with --allocation span",
+    "credit_identity_gap": "--method align_opsd",
+    "credit_rectified_gap": "--method align_opsd",
+    "credit_weight": "--method align_opsd",
+}
+
+
+def turns_of(run: Records, needed: Sequence[str] = (), steps: Sequence[int] | None = None) -> pd.DataFrame:
+    """One row a turn, in the order (step, task, rollout, turn); episodes without a turn are left out.
+
+    Args:
+        run: see `Records`.
+        needed: columns beside `BASE` that the analysis can't do without.
+        steps: only these rollout steps.
+
+    Raises:
+        FileNotFoundError: if there are no records.
+        ValueError: for a step that isn't there or a column that was not recorded; names what records it.
+    """
+    frame = read_records(folder_of(run), [*BASE, *needed]) if isinstance(run, str | os.PathLike) else run
+    if missing := [name for name in needed if name not in frame or frame[name].isna().all()]:
+        hint = _HINTS.get(missing[0])
+        made = f"; a run with {hint} records it" if hint else ""
+        raise ValueError(f"{name_of(run)} has nothing in column {missing[0]!r}, which this analysis needs{made}")
+    if steps is not None:
+        if absent := sorted(set(steps) - set(frame.step)):
+            there = ", ".join(str(int(step)) for step in sorted(set(frame.step))[:20])
+            raise ValueError(f"step {absent[0]} isn't in {name_of(run)}; its steps are {there}")
+        frame = frame[frame.step.isin(list(steps))]
+    return frame[frame.turn.notna()].astype({"turn": int, "step": int}).reset_index(drop=True)
+
+
+def folder_of(run: str | os.PathLike) -> Path:
+    """The folder with the parquet files.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+    """
+    run = Path(run)
+    if not run.is_dir():
+        raise FileNotFoundError(f"no run in {run}: it is no folder; give the output_dir of a run")
+    return run / "trajectories" if (run / "trajectories").is_dir() else run
+
+
+def name_of(run: Records) -> str:
+    return Path(run).resolve().name if isinstance(run, str | os.PathLike) else "the frame"
+
+
+def results_of(run: Records) -> Mapping[str, Any]:
+    """``results.json`` of a run; empty where there is none."""
+    return (read_json(Path(run) / "results.json") or {}) if isinstance(run, str | os.PathLike) else {}
+
+
+def setting(run: Records, name: str, default: Any) -> Any:
+    """A field of the run's configuration, or the default where it left none."""
+    found = (results_of(run).get("config") or {}).get(name)
+    return default if found is None else found
+
+
+def places(frame: pd.DataFrame) -> dict[tuple[int, str, int], tuple[str, int]]:
+    """From (step, task, number in ``credit_row``), which ``credit_sources`` holds, to rollout and turn."""
+    known = frame[frame.credit_row.notna()]
+    keys = zip(known.step, known.task, known.credit_row.astype(int), strict=True)
+    return dict(zip(keys, zip(known.rollout, known.turn, strict=True), strict=True))

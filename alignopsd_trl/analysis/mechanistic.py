@@ -1,0 +1,160 @@
+"""The method at work on one task: matches, spans over the divergence curve, span lengths, gaps before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from alignopsd_trl.analysis.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, label, panels
+from alignopsd_trl.analysis.finding import Finding
+from alignopsd_trl.analysis.loading import name_of, results_of, turns_of
+from alignopsd_trl.analysis.similarity import COLUMNS, TaskPairs, encoder_of, task_pairs
+from alignopsd_trl.analysis.span_lengths import NEEDED, span_table
+
+if TYPE_CHECKING:
+    from alignopsd_trl.analysis.loading import Records
+    from alignopsd_trl.encoder import Encoder
+
+_GAPS = ["credit_identity_gap", "credit_rectified_gap", "credit_divergence", "credit_divergence_counts", "credit_alpha"]
+
+
+def mechanism(
+    run: Records,
+    step: int | None = None,
+    task: str | None = None,
+    rollout: str | None = None,
+    encoder: str | Encoder | None = None,
+) -> Finding:
+    """Four panels: (a) the match matrix of a task and how far its turns are mixed, (b) spans of one rollout over its
+    divergence curve, with local and rectified gaps, (c) span lengths, (d) gaps before and after rectification.
+
+    (a) and (b) are of one task and one rollout, (c) and (d) of the whole run.
+
+    Args:
+        run: of AlignOPSD with matches and spans.
+        step, task, rollout (*optional*): by default the rollout with most spans, then most scored turns.
+        encoder (*optional*): the run's own by default.
+
+    Raises:
+        ValueError: if the run lacks what the panels need, or the task or rollout isn't there.
+    """
+    frame = turns_of(run, [*COLUMNS, *NEEDED, *_GAPS])
+    shown = _chosen(frame, step, task, rollout, name_of(run))
+    at = (frame.step == shown.step.iloc[0]) & (frame.task == shown.task.iloc[0])
+    pairs = next(iter(task_pairs(run, frame[at], encoder_of(run, encoder))))
+    spans, threshold = span_table(frame), _threshold(run, int(shown.step.iloc[0]))
+    gaps = frame[frame.credit_rectified_gap.notna()][["step", "task", "rollout", "turn", *_GAPS[:2]]]
+    moved = (gaps.credit_rectified_gap - gaps.credit_identity_gap).abs()
+    columns = ["turn", "action", *_GAPS, *NEEDED]
+    tables = {"matches": _matches(pairs), "rollout": shown[columns], "gaps": gaps, "spans": spans}
+    numbers = {
+        **{name: str(shown[name].iloc[0]) for name in ("step", "task", "rollout")},
+        "pairs used in this task": len(pairs.used),
+        "boundary threshold of this step": threshold,
+        "mean span length (turns)": float(spans.length.mean()),
+        "scored turns": len(gaps),
+        "turns whose gap changed": float((moved > 0).mean()),
+        "absolute change, mean (nats)": float(moved.mean()),
+        "absolute change, 95th percentile (nats)": float(moved.quantile(0.95)),
+    }
+    return Finding("mechanism", numbers, tables, _drawn(pairs, shown, threshold, spans, gaps, moved))
+
+
+def _chosen(frame: pd.DataFrame, step: int | None, task: str | None, rollout: str | None, run: str) -> pd.DataFrame:
+    for name, value in (("step", step), ("task", task), ("rollout", rollout)):
+        if value is not None:
+            kept = frame[frame[name].astype(str) == str(value)]
+            if kept.empty:
+                there = ", ".join(map(str, frame[name].unique()[:8]))
+                raise ValueError(f"{name} {value!r} isn't in {run}; some that are: {there}")
+            frame = kept
+    telling = frame.groupby(["step", "task", "rollout"]).agg(
+        spans=("credit_span", "nunique"), scored=("credit_rectified_gap", "count"), turns=("turn", "size")
+    )
+    both = telling[telling.scored > 0] if (telling.scored > 0).any() else telling
+    best = both.sort_values(["spans", "turns"], ascending=False, kind="stable").index[0]
+    keys = zip(("step", "task", "rollout"), best, strict=True)
+    return frame[np.logical_and.reduce([frame[name] == value for name, value in keys])]
+
+
+def _threshold(run: Records, step: int) -> float | None:
+    """Of the step's spans, from the log: a line of step k is about the rollout of step k - 1."""
+    lines: list[Mapping[str, Any]] = results_of(run).get("history") or []
+    return next(
+        (line["spans/threshold"] for line in lines if line.get("step") == step + 1 and "spans/threshold" in line), None
+    )
+
+
+def _matches(pairs: TaskPairs) -> pd.DataFrame:
+    names = (pairs.turns.rollout + " turn " + pairs.turns.turn.astype(str)).to_numpy()
+    source, target = pairs.used.T
+    return pd.DataFrame(
+        {
+            "source": names[source],
+            "target": names[target],
+            "source_action": pairs.turns.credit_teacher_action.to_numpy()[source]
+            if "credit_teacher_action" in pairs.turns
+            else None,
+            "target_action": pairs.turns.action.to_numpy()[target],
+            "similarity": pairs.similarity[source, target],
+            "weight": pairs.weights,
+            "alpha": pairs.turns.credit_alpha.to_numpy()[target],
+        }
+    )
+
+
+def _drawn(
+    pairs: TaskPairs,
+    shown: pd.DataFrame,
+    threshold: float | None,
+    spans: pd.DataFrame,
+    gaps: pd.DataFrame,
+    moved: pd.Series,
+) -> Any:
+    figure, axes = panels(5, width=4.0, height=3.4, columns=3)
+    _draw_matches(figure, axes[0], pairs)
+    _draw_spans(axes[1], shown, threshold)
+    shares = 100 * spans.length.value_counts(normalize=True).sort_index()
+    axes[2].bar(shares.index, shares, color=BLUE)
+    axes[2].axvline(spans.length.mean(), color="black", linewidth=1.2, label=f"mean {spans.length.mean():.2f}")
+    label(axes[2], "(c) span lengths", "turns in a span", "share of spans (%)", legend=True)
+    axes[3].plot(gaps.credit_identity_gap, gaps.credit_rectified_gap, "o", ms=2, alpha=0.3, color=PURPLE)
+    ends = [gaps.credit_identity_gap.min(), gaps.credit_identity_gap.max()]
+    axes[3].plot(ends, ends, color=GREY, linewidth=1, label="unchanged")
+    label(axes[3], "(d) gap of each scored turn", "identity (nats a token)", "rectified (nats a token)", legend=True)
+    axes[4].hist(moved[moved > 0], bins=40, color=PURPLE)
+    label(axes[4], f"(d) absolute change, where not 0 ({(moved > 0).mean():.0%})", "nats a token", "turns")
+    return figure
+
+
+def _draw_matches(figure: Any, axis: Any, pairs: TaskPairs) -> None:
+    image = axis.imshow(np.where(pairs.eligible, pairs.similarity, np.nan), cmap="Greys", vmin=0, vmax=1)
+    figure.colorbar(image, ax=axis, shrink=0.7).set_label("cosine", fontsize=7)
+    alpha = pairs.turns.credit_alpha.fillna(0).to_numpy()[pairs.used[:, 1]]
+    axis.scatter(pairs.used[:, 1], pairs.used[:, 0], s=3 + 40 * pairs.weights * alpha, color=ORANGE, label="used")
+    for edge in np.flatnonzero(pairs.turns.rollout.to_numpy()[1:] != pairs.turns.rollout.to_numpy()[:-1]) + 0.5:
+        axis.axhline(edge, color=BLUE, linewidth=0.5)
+        axis.axvline(edge, color=BLUE, linewidth=0.5)
+    label(axis, "(a) matches; size: weight x alpha", "target: student's turn", "source: sibling's turn")
+    axis.grid(False)
+
+
+def _draw_spans(axis: Any, shown: pd.DataFrame, threshold: float | None) -> None:
+    turn = shown.turn.to_numpy()
+    counts = shown.credit_divergence_counts.fillna(False).astype(bool)
+    axis.plot(turn, shown.credit_divergence.where(counts), "o-", ms=3, color=BLUE, label="divergence (bits)")
+    if threshold is not None:
+        axis.axhline(threshold, color=BLUE, linestyle=":", linewidth=1, label="threshold")
+    for number, (_, part) in enumerate(shown.groupby("credit_span")):
+        axis.axvspan(part.turn.min() - 0.5, part.turn.max() + 0.5, color=GREY, alpha=0.12 + 0.14 * (number % 2))
+    other = axis.twinx()
+    other.plot(turn, shown.credit_identity_gap, "s--", ms=3, color=GREEN, label="identity gap")
+    other.plot(turn, shown.credit_rectified_gap, "^-", ms=3, color=ORANGE, label="rectified gap")
+    other.set_ylabel("gap (nats a token)", fontsize=8)
+    other.tick_params(labelsize=7)
+    label(axis, f"(b) spans of rollout {shown.rollout.iloc[0]}", "turn", "divergence (bits)")
+    handles = [one for part in (axis, other) for one in part.get_legend_handles_labels()[0]]
+    axis.legend(handles=handles, fontsize=6, frameon=False)

@@ -1,0 +1,72 @@
+"""What kind of operation an action is, and on what: read from actions and observations alone, never from thinking.
+
+By the actions' own form: WebShop (``search[..]``, ``click[..]``), Search-QA (``<search>..</search>``), ALFWorld
+(``take apple 1 from shelf 2``); anything else by its first word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_WEBSHOP = re.compile(r"\s*(search|click)\[(.*)\]\s*", re.DOTALL | re.IGNORECASE)
+_TAGGED = re.compile(r"\s*<(search|answer)>(.*)</\1>\s*", re.DOTALL | re.IGNORECASE)
+_PRODUCT = re.compile(r"b[0-9a-z]{9}|\d{10}")
+_TABS = ("description", "features", "reviews", "attributes")
+_MOVES = ("back to search", "next >", "< prev")
+_VERBS = ("go to", "look", "inventory")  # ALFWorld's of more than a word, and those without an object
+
+
+class Operation(NamedTuple):
+    """Attributes:
+    kind: such as ``"product"`` or ``"take"``; the same kind may serve different decisions.
+    entity: on what; `None` where there is nothing observed that two rollouts could share.
+    """
+
+    kind: str
+    entity: tuple[str, ...] | None = None
+
+
+def operations(actions: Sequence[str], observations: Sequence[str], valid: Sequence[bool]) -> list[Operation | None]:
+    """Of one episode, turn by turn; `None` for an action that did not parse.
+
+    A product selection is on that product; WebShop's other clicks are on the product whose page is open and, where
+    there is one, the option or tab. A search or a move between pages is on nothing.
+    """
+    found: list[Operation | None] = []
+    product: str | None = None
+    for action, observation, usable in zip(actions, observations, valid, strict=True):
+        shop = _WEBSHOP.fullmatch(action or "")
+        operation = (_shopping(shop, product) if shop else _plain(action or "")) if usable else None
+        found.append(operation)
+        if operation and operation.kind == "product":
+            product = operation.entity[0]
+        elif shop and "total results:" in (observation or "").lower() or operation == Operation("search"):
+            product = None
+    return found
+
+
+def _shopping(match: re.Match, product: str | None) -> Operation:
+    argument = match[2].strip().lower()
+    if match[1].lower() == "search":
+        return Operation("search")
+    if argument in _MOVES:
+        return Operation("navigation")
+    if _PRODUCT.fullmatch(argument):
+        return Operation("product", (argument,))
+    on = (product,) if product else None
+    if argument == "buy now":
+        return Operation("purchase", on)
+    return Operation("tab" if argument in _TABS else "option", on and (*on, argument))
+
+
+def _plain(action: str) -> Operation | None:
+    if tagged := _TAGGED.fullmatch(action):
+        return Operation(tagged[1].lower(), (" ".join(tagged[2].lower().split()),))
+    words = action.lower().split()
+    if not words:
+        return None
+    kind = next((verb for verb in _VERBS if action.lower().strip().startswith(verb)), words[0])
+    rest = " ".join(words)[len(kind) :].strip()
+    return Operation(kind, (rest,) if rest else None)

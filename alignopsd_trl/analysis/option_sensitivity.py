@@ -1,0 +1,126 @@
+"""What a setting does to success: runs, or the rows of a study, that differ in some settings."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from alignopsd_trl.analysis.drawing import BLUE, curve, label, panels
+from alignopsd_trl.analysis.finding import Finding
+from alignopsd_trl.analysis.loading import name_of, results_of
+from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
+
+TITLES = {
+    "max_sources": "retrieval top-K",
+    "similarity_threshold": r"threshold $\gamma_H$",
+    "credit_temperature": r"credit temperature $T$",
+}
+
+
+def sensitivity(runs: Sequence[str | os.PathLike] | str | os.PathLike, options: Sequence[str] = ()) -> Finding:
+    """Success after training against each setting that the runs differ in, and success over training for each value.
+
+    A panel of an option holds the runs whose other options are those of most runs.
+
+    Args:
+        runs: output folders of finished runs, or the ``rows.parquet`` of a study.
+        options (*optional*): fields of the method's options; by default all that differ.
+
+    Raises:
+        ValueError: if a run isn't finished, or no option differs.
+    """
+    runs = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
+    rows = [row for run in runs for row in (_study(run) if Path(run).suffix == ".parquet" else [_run(run)])]
+    names = [one.name for one in fields(AlignOPSDOptions)]
+    table = pd.DataFrame([row for row in rows if row["method"] == "align_opsd"])
+    varied = list(options) or [name for name in names if name in table and table[name].astype(str).nunique() > 1]
+    if table.empty or not varied:
+        raise ValueError("sensitivity needs runs of align_opsd that differ in one of its options, such as max_sources")
+    if unknown := [name for name in varied if name not in table]:
+        raise ValueError(f"option {unknown[0]!r} is none of the method's; some are: {', '.join(names[:8])}")
+    slices = {name: _slice(table, name, varied) for name in varied}
+    points = pd.concat([_points(part, name) for name, part in slices.items()], ignore_index=True)
+    numbers = {
+        name: {f"{row.environment}, {row.value}": row.success for row in points[points.option == name].itertuples()}
+        for name in varied
+    }
+    tables = {"points": points, "curves": pd.concat([_curves(part, name) for name, part in slices.items()])}
+    return Finding("sensitivity", numbers, tables, _drawn(points, slices))
+
+
+def _run(run: str | os.PathLike) -> dict[str, Any]:
+    results = results_of(run)
+    if "after" not in results or "config" not in results:
+        raise ValueError(f"{name_of(run)} has no results.json with an evaluation after training; let it finish")
+    logged = [line for line in results["history"] if "episodes/success" in line]
+    return {
+        **results["config"],
+        "environment": (results.get("recipe") or {}).get("environment"),
+        "seed": results.get("seed"),
+        "success": results["after"]["success"]["mean"],
+        "updates": [line["step"] for line in logged],
+        "curve": [100 * line["episodes/success"] for line in logged],
+    }
+
+
+def _study(path: str | os.PathLike) -> list[dict[str, Any]]:
+    rows = pd.read_parquet(path)
+    rows = rows[(rows.status == "finished") & rows.curve_update.notna()]
+    return [
+        {
+            **json.loads(row.config),
+            "method": row.method,
+            "environment": row.environment,
+            "seed": row.seed,
+            "success": row.success,
+            "updates": list(row.curve_update),
+            "curve": [100 * value for value in row.curve_success],
+        }
+        for row in rows.itertuples()
+    ]
+
+
+def _slice(table: pd.DataFrame, option: str, varied: Sequence[str]) -> pd.DataFrame:
+    """Runs whose other varied options have their most frequent value."""
+    for other in varied:
+        if other != option:
+            table = table[table[other].astype(str) == table[other].astype(str).mode().iloc[0]]
+    return table
+
+
+def _points(table: pd.DataFrame, option: str) -> pd.DataFrame:
+    groups = table.groupby(["environment", option])
+    found = groups.success.agg(success="mean", lowest="min", highest="max", seeds="size").reset_index()
+    return found.rename(columns={option: "value"}).assign(option=option, value=found[option].astype(str))
+
+
+def _curves(table: pd.DataFrame, option: str) -> pd.DataFrame:
+    kept = table[["environment", option, "seed", "updates", "curve"]].explode(["updates", "curve"])
+    return kept.rename(columns={option: "value", "updates": "update", "curve": "success"}).assign(option=option)
+
+
+def _drawn(points: pd.DataFrame, slices: dict[str, pd.DataFrame]) -> Any:
+    figure, axes = panels(2 * len(slices), columns=len(slices))
+    for top, below, (option, table) in zip(axes[: len(slices)], axes[len(slices) :], slices.items(), strict=True):
+        part = points[points.option == option]
+        for number, (environment, one) in enumerate(part.groupby("environment")):
+            reach = [one.success - one.lowest, one.highest - one.success]
+            style = {"marker": "os^Dv"[number % 5], "color": BLUE if number == 0 else None}
+            top.errorbar(one.value, one.success, reach, capsize=3, label=environment, **style)
+        title = TITLES.get(option, option.replace("_", " "))
+        label(top, f"{title}: bars from lowest to highest seed", title, "success after training (%)", legend=True)
+        for number, (value, group) in enumerate(table.groupby(option)):
+            means = _mean_curve(group)
+            curve(below, means.index, means, number, str(value))
+        label(below, "success while training, mean of seeds", "update", "success of rollouts (%)", legend=True)
+    return figure
+
+
+def _mean_curve(group: pd.DataFrame) -> pd.Series:
+    return group[["updates", "curve"]].explode(["updates", "curve"]).astype(float).groupby("updates").curve.mean()

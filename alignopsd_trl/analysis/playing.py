@@ -1,0 +1,88 @@
+"""Rollouts of a policy with and without the skill in its prompt, as records: what self-privileged pairs need."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.evaluation.play import ModelGenerator, evaluating
+from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.policy.teacher import skill_source
+from alignopsd_trl.records import SCHEMA, turn_records, write_records
+from alignopsd_trl.rollout import Player, Renderer, episode_seed
+from alignopsd_trl.skills import load_skills, skill_budget
+from environments.base import Suite
+from environments.batch import open_batch
+
+
+def play_siblings(
+    model: str,
+    suite: Suite,
+    folder: str | os.PathLike,
+    tasks: int = 100,
+    siblings: int = 4,
+    *,
+    panel: str = "test",
+    skill_bank: str | Callable | None = None,
+    temperature: float = 1.0,
+    seed: int = 0,
+    max_prompt_length: int = 4096,
+    max_completion_length: int = 512,
+    skill_tokens: int | None = None,
+    batch_size: int = 64,
+    device: str = "cpu",
+    progress: Callable[[int], None] = lambda ended: None,
+) -> tuple[Path, Path]:
+    """Plays each task several times as the student and several times as the privileged view, which acts for itself.
+
+    Args:
+        model (`str`): hub id, path or shipped policy.
+        suite ([`Suite`]): of `environments.load`.
+        folder: gets ``student/`` and ``privileged/``, a parquet file each.
+        tasks, siblings (`int`, defaults to 100 and 4, the paper's): the panel's first tasks, rollouts of each.
+        panel, skill_bank, temperature, seed, max_prompt_length, max_completion_length, skill_tokens, batch_size: as in
+            `alignopsd_trl.evaluation`; the paper samples at temperature 1.
+        progress: called with the number of episodes that ended.
+
+    Returns:
+        The two folders.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = resolve_model(model)
+    tokenizer, policy = AutoTokenizer.from_pretrained(path), AutoModelForCausalLM.from_pretrained(path).to(device)
+    bank = load_skills(skill_bank or suite.skill_bank or suite.name, load_encoder("lexical"))
+    skills = skill_source(bank, tokenizer, skill_tokens or skill_budget(max_prompt_length))
+    rows = [row for row in suite.panel(panel).head(tasks).rows for _ in range(siblings)]
+    slots = max(batch_size // siblings, 1) * siblings  # a task's siblings side by side, so that they are numbered
+    folders = []
+    for name, privileged in (("student", False), ("privileged", True)):
+        environments = open_batch(suite.factory, min(slots, len(rows)), 60.0)
+        generate = ModelGenerator(policy, tokenizer, temperature, max_completion_length, batch_size)
+        player = Player(
+            environments=environments,
+            renderer=Renderer(tokenizer, environments.prompt, max_prompt_length, None),
+            generate=generate,
+            tokenizer=tokenizer,
+            end_ids=generate.end_ids,
+            skills=skills,
+            skills_in_rollout=privileged,
+            progress=progress,
+        )
+        try:
+            with evaluating(policy, seed + privileged):
+                played = [
+                    one for first in range(0, len(rows), slots) for one in _play(player, rows[first : first + slots])
+                ]
+        finally:
+            environments.close()
+        folders.append(Path(folder) / name)
+        write_records(folders[-1] / "rollouts.parquet", turn_records(played, step=0), SCHEMA)
+    return folders[0], folders[1]
+
+
+def _play(player: Player, rows: list) -> list:
+    names = [row["task_id"] for row in rows]
+    return player.play(rows, [episode_seed(name, 0, 0) for name in names], names)

@@ -1,0 +1,96 @@
+"""H of every task again, from the thinking in the records and the run's encoder: records hold only the pairs in use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from alignopsd_trl.analysis.loading import name_of, places, results_of
+from alignopsd_trl.encoder import Encoder, load_encoder
+from alignopsd_trl.methods.align_opsd.correspondence import cosine, eligibility
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from alignopsd_trl.analysis.loading import Records
+
+COLUMNS = [
+    *("thinking", "credit_teacher_thinking", "credit_row"),
+    *("credit_sources", "credit_source_similarities", "credit_source_weights"),
+]
+TOLERANCE = 0.02  # other hardware and another batch size move a cosine in bfloat16 by less
+
+
+@dataclass(frozen=True)
+class TaskPairs:
+    """One task of one step.
+
+    Attributes:
+        turns: its m turns, in canonical order.
+        similarity: ``(m, m)`` H, ``[source, target]``.
+        eligible: ``(m, m)`` bool.
+        used: ``(u, 2)`` source and target of the pairs that training used, as rows of ``turns``.
+        weights: ``(u,)`` of these pairs.
+    """
+
+    turns: pd.DataFrame
+    similarity: np.ndarray
+    eligible: np.ndarray
+    used: np.ndarray
+    weights: np.ndarray
+
+
+def encoder_of(run: Records, encoder: str | Encoder | None = None) -> Encoder:
+    """The encoder that is given, or the one that ``results.json`` names.
+
+    Raises:
+        ValueError: if neither names one.
+    """
+    found = encoder or (results_of(run).get("encoder") or {}).get("name")
+    if found is None:
+        raise ValueError(f"{name_of(run)} does not say which encoder made its matches; pass it: --encoder lexical")
+    return load_encoder(found)
+
+
+def task_pairs(run: Records, frame: pd.DataFrame, encoder: Encoder) -> Iterator[TaskPairs]:
+    """Every task of every step of a frame with `COLUMNS`.
+
+    Raises:
+        ValueError: if the encoder does not give the similarities that the run recorded.
+    """
+    for (step, _), turns in frame[frame.credit_row.notna()].groupby(["step", "task"], sort=True):
+        turns = turns.reset_index(drop=True)
+        teacher, student = turns.credit_teacher_thinking.fillna(""), turns.thinking.fillna("")
+        similarity = cosine(_encoded(encoder, teacher), _encoded(encoder, student)).cpu().numpy()
+        rollout = torch.tensor(turns.groupby("rollout").ngroup().to_numpy())
+        said = [torch.tensor((side != "").to_numpy()) for side in (teacher, student)]
+        used, weights, recorded = _used(turns, int(step))
+        if len(used):
+            _check(similarity[used[:, 0], used[:, 1]], recorded, encoder, name_of(run))
+        yield TaskPairs(turns, similarity, eligibility(rollout, *said).numpy(), used, weights)
+
+
+def _encoded(encoder: Encoder, texts: pd.Series) -> torch.Tensor:
+    return encoder(texts.tolist()).float().cpu()
+
+
+def _used(turns: pd.DataFrame, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    where, at = places(turns), {place: row for row, place in enumerate(zip(turns.rollout, turns.turn, strict=True))}
+    pairs, weights, recorded = [], [], []
+    for target, row in enumerate(turns.itertuples()):
+        pairs += [(at[where[step, row.task, int(source)]], target) for source in row.credit_sources]
+        weights += list(row.credit_source_weights)
+        recorded += list(row.credit_source_similarities)
+    return np.array(pairs, dtype=int).reshape(-1, 2), np.array(weights, float), np.array(recorded, float)
+
+
+def _check(found: np.ndarray, recorded: np.ndarray, encoder: Encoder, run: str) -> None:
+    if (apart := float(np.abs(found - recorded).max())) > TOLERANCE:
+        raise ValueError(
+            f"encoder {encoder.name!r} gives similarities that are up to {apart:.2f} from those that {run} recorded; "
+            "pass the encoder that the run was trained with: --encoder"
+        )

@@ -1,0 +1,90 @@
+"""How many turns does a functional decision span? (the paper's appendix "Credit Assignment")"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from alignopsd_trl.analysis.drawing import BLUE, GREY, label, panels
+from alignopsd_trl.analysis.finding import Finding
+from alignopsd_trl.analysis.loading import EPISODE, name_of, turns_of
+
+if TYPE_CHECKING:
+    from alignopsd_trl.analysis.loading import Records
+
+NEEDED = ["credit_span", "credit_cut"]
+REASONS = {"": "first of a rollout", "threshold": "shift", "guided": "too long, shift", "forced": "too long, length"}
+
+
+def spans(
+    run: Records | Sequence[Records],
+    steps: Sequence[int] | None = None,
+    annotations: Any = None,
+) -> Finding:
+    """Lengths of decision spans by task category, and why spans begin; a panel a run.
+
+    Args:
+        run: one or several, such as one of each benchmark.
+        steps (*optional*): only these rollout steps.
+        annotations (`dict[str, list[int]]`, *optional*): of `read_annotations`; their mean length is drawn beside.
+
+    Raises:
+        ValueError: if a run recorded no spans.
+    """
+    runs = list(run) if isinstance(run, list | tuple) else [run]
+    found = {_key(name_of(one), number, runs): span_table(one, steps) for number, one in enumerate(runs)}
+    table = pd.concat([lengths.assign(run=name) for name, lengths in found.items()], ignore_index=True)
+    noted = None if annotations is None else _noted(annotations)
+    numbers = {name: _numbers(lengths) for name, lengths in found.items()}
+    if noted is not None:
+        numbers["annotated spans, mean length (turns)"] = noted
+    counts = table.groupby(["run", "category", "length"]).size().rename("spans").reset_index()
+    return Finding("spans", numbers, {"lengths": counts, "spans": table}, _drawn(found, noted))
+
+
+def _key(name: str, number: int, runs: list) -> str:
+    return name if [name_of(one) for one in runs].count(name) == 1 else f"{name} ({number + 1})"
+
+
+def span_table(run: Records, steps: Sequence[int] | None = None) -> pd.DataFrame:
+    """One row a span: where it is, its ``length`` in turns, and why it begins there (``cut``)."""
+    frame = turns_of(run, NEEDED, steps)
+    frame = frame[frame.credit_span.notna()]
+    groups = frame.groupby([*EPISODE, "credit_span"], sort=True)
+    table = groups.agg(
+        category=("category", "first"), first_turn=("turn", "min"), length=("turn", "size"), cut=("credit_cut", "first")
+    )
+    return table.reset_index().rename(columns={"credit_span": "span"})
+
+
+def _numbers(table: pd.DataFrame) -> dict[str, Any]:
+    counts = table.groupby(EPISODE).size()
+    named = {REASONS.get(cut, cut): int(count) for cut, count in table.cut.fillna("").value_counts().items()}
+    return {
+        "spans": len(table),
+        "mean length (turns)": float(table.length.mean()),
+        "median length (turns)": float(table.length.median()),
+        "spans a rollout": float(counts.mean()),
+        "mean length by category": {str(k): float(v) for k, v in table.groupby("category").length.mean().items()},
+        "spans by why they begin": named,
+    }
+
+
+def _noted(annotations: dict[str, Any]) -> float:
+    return sum(turns for _, turns in annotations.values()) / sum(len(cuts) + 1 for cuts, _ in annotations.values())
+
+
+def _drawn(found: dict[str, pd.DataFrame], noted: float | None) -> Any:
+    figure, axes = panels(len(found), columns=3)
+    longest = max(table.length.max() for table in found.values())
+    for axis, (name, table) in zip(axes, found.items(), strict=True):
+        shares = 100 * table.length.value_counts(normalize=True).sort_index()
+        axis.bar(shares.index, shares, color=BLUE, width=0.8)
+        axis.axvline(table.length.mean(), color="black", linewidth=1.2, label=f"mean {table.length.mean():.2f}")
+        if noted is not None:
+            axis.axvline(noted, color=GREY, linestyle="--", label=f"annotated {noted:.2f}")
+        axis.set_xlim(0.4, longest + 0.6)
+        label(axis, f"{name}: {len(table):,} spans", "turns in a span", "share of spans (%)", legend=True)
+    return figure

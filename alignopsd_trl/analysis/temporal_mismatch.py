@@ -1,0 +1,206 @@
+"""Do corresponding decisions share timestamps? (the paper's appendix "Temporal Misalignment")
+
+records ──► operations ──► pairs of rollouts of one task ──► same turn, other kind   (disagreement)
+                                                         └─► same entity, other turn (displacement)
+credit_sources ──► share of matching weight on other turn numbers                    (use in training)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations, product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from alignopsd_trl.analysis.drawing import BLUE, LINES, ORANGE, band, curve, label, panels
+from alignopsd_trl.analysis.finding import Finding
+from alignopsd_trl.analysis.intervals import ratio
+from alignopsd_trl.analysis.loading import name_of, places, turns_of
+from alignopsd_trl.analysis.operations import Operation, operations
+
+if TYPE_CHECKING:
+    from alignopsd_trl.analysis.loading import Records
+
+_SOURCES = ["credit_row", "credit_sources", "credit_source_weights"]
+
+
+def temporal(run: Records, privileged: Records | None = None, steps: Sequence[int] | None = None) -> Finding:
+    """Same-turn disagreement and cross-turn displacement of siblings and, if there are such, of privileged rollouts.
+
+    Args:
+        run: rollouts of the student.
+        privileged (*optional*): rollouts of the same tasks whose policy read the skill, such as `play_siblings` makes.
+        steps (*optional*): only these rollout steps of ``run``.
+
+    Raises:
+        ValueError: if no task has two rollouts, or the two runs share no task.
+    """
+    own = _episodes(run, steps)
+    compared = {"self-self": _pairs(own, own)}
+    if privileged is not None:
+        compared["self-privileged"] = _pairs(own, _episodes(privileged))
+    if empty := [name for name, found in compared.items() if not found]:
+        raise ValueError(f"no {empty[0]} pairs in {name_of(run)}: a task needs two rollouts, and both sides the task")
+    same = pd.concat([_same_turn(pairs).assign(comparison=name) for name, pairs in compared.items()])
+    moved = pd.concat([_matches(pairs).assign(comparison=name) for name, pairs in compared.items()])
+    numbers = {name: _numbers(same, moved, pairs, name) for name, pairs in compared.items()}
+    used = _training_use(run, steps)
+    tables = {"same_turn": _by_turn(same), "displacement": moved} | ({} if used is None else {"off_turn_weight": used})
+    if used is not None:
+        numbers["off-turn share of matching weight"] = _mean_share(used)
+    return Finding("temporal", numbers, tables, _drawn(tables))
+
+
+# Pairs of rollouts
+
+
+def _episodes(run: Records, steps: Sequence[int] | None = None) -> dict[tuple[int, str], list[list[Operation | None]]]:
+    """Operations of each rollout by (step, task)."""
+    frame = turns_of(run, ["observation"], steps)
+    found: dict[tuple[int, str], list[list[Operation | None]]] = {}
+    for (step, _, _), turns in frame.groupby(["step", "task", "rollout"], sort=True):
+        task = turns.task_id.iloc[0] if turns.task_id.notna().all() else turns.task.iloc[0]
+        valid = turns.action_valid.astype(bool).tolist()
+        read = operations(turns.action.tolist(), turns.observation.tolist(), valid)
+        found.setdefault((int(step), str(task)), []).append(read)
+    return found
+
+
+def _pairs(left: dict, right: dict) -> list[tuple[str, list, list]]:
+    """Rollouts of one task: siblings of a step among themselves, or all of one run with all of the other."""
+    if left is right:
+        return [(task, *pair) for (_, task), rollouts in left.items() for pair in combinations(rollouts, 2)]
+    theirs: dict[str, list] = {}
+    for (_, task), rollouts in right.items():
+        theirs.setdefault(task, []).extend(rollouts)
+    return [(task, *pair) for (_, task), ours in left.items() for pair in product(ours, theirs.get(task, []))]
+
+
+def _same_turn(pairs: list[tuple[str, list, list]]) -> pd.DataFrame:
+    """Positions where both rollouts act, by task and turn: how many, and how many of them differ in kind."""
+    counts: dict[tuple[str, int], list[int]] = {}
+    for task, left, right in pairs:
+        for turn, (ours, theirs) in enumerate(zip(left, right, strict=False)):
+            if ours and theirs:
+                count = counts.setdefault((task, turn), [0, 0])
+                count[0] += 1
+                count[1] += ours.kind != theirs.kind
+    rows = [(task, turn, *count) for (task, turn), count in counts.items()]
+    return pd.DataFrame(rows, columns=["task", "turn", "positions", "different"])
+
+
+def matched_turns(left: Sequence[Operation | None], right: Sequence[Operation | None]) -> list[tuple[int, int]]:
+    """Turns of two rollouts with the same operation on the same entity: as many pairs as an order-preserving matching
+    can have and, among those matchings, one of the least total displacement."""
+    width = len(right)
+    best = [[(0, 0)] * (width + 1) for _ in range(len(left) + 1)]  # of the ends of both: pairs, less displacement
+    for row in range(len(left) - 1, -1, -1):
+        for column in range(width - 1, -1, -1):
+            options = [best[row + 1][column], best[row][column + 1]]
+            if _same(left[row], right[column]):
+                pairs, displaced = best[row + 1][column + 1]
+                options.append((pairs + 1, displaced - abs(row - column)))
+            best[row][column] = max(options)
+    found, row, column = [], 0, 0
+    while row < len(left) and column < width:
+        here, after = best[row][column], best[row + 1][column + 1]
+        if _same(left[row], right[column]) and here == (after[0] + 1, after[1] - abs(row - column)):
+            found.append((row, column))
+            row, column = row + 1, column + 1
+        elif here == best[row + 1][column]:
+            row += 1
+        else:
+            column += 1
+    return found
+
+
+def _same(left: Operation | None, right: Operation | None) -> bool:
+    return left is not None and left.entity is not None and left == right
+
+
+def _matches(pairs: list[tuple[str, list, list]]) -> pd.DataFrame:
+    rows = [
+        (task, row, column, abs(row - column), left[row].kind, " ".join(left[row].entity))
+        for task, left, right in pairs
+        for row, column in matched_turns(left, right)
+    ]
+    return pd.DataFrame(rows, columns=["task", "left_turn", "right_turn", "displacement", "kind", "entity"])
+
+
+# Numbers
+
+
+def _numbers(same: pd.DataFrame, moved: pd.DataFrame, pairs: list, name: str) -> dict[str, Any]:
+    same, moved = same[same.comparison == name], moved[moved.comparison == name]
+    tasks = same.groupby("task")[["different", "positions"]].sum()
+    exposures = sum(one is not None and one.entity is not None for _, left, _ in pairs for one in left)
+    off = moved.assign(off=moved.displacement > 0).groupby("task").off.agg(["sum", "count"])
+    return {
+        "rollout pairs": len(pairs),
+        "positions with two parseable actions": int(same.positions.sum()),
+        "different kinds at the same turn": ratio(tasks.different, tasks.positions),
+        "matched entity-action pairs": len(moved),
+        "entity-action coverage": len(moved) / exposures if exposures else None,
+        "matched actions at different turns": ratio(off["sum"], off["count"]) if len(off) else None,
+        "absolute displacement, median (turns)": float(moved.displacement.median()) if len(moved) else None,
+    }
+
+
+def _by_turn(same: pd.DataFrame) -> pd.DataFrame:
+    rows = []
+    for (comparison, turn), part in same.groupby(["comparison", "turn"]):
+        share = ratio(part.different, part.positions)
+        rows.append((comparison, turn, int(part.positions.sum()), int(part.different.sum()), *share))
+    return pd.DataFrame(rows, columns=["comparison", "turn", "positions", "different", "share", "low", "high"])
+
+
+def _training_use(run: Records, steps: Sequence[int] | None) -> pd.DataFrame | None:
+    """By step, the matching weight on sources at another turn number; `None` for a run without matches."""
+    try:
+        frame = turns_of(run, _SOURCES, steps)
+    except ValueError:
+        return None
+    where, sums = places(frame), {}
+    for row in frame[frame.credit_row.notna()].itertuples():
+        for source, weight in zip(row.credit_sources, row.credit_source_weights, strict=True):
+            total = sums.setdefault(row.step, [0.0, 0.0])
+            total[0] += weight
+            total[1] += weight * (where[row.step, row.task, int(source)][1] != row.turn)
+    rows = [(step, total, off, off / total) for step, (total, off) in sorted(sums.items())]
+    return pd.DataFrame(rows, columns=["step", "weight", "off_turn_weight", "share"]) if rows else None
+
+
+def _mean_share(used: pd.DataFrame) -> list[float] | None:
+    return ratio(used.off_turn_weight, used.weight)
+
+
+# The figure
+
+
+def _drawn(tables: dict[str, pd.DataFrame]) -> Any:
+    figure, axes = panels(len(tables))
+    colours = {"self-self": BLUE, "self-privileged": ORANGE}
+    dashes = {"self-self": LINES[0][1], "self-privileged": LINES[1][1]}
+    for name, part in tables["same_turn"].groupby("comparison"):
+        axes[0].plot(part.turn, 100 * part.share, "o", ms=3, ls=dashes[name], color=colours[name], label=name)
+        band(axes[0], part.turn, 100 * part.low, 100 * part.high, colours[name])
+    label(axes[0], "(a) same turn, different kind of action", "turn", "share of pairs (%)", legend=True)
+    axes[0].set_ylim(0, 100)
+    moved, jitter = tables["displacement"], np.random.default_rng(0)
+    for name, part in moved.groupby("comparison"):
+        axes[1].plot(
+            part.left_turn + jitter.uniform(-0.2, 0.2, len(part)),
+            part.displacement + jitter.uniform(-0.2, 0.2, len(part)),
+            "o", ms=2, alpha=0.2, color=colours[name],
+        )  # fmt: skip
+        means = part.groupby("left_turn").displacement.mean()
+        axes[1].plot(means.index, means, "o", ms=4, ls=dashes[name], color=colours[name], label=f"{name}, mean")
+    label(axes[1], "(b) matched actions", "turn of the match in one rollout", "distance (turns)", legend=len(moved) > 0)
+    if "off_turn_weight" in tables:
+        used = tables["off_turn_weight"]
+        curve(axes[2], used.step, 100 * used.share, 0, "off-turn")
+        axes[2].set_ylim(0, 100)
+        label(axes[2], "(c) matches at another turn number", "rollout step", "share of matching weight (%)")
+    return figure

@@ -1,0 +1,152 @@
+"""Does similar thinking mean comparable decisions? (the paper's appendix "Thinking-based Correspondence")
+
+thinking, teacher's thinking ──► H of every task ──► same state, all, above gamma_H, used   (densities)
+                                                 └─► best eligible source of each target    (coverage)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from alignopsd_trl.analysis.drawing import BLUE, GREY, ORANGE, PURPLE, label, panels
+from alignopsd_trl.analysis.finding import Finding
+from alignopsd_trl.analysis.intervals import ratio
+from alignopsd_trl.analysis.loading import setting, turns_of
+from alignopsd_trl.analysis.similarity import COLUMNS, TaskPairs, encoder_of, task_pairs
+
+if TYPE_CHECKING:
+    from alignopsd_trl.analysis.loading import Records
+    from alignopsd_trl.encoder import Encoder
+
+EDGES = np.linspace(-1, 1, 201)
+SETS = {"same state": GREY, "all cross-rollout": BLUE, "above threshold": PURPLE, "used": ORANGE}
+
+
+def thinking(
+    run: Records,
+    encoder: str | Encoder | None = None,
+    threshold: float | None = None,
+    steps: Sequence[int] | None = None,
+) -> Finding:
+    """Distributions of thinking similarity over four sets of pairs, and how many turns a threshold leaves matched.
+
+    Args:
+        run: of AlignOPSD with matches.
+        encoder (*optional*): the run's own by default; thinking is encoded again, which for a big run takes a GPU or
+            few ``steps``.
+        threshold (*optional*): gamma_H; the run's own by default.
+        steps (*optional*): only these rollout steps.
+
+    Raises:
+        ValueError: if the run recorded no matches, or not with this encoder.
+    """
+    frame = turns_of(run, COLUMNS, steps)
+    threshold = setting(run, "similarity_threshold", 0.8) if threshold is None else threshold
+    sums: dict[str, dict[int, np.ndarray]] = {name: defaultdict(lambda: np.zeros(3)) for name in SETS}
+    bins, best, apart = {name: np.zeros(len(EDGES) - 1) for name in SETS}, [], []
+    for pairs in task_pairs(run, frame, encoder_of(run, encoder)):
+        step = int(pairs.turns.step.iloc[0])
+        for name, values in _sets(pairs, threshold).items():
+            values = values.astype(float)
+            sums[name][step] += len(values), values.sum(), (values**2).sum()
+            bins[name] += np.histogram(values, EDGES)[0]
+        best.append(_best(pairs))
+        apart.append(_apart(pairs))
+    table = pd.DataFrame([_row(name, sums[name]) for name in SETS])
+    coverage, best = _coverage(np.concatenate(best)), np.concatenate(best)
+    density = _densities(bins)
+    numbers = {
+        "gamma_H": float(threshold),
+        "pairs": {row["set"]: {k: row[k] for k in ("count", "mean", "std")} for row in table.to_dict("records")},
+        "matching": _matching(frame, np.concatenate(apart)),
+        "share of targets with a source above gamma_H": float((best >= threshold).mean()),
+    }
+    flat = table.drop(columns="mean").assign(**_spread(table["mean"]))
+    tables = {"pairs": flat, "density": density, "coverage": coverage}
+    return Finding("thinking", numbers, tables, _drawn(density, coverage, threshold, table))
+
+
+def _sets(pairs: TaskPairs, threshold: float) -> dict[str, np.ndarray]:
+    similarity, diagonal = pairs.similarity, pairs.similarity.diagonal()
+    thought = (pairs.turns.thinking.fillna("") != "") & (pairs.turns.credit_teacher_thinking.fillna("") != "")
+    return {
+        "same state": diagonal[thought.to_numpy()],
+        "all cross-rollout": (every := similarity[pairs.eligible]),
+        "above threshold": every[every >= threshold],
+        "used": similarity[pairs.used[:, 0], pairs.used[:, 1]],
+    }
+
+
+def _best(pairs: TaskPairs) -> np.ndarray:
+    """H of the best eligible source of each target; -inf without one."""
+    return np.where(pairs.eligible, pairs.similarity, -np.inf).max(0)
+
+
+def _apart(pairs: TaskPairs) -> np.ndarray:
+    turn = pairs.turns.turn.to_numpy()
+    return np.abs(turn[pairs.used[:, 0]] - turn[pairs.used[:, 1]])
+
+
+def _row(name: str, sums: dict[int, np.ndarray]) -> dict[str, Any]:
+    """Over all pairs; the interval of the mean resamples rollout steps."""
+    by_step = np.array(list(sums.values())).reshape(-1, 3)
+    count, total, squares = by_step.sum(0)
+    spread = float(np.sqrt(max(squares / count - (total / count) ** 2, 0.0))) if count else None
+    return {"set": name, "count": int(count), "mean": ratio(by_step[:, 1], by_step[:, 0]), "std": spread}
+
+
+def _spread(means: pd.Series) -> dict[str, list[float]]:
+    names = ("mean", "low", "high")
+    return {name: [None if one is None else one[at] for one in means] for at, name in enumerate(names)}
+
+
+def _densities(bins: dict[str, np.ndarray]) -> pd.DataFrame:
+    columns = {name: count / max(count.sum(), 1) / np.diff(EDGES) for name, count in bins.items()}
+    return pd.DataFrame({"similarity": (EDGES[1:] + EDGES[:-1]) / 2, **columns})
+
+
+def _coverage(best: np.ndarray) -> pd.DataFrame:
+    gammas = np.round(np.linspace(0, 1, 101), 2)
+    return pd.DataFrame({"gamma_H": gammas, "share": [float((best >= gamma).mean()) for gamma in gammas]})
+
+
+def _matching(frame: pd.DataFrame, apart: np.ndarray) -> dict[str, Any]:
+    """Of the pairs that training used."""
+    counts = frame.credit_sources[frame.credit_row.notna()].map(len)
+    matched = counts[counts > 0]
+    return {
+        "targets": len(counts),
+        "share with a source": float((counts > 0).mean()),
+        "sources per target": float(counts.mean()),
+        "sources per matched target": float(matched.mean()) if len(matched) else None,
+        "share at another turn": float((apart > 0).mean()) if len(apart) else None,
+        "displacement, median (turns)": float(np.median(apart)) if len(apart) else None,
+        "displacement, mean (turns)": float(apart.mean()) if len(apart) else None,
+    }
+
+
+def _drawn(density: pd.DataFrame, coverage: pd.DataFrame, threshold: float, table: pd.DataFrame) -> Any:
+    figure, axes = panels(2, width=4.4)
+    counts = dict(zip(table["set"], table["count"], strict=True))
+    for name, colour in SETS.items():
+        if counts[name]:
+            axes[0].step(
+                density.similarity, density[name], where="mid", color=colour, label=f"{name}, {counts[name]:,}"
+            )
+    seen = density.similarity[(density[list(SETS)] > 0).any(axis=1)]
+    axes[0].set_xlim(seen.min() - 0.02, 1.02)
+    axes[0].set_yscale("symlog", linthresh=1)
+    axes[0].set_ylim(0, None)
+    label(axes[0], "(a) similarity of thinking", "cosine", "density", legend=True)
+    axes[1].plot(coverage["gamma_H"], 100 * coverage.share, color=BLUE)
+    axes[1].set_ylim(0, 100)
+    label(axes[1], "(b) turns with a source", r"threshold $\gamma_H$", "share of turns (%)")
+    for axis in axes:
+        axis.axvline(threshold, color=GREY, linestyle="--", linewidth=1)
+    axes[1].annotate(r"the run's $\gamma_H$", (threshold, 4), fontsize=7, ha="right", rotation=90, color=GREY)
+    return figure

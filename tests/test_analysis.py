@@ -1,0 +1,359 @@
+"""The analyses' numbers by hand, their files, their errors and their commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("matplotlib", reason='pip install "alignopsd-trl[studies]"')
+
+from alignopsd_trl import analysis
+from alignopsd_trl.analysis.__main__ import main
+from alignopsd_trl.analysis.annotation import _compared, _kappa
+from alignopsd_trl.analysis.drawing import smoothed
+from alignopsd_trl.analysis.intervals import ratio
+from alignopsd_trl.analysis.operations import Operation, operations
+from alignopsd_trl.analysis.temporal_mismatch import matched_turns
+from alignopsd_trl.analysis.training_dynamics import by_step
+
+RUNS = Path(__file__).parent / "data" / "runs"
+LIST = "'Back to Search' [SEP] 'Page 1 (Total results: 2)' [SEP] '1111111111'"
+ITEM = "'Back to Search' [SEP] '< Prev' [SEP] 'red' [SEP] 'Buy Now'"
+
+
+def episode(task: str, rollout: str, actions: list[str], **columns: Any) -> list[dict[str, Any]]:
+    base = {"step": 0, "task": task, "task_id": task, "rollout": rollout, "category": "shoes", "task_text": "a shoe"}
+    base |= {"won": False, "score": 0.5, "reward": 0.0, "action_valid": True, "observation": "", "thinking": "so"}
+    each = [
+        {name: value[at] for name, value in columns.items() if isinstance(value, list)} for at in range(len(actions))
+    ]
+    whole = {name: value for name, value in columns.items() if not isinstance(value, list)}
+    return [
+        base | whole | one | {"turn": at, "action": action}
+        for at, (action, one) in enumerate(zip(actions, each, strict=True))
+    ]
+
+
+def frame(*episodes: list[dict[str, Any]]) -> pd.DataFrame:
+    return pd.DataFrame([turn for one in episodes for turn in one])
+
+
+# Operations
+
+
+def test_operations_of_a_shop() -> None:
+    actions = [
+        "search[red shoe]",
+        "click[1111111111]",
+        "click[Red]",
+        "click[Description]",
+        "click[< Prev]",
+        "click[buy now]",
+    ]
+    seen = [LIST, ITEM, ITEM, "'< Prev' [SEP] 'A shoe.'", ITEM, "Thank you"]
+    product = "1111111111"
+    assert operations(actions, seen, [True] * 6) == [
+        Operation("search"),
+        Operation("product", (product,)),
+        Operation("option", (product, "red")),
+        Operation("tab", (product, "description")),
+        Operation("navigation"),
+        Operation("purchase", (product,)),
+    ]
+    left = operations(
+        ["click[1111111111]", "click[< prev]", "click[red]", "nonsense"], [ITEM, LIST, "", ""], [True] * 3 + [False]
+    )
+    assert left[2:] == [Operation("option", None), None], (
+        "the page of the product is closed; an invalid action is nothing"
+    )
+
+
+def test_operations_of_other_worlds() -> None:
+    actions = ["go to shelf 1", "take apple 1 from shelf 1", "look", "<search>Who  won?</search>", ""]
+    assert operations(actions, [""] * 5, [True] * 5) == [
+        Operation("go to", ("shelf 1",)),
+        Operation("take", ("apple 1 from shelf 1",)),
+        Operation("look"),
+        Operation("search", ("who won?",)),
+        None,
+    ]
+
+
+# Temporal mismatch
+
+
+def kinds(text: str) -> list[Operation]:
+    return [Operation(letter, (letter,)) for letter in text]
+
+
+def test_matching_is_order_preserving_largest_and_nearest() -> None:
+    assert matched_turns(kinds("abc"), kinds("xabc")) == [(0, 1), (1, 2), (2, 3)]
+    assert len(matched_turns(kinds("ab"), kinds("ba"))) == 1, "order is kept"
+    assert matched_turns(kinds("a"), kinds("aa")) == [(0, 0)], "of equal matchings the nearest"
+    assert matched_turns(kinds("xa"), kinds("aa")) == [(1, 1)]
+    assert matched_turns([None, Operation("search")], [None, Operation("search")]) == [], "on nothing is no match"
+
+
+def test_temporal_by_hand() -> None:
+    turns = frame(
+        episode("t", "0", ["take a", "open b", "take c"]),
+        episode("t", "1", ["look", "take a", "take c", "open b"]),
+    )
+    found = analysis.temporal(turns)
+    numbers = found.numbers["self-self"]
+    # turns 0 and 1 differ in kind (take/look, open/take), turn 2 does not; turn 3 has no partner
+    assert numbers["positions with two parseable actions"] == 3
+    assert numbers["different kinds at the same turn"][0] == pytest.approx(2 / 3)
+    # a (0, 1) and c (2, 2) go together; a and b would need (0, 1), (1, 3): as many pairs, further apart
+    assert found.tables["displacement"][["left_turn", "right_turn"]].to_numpy().tolist() == [[0, 1], [2, 2]]
+    assert numbers["entity-action coverage"] == pytest.approx(2 / 3)
+    assert numbers["matched actions at different turns"][0] == pytest.approx(0.5)
+    assert numbers["absolute displacement, median (turns)"] == 0.5
+    both = analysis.temporal(turns, privileged=frame(episode("t", "0", ["take a"]), episode("u", "0", ["take a"])))
+    assert both.numbers["self-privileged"]["rollout pairs"] == 2
+    with pytest.raises(ValueError, match="no self-privileged pairs"):
+        analysis.temporal(turns, privileged=frame(episode("u", "0", ["take a"])))
+
+
+def test_off_turn_weight_by_hand() -> None:
+    def credit(row: int, sources: list[list[int]], weights: list[list[float]]) -> dict[str, Any]:
+        return {"credit_row": [row, row + 1], "credit_sources": sources, "credit_source_weights": weights}
+
+    turns = frame(
+        episode("t", "0", ["take a", "take b"], **credit(0, [[2, 3], []], [[0.75, 0.25], []])),
+        episode("t", "1", ["take a", "take b"], **credit(2, [[], [0]], [[], [1.0]])),
+    )
+    # turn 0 takes 0.25 from turn 1, turn 1 of the other takes 1.0 from turn 0: 1.25 of 2.0
+    assert analysis.temporal(turns).numbers["off-turn share of matching weight"][0] == pytest.approx(0.625)
+
+
+# Thinking audit
+
+
+def plain_encoder(texts: list[str]) -> np.ndarray:
+    """Cosines that are known: text 'a' on an axis, 'b' on another, 'ab' between."""
+    return np.array([[float("a" in text), float("b" in text)] for text in texts])
+
+
+def thinking_frame(recorded: float = 1.0) -> pd.DataFrame:
+    def thoughts(row: int, own: list[str], teacher: list[str], sources: list[list[int]]) -> dict[str, Any]:
+        return {
+            "thinking": own,
+            "credit_teacher_thinking": teacher,
+            "credit_row": [row + at for at in range(len(own))],
+            "credit_sources": sources,
+            "credit_source_similarities": [[recorded] * len(one) for one in sources],
+            "credit_source_weights": [[1.0] * len(one) for one in sources],
+        }
+
+    return frame(
+        episode("t", "0", ["x", "y"], **thoughts(0, ["a", "b"], ["a", "ab"], [[2], []])),
+        episode("t", "1", ["x"], **thoughts(2, ["ab"], ["a"], [[]])),
+    )
+
+
+def test_thinking_by_hand() -> None:
+    found = analysis.thinking(thinking_frame(), encoder=plain_encoder, threshold=0.8)
+    near = 0.5**0.5
+    pairs = found.tables["pairs"].set_index("set")
+    # diagonal: a-a 1, ab-b near, a-ab near
+    assert pairs.loc["same state", "count"] == 3
+    assert pairs.loc["same state", "mean"] == pytest.approx((1 + 2 * near) / 3)
+    # cross-rollout, source -> target: a->ab near, ab->ab 1, a->a 1, a->b 0
+    assert pairs.loc["all cross-rollout", "count"] == 4
+    assert pairs.loc["all cross-rollout", "mean"] == pytest.approx((near + 2) / 4)
+    assert pairs.loc["all cross-rollout", "std"] == pytest.approx(np.std([near, 1, 1, 0]))
+    assert pairs.loc["above threshold", "count"] == 2 and pairs.loc["used", "count"] == 1
+    assert found.numbers["matching"]["share with a source"] == pytest.approx(1 / 3)
+    assert found.numbers["matching"]["share at another turn"] == 0.0
+    coverage = found.tables["coverage"].set_index("gamma_H").share
+    # best sources: turn 0 has 1, turn 1 has 0, the sibling's turn has 1
+    assert coverage[0.5] == pytest.approx(2 / 3) and coverage[1.0] == pytest.approx(2 / 3) and coverage[0.0] == 1.0
+
+
+def test_another_encoder_than_the_runs_is_refused() -> None:
+    with pytest.raises(ValueError, match="up to 0.50 from those that the frame recorded"):
+        analysis.thinking(thinking_frame(recorded=0.5), encoder=plain_encoder)
+    with pytest.raises(ValueError, match="--encoder lexical"):
+        analysis.thinking(thinking_frame())
+
+
+# Spans and annotations
+
+
+def spanned() -> pd.DataFrame:
+    def cut(span: list[int], why: list[str]) -> dict[str, Any]:
+        return {"credit_span": span, "credit_cut": why}
+
+    return frame(
+        episode("t", "0", ["a"] * 5, **cut([0, 0, 1, 1, 1], ["", "", "threshold", "", ""])),
+        episode("t", "1", ["a"] * 4, **cut([0, 0, 0, 0], [""] * 4), category="hats"),
+    )
+
+
+def test_spans_by_hand() -> None:
+    found = analysis.spans(spanned(), annotations={"0/t/0": ([2], 5), "0/t/1": ([], 4)})
+    numbers = found.numbers["the frame"]
+    assert numbers["spans"] == 3 and numbers["mean length (turns)"] == 3.0
+    assert numbers["mean length by category"] == {"hats": 4.0, "shoes": 2.5}
+    assert numbers["spans by why they begin"] == {"first of a rollout": 2, "shift": 1}
+    assert found.numbers["annotated spans, mean length (turns)"] == 3.0
+
+
+def test_a_sheet_goes_out_and_comes_back(tmp_path: Path) -> None:
+    sheet = analysis.export_sheet(spanned(), tmp_path / "sheet.csv")
+    table = pd.read_csv(sheet, keep_default_na=False)
+    assert list(table.columns) == ["episode", "task_text", "turn", "thinking", "action", "observation", "goal"]
+    assert "credit_span" not in sheet.read_text()
+    with pytest.raises(ValueError, match="holds no annotation yet"):
+        analysis.read_annotations(sheet)
+    table.loc[(table.episode == "0/t/0") & table.turn.isin([0, 3]), "goal"] = "find it"
+    table.to_csv(sheet, index=False)
+    assert analysis.read_annotations(sheet) == {"0/t/0": ([3], 5)}
+    agents = analysis.export_sheet(spanned(), tmp_path / "sheet.json", episodes=1, seed=1)
+    content = json.loads(agents.read_text())
+    assert len(content["episodes"]) == 1 and "functional_goal" in content["instructions"]
+    turns = len(content["episodes"][0]["turns"])
+    content["episodes"][0]["spans"] = [{"start_turn": 0, "end_turn": 1}, {"start_turn": 2, "end_turn": turns - 1}]
+    agents.write_text(json.dumps(content))
+    assert list(analysis.read_annotations(agents).values()) == [([2], turns)]
+    for spans, message in (
+        ([(0, 0), (1, turns - 1)], r"span \[0, 0\] has 1 turns, not 2 to 8"),
+        ([(0, turns - 2)], "don't cover turns 0 to"),
+    ):
+        content["episodes"][0]["spans"] = [{"start_turn": start, "end_turn": end} for start, end in spans]
+        agents.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=message):
+            analysis.read_annotations(agents)
+    with pytest.raises(ValueError, match="not 'sheet.txt'"):
+        analysis.export_sheet(spanned(), tmp_path / "sheet.txt")
+
+
+def test_agreement_by_hand() -> None:
+    assert _compared([2, 5], [3, 5, 8], 10) == {"turns": 10, "cuts": 2, "noted": 3, "exact": 1, "near": 2}
+    assert _compared([2, 3], [2], 6)["near"] == 1, "one boundary answers for one other"
+    table = pd.DataFrame([{"turns": 6, "cuts": 2, "noted": 1, "exact": 1, "near": 1}])
+    # five places; agreed on 4 (1 both, 3 neither): 0.8; by chance (2 * 1 + 3 * 4) / 25 = 0.56
+    assert _kappa(table) == pytest.approx((0.8 - 0.56) / 0.44)
+    found = analysis.agreement(spanned(), {"0/t/0": ([3], 5), "0/t/1": ([], 4)})
+    assert found.numbers["exact"]["F1"][0] == 0.0 and found.numbers["within one turn"]["F1"][0] == 1.0
+    assert found.numbers["mean span (turns)"] == {"method": 3.0, "annotated": 3.0}
+    with pytest.raises(ValueError, match="isn't in the frame with as many turns"):
+        analysis.agreement(spanned(), {"0/t/0": ([3], 6)})
+
+
+# Dynamics, sensitivity, mechanism
+
+
+def test_dynamics_by_hand() -> None:
+    credit = {"credit_tokens": [10, 30], "credit_identity_gap": [0.4, np.nan], "credit_rectified_gap": [0.2, np.nan]}
+    credit |= {"credit_weight": [0.5, 1.5], "credit_span": [0, 1], "credit_sources": [[1], []]}
+    table = by_step(frame(episode("t", "0", ["a", "b"], won=True, **credit), episode("t", "1", ["a", "b"], **credit)))
+    row = table.iloc[0]
+    assert (row.success, row.score, row.turns, row.turns_a_span) == (50.0, 50.0, 2.0, 1.0)
+    assert row.identity_gap == pytest.approx(0.4) and row.correction == pytest.approx(-0.2), "scored turns alone"
+    assert row.weight_std == pytest.approx(0.5) and row.matched == 50.0
+    assert smoothed([1.0, 5.0, np.nan], span=3).tolist() == [1.0, 3.0, 3.0]
+
+
+def test_dynamics_of_grpo_beside_ours() -> None:
+    found = analysis.dynamics([RUNS / "aligned", RUNS / "grpo"])
+    assert set(found.tables["steps"].run) == set(found.numbers) and len(found.numbers) == 2
+    ours, grpo = found.numbers.values()
+    assert "rectified_gap" in ours and "rectified_gap" not in grpo and "success" in grpo
+
+
+def finished(folder: Path, success: float, **config: Any) -> Path:
+    history = [{"step": 1, "episodes/success": 0.25}, {"step": 2, "episodes/success": 0.5}]
+    content = {"config": {"method": "align_opsd", "max_sources": 3, "credit_temperature": 0.5, **config}, "seed": 0}
+    content |= {"after": {"success": {"mean": success}}, "history": history, "recipe": {"environment": "toy"}}
+    folder.mkdir()
+    (folder / "results.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_sensitivity_holds_the_other_options(tmp_path: Path) -> None:
+    settings = [(50, {}), (60, {"max_sources": 2}), (40, {"credit_temperature": 1.0}), (52, {"seed": 1})]
+    runs = [finished(tmp_path / str(at), success, **config) for at, (success, config) in enumerate(settings)]
+    found = analysis.sensitivity(runs)
+    assert found.numbers == {
+        "max_sources": {"toy, 2": 60.0, "toy, 3": 51.0},
+        "credit_temperature": {"toy, 0.5": 51.0, "toy, 1.0": 40.0},
+    }
+    with pytest.raises(ValueError, match="differ in one of its options"):
+        analysis.sensitivity(runs[:1])
+    (tmp_path / "0" / "results.json").unlink()
+    with pytest.raises(ValueError, match="let it finish"):
+        analysis.sensitivity(runs)
+
+
+def test_sensitivity_of_a_study() -> None:
+    rows = Path(__file__).parents[1] / "docs" / "results" / "tiny" / "ablation_tiny.parquet"
+    found = analysis.sensitivity(rows, options=["allocation"])
+    assert {"span", "turn"} <= set(found.tables["points"].value)
+
+
+def test_mechanism_shows_the_recorded_pairs() -> None:
+    found = analysis.mechanism(RUNS / "aligned", encoder="lexical")
+    chosen = {name: found.numbers[name] for name in ("step", "task", "rollout")}
+    turns = analysis.spans(RUNS / "aligned").tables["spans"]
+    rows = turns[(turns.step.astype(str) == chosen["step"]) & (turns.task == chosen["task"])]
+    assert len(rows[rows.rollout == chosen["rollout"]]) == found.tables["rollout"].credit_span.nunique()
+    assert found.numbers["pairs used in this task"] == len(found.tables["matches"])
+    with pytest.raises(ValueError, match="task 'none' isn't in aligned"):
+        analysis.mechanism(RUNS / "aligned", task="none", encoder="lexical")
+
+
+# Files, intervals, commands
+
+
+def test_an_interval_resamples_clusters() -> None:
+    assert ratio([1, 1], [2, 2]) == [0.5, 0.5, 0.5] and ratio([], []) is None
+    value, low, high = ratio([0, 4], [4, 4])
+    assert (value, low, high) == (0.5, 0.0, 1.0)
+
+
+def test_every_command_writes_figure_and_data(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run, out = str(RUNS / "aligned"), tmp_path / "figures"
+    for name, extra in (
+        ("temporal", ["--step", "0"]),
+        ("thinking", ["--encoder", "lexical"]),
+        ("spans", []),
+        ("mechanism", ["--encoder", "lexical"]),
+        ("dynamics", [str(RUNS / "grpo")]),
+    ):
+        main([name, run, *extra, "-o", str(out)])
+        assert (out / f"{name}.png").stat().st_size > 5_000 and json.loads((out / f"{name}.json").read_text())
+        assert list(out.glob(f"{name}_*.csv")) and f"{name}.png" in capsys.readouterr().out
+    main(["sheet", run, "-o", str(tmp_path / "sheet.csv"), "--episodes", "2"])
+    assert len(pd.read_csv(tmp_path / "sheet.csv").episode.unique()) == 2
+
+
+def test_what_was_not_recorded_is_told_with_the_option(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["spans", str(RUNS / "grpo")])
+    told = capsys.readouterr().err
+    assert stopped.value.code == 2 and "'credit_span'" in told and "--method align_opsd with --allocation span" in told
+    with pytest.raises(SystemExit):
+        main(["dynamics", "/nowhere"])
+    assert "give the output_dir of a run" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="step 9 isn't in aligned; its steps are 0, 1"):
+        analysis.temporal(RUNS / "aligned", steps=[9])
+
+
+def test_siblings_with_and_without_the_skill(tmp_path: Path) -> None:
+    from environments import load
+
+    limits = {"max_prompt_length": 256, "max_completion_length": 40, "skill_tokens": 64}
+    student, privileged = analysis.play_siblings("tiny", load("webshop_tiny"), tmp_path, 2, 2, **limits)
+    sides = [pd.read_parquet(folder) for folder in (student, privileged)]
+    for side in sides:
+        assert side.groupby("task").rollout.unique().map(list).tolist() == [["0000", "0001"]] * 2
+    assert [side.prompt.str.contains("Guidance").any() for side in sides] == [False, True]
+    found = analysis.temporal(student, privileged=privileged)
+    assert found.numbers["self-privileged"]["rollout pairs"] == 8
