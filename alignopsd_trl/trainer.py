@@ -250,6 +250,8 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
                 "a mixture-of-experts load-balancing loss is a mean per micro-batch, which sub-chunks would change; "
                 "set router_aux_loss_coef=0.0"
             )
+        if self._merges and (reason := seams.why_not_merged(self)):
+            raise ValueError(f"merge_rows=True would change what this model computes: {reason}; set merge_rows=False")
         if seams.is_multimodal(self):
             raise ValueError("processing_class must be a tokenizer: prompts are text")
         if self.processing_class.eos_token_id is None:
@@ -326,7 +328,7 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
                 ratio = columns["importance_sampling_ratio"] = seams.sampling_ratio(self, difference)
                 self._log_metrics("train", seams.sampling_metrics(difference, ratio, batch.policy_mask))
         parts = self.args.steps_per_generation
-        layout = Layout.of(batch, merge=self.args.history == "conversation" and self.args.merge_rows)
+        layout = Layout.of(batch, merge=self._merges)
         count = -(-max(self.world.agree(len(layout)), 1) // parts) * parts
         tokenizer = self.processing_class
         rows = collate_rows(batch, columns, count, tokenizer.pad_token_id, tokenizer.eos_token_id, layout)

@@ -144,3 +144,42 @@ def test_a_row_a_turn_by_hand() -> None:
     rows = collate_rows(batch, {"ratio": turn, "advantages": torch.ones(6, 3)}, 7, 0, 2)
     assert rows["ratio"].shape == (7, 1) and rows["tool_mask"].sum(1).tolist() == [2, 1, 3, 1, 0, 1, 0]
     assert rows["prompt_mask"].sum(1).tolist() == [2, 5, 8, 2, 4, 2, 1]
+
+
+def test_dialogues_are_scored_once_and_their_credit_is_that_of_each_pair_alone(tmp_path: Path) -> None:
+    runs, tokens = [], []
+    for name, options in {
+        "alone": {"share_prefixes": False, "merge_rows": False},
+        "nested": {"share_prefixes": False},
+        "branched": {},
+    }.items():
+        trainer = make_trainer(tmp_path / name, method="align_opsd", beta=0.1, num_iterations=2, **{**TALK, **options})
+        counted = [0]
+        inner = trainer.model.base_model.forward
+
+        def count(*arguments: Any, inner: Any = inner, counted: list[int] = counted, **inputs: Any) -> Any:
+            counted[0] += inputs["input_ids"].numel() if not torch.is_grad_enabled() else 0
+            return inner(*arguments, **inputs)
+
+        trainer.model.base_model.forward = count
+        trainer.train()
+        runs.append(trainer)
+        tokens.append(counted[0])
+    (alone, *others) = ([rows["advantages"] for rows in trainer.seen_rows] for trainer in runs)
+    policy = [rows["tool_mask"].bool() for rows in runs[0].seen_rows]
+    for trainer, advantages in zip(runs[1:], others, strict=True):
+        mask = trainer.seen_rows[0]["tool_mask"].bool()
+        assert torch.allclose(advantages[0][mask], alone[0][policy[0]], atol=1e-5)
+        for name in ("old_per_token_logps", "ref_per_token_logps"):
+            assert torch.allclose(trainer.seen_rows[0][name][mask], runs[0].seen_rows[0][name][policy[0]], atol=1e-5)
+    assert tokens[2] < 0.8 * tokens[1] < 0.8 * tokens[0]
+
+
+def test_a_model_whose_rows_depend_on_their_length_is_not_merged(tmp_path: Path) -> None:
+    tokenizer = build_tokenizer()
+    model = build_model(tokenizer)
+    model.config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    model.save_pretrained(tmp_path / "policy")
+    with pytest.raises(ValueError, match="merge_rows=True would change .*'dynamic' depends on the length"):
+        make_trainer(tmp_path, policy=tmp_path / "policy", **TALK)
+    make_trainer(tmp_path, policy=tmp_path / "policy", **TALK, merge_rows=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from alignopsd_trl.policy.decoding import sample
-from alignopsd_trl.policy.packing import Packed, as_attention_mask, why_plain
+from alignopsd_trl.policy.packing import Packed, why_plain
 from alignopsd_trl.policy.scoring import Padded
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Scorer:
     def shared(self, rows: Packed) -> torch.Tensor:
         hidden = self._model.base_model(
             input_ids=rows.ids,
-            attention_mask=as_attention_mask(rows.mask(), _attention(self._model)),
+            attention_mask=rows.attention_mask(_attention(self._model)),
             position_ids=rows.position,
             use_cache=False,
         ).last_hidden_state

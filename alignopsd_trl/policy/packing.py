@@ -1,11 +1,14 @@
-"""Several responses behind one prompt in one row: one forward through the wrapped model encodes the prompt once.
+"""Several responses of one text in one row: one forward through the wrapped model encodes the text once.
 
-    ids       p0 p1 .. pP-2 | pP-1 r0 r1 .. | pP-1 s0 s1 ..
-    labels     -  -  ..  -  |  r0  r1 r2 .. |  s0  s1 s2 ..
-    segment    0  0  ..  0  |   1   1  1 .. |   2   2  2 ..
+A trunk is a prompt, or a whole dialogue. Responses that stand in it are scored where they stand. Others branch off
+where they would begin (here one with the labels s0, s1 after the trunk's first P tokens):
 
-A token sees the prompt and what precedes it in its own segment; positions go on from the prompt in every segment. The
-prompt's last token predicts the first token of each response, so every segment begins with it.
+    ids       t0 t1 .. tP-2 tP-1 tP .. | tP-1 s0 s1 ..
+    labels     -  -  ..  -   tP  -  .. |  s0  s1 s2 ..
+    segment    0  0  ..  0   0   0  .. |   1   1  1 ..
+
+A token of a branch sees the trunk up to there and what precedes it in its own segment; its positions go on from there.
+The token before a response predicts its first token, so every branch begins with it.
 """
 
 from __future__ import annotations
@@ -34,49 +37,87 @@ def why_plain(config: Any, attention: str) -> str | None:
         return f"it has layers of {', '.join(sorted(kinds - {'full_attention'}))}"
     if attention not in ("sdpa", "eager"):
         return f"attn_implementation={attention!r} takes no mask of its own; 'sdpa' and 'eager' do"
+    return depends_on_length(config)
+
+
+def depends_on_length(config: Any) -> str | None:
+    """Why a token's position in a longer row is not what it is in a shorter one, or ``None`` if it is."""
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rope in ("dynamic", "longrope"):
-        return f"its rope_type={rope!r} depends on the length of the row"
-    return None
+    return f"its rope_type={rope!r} depends on the length of the row" if rope in ("dynamic", "longrope") else None
+
+
+@dataclass(frozen=True)
+class Strand:
+    """A trunk with the responses that are scored along it.
+
+    Attributes:
+        trunk: token ids. The last one is not fed: it predicts nothing.
+        spans: first token and length of the responses that stand in the trunk, none at its very beginning.
+        branches: of the others, how many tokens of the trunk come before it (at least one), and its token ids.
+    """
+
+    trunk: Sequence[int]
+    spans: Sequence[tuple[int, int]] = ()
+    branches: Sequence[tuple[int, Sequence[int]]] = ()
+
+    @classmethod
+    def behind(cls, prompt: Sequence[int], responses: Sequence[Sequence[int]]) -> Strand:
+        """Responses that all branch off at the end of a prompt."""
+        return cls(prompt, (), [(len(prompt), response) for response in responses])
+
+    def __len__(self) -> int:
+        """Tokens that are fed."""
+        return len(self.trunk) - 1 + sum(len(response) for _, response in self.branches)
+
+    def places(self) -> list[tuple[int, int]]:
+        """Where the scores of each response are in the row, spans first: first column and length."""
+        places = [(first - 1, length) for first, length in self.spans]
+        column = len(self.trunk) - 1
+        for _, response in self.branches:
+            places.append((column, len(response)))
+            column += len(response)
+        return places
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Rows of prompts with their responses, ``T`` tokens at most.
+    """Rows of strands, ``T`` tokens at most.
 
-    Args:
-        ids, position (`torch.Tensor`):
-            ``(R, T)`` int64.
-        labels (`torch.Tensor`):
-            ``(R, T)`` int64, the token that each position predicts, -100 where none is scored.
-        segment (`torch.Tensor`):
-            ``(R, T)`` int64, 0 in the prompt, 1, 2, ... in the responses, -1 in the padding.
+    Attributes:
+        ids, position: ``(R, T)`` int64.
+        labels: ``(R, T)`` int64, the token that each position predicts, -100 where none is scored.
+        segment: ``(R, T)`` int64, 0 in the trunk, 1, 2, ... in the branches, -1 in the padding.
+        reach: ``(R, T)`` int64, how many tokens of the trunk a token of a branch sees.
+        branched: whether there is a branch; without one the rows are plain text.
     """
 
     ids: torch.Tensor
     position: torch.Tensor
     labels: torch.Tensor
     segment: torch.Tensor
+    reach: torch.Tensor
+    branched: bool
 
     @classmethod
     def of(cls, rows: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]], pad_id: int) -> Packed:
         """Packs pairs of a prompt, at least one token long, and its responses."""
-        columns: tuple[list[list[int]], ...] = ([], [], [], [])
-        width = max(len(prompt) - 1 + sum(map(len, responses)) for prompt, responses in rows)
-        for prompt, responses in rows:
-            start = len(prompt) - 1
-            row = [list(prompt[:-1]), list(range(start)), [-100] * start, [0] * start]
-            for number, response in enumerate(responses, 1):
-                row[0] += [prompt[-1], *response[:-1]] if response else []
-                row[1] += range(start, start + len(response))
-                row[2] += response
-                row[3] += [number] * len(response)
-            for column, values, padding in zip(columns, row, (pad_id, 0, -100, -1), strict=True):
+        return cls.strands([Strand.behind(prompt, responses) for prompt, responses in rows], pad_id)
+
+    @classmethod
+    def strands(cls, strands: Sequence[Strand], pad_id: int) -> Packed:
+        """Packs a row a strand."""
+        columns: tuple[list[list[int]], ...] = ([], [], [], [], [])
+        width = max(map(len, strands))
+        for strand in strands:
+            row = _row(strand)
+            for column, values, padding in zip(columns, row, (pad_id, 0, -100, -1, 0), strict=True):
                 column.append([*values, *[padding] * (width - len(values))])
-        return cls(*(torch.tensor(column, dtype=torch.int64).view(len(rows), width) for column in columns))
+        tensors = (torch.tensor(column, dtype=torch.int64).view(len(strands), width) for column in columns)
+        return cls(*tensors, branched=any(strand.branches for strand in strands))
 
     def to(self, device: torch.device) -> Packed:
-        return Packed(*(value.to(device) for value in (self.ids, self.position, self.labels, self.segment)))
+        tensors = (self.ids, self.position, self.labels, self.segment, self.reach)
+        return Packed(*(value.to(device) for value in tensors), branched=self.branched)
 
     def mask(self) -> torch.Tensor:
         """``(R, 1, T, T)`` bool, which key each query sees. Padding sees the padding before it, for want of anything
@@ -84,7 +125,30 @@ class Packed:
         query, key = self.segment.unsqueeze(2), self.segment.unsqueeze(1)
         width = self.ids.size(1)
         earlier = torch.ones((width, width), dtype=torch.bool, device=self.ids.device).tril()
-        return (earlier & ((query == key) | ((key == 0) & (query > 0)))).unsqueeze(1)
+        place = torch.arange(width, device=self.ids.device)
+        trunk = (key == 0) & (query > 0) & (place < self.reach.unsqueeze(2))
+        return (earlier & ((query == key) | trunk)).unsqueeze(1)
+
+    def attention_mask(self, attention: str) -> torch.Tensor:
+        """The mask as the attention implementation takes it; ``(R, T)`` where the rows are plain text."""
+        return as_attention_mask(self.mask(), attention) if self.branched else (self.segment >= 0).to(torch.int64)
+
+
+def _row(strand: Strand) -> tuple[list[int], ...]:
+    """Ids, positions, labels, segments and reach of a strand."""
+    length = len(strand.trunk) - 1
+    ids, position = list(strand.trunk[:-1]), list(range(length))
+    labels, segment, reach = [-100] * length, [0] * length, [0] * length
+    for first, count in strand.spans:
+        labels[first - 1 : first - 1 + count] = strand.trunk[first : first + count]
+    for number, (before, response) in enumerate(strand.branches, 1):
+        count, start = len(response), before - 1
+        ids += [strand.trunk[start], *response[:-1]] if response else []
+        position += range(start, start + count)
+        labels += response
+        segment += [number] * count
+        reach += [start] * count
+    return ids, position, labels, segment, reach
 
 
 def as_attention_mask(visible: torch.Tensor, attention: str) -> torch.Tensor:

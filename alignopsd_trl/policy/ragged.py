@@ -38,6 +38,11 @@ class Ragged:
         start = int(self.start[number])
         return self.flat[start : start + int(self.length[number])].tolist()
 
+    def content(self, number: int) -> bytes:
+        """The same as bytes: one sequence begins another where its bytes do."""
+        start = int(self.start[number])
+        return self.flat[start : start + int(self.length[number])].to(torch.int32).numpy().tobytes()
+
     def distinct(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The first row of each distinct sequence ``(u,)``, and which of them each sequence equals ``(n,)``."""
         content, places = self.flat.numpy(), {}

@@ -1,8 +1,9 @@
 """Teacher forcing: log-probs of given responses under given prompts, without gradient.
 
-Requests are (prompt, response) pairs. Equal prompts and equal pairs are scored once. Rows are sorted by length and cut
-into chunks by a budget of padded tokens, so that little is computed for padding; where the model allows it, all
-responses of a prompt stand behind it in one row (`packing`). All ways give the same numbers up to rounding.
+Requests are (prompt, response) pairs. Equal prompts and equal pairs are scored once, and so are pairs that begin one
+another, as the turns of a dialogue do. Rows are sorted by length and cut into chunks by a budget of padded tokens, so
+that little is computed for padding; where the model allows it, other responses to a prompt, or to some turn of a
+dialogue, branch off in the same row (`packing`). All ways give the same numbers up to rounding.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Protocol
 
 import torch
 
-from alignopsd_trl.policy.packing import Packed
+from alignopsd_trl.policy.bundles import Pairs, bundles, each_alone
+from alignopsd_trl.policy.packing import Packed, Strand
 from alignopsd_trl.policy.ragged import Ragged
 
 Agree = Callable[[int], int]
@@ -77,6 +79,7 @@ def score_pairs(
     pad_id: int,
     budget: int,
     shared: bool,
+    nested: bool = False,
     agree: Agree = lambda number: number,
 ) -> torch.Tensor:
     """Log-probs of ``responses[response_rows]`` under ``prompts[prompt_rows]``.
@@ -84,30 +87,44 @@ def score_pairs(
     Args:
         prompt_rows, response_rows: ``(P,)`` int64.
         budget: padded tokens per forward.
-        shared: encode each prompt once, with its responses behind it. Must be equal on all processes, as must be the
-            calls.
+        shared: encode each prompt once, with its responses behind it, and each dialogue once, with other responses to
+            its turns beside it. Must be equal on all processes, as must be the calls.
+        nested: without ``shared``, encode pairs that begin one another once all the same: needs nothing of the model
+            but that a token does not depend on what follows.
         agree: maximum of a number over all processes; every process runs as many forwards as the busiest one.
 
     Returns:
         ``(P, T)`` float32 on the model's device, ``T`` the longest response of the whole set, 0 past a response's end.
     """
     prompt, response, place = _distinct_pairs(prompts, responses, prompt_rows, response_rows)
-    rows = (
-        _by_prompt(prompts, responses, prompt, response, budget)
-        if shared
-        else list(torch.arange(len(prompt)).unsqueeze(1))
-    )
-    tokens = [int(prompts.length[prompt[row[0]]] + responses.length[response[row]].sum()) for row in rows]
-    chunks = plan_chunks(torch.tensor(tokens, dtype=torch.int64), budget)
+    pairs = Pairs(prompts, responses, prompt, response)
+    rows = bundles(pairs, budget, branch=shared) if shared or nested else each_alone(pairs)
+    strands = [pairs.strand(row) for row in rows]
+    chunks = plan_chunks(torch.tensor([len(strand) + 1 for strand in strands], dtype=torch.int64), budget)
     missing = agree(len(chunks)) - len(chunks)  # before the forwards, which may gather parameters over processes
     score = _score_packed if shared else _score_plain
     result = torch.zeros((len(prompt), _longest(responses)), dtype=torch.float32, device=model.device)
     for chunk in chunks:
-        score(model, prompts, responses, prompt, response, [rows[number] for number in chunk.tolist()], pad_id, result)
-    dummy, first = Ragged.of([[pad_id, pad_id]]), torch.zeros(1, dtype=torch.int64)
+        chosen = chunk.tolist()
+        scores = score(model, [strands[number] for number in chosen], pad_id)
+        _take(scores, [(rows[number].all, strands[number].places()) for number in chosen], result)
     for _ in range(missing):
-        score(model, dummy, dummy, first, first, [first], pad_id, torch.zeros((1, 2), device=model.device))
+        score(model, [Strand([pad_id] * 4, [(2, 2)])], pad_id)
     return result[place.to(model.device)]
+
+
+def _take(scores: torch.Tensor, rows: list[tuple[list[int], list[tuple[int, int]]]], result: torch.Tensor) -> None:
+    """Puts the scores ``(R, T)`` of each row's pairs, at their first column and length, into ``result``."""
+    places = [
+        (row, pair, first, length)
+        for row, (pairs, where) in enumerate(rows)
+        for pair, (first, length) in zip(pairs, where, strict=True)
+    ]
+    row, pair, first, length = torch.tensor(places, dtype=torch.int64).T
+    token = torch.arange(int(length.sum())) - (length.cumsum(0) - length).repeat_interleave(length)
+    row, pair, first = (one.repeat_interleave(length) for one in (row, pair, first))
+    device = scores.device
+    result[pair.to(device), token.to(device)] = scores[row.to(device), (first + token).to(device)]
 
 
 def _longest(sequences: Ragged) -> int:
@@ -125,58 +142,24 @@ def _distinct_pairs(
     return first_prompt[unique[:, 0]], first_response[unique[:, 1]], place
 
 
-def _by_prompt(
-    prompts: Ragged, responses: Ragged, prompt: torch.Tensor, response: torch.Tensor, budget: int
-) -> list[torch.Tensor]:
-    """Pairs of one prompt, row by row. A row holds a quarter of the budget at most, or one pair: its mask grows with
-    the square of its length."""
-    rows: list[list[int]] = []
-    last, room = -1, 0
-    answers = responses.length[response].tolist()
-    for pair, (context, answer) in enumerate(zip(prompt.tolist(), answers, strict=True)):
-        if context != last or answer > room:
-            rows.append([])
-            last, room = context, budget // 4 - int(prompts.length[context])
-        rows[-1].append(pair)
-        room -= answer
-    return [torch.tensor(row) for row in rows]
+def _score_packed(model: ScoringModel, strands: list[Strand], pad_id: int) -> torch.Tensor:
+    """``(R, T)`` float32, a score at each label's column."""
+    return model.shared(Packed.strands(strands, pad_id).to(model.device)).float()
 
 
-def _score_packed(
-    model: ScoringModel,
-    prompts: Ragged,
-    responses: Ragged,
-    prompt: torch.Tensor,
-    response: torch.Tensor,
-    rows: list[torch.Tensor],
-    pad_id: int,
-    result: torch.Tensor,
-) -> None:
-    texts = [(prompts.row(prompt[row[0]]), [responses.row(one) for one in response[row]]) for row in rows]
-    packed = Packed.of(texts, pad_id).to(model.device)
-    scores = model.shared(packed)
-    pairs = torch.cat(rows)
-    length = responses.length[response[pairs]]
-    start = (length.cumsum(0) - length).repeat_interleave(length)
-    token = torch.arange(len(start)) - start
-    pair = pairs.repeat_interleave(length)
-    result[pair.to(model.device), token.to(model.device)] = scores[packed.labels != -100].float()
-
-
-def _score_plain(
-    model: ScoringModel,
-    prompts: Ragged,
-    responses: Ragged,
-    prompt: torch.Tensor,
-    response: torch.Tensor,
-    rows: list[torch.Tensor],
-    pad_id: int,
-    result: torch.Tensor,
-) -> None:
-    pairs = torch.cat(rows)
-    answer = Padded.of(responses, response[pairs], pad_id, "right", model.device)
-    scores = model.plain(Padded.of(prompts, prompt[pairs], pad_id, "left", model.device), answer)
-    result[pairs.to(model.device), : scores.size(1)] = scores.float() * answer.mask
+def _score_plain(model: ScoringModel, strands: list[Strand], pad_id: int) -> torch.Tensor:
+    """The same for strands without branches, through TRL's own forward."""
+    first = [strand.spans[0][0] for strand in strands]
+    prompts = Ragged.of([strand.trunk[:start] for strand, start in zip(strands, first, strict=True)])
+    answers = Ragged.of([strand.trunk[start:] for strand, start in zip(strands, first, strict=True)])
+    rows = torch.arange(len(strands))
+    answer = Padded.of(answers, rows, pad_id, "right", model.device)
+    scores = model.plain(Padded.of(prompts, rows, pad_id, "left", model.device), answer)
+    result = torch.zeros((len(strands), max(map(len, strands))), dtype=torch.float32, device=model.device)
+    for row, start in enumerate(first):
+        length = len(strands[row]) + 1 - start
+        result[row, start - 1 : start - 1 + length] = scores[row, :length]
+    return result
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from trl.trainer import utils as trl_utils
 from trl.trainer.utils import use_adapter
 
 from alignopsd_trl.policy.decoding import rows_in_cache, sample
-from alignopsd_trl.policy.packing import Packed, as_attention_mask, why_plain
+from alignopsd_trl.policy.packing import Packed, depends_on_length, why_plain
 from alignopsd_trl.policy.scoring import Padded
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class PolicyScorer:
     def shared(self, rows: Packed) -> torch.Tensor:
         trainer = self._trainer
         model = trainer.ref_model if self._reference and trainer.ref_model is not None else trainer.model
-        mask = as_attention_mask(rows.mask(), attention_of(trainer))
+        mask = rows.attention_mask(attention_of(trainer))
         with self._scoring(), trainer.accelerator.autocast(), head_on_labels(self.device):
             output = model(
                 input_ids=rows.ids,
@@ -107,6 +107,11 @@ def why_not_shared(trainer: GRPOTrainer) -> str | None:
     if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
         return "its adapter puts virtual tokens before the row"
     return why_plain(_text_config(trainer), attention_of(trainer))
+
+
+def why_not_merged(trainer: GRPOTrainer) -> str | None:
+    """Why the turns of a dialogue can't share a row with this model, or ``None`` if they can."""
+    return depends_on_length(_text_config(trainer))
 
 
 @contextlib.contextmanager

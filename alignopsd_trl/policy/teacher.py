@@ -31,6 +31,7 @@ class PrivilegedTeacher:
         encoder: texts to unit vectors ``(n, D)``; `None` if no method asks for it.
         budget: padded tokens per scoring forward.
         share_prefixes: whether a prompt may be encoded once for several responses.
+        nested: whether turns of a dialogue are encoded once without that, see `score_pairs`.
         agree: maximum of a number over all processes.
         gather: concatenates one-dimensional tensors of all processes.
         phases: where the seconds go.
@@ -46,13 +47,15 @@ class PrivilegedTeacher:
         *,
         budget: int,
         share_prefixes: bool,
+        nested: bool = False,
         agree: Agree,
         gather: Callable[[torch.Tensor], torch.Tensor],
         phases: Phases,
         reader: Reader | None = None,
     ):
         self._model, self._generate, self._tokenizer, self._encoder = model, generate, tokenizer, encoder
-        self._budget, self._share, self._agree, self._phases = budget, share_prefixes, agree, phases
+        self._budget, self._share, self._nested = budget, share_prefixes, nested
+        self._agree, self._phases = agree, phases
         self.gather, self._reader = gather, reader or Reader(tokenizer)
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -71,6 +74,7 @@ class PrivilegedTeacher:
                 pad_id=self._tokenizer.pad_token_id,
                 budget=self._budget,
                 shared=self._share,
+                nested=self._nested,
                 agree=self._agree,
             )
         result = scores.new_zeros((len(target), batch.policy_mask.size(1)))

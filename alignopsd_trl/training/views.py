@@ -25,6 +25,11 @@ from alignopsd_trl.turns import TurnBatch
 class Views(GRPOTrainer):
     """A trainer that scores responses and thinks under the privileged view, with the weights that made the rollouts."""
 
+    @property
+    def _merges(self) -> bool:
+        """Whether turns that go on from one another are one row."""
+        return self.args.history == "conversation" and self.args.merge_rows
+
     def _teacher(self, phases: Phases | None = None) -> PrivilegedTeacher:
         return PrivilegedTeacher(
             seams.PolicyScorer(self),
@@ -33,6 +38,7 @@ class Views(GRPOTrainer):
             self.encoder,
             budget=self.args.scoring_tokens,
             share_prefixes=self._share_prefixes,
+            nested=self._merges,
             agree=self.world.agree,
             gather=self.world.gather,
             phases=phases or self.phases,
@@ -105,6 +111,7 @@ class Views(GRPOTrainer):
             pad_id=self.processing_class.pad_token_id,
             budget=self.args.scoring_tokens,
             shared=self._share_prefixes,
+            nested=self._merges,
             agree=self.world.agree,
         )
         result = scores.new_zeros(batch.policy_mask.shape)

@@ -1,0 +1,103 @@
+"""Which (prompt, response) pairs are scored in one row: dialogues whose turns go on from one another are encoded once.
+
+Pairs are compared as bytes: in a sorted list, the texts that begin with a text follow one another from its place on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from alignopsd_trl.policy.packing import Strand
+from alignopsd_trl.policy.ragged import Ragged
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Pairs of one row.
+
+    Attributes:
+        along: those whose text begins the trunk's, shortest first; the last one is the trunk.
+        beside: those whose prompt does, but not their response.
+    """
+
+    along: list[int]
+    beside: list[int]
+
+    @property
+    def all(self) -> list[int]:
+        return [*self.along, *self.beside]
+
+
+class Pairs:
+    """Distinct pairs of a prompt and a response.
+
+    Args:
+        prompts, responses: token ids.
+        prompt, response: ``(n,)`` int64, which of them each pair is.
+    """
+
+    def __init__(self, prompts: Ragged, responses: Ragged, prompt: torch.Tensor, response: torch.Tensor):
+        self._prompts, self._responses = prompts, responses
+        self._prompt, self._response = prompt.tolist(), response.tolist()
+        self.before = prompts.length[prompt].tolist()
+        self.answer = responses.length[response].tolist()
+
+    def __len__(self) -> int:
+        return len(self._prompt)
+
+    def text(self, pair: int) -> bytes:
+        """Prompt and response, four bytes a token."""
+        return self._prompts.content(self._prompt[pair]) + self._responses.content(self._response[pair])
+
+    def strand(self, bundle: Bundle) -> Strand:
+        trunk = bundle.along[-1]
+        return Strand(
+            self._prompts.row(self._prompt[trunk]) + self._responses.row(self._response[trunk]),
+            [(self.before[pair], self.answer[pair]) for pair in bundle.along],
+            [(self.before[pair], self._responses.row(self._response[pair])) for pair in bundle.beside],
+        )
+
+
+def bundles(pairs: Pairs, budget: int, branch: bool) -> list[Bundle]:
+    """Each pair in one bundle. The pairs of the longest prompts make the trunks.
+
+    Args:
+        budget: padded tokens per forward. A row of branches holds a quarter of it at most, or a quarter more than its
+            trunk: its mask grows with the square of its length.
+        branch: pairs may stand beside a trunk; else each is along one, its own if need be.
+    """
+    trunks: list[tuple[bytes, int]] = []
+    found: dict[int, tuple[list[int], list[int]]] = {}
+    room: dict[int, int] = {}
+    for pair in sorted(range(len(pairs)), key=lambda one: (-pairs.before[one], -pairs.answer[one])):
+        text = pairs.text(pair)
+        if (trunk := next(_beginning(trunks, text), None)) is not None:
+            found[trunk][0].append(pair)
+            continue
+        hosts = _beginning(trunks, text[: 4 * pairs.before[pair]]) if branch else iter(())
+        host = next((one for one in hosts if room[one] >= pairs.answer[pair]), None)
+        if host is not None:
+            found[host][1].append(pair)
+            room[host] -= pairs.answer[pair]
+            continue
+        insort(trunks, (text, pair))
+        found[pair] = [pair], []
+        tokens = pairs.before[pair] + pairs.answer[pair]
+        room[pair] = max(budget // 4, tokens * 5 // 4) - tokens
+    return [Bundle(along[::-1], beside) for along, beside in found.values()]
+
+
+def _beginning(trunks: list[tuple[bytes, int]], text: bytes) -> Iterator[int]:
+    """The pairs of the sorted trunks that begin with a text."""
+    place = bisect_left(trunks, (text, -1))
+    while place < len(trunks) and trunks[place][0].startswith(text):
+        yield trunks[place][1]
+        place += 1
+
+
+def each_alone(pairs: Pairs) -> list[Bundle]:
+    return [Bundle([pair], []) for pair in range(len(pairs))]

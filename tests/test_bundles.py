@@ -1,0 +1,140 @@
+"""Dialogues encoded once: turns along a trunk, other responses beside it; each scored as if it were alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from test_packing import CONFIGS, SHAPE
+from trainers import make_trainer
+from transformers import AutoModelForCausalLM
+from trl.trainer.utils import add_fused_lm_head
+
+from alignopsd_trl.policy import seams
+from alignopsd_trl.policy.bundles import Bundle, Pairs, bundles
+from alignopsd_trl.policy.packing import PROVEN, Packed, Strand
+from alignopsd_trl.policy.ragged import Ragged
+from alignopsd_trl.policy.scoring import score_pairs
+from alignopsd_trl.policy.seams import PolicyScorer
+
+
+def _pairs(*texts: tuple[list[int], list[int]]) -> Pairs:
+    prompts, responses = zip(*texts, strict=True)
+    every = torch.arange(len(texts))
+    return Pairs(Ragged.of(prompts), Ragged.of(responses), every, every)
+
+
+DIALOGUE = [([1, 2], [3]), ([1, 2, 3, 4], [5, 6]), ([1, 2, 3, 4, 5, 6, 7], [8])]
+
+
+def test_turns_of_a_dialogue_stand_along_one_trunk_and_others_branch_off() -> None:
+    pairs = _pairs(*DIALOGUE, ([1, 2, 3, 4], [9, 9]), ([1, 9], [3]), ([1, 2], []))
+    found = bundles(pairs, 10_000, branch=True)
+    assert found == [Bundle([5, 0, 1, 2], [3]), Bundle([4], [])]
+    strand = pairs.strand(found[0])
+    assert strand == Strand([1, 2, 3, 4, 5, 6, 7, 8], [(2, 0), (2, 1), (4, 2), (7, 1)], [(4, [9, 9])])
+    assert len(strand) == 9 and strand.places() == [(1, 0), (1, 1), (3, 2), (6, 1), (7, 2)]
+    assert sorted(map(tuple, (one.along for one in bundles(pairs, 10_000, branch=False)))) == [(3,), (4,), (5, 0, 1, 2)]
+
+
+def test_responses_that_were_not_kept_branch_off_their_own_dialogue() -> None:
+    texts = [([1, 2], [3, 9]), ([1, 2, 9, 4], [5, 9]), ([1, 2, 9, 4, 9, 6], [7, 9])]
+    (found,) = bundles(_pairs(*texts), 10_000, branch=True)
+    assert found.along == [2] and sorted(found.beside) == [0, 1]
+
+
+def test_a_row_of_branches_has_its_limit() -> None:
+    texts = [(list(range(1, 41)), [50 + number] * 4) for number in range(12)]
+    found = bundles(_pairs(*texts), 4 * 60, branch=True)
+    assert sorted(pair for one in found for pair in one.all) == list(range(12))
+    assert [len(one.all) for one in found] == [5, 5, 2]
+    assert [len(one.all) for one in bundles(_pairs(*texts), 4, branch=True)] == [3] * 4, "a quarter more than the trunk"
+
+
+def test_a_strand_by_hand() -> None:
+    packed = Packed.strands([Strand([1, 2, 3, 4, 5], [(2, 1)], [(3, [8, 9])]), Strand([6, 7], [(1, 1)])], pad_id=0)
+    assert packed.ids.tolist() == [[1, 2, 3, 4, 3, 8], [6, 0, 0, 0, 0, 0]]
+    assert packed.position.tolist() == [[0, 1, 2, 3, 2, 3], [0] * 6]
+    assert packed.labels[0].tolist() == [-100, 3, -100, -100, 8, 9] and packed.labels[1, 0] == 7
+    assert packed.mask()[0, 0].int().tolist()[4:] == [[1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 1]]
+    plain = Packed.strands([Strand([1, 2, 3], [(1, 2)]), Strand([6, 7], [(1, 1)])], pad_id=0)
+    assert packed.branched and plain.attention_mask("flash_attention_2").tolist() == [[1, 1], [1, 0]]
+
+
+def _requests() -> tuple[Ragged, Ragged, torch.Tensor, torch.Tensor]:
+    """Two dialogues of six turns from one opening; each turn's own response and those of other turns."""
+    draw = torch.Generator().manual_seed(3)
+
+    def text(length: int) -> list[int]:
+        return torch.randint(3, 40, (length,), generator=draw).tolist()
+
+    opening, prompts, responses, pairs = text(20), [], [], []
+    for dialogue in range(2):
+        prompt = list(opening)
+        for turn in range(6):
+            prompts.append(list(prompt))
+            responses.append(text(int(torch.randint(1, 9, (1,), generator=draw))))
+            prompt += responses[-1] + text(5)
+            pairs.append((6 * dialogue + turn,) * 2)
+    others = torch.randint(0, 12, (30, 2), generator=draw).tolist()
+    rows = torch.tensor([*pairs, *others])
+    return Ragged.of(prompts), Ragged.of(responses), rows[:, 0], rows[:, 1]
+
+
+@pytest.mark.parametrize(("shared", "nested"), [(True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("budget", [60, 700, 100_000])
+def test_scores_are_those_of_each_pair_alone(tmp_path: Path, shared: bool, nested: bool, budget: int) -> None:
+    trainer = make_trainer(tmp_path)
+    prompts, responses, prompt_rows, response_rows = _requests()
+    tokens, inner = [0], trainer.model.base_model.forward
+
+    def counted(*arguments, input_ids=None, **options):
+        tokens[0] += input_ids.numel()
+        return inner(*arguments, input_ids=input_ids, **options)
+
+    trainer.model.base_model.forward = counted
+    options = {"pad_id": 0, "budget": budget, "shared": shared, "nested": nested}
+    scores = score_pairs(PolicyScorer(trainer), prompts, responses, prompt_rows, response_rows, **options)
+    encoded = tokens[0]
+    for row, (prompt, response) in enumerate(zip(prompt_rows.tolist(), response_rows.tolist(), strict=True)):
+        context, answer = prompts.row(prompt), responses.row(response)
+        with torch.no_grad():
+            logits = trainer.model(torch.tensor([context + answer])).logits[0, len(context) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(1, torch.tensor(answer).unsqueeze(1)).squeeze(1)
+        assert torch.allclose(scores[row, : len(answer)], expected, atol=1e-5)
+        assert not scores[row, len(answer) :].any()
+    if shared and budget > 700:
+        whole = max(prompts.length.tolist()) + 8
+        assert encoded < 3 * whole + sum(responses.length[response_rows].tolist())
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", PROVEN)
+def test_branches_in_the_middle_score_as_alone_in_every_proven_model(kind: str, attention: str) -> None:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIGS[kind](**SHAPE), attn_implementation=attention).eval()
+    add_fused_lm_head(model)
+    trunk = torch.randint(3, 53, (30,)).tolist()
+    strands = [
+        Strand(trunk, [(4, 3), (20, 6)], [(4, [5, 6, 7]), (1, [9]), (30, [4, 4]), (11, [8, 3])]),
+        Strand(trunk[:9], [(2, 7)]),
+    ]
+    for rows in (strands, strands[1:], strands[1:] * 2):
+        packed = Packed.strands(rows, pad_id=0)
+        with torch.no_grad(), seams.head_on_labels(torch.device("cpu")):
+            found = model(
+                input_ids=packed.ids,
+                attention_mask=packed.attention_mask(attention),
+                position_ids=packed.position,
+                shift_labels=packed.labels,
+                fused_lm_head=True,
+            ).log_probs
+        for number, strand in enumerate(rows):
+            asked = [(strand.trunk[:first], strand.trunk[first : first + length]) for first, length in strand.spans]
+            asked += [(strand.trunk[:before], response) for before, response in strand.branches]
+            for (prompt, response), (first, length) in zip(asked, strand.places(), strict=True):
+                with torch.no_grad():
+                    logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
+                expected = logits.log_softmax(-1).gather(1, torch.tensor(response).unsqueeze(1)).squeeze(1)
+                assert torch.allclose(found[number, first : first + length], expected, atol=1e-5)
