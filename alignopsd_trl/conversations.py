@@ -12,19 +12,35 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import cache
 
 from alignopsd_trl.prompts import Renderer, messages_of, tools_of
+from alignopsd_trl.turns import THINK
 from environments.base import Chat, Message, Rendered
 
 _MARK = "\ufdd0past\ufdd1"  # noncharacters, which no response holds
-_THINKING = re.compile(r"\s*<think\b[^>]*>.*?</think\s*>\s*", re.DOTALL | re.IGNORECASE)
-_ENDS_THINKING = re.compile(r"(?:(?!<think\b).)*?</think\s*>\s*", re.DOTALL | re.IGNORECASE)
 
 
-def without_thinking(text: str) -> str:
-    """A response without its think blocks and the white space around them; the first may have been opened by the
-    generation prompt."""
-    return _THINKING.sub("", _ENDS_THINKING.sub("", text, count=1) if _ENDS_THINKING.match(text) else text)
+def without_thinking(text: str, tags: Sequence[str] = THINK) -> str:
+    """A response without what stands between the tags and the white space around it; the first opening tag may have
+    been in the generation prompt."""
+    return _blocks(tags).sub("", _closed(tags).sub("", text, count=1) if _closed(tags).match(text) else text)
+
+
+def _opening(tags: Sequence[str]) -> str:
+    """The opening tag as a pattern; one in angle brackets may carry attributes."""
+    return re.escape(tags[0].removesuffix(">")) + r"\b[^>]*>" if tags[0].endswith(">") else re.escape(tags[0])
+
+
+@cache
+def _blocks(tags: Sequence[str]) -> re.Pattern[str]:
+    return re.compile(rf"\s*{_opening(tags)}.*?{re.escape(tags[1])}\s*", re.DOTALL | re.IGNORECASE)
+
+
+@cache
+def _closed(tags: Sequence[str]) -> re.Pattern[str]:
+    """From the beginning to a closing tag before which no tag opens."""
+    return re.compile(rf"(?:(?!{_opening(tags)}).)*?{re.escape(tags[1])}\s*", re.DOTALL | re.IGNORECASE)
 
 
 class Conversation:
@@ -63,7 +79,7 @@ class Conversation:
         ended = bool(response) and response[-1] in end_ids
         said = self._renderer.decode(response[:-1] if ended else response)
         end = self._renderer.decode(response[-1:]) if ended else ""
-        kept = without_thinking(said) if self._past_thinking == "drop" else said
+        kept = without_thinking(said, self._renderer.thinking_tags) if self._past_thinking == "drop" else said
         self._turns.append([{"role": "assistant", "content": kept}, *messages_of(reply)])
         part = self._by_template(list(response), said, end) if self._past_thinking == "template" else None
         if self._past_thinking != "template" and not self._thinks_in_prompt(said):
@@ -105,7 +121,7 @@ class Conversation:
 
     def _thinks_in_prompt(self, said: str) -> bool:
         """Whether thinking is to be dropped that the generation prompt opened: that is in the ids already."""
-        return self._past_thinking == "drop" and _ENDS_THINKING.match(said) is not None
+        return self._past_thinking == "drop" and _closed(self._renderer.thinking_tags).match(said) is not None
 
     def _encode_anew(self) -> None:
         self._parts = None

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.turns import THINK
 from environments.base import Chat, Prompt, Rendered, View
 
 
@@ -86,6 +87,7 @@ class Renderer:
         history: ``"window"`` (each turn is a prompt of its own, with some of the past) or ``"conversation"`` (the whole
             dialogue, see `conversations`).
         past_thinking: of a conversation's earlier responses, see [`conversations.Conversation`].
+        thinking_tags: between which the model thinks.
     """
 
     def __init__(
@@ -96,11 +98,13 @@ class Renderer:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         history: str = "window",
         past_thinking: str = "template",
+        thinking_tags: Sequence[str] = THINK,
     ):
         self._tokenizer = tokenizer
         self._prompt = prompt
         self._kwargs = dict(chat_template_kwargs or {})
-        self.max_length, self.converses, self.past_thinking = max_length, history == "conversation", past_thinking
+        self.max_length, self.converses = max_length, history == "conversation"
+        self.past_thinking, self.thinking_tags = past_thinking, tuple(thinking_tags)
 
     def show(self, view: View, skill: str) -> Rendered:
         """What the environment's prompt makes of a view.

@@ -15,10 +15,9 @@ from transformers import PreTrainedTokenizerBase
 from trl.chat_template_utils import add_response_schema, supports_tool_calling
 from trl.chat_template_utils import parse_response as parse_message
 
-from alignopsd_trl.turns import Thought, parse_response
+from alignopsd_trl.turns import THINK, Thought, parse_response
 from environments.adapters.calls import calls_in, text_before_calls
 
-THINK = ("<think>", "</think>")
 _TAIL = 24  # tokens at the end of a prompt that may hold an opened tag
 
 

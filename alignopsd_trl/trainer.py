@@ -156,6 +156,7 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
         self._live: tuple[torch.Tensor, ...] | None = None
         self.phases = Phases(self._show_phase)
         self._rounds_checked = 0
+        self._told_of_breaks = False
         self.run_folder: RunFolder | None = None
         self._reward_check = RewardCheck()
         self._failed_share = FailedShare(args.max_failed_share)

@@ -56,6 +56,8 @@ class Thought:
         return bool(self.action)
 
 
+THINK = ("<think>", "</think>")
+"""Between which a model thinks, unless it is said otherwise."""
 _FAMILIES = ("action", "search", "answer")
 _OPENING = {tag: re.compile(rf"<{tag}\b", re.IGNORECASE) for tag in ("think", *_FAMILIES)}
 _CLOSING = {tag: re.compile(rf"</{tag}\s*>", re.IGNORECASE) for tag in ("think", *_FAMILIES)}

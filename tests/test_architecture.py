@@ -22,8 +22,8 @@ PACKAGE, ENVIRONMENTS = "alignopsd_trl", "environments"
 
 MAY_IMPORT = {
     "turns": (),
-    "prompts": (),
-    "conversations": ("prompts",),
+    "prompts": ("turns",),
+    "conversations": ("turns", "prompts"),
     "reading": ("turns",),
     "options": (),
     "encoder": (),

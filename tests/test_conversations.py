@@ -225,6 +225,8 @@ def test_a_window_is_as_it_was() -> None:
 )
 def test_a_response_without_its_thinking(text: str, rest: str) -> None:
     assert without_thinking(text) == rest
+    other = text.replace("<think>", "[T|").replace("</think>", "|T]")
+    assert without_thinking(other, ("[T|", "|T]")) == rest.replace("<think>", "[T|")
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,13 @@ def evaluate(
     player = Player(
         environments=environments,
         renderer=Renderer(
-            tokenizer, environments.prompt, max_prompt_length, chat_template_kwargs, history, past_thinking
+            tokenizer,
+            environments.prompt,
+            max_prompt_length,
+            chat_template_kwargs,
+            history,
+            past_thinking,
+            thinking_tags,
         ),
         generate=generate,
         tokenizer=tokenizer,

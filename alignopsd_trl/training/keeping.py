@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from alignopsd_trl.rollout import (
     rollout_metrics,
 )
 from alignopsd_trl.runs.checkpoints import MARK, PREFIX, is_whole, last_good, load_state, save_state
-from alignopsd_trl.runs.console import show_status
+from alignopsd_trl.runs.console import show_note, show_status
 from alignopsd_trl.runs.folder import RunFolder, claim_together, configuration_of
 from alignopsd_trl.runs.health import RunStopped, weights_are_finite
 from alignopsd_trl.runs.order import EpochSampler
@@ -162,6 +163,7 @@ class RunKeeping(GRPOTrainer):
         self._log_metrics("train", rollout_metrics(trajectories) | credit.metrics)
         if self.args.history == "conversation":
             self._log_metrics("train", conversation_metrics(trajectories))
+            self._tell_of_breaks(trajectories)
         self._log_metrics("train", self._environment_counters.take())
         self._log_metrics("train", {f"seconds/{name}": value for name, value in self.phases.take().items()})
         means = credit.advantages.sum(1) / batch.policy_mask.sum(1).clamp(min=1)
@@ -182,6 +184,18 @@ class RunKeeping(GRPOTrainer):
             trace = {name: kept for name, kept in credit.trace.items() if tokens or not name.startswith("token_")}
             texts = TokenTexts(self.processing_class) if tokens else None
             self._write_records(turn_records(trajectories, step, batch, trace, self._run_id, texts), trace, step)
+
+    def _tell_of_breaks(self, trajectories: Sequence[Trajectory]) -> None:
+        """Once, what to do where the chat template keeps dialogues from being rows."""
+        later = [(one, two) for played in trajectories for one, two in pairwise(played.turns)]
+        broken = sum(not two.extends(one) and not two.history_shortened for one, two in later)
+        if broken and not self._told_of_breaks and self.args.past_thinking == "template":
+            self._told_of_breaks = True
+            if self.is_world_process_zero():
+                show_note(
+                    f"{broken} of {len(later)} prompts do not go on from the one before: the chat template rewrites "
+                    "past responses. past_thinking='keep' goes on by token ids (docs/conversations.md)"
+                )
 
     def _write_records(self, records: list[dict[str, Any]], trace: Mapping[str, Any], step: int) -> None:
         count = self._written[1] + 1 if self._written[0] == step else 1  # several rounds make up an update if they must

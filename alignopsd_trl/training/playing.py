@@ -57,6 +57,7 @@ class Playing(GRPOTrainer):
                 self.chat_template_kwargs,
                 self.args.history,
                 self.args.past_thinking,
+                self.args.thinking_tags,
             ),
             generate=lambda prompts: seams.generate(self, prompts),
             tokenizer=self.processing_class,
