@@ -103,7 +103,7 @@ def test_a_template_that_breaks_the_prefix_begins_new_rows(tmp_path: Path, capsy
     assert 8 < merged <= rows and log["conversation/runs"] == merged / 8
     assert log["conversation/broken_prefixes"] == merged / 8 - 1
     assert losses(runs[1]) == pytest.approx(losses(runs[0]), abs=1e-6)
-    assert capsys.readouterr().out.count("past_thinking='keep' goes on by token ids") == 2, "once a run"
+    assert capsys.readouterr().out.count("past_thinking='keep' would save rows") == 2, "once a run"
 
 
 def _turn(number: int, prompt: list[int], response: list[int]) -> Turn:

@@ -193,8 +193,8 @@ class RunKeeping(GRPOTrainer):
             self._told_of_breaks = True
             if self.is_world_process_zero():
                 show_note(
-                    f"{broken} of {len(later)} prompts do not go on from the one before: the chat template rewrites "
-                    "past responses. past_thinking='keep' goes on by token ids (docs/conversations.md)"
+                    f"past_thinking='keep' would save rows: the chat template rewrites past responses in {broken} of "
+                    f"{len(later)} prompts (docs/conversations.md)"
                 )
 
     def _write_records(self, records: list[dict[str, Any]], trace: Mapping[str, Any], step: int) -> None:
