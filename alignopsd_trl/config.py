@@ -320,11 +320,3 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     def skill_budget(self) -> int:
         """Tokens that the skill block may take (skill bank rules, length budget)."""
         return self.skill_tokens or skill_budget(self.max_prompt_length)
-
-
-def card_fields() -> list[str]:
-    """What a model card shows: the fields that this project adds to TRL's config, and the few of TRL's that decide the
-    protocol."""
-    own = [name for name in AlignOPSDConfig.__dataclass_fields__ if name not in GRPOConfig.__dataclass_fields__]
-    shared = ["num_generations", "learning_rate", "beta", "epsilon", "delta", "temperature", "max_steps", "seed"]
-    return [*own, *shared]

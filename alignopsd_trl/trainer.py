@@ -8,7 +8,6 @@ the policy, the update.
 
 from __future__ import annotations
 
-import json
 import logging
 import textwrap
 import time
@@ -20,7 +19,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 
-from alignopsd_trl.config import AlignOPSDConfig, card_fields
+from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.fidelity.training import fidelity_metrics, monte_carlo_advantages
 from alignopsd_trl.methods import Credit, checked_credit, get_method
@@ -50,6 +49,7 @@ from alignopsd_trl.training.adapting import adapted, check_rewarded, is_adapted
 from alignopsd_trl.training.keeping import RunKeeping
 from alignopsd_trl.training.playing import Playing
 from alignopsd_trl.training.rewards import Rewards
+from alignopsd_trl.training.sharing import Sharing
 from alignopsd_trl.training.update import ChunkedUpdate
 from alignopsd_trl.training.views import Views
 from alignopsd_trl.turns import Trajectory, TurnBatch
@@ -64,7 +64,7 @@ def environment_reward(trajectory: Sequence[Trajectory], **columns: Any) -> list
     return [None if one.failed else one.reward for one in trajectory]
 
 
-class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
+class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpdate):
     """Trains a language agent over many turns with outcome-grounded credit per turn.
 
     Args:
@@ -165,6 +165,7 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
         self._written: tuple[int, int] = (-1, 0)  # update and number of rounds recorded in it
         self._seconds = {"training": 0.0, "evaluation": 0.0}
         self._began: float | None = None
+        self.evaluations: dict[str, dict[str, Any]] = {}
         if isinstance(model, str):
             seams.whole_on_each_process(args)
         with seams.reference_like_policy(), seams.engine_options(args.engine_options):
@@ -345,14 +346,3 @@ class AlignOPSDTrainer(RunKeeping, Playing, Rewards, Views, ChunkedUpdate):
             loss = super().training_step(*args, **kwargs)
             self._loss_is_finite = self._loss_is_finite and bool(torch.isfinite(loss))
         return loss
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """TRL's card plus what AlignOPSD adds: method, settings, environment facts."""
-        super().create_model_card(*args, **kwargs)
-        if not self.is_world_process_zero():
-            return
-        path = Path(self.args.output_dir) / "README.md"
-        settings = {name: getattr(self.args, name) for name in card_fields()}
-        text = path.read_text(encoding="utf-8")
-        section = "\n## AlignOPSD settings\n\n```json\n" + json.dumps(settings, indent=2, default=str) + "\n```\n"
-        path.write_text(text + section, encoding="utf-8")

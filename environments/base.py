@@ -16,16 +16,18 @@ What an environment returns is checked in `environments.border`, and nowhere els
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -332,7 +334,36 @@ def load(name: str, **options: Any) -> Suite:
     if not callable(getattr(found, "suite", None)):
         place = getattr(found, "__file__", None) or "a folder without __init__.py"
         raise ValueError(f"environment {name!r} is the module {place}, which has no function suite(**options)")
-    return found.suite(**options)
+    suite, asked = found.suite(**options), {}
+
+    def panel(wanted: str) -> TaskPanel:
+        made = suite.panel(wanted)
+        asked[made.name] = wanted
+        return made
+
+    with contextlib.suppress(TypeError):  # a factory that can't be a key of a weak dictionary is not remembered
+        _LOADED[suite.factory] = Loaded(name, options, asked)
+    return replace(suite, panel=panel)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """How `load` was asked for a suite: its name, its options, and by name of a panel what that was asked for as."""
+
+    name: str
+    options: Mapping[str, Any]
+    panels: Mapping[str, str]
+
+
+_LOADED: WeakKeyDictionary[Callable[[], TextEnvironment], Loaded] = WeakKeyDictionary()
+
+
+def loaded_as(factory: Callable[[], TextEnvironment]) -> Loaded | None:
+    """How the suite of a factory was loaded; `None` if it was not."""
+    try:
+        return _LOADED.get(factory)
+    except TypeError:
+        return None
 
 
 def find_module(name: str) -> ModuleType | None:

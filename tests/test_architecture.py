@@ -40,7 +40,7 @@ MAY_IMPORT = {
         *("records", "runs.files", "encoder", "methods.align_opsd", "analysis"),
         *("evaluation", "policy", "rollout", "skills"),
     ),
-    "sharing": ("config", "evaluation", "records", "runs", "sharing"),
+    "sharing": ("config", "evaluation", "records", "runs", "sharing", "skills"),
 }
 """What a room of `alignopsd_trl` may import of ours, whatever the place of the import. Rooms that are not named (the
 trainer, launch, study) stand above these and may import them all."""

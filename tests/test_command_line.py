@@ -134,8 +134,9 @@ def test_debug_with_a_value_is_transformers_own() -> None:
 
 def test_a_plan_checks_what_a_run_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = ["--plan", "--use_cpu", "True", "--output_dir", str(tmp_path / "run")]
-    assert recipe.main("webshop_tiny", [*own, "--rounds", "3"]) is None
+    assert recipe.main("webshop_tiny", [*own, "--rounds", "3", "--hub_token", "hf_secret"]) is None
     printed = capsys.readouterr().out
+    assert "hf_secret" not in printed
     assert "not as in the preset: rounds=3" in printed and "skill bank" in printed and "output folder" in printed
     broken = tmp_path / "bank.json"
     broken.write_text("{}")

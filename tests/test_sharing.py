@@ -1,8 +1,10 @@
-"""Cards and pushes of a run, against a stand-in for the Hub on loopback."""
+"""Cards and pushes of a run or a trainer, against a stand-in for the Hub on loopback."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,14 @@ import pytest
 from datasets import load_dataset
 from hub_stand_in import Hub
 from huggingface_hub import ModelCard
+from toy_suite import arguments, save_policy
+from trainers import make_config
 
-from alignopsd_trl import cli
+from alignopsd_trl import AlignOPSDTrainer, cli
+from alignopsd_trl.launch.recipe import main as recipe
 from alignopsd_trl.sharing.card import changed_settings, is_hub_id, model_card
 from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
+from environments.base import load
 
 RUNS = Path(__file__).parent / "data" / "runs"
 TOKEN = "hf_a-secret-that-nobody-may-see"
@@ -28,7 +34,10 @@ def run(tmp_path: Path) -> Path:
     (folder / "config.json").write_text("{}")
     (folder / "checkpoint-1").mkdir()
     (folder / "checkpoint-1" / "model.safetensors").write_bytes(b"older weights")
-    (folder / "README.md").write_text(model_card(results(folder), "somebody/shopper"))
+    (folder / "README.md").write_text(model_card(results(folder), "webshop_tiny", place="outputs/webshop_tiny"))
+    for name in ("training_args.bin", "view.html", "runs/events.1", "notes.txt", "log.jsonl", "run.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("stays here")
     return folder
 
 
@@ -59,7 +68,7 @@ def test_the_card_says_how_well_and_how_to_repeat_it() -> None:
         found["after"]["checksum"],
         found["skill_bank"]["checksum"],
         found["encoder"]["checksum"],
-        "python -m alignopsd_trl.evaluation --model somebody/shopper --environment webshop_tiny",
+        "alignopsd evaluate --model somebody/shopper --environment webshop_tiny",
         f"--limit {found['recipe']['panel_limit']}",
         f"{found['before']['success']['mean']:.1f}",
         '"learning_rate": 0.0003',
@@ -86,14 +95,41 @@ def test_settings_of_a_card_are_those_that_differ() -> None:
     assert changed == {"credit_temperature": 0.1}
 
 
+def snippet(card: str) -> str:
+    (code,) = re.findall(r"^```python\n(.*?)^```", card, re.MULTILINE | re.DOTALL)
+    return code
+
+
+@pytest.mark.parametrize("skills", [False, True])
+def test_the_cards_snippet_and_command_run(skills: bool, capsys: pytest.CaptureFixture) -> None:
+    found = results(RUNS / "finished")
+    found["after"]["skills"], found["recipe"]["panel_limit"] = skills, 3
+    found["recipe"]["environment_options"] = '{"history_length": 2}'
+    found["config"] |= {"top_k": 20, "max_completion_length": 12, "max_turns": 2}
+    card = model_card(found, "somebody/shopper", place="tiny")
+    code = (
+        snippet(card)
+        .replace(
+            'place = "tiny"', 'from alignopsd_trl.policy.shipped import resolve_model\nplace = resolve_model("tiny")'
+        )
+        .replace("head(20)", "head(3)")
+    )
+    exec(compile(code, "README.md", "exec"), {})
+    by_snippet = capsys.readouterr().out
+    (command,) = re.findall(r"^```bash\n(.*?)^```", card, re.MULTILINE | re.DOTALL)
+    cli.main(shlex.split(command.replace("\\\n", " "))[1:])
+    assert capsys.readouterr().out.strip() in by_snippet and "top_k=20" in code and "history_length=2" in code
+    assert ("Guidance" in by_snippet or "skill" in by_snippet.lower()) or not skills
+
+
 def test_a_push_is_one_commit_without_trajectories(run: Path, endpoint: Any) -> None:
     with Hub() as hub:
         endpoint(hub.endpoint)
         push_run(run, "somebody/shopper", TOKEN)
     assert hub.commits == {"somebody/shopper": 1}
     paths = {path for _, _, path in hub.files}
-    assert {"model.safetensors", "README.md", "results.json", "config.json"} <= paths
-    assert not any(path.startswith(("trajectories", "checkpoint")) for path in paths)
+    assert {"model.safetensors", "README.md", "results.json", "config.json"} == paths
+    assert "--model somebody/shopper " in hub.files["models", "somebody/shopper", "README.md"].decode()
     assert hub.files["models", "somebody/shopper", "model.safetensors"] == b"weights"
     assert any(TOKEN in (sent or "") for sent in hub.tokens)
     assert not any(TOKEN.encode() in content for content in hub.files.values())
@@ -124,6 +160,88 @@ def test_a_push_that_fails_costs_nothing(run: Path, endpoint: Any, fault: str, c
             cli.main(["push", str(run), "somebody/shopper", "--token", TOKEN])
     assert stopped.value.code == 1 and TOKEN not in capsys.readouterr().err
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_card_that_was_edited_by_hand_is_pushed_as_it_is(run: Path, endpoint: Any) -> None:
+    (run / "README.md").write_text("my own words")
+    with Hub() as hub:
+        endpoint(hub.endpoint)
+        push_run(run, "somebody/shopper", TOKEN)
+    assert hub.files["models", "somebody/shopper", "README.md"] == b"my own words"
+
+
+def no_token(folder: Path, *others: bytes | str) -> None:
+    for file in folder.rglob("*"):
+        assert not file.is_file() or TOKEN.encode() not in file.read_bytes(), f"{file} holds the token"
+    assert not any(TOKEN in str(one) for one in others)
+
+
+def test_a_run_whose_push_is_refused_is_whole_and_pushed_later(
+    tmp_path: Path, endpoint: Any, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    where = {"push_to_hub": True, "hub_model_id": "somebody/toy", "trajectories_hub_repo": "somebody/trips"}
+    argv = arguments(tmp_path / "run", save_policy(tmp_path / "policy"), rounds=1, save_rounds=1, **where)
+    with Hub(refuse=True) as hub:
+        endpoint(hub.endpoint)
+        with pytest.raises(PushFailed, match="pushed to somebody/toy(.|\n)*pushed to somebody/trips") as failed:
+            recipe("webshop_tiny", [*argv, "--hub_token", TOKEN])
+    assert results(tmp_path / "run")["after"]["episodes"] == 4 and (tmp_path / "run" / "checkpoint-1").is_dir()
+    with Hub() as hub:
+        endpoint(hub.endpoint)
+        cli.main(["push", str(tmp_path / "run"), "somebody/toy", "--trajectories", "somebody/trips"])
+    assert hub.commits == {"somebody/toy": 1, "somebody/trips": 1}
+    told = capsys.readouterr()
+    no_token(tmp_path, failed.value, told.out, told.err, *hub.files.values())
+
+
+def test_a_push_that_can_not_succeed_is_refused_at_the_start(endpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="HF_HUB_OFFLINE is set"):
+        recipe("webshop_tiny", ["--push_to_hub"])
+    endpoint("http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    with pytest.raises(ValueError, match="no token of the Hub; run hf auth login"):
+        recipe("webshop_tiny", ["--trajectories_hub_repo", "me/trips"])
+
+
+def test_a_trainer_without_a_recipe_has_a_card_and_one_push(
+    tmp_path: Path, endpoint: Any, capsys: pytest.CaptureFixture
+) -> None:
+    suite = load("tests.toy_suite", tasks=4, panel=6)
+    folder = tmp_path / "run"
+    trainer = AlignOPSDTrainer(
+        str(save_policy(tmp_path / "policy")),
+        make_config(folder, save_trajectories=True, hub_token=TOKEN, per_device_train_batch_size=4),
+        environment_factory=suite.factory,
+        train_dataset=suite.tasks("train"),
+    )
+    panel = suite.panel("test").head(5)
+    trainer.create_model_card()
+    assert "Not measured" in (folder / "README.md").read_text()
+    trainer.evaluate_panel(panel)
+    trainer.train()
+    after = trainer.evaluate_panel(panel)
+    (folder / "view.html").write_text("stays here")
+    with Hub(refuse=True) as hub:
+        endpoint(hub.endpoint)
+        with pytest.raises(PushFailed, match=r"push again: trainer\.push_to_hub\(\)"):
+            trainer.push_to_hub()
+    with Hub() as hub:
+        endpoint(hub.endpoint)
+        trainer.push_to_hub(licence="apache-2.0")
+    assert hub.commits == {"somebody/run": 1}
+    files = {path: content for (_, _, path), content in hub.files.items()}
+    assert "model.safetensors" in files and not set(files) & {"training_args.bin", "view.html", "run.json"}
+    assert not any("/" in path for path in files)
+    card = files["README.md"].decode()
+    no_token(tmp_path, card, *files.values())
+    assert "None" not in card and "| base model | policy" in card and f"{after.success.mean:.1f}" in card
+    data = ModelCard(card).data
+    assert data.eval_results[0].dataset_args["checksum"] == panel.checksum and data.license == "apache-2.0"
+    assert "alignopsd evaluate --model somebody/run --environment tests.toy_suite --panel test" in card
+    capsys.readouterr()
+    exec(compile(snippet(card).replace("somebody/run", str(folder)), "README.md", "exec"), {})
+    assert f"checksum {suite.panel('test').checksum}" in capsys.readouterr().out
 
 
 def test_what_is_not_finished_is_not_pushed(tmp_path: Path) -> None:

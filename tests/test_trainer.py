@@ -460,7 +460,7 @@ def test_model_card_names_the_method_and_its_settings(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, method="align_opsd")
     trainer.create_model_card(model_name="toy-policy")
     card = (tmp_path / "README.md").read_text()
-    assert "align-opsd" in card and '"similarity_threshold": 0.8' in card and "Beyond Timestamps" in card
+    assert "align-opsd" in card and '"skill_tokens": 30' in card and "Beyond Timestamps" in card
 
 
 def test_tokenizer_of_the_toy_is_lossless() -> None:

@@ -161,7 +161,8 @@ def differences_from_preset(
     for given, usual in zip((recipe, args, model), parse(name, same, own), strict=True):
         for one in fields(given):
             value = getattr(given, one.name)
-            if value != getattr(usual, one.name) and one.name not in _OF_THE_LAUNCH:
+            hidden = one.name in _OF_THE_LAUNCH or one.name.endswith("_token")
+            if value != getattr(usual, one.name) and not hidden:
                 found[one.name] = value
     for steps, rounds in (("max_steps", "rounds"), ("save_steps", "save_rounds")):
         if rounds in found:

@@ -47,6 +47,8 @@ def check_early(name: str, argv: Sequence[str], own: Mapping[str, Any] | None = 
         _bank(value("skill_bank"))
         _folder(str(value("output_dir", f"outputs/{name}")))
         _trackers(value("report_to"))
+        if "--push_to_hub" in argv or str(value("push_to_hub", False)) == "True" or value("trajectories_hub_repo"):
+            _hub(value("hub_token"))
 
 
 def environment_options(text: Any) -> dict[str, Any]:
@@ -174,6 +176,19 @@ def _trackers(names: Any) -> None:
                 f"--report_to {name}: the package {packages[0]} is not installed; pip install 'alignopsd-trl[{name}]', "
                 "or leave it out"
             )
+
+
+def _hub(token: Any) -> None:
+    """A push at the end of a long run should not fail for what is known at its beginning."""
+    from huggingface_hub import constants, get_token
+
+    if constants.HF_HUB_OFFLINE:
+        raise ValueError("--push_to_hub: HF_HUB_OFFLINE is set; unset it, or push later with alignopsd push")
+    if not (token or get_token()):
+        raise ValueError(
+            "--push_to_hub: there is no token of the Hub; run hf auth login, set HF_TOKEN, or push later with "
+            "alignopsd push"
+        )
 
 
 def named(flag: str, value: Any, call: Callable[[], Any]) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 WRONG, STOPPED, INTERRUPTED = 2, 1, 130
 """Exit statuses: the command can't be run; the run had to stop; Ctrl-C."""
 
-_ENDS_A_RUN = ("RunStopped", "RewardError", "EnvironmentsDown")
+_ENDS_A_RUN = ("RunStopped", "RewardError", "EnvironmentsDown", "PushFailed")
 _IN_SETUP = (ValueError, TypeError, OSError, ImportError)
 _LINES = 3
 
@@ -67,4 +67,6 @@ def _message(error: BaseException, status: int) -> str:
     if status == INTERRUPTED:
         return "stopped by Ctrl-C; the same command with --resume_from_checkpoint True goes on"
     text = "\n".join(str(error).strip().splitlines()[:_LINES]) or type(error).__name__
-    return text if status == WRONG else f"{text}\nWhat was saved is whole: --resume_from_checkpoint True goes on there"
+    if status == WRONG or type(error).__name__ == "PushFailed":
+        return text
+    return f"{text}\nWhat was saved is whole: --resume_from_checkpoint True goes on there"

@@ -90,11 +90,11 @@ def check_encoder(name: str) -> str:
 
 
 def print_config(args: AlignOPSDConfig, changed: dict[str, Any]) -> None:
-    """All settings; those of the command line and of the preset are marked."""
+    """All settings but tokens; those of the command line and of the preset are marked."""
     usual = {one.name: one.default for one in fields(AlignOPSDConfig)}
     print(f"not as in the preset: {', '.join(f'{name}={value}' for name, value in changed.items()) or 'nothing'}")
     print("config (* not as in the preset, + not as AlignOPSDConfig has it by default)")
     for name in sorted(usual):
         value = getattr(args, name)
-        if value is not None:
+        if value is not None and not name.endswith("_token"):
             print(f" {'*' if name in changed else '+' if value != usual[name] else ' '}{name}: {value}")

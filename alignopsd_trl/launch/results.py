@@ -10,7 +10,8 @@ from transformers import TrainerCallback
 from alignopsd_trl.launch.screens import shown_estimate
 from alignopsd_trl.runs.files import plain, read_json, write_json
 from alignopsd_trl.runs.folder import RunFolder
-from alignopsd_trl.runs.provenance import code_checksum, versions, weights_checksum
+from alignopsd_trl.runs.provenance import weights_checksum
+from alignopsd_trl.sharing.facts import facts_of
 from environments.panel import TaskPanel
 
 if TYPE_CHECKING:
@@ -77,35 +78,23 @@ def run_results(
     recipe: Mapping[str, Any],
     suite: Suite,
     model: ModelConfig,
+    changed: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The content of ``results.json``: outcome, provenance, seconds of all sessions, and the log of every update."""
     before, after = evaluations.results.get("before"), evaluations.results["after"]
     history = [entry for entry in trainer.state.log_history if "train_runtime" not in entry]  # of one session alone
-    training, updates = trainer.seconds["training"], trainer.state.global_step
-    bank, encoder = trainer.skill_bank, trainer.encoder
     name = model.model_name_or_path
-    content = {
+    facts = facts_of(trainer, before, after)
+    content = facts | {
         "schema": SCHEMA,
         "run": folder.id,
         "sessions": folder.sessions,
         "model": {"name": name, "revision": model.model_revision, "checksum": weights_checksum(name)},
-        "skill_bank": bank and {"name": bank.environment, "version": bank.version, "checksum": bank.checksum},
-        "encoder": encoder and {"name": encoder.name, "checksum": encoder.revision},
         "environment": dict(suite.description),
         "recipe": dict(recipe),
-        "before": before,
-        "after": after,
+        "changed": dict(changed),
         "config": dict(config),
-        "seed": trainer.args.seed,
-        "versions": versions(),
-        "code": code_checksum(),
-        "updates": updates,
-        "seconds": {
-            "training": training,
-            "evaluation": sum(one["seconds"] for one in (before, after) if one),
-            "phases": dict(trainer.phases.total),
-            "per_update": training / max(updates, 1),
-        },
+        "seconds": facts["seconds"] | {"evaluation": sum(one["seconds"] for one in (before, after) if one)},
         "history": history,
     }
     return plain(content)

@@ -28,7 +28,7 @@ from alignopsd_trl.runs.files import write_json, write_text
 from alignopsd_trl.runs.folder import RESULTS_FILE, claim_together, claimed
 from alignopsd_trl.runs.provenance import weights_checksum
 from alignopsd_trl.sharing.card import model_card
-from alignopsd_trl.sharing.hub import push_run, push_trajectories
+from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
 from environments.base import Suite, load
 from environments.panel import TaskPanel
 
@@ -88,18 +88,29 @@ def run(
         trainer.train()
         evaluations.play("after")
         trainer.save_model(args.output_dir)
-        results = run_results(folder, trainer, evaluations, config, recipe=vars(recipe), suite=suite, model=model)
+        results = run_results(
+            folder, trainer, evaluations, config, recipe=vars(recipe), suite=suite, model=model, changed=changed or {}
+        )
         if folder.writes:
             write_json(folder.path / RESULTS_FILE, results)
-            repository = args.hub_model_id or Path(args.output_dir).name
-            write_text(folder.path / "README.md", model_card(results, repository))
+            name, place = args.hub_model_id or Path(args.output_dir).name, args.hub_model_id or args.output_dir
+            write_text(folder.path / "README.md", model_card(results, name, place=place))
             print(closing(results["before"], results["after"], folder), flush=True)
-            private = args.hub_private_repo
-            if push:
-                print(push_run(folder.path, repository, args.hub_token, private))
-            if recipe.trajectories_hub_repo:
-                print(push_trajectories(folder.path, recipe.trajectories_hub_repo, args.hub_token, private))
+            _push(folder.path, name if push else None, recipe.trajectories_hub_repo, args)
     return results
+
+
+def _push(folder: Path, model: str | None, trajectories: str | None, args: AlignOPSDConfig) -> None:
+    """Both repositories are tried, whatever becomes of the first."""
+    failed = []
+    for push, repository in ((push_run, model), (push_trajectories, trajectories)):
+        try:
+            if repository:
+                print(push(folder, repository, args.hub_token, args.hub_private_repo), flush=True)
+        except PushFailed as error:
+            failed.append(str(error))
+    if failed:
+        raise PushFailed("\n".join(failed))
 
 
 def _trainer(

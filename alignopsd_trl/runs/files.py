@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -55,8 +57,27 @@ def read_json(path: str | os.PathLike) -> Any | None:
         return None
 
 
+@contextmanager
+def replacing(folder: str | os.PathLike) -> Iterator[Path]:
+    """A folder to write files into, which then take their places in another one, each in one step."""
+    folder = Path(folder)
+    partial = folder / f".files.{os.getpid()}.partial"
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        for path in sorted(one for one in partial.rglob("*") if one.is_file()):
+            place = folder / path.relative_to(partial)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(place)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def sweep_partials(folder: str | os.PathLike) -> None:
     """Removes what killed writers left behind, in the folder and one level below."""
     for pattern in (".*.partial", "*/.*.partial"):
         for left in Path(folder).glob(pattern):
-            left.unlink(missing_ok=True)
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)

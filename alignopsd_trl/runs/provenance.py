@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import platform
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -33,6 +35,33 @@ def code_checksum() -> str:
         for file in sorted(folder.rglob("*.py")):
             digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def machine(processes: int) -> dict[str, str | int]:
+    """What a run was made on."""
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {"device": device, "processes": processes, "cores": cores, "platform": platform.platform(terse=True)}
+
+
+def model_name(model: object) -> str:
+    """What a model was loaded from: a hub id, a path, or the name of a shipped policy; for one that was made in Python,
+    that and its class."""
+    from alignopsd_trl.policy.shipped import SHIPPED_MODELS
+
+    given = str(getattr(model.config, "_name_or_path", "") or "")
+    if not given:
+        return f"{type(model).__name__} made in Python"
+    return next((name for name, path in SHIPPED_MODELS.items() if Path(given) == path), given)
+
+
+def is_shipped(name: str) -> bool:
+    """Whether a model's name is that of a policy that comes with the package."""
+    from alignopsd_trl.policy.shipped import SHIPPED_MODELS
+
+    return name in SHIPPED_MODELS
 
 
 def weights_checksum(model: str) -> str:

@@ -1,15 +1,22 @@
-"""The model card of a run, from its ``results.json`` alone: how well, on what, how it was made, how to play it."""
+"""The model card of a run, from its ``results.json`` alone: how well, on what, how it was made, how to play it.
+
+A trainer that was made in Python has no such file; `sharing.facts` says the same of it, as far as it is known.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from alignopsd_trl.runs.provenance import is_shipped
+from alignopsd_trl.skills import skill_budget
 
 _TEMPLATES = Environment(
     loader=PackageLoader("alignopsd_trl.sharing", "templates"),
@@ -20,11 +27,12 @@ _TEMPLATES = Environment(
 )
 _WITHOUT_MEANING = frozenset(  # where a run writes and what it is called: no settings of the method
     "output_dir run_name logging_dir report_to push_to_hub hub_model_id hub_token hub_strategy resume_from_checkpoint "
-    "overwrite_output_dir model_init_kwargs disable_tqdm save_total_limit save_steps logging_steps".split()
+    "overwrite_output_dir model_init_kwargs disable_tqdm save_total_limit save_steps logging_steps seed debug "
+    "accelerator_config dataloader_pin_memory include_for_metrics".split()
 )
 
 
-def model_card(results: Mapping[str, Any], name: str, licence: str | None = None) -> str:
+def model_card(results: Mapping[str, Any], name: str, licence: str | None = None, place: str | None = None) -> str:
     """The text of ``README.md``, front matter included.
 
     Args:
@@ -34,29 +42,44 @@ def model_card(results: Mapping[str, Any], name: str, licence: str | None = None
             Of the model.
         licence (`str`, *optional*):
             Licence id of the weights. Without it the card says that it is the base model's.
+        place (`str`, *optional*):
+            Where the model can be loaded from: a repository's id or a folder. ``name`` by default.
     """
     base = results["model"]["name"]
+    checksum = results["model"].get("checksum")
+    options = play_options(results)
     data = ModelCardData(
         model_name=name,
         license=licence,
         library_name="transformers",
         pipeline_tag="text-generation",
         base_model=base if is_hub_id(base) else None,
-        tags=["trl", "align-opsd", results["config"]["method"], results["recipe"]["environment"]],
+        tags=["trl", "align-opsd", results["config"]["method"], *filter(None, [results["recipe"]["environment"]])],
         eval_results=list(evaluation_results(results)),
         ignore_metadata_errors=False,
     )
     body = _TEMPLATES.get_template("model_card.md.jinja").render(
         name=name,
-        base=base,
+        place=place or name,
+        base=base if is_hub_id(base) else Path(base).name,  # of a folder of this machine, its name
+        own=", which comes with the package" if is_shipped(base) else "",
+        checksum=checksum if checksum != base else None,
         licence=licence,
         results=results,
-        rows=list(result_rows(results)),
+        changed=results.get("changed") or {},
+        rows=list(result_rows(results)) if results["after"] else [],
         settings=json.dumps(changed_settings(results["config"]), indent=2, sort_keys=True),
-        command=evaluation_command(results, name),
-        limits={key: results["config"][key] for key in ("max_prompt_length", "max_completion_length")},
+        command=evaluation_command(results, place or name),
+        environment_options=_arguments(json.loads(results["recipe"].get("environment_options") or "{}")),
+        panel=results["recipe"]["panel"] or "test",
+        skills=skill_lines(results),
+        options=_arguments(options),
     )
     return f"---\n{data.to_yaml()}\n---\n\n{body}"
+
+
+def _arguments(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
 def is_hub_id(name: str) -> bool:
@@ -67,6 +90,8 @@ def is_hub_id(name: str) -> bool:
 def evaluation_results(results: Mapping[str, Any]) -> Iterator[EvalResult]:
     """Success and score after training, for the card's ``model-index``; panel and checksum go with them."""
     after = results["after"]
+    if not after:
+        return
     facts = {"panel": after["panel"], "checksum": after["checksum"], "episodes": after["episodes"]}
     for kind in ("success", "score"):
         estimate = after[kind]
@@ -121,20 +146,50 @@ def changed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def evaluation_command(results: Mapping[str, Any], name: str) -> str:
-    """What plays the panel of the card again."""
-    recipe, config, after = results["recipe"], results["config"], results["after"]
+_AS_EVALUATED = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}  # what `evaluate` does untold
+
+
+def play_options(results: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `evaluate` that play as the card's evaluation did, those that it would not take by itself."""
+    config, after = results["config"], results["after"]
+    wanted = {
+        "temperature": after["temperature"] if after else config.get("eval_temperature", 0.4),
+        "seed": after["seed"] if after else 0,
+        "max_prompt_length": config["max_prompt_length"],
+        "max_completion_length": config["max_completion_length"],
+    }
+    wanted |= {name: config[name] for name, usual in _AS_EVALUATED.items() if config.get(name, usual) != usual}
+    wanted |= {name: config[name] for name in ("max_turns", "chat_template_kwargs") if config.get(name)}
+    return wanted
+
+
+def skill_lines(results: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Bank, encoder and budget of an evaluation that had skills in its prompt."""
+    if not (results["after"] and results["after"]["skills"]):
+        return None
+    recipe, config = results["recipe"], results["config"]
+    bank = recipe.get("skill_bank") or results["skill_bank"]["name"]
+    tokens = config.get("skill_tokens") or skill_budget(config["max_prompt_length"])
+    return {"bank": bank, "encoder": recipe["encoder"], "tokens": tokens}
+
+
+def evaluation_command(results: Mapping[str, Any], place: str) -> str | None:
+    """What plays the panel of the card again; `None` where the environment is not known by a name."""
+    recipe, skills = results["recipe"], skill_lines(results)
+    if not recipe["environment"]:
+        return None
     parts = [
-        f"python -m alignopsd_trl.evaluation --model {name} --environment {recipe['environment']}",
-        f"--panel {recipe['panel']} --temperature {after['temperature']:g} --seed {after['seed']}",
-        f"--max_prompt_length {config['max_prompt_length']} --max_completion_length {config['max_completion_length']}",
+        f"alignopsd evaluate --model {place} --environment {recipe['environment']}",
+        f"--panel {recipe['panel'] or 'test'}",
     ]
+    for name, value in play_options(results).items():
+        parts.append(f"--{name} '{json.dumps(value)}'" if isinstance(value, dict) else f"--{name} {value}")
     if recipe.get("environment_options"):
         parts.append(f"--environment_options '{recipe['environment_options']}'")
     if recipe.get("panel_limit"):
         parts.append(f"--limit {recipe['panel_limit']}")
-    if config.get("max_turns"):
-        parts.append(f"--max_turns {config['max_turns']}")
-    if after["skills"]:
-        parts.append(f"--skills --encoder {recipe['encoder']}")
-    return " \\\n    ".join(parts)
+    if skills:
+        parts.append(f"--skills --skill_bank {skills['bank']} --skill_tokens {skills['tokens']}")
+        parts.append(f"--encoder {skills['encoder']}")
+    lines = textwrap.wrap(" ".join(parts), 108, break_long_words=False, break_on_hyphens=False)
+    return " \\\n    ".join(lines)

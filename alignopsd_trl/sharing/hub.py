@@ -1,4 +1,4 @@
-"""One push of a finished run to the Hub: model, tokenizer, results and card; trajectories as a data set of their own.
+"""One push of a run to the Hub: model, tokenizer, results and card; trajectories as a data set of their own.
 
 A push that fails costs nothing of the run: everything lies in its folder already, and the error names the command that
 pushes again.
@@ -8,29 +8,37 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import httpx
-from huggingface_hub import HfApi
+from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
 from alignopsd_trl.runs.files import read_json
+from alignopsd_trl.sharing.card import model_card
 from alignopsd_trl.sharing.dataset_card import write_dataset
 
-KEPT_HOME = (
-    "trajectories/*",
-    "completions/*",
-    "checkpoint-*",
-    "checkpoint-*/*",
-    "run.json",
-    "run.lock",
-    "log.jsonl",
-    ".*",
-    "_*",
+OF_A_MODEL = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "config.json",
+    "generation_config.json",
+    "adapter_config.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "*.jinja",
+    "*.py",
 )
-"""What never goes into the model's repository."""
+OF_A_RUN = (*OF_A_MODEL, "README.md", "results.json", "evaluation_*.json")
+"""What goes into the model's repository. Whatever else lies in a run's folder (trajectories, the viewer's pages, a
+tracker's files, pickled arguments, your notes) stays there."""
 
 
 class PushFailed(RuntimeError):
@@ -59,7 +67,7 @@ def push_run(folder: str | os.PathLike, repository: str, token: str | None = Non
     """
     folder = _finished(folder)
     again = f"alignopsd push {folder} {repository}"
-    return _upload(folder, repository, "model", token, private, again, ignore=list(KEPT_HOME))
+    return str(push_files(folder, repository, again, token, private, OF_A_RUN, _card).commit_url)
 
 
 def push_trajectories(
@@ -73,7 +81,7 @@ def push_trajectories(
     again = f"alignopsd push {folder} --trajectories {repository}"
     with tempfile.TemporaryDirectory() as made:
         write_dataset(folder, Path(made))
-        return _upload(Path(made), repository, "dataset", token, private, again)
+        return str(push_files(Path(made), repository, again, token, private, kind="dataset").commit_url)
 
 
 def _finished(folder: str | os.PathLike) -> Path:
@@ -83,31 +91,72 @@ def _finished(folder: str | os.PathLike) -> Path:
     return folder
 
 
-def _upload(
+def _card(folder: Path, repository: str) -> dict[str, bytes]:
+    """The card as it is in the repository, where the model is loaded by the repository's id; one that was edited by
+    hand stays as it is."""
+    results = read_json(folder / "results.json")
+    hub_id, own = results["config"].get("hub_model_id"), results["config"]["output_dir"]
+    written = model_card(results, hub_id or Path(own).name, place=hub_id or own)
+    edited = (folder / "README.md").is_file() and (folder / "README.md").read_text(encoding="utf-8") != written
+    return {} if edited else {"README.md": model_card(results, repository).encode()}
+
+
+def push_files(
     folder: Path,
     repository: str,
-    kind: str,
-    token: str | None,
-    private: bool | None,
     again: str,
-    ignore: list[str] | None = None,
-) -> str:
+    token: str | None = None,
+    private: bool | None = None,
+    patterns: Sequence[str] | None = None,
+    instead: Callable[[Path, str], Mapping[str, bytes]] = lambda folder, repository: {},
+    kind: str = "model",
+    **options: Any,
+) -> CommitInfo:
+    """Uploads files of a folder as one commit, and makes the repository if it isn't there.
+
+    Args:
+        folder, repository:
+            From where to where.
+        again (`str`):
+            What to do when it fails, for the message.
+        token, private (*optional*):
+            Of the Hub; of a repository that is made.
+        patterns (`Sequence[str]`, *optional*):
+            Names of the files that go, of those directly in the folder; all files by default.
+        instead (`Callable`, *optional*):
+            From the folder and the repository's whole id to contents that replace files.
+        kind (`str`, *optional*, defaults to `"model"`):
+            Or ``"dataset"``.
+        options:
+            Handed to ``HfApi.create_commit``.
+
+    Raises:
+        PushFailed: if the Hub refused or could not be reached.
+    """
     api = HfApi(token=token)
+    files = {path.relative_to(folder).as_posix(): path for path in _files(folder, patterns)}
+    message = options.pop("commit_message", "Run of AlignOPSD")
 
-    def upload() -> Any:
+    def upload() -> CommitInfo:
         name = api.create_repo(repository, repo_type=kind, private=private, exist_ok=True).repo_id
-        return api.upload_folder(
-            repo_id=name, repo_type=kind, folder_path=folder, ignore_patterns=ignore, commit_message="Run of AlignOPSD"
-        )
+        contents = files | dict(instead(folder, name))
+        added = [CommitOperationAdd(path, content) for path, content in contents.items()]
+        return api.create_commit(name, added, commit_message=message, repo_type=kind, **options)
 
-    return str(_told(upload, repository, again).commit_url)
-
-
-def _told(upload: Callable[[], Any], repository: str, again: str) -> Any:
     try:
         return upload()
     except (HfHubHTTPError, LocalTokenNotFoundError, httpx.HTTPError, OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        for secret in filter(None, (token, get_token())):
+            reason = reason.replace(secret, "(token)")
         raise PushFailed(
             f"nothing was pushed to {repository}: {reason}. The run is whole; push again: {again}"
         ) from error
+
+
+def _files(folder: Path, patterns: Sequence[str] | None) -> list[Path]:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    if patterns is None:
+        return files
+    places = (folder, folder / "additional_chat_templates")
+    return [path for path in files if path.parent in places and any(fnmatch(path.name, one) for one in patterns)]

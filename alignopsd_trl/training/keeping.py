@@ -57,7 +57,7 @@ class RunKeeping(GRPOTrainer):
             )
 
     @property
-    def _run_id(self) -> str | None:
+    def run_id(self) -> str | None:
         return self.run_folder.id if self.run_folder is not None else None
 
     @property
@@ -183,7 +183,7 @@ class RunKeeping(GRPOTrainer):
             tokens = self.args.record_tokens
             trace = {name: kept for name, kept in credit.trace.items() if tokens or not name.startswith("token_")}
             texts = TokenTexts(self.processing_class) if tokens else None
-            self._write_records(turn_records(trajectories, step, batch, trace, self._run_id, texts), trace, step)
+            self._write_records(turn_records(trajectories, step, batch, trace, self.run_id, texts), trace, step)
 
     def _tell_of_breaks(self, trajectories: Sequence[Trajectory]) -> None:
         """Once, what to do where the chat template keeps dialogues from being rows."""

@@ -155,7 +155,9 @@ class Playing(GRPOTrainer):
         self._seconds["evaluation"] += time.perf_counter() - started
         if tally.usable == 0:
             raise RunStopped(f"panel {panel.name}: no episode could be played. The first reason: {tally.message}")
-        return summarise(panel, outcomes, skills=skills, temperature=temperature, seed=seed)
+        result = summarise(panel, outcomes, skills=skills, temperature=temperature, seed=seed)
+        self._remember(result)
+        return result
 
     def _bar(self, total: int, title: str) -> Any:
         return Bar(total, title, disable=self.args.disable_tqdm or not self.accelerator.is_local_main_process)

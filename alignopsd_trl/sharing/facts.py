@@ -1,0 +1,82 @@
+"""What a trainer knows of its run, in the form of ``results.json``: a card is made of it, with a recipe or without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from alignopsd_trl.runs.files import plain
+from alignopsd_trl.runs.provenance import code_checksum, machine, model_name, versions, weights_checksum
+from environments.base import loaded_as
+
+
+def facts_of(trainer: Any, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Model, method, privileged text, outcome, versions, machine and seconds of a trainer's run.
+
+    Args:
+        trainer ([`AlignOPSDTrainer`]):
+            As it is now.
+        before, after (`Mapping`, *optional*):
+            `EvaluationResult.to_dict` of the panel before and after training; `None` where it was not played.
+    """
+    bank, encoder, updates = trainer.skill_bank, trainer.encoder, trainer.state.global_step
+    name, training = model_name(trainer.model), trainer.seconds["training"]
+    return {
+        "model": {"name": name, "revision": None, "checksum": weights_checksum(name)},
+        "skill_bank": bank and {"name": bank.environment, "version": bank.version, "checksum": bank.checksum},
+        "encoder": encoder and {"name": encoder.name, "checksum": encoder.revision},
+        "before": before,
+        "after": after,
+        "seed": trainer.args.seed,
+        "versions": versions(),
+        "code": code_checksum(),
+        "machine": machine(trainer.accelerator.num_processes),
+        "updates": updates,
+        "seconds": {
+            "training": training,
+            "evaluation": trainer.seconds["evaluation"],
+            "phases": dict(trainer.phases.total),
+            "per_update": training / max(updates, 1),
+        },
+    }
+
+
+def trainer_results(trainer: Any, factory: Callable[[], Any], results: Mapping[str, Mapping[str, Any]]) -> dict:
+    """As a recipe's ``results.json``, of a trainer that was made in Python.
+
+    Args:
+        trainer ([`AlignOPSDTrainer`]):
+            As it is now.
+        factory (`Callable`):
+            Its ``environment_factory``; one of `environments.load` is recognised.
+        results (`Mapping[str, Mapping[str, Any]]`):
+            The evaluations that it made, ``before`` its first update and the last one ``after``.
+    """
+    before, after = results.get("before"), results.get("after")
+    if before and after and any(before[key] != after[key] for key in ("checksum", "skills")):
+        before = None
+    facts = plain(facts_of(trainer, before, after))
+    bank, encoder = facts["skill_bank"], facts["encoder"]
+    recipe = {
+        "skill_bank": bank and bank["name"],
+        "encoder": encoder and encoder["name"],
+        "factory": f"{factory.__module__}.{getattr(factory, '__qualname__', type(factory).__qualname__)}",
+        **_environment(factory, after or before),
+    }
+    return facts | {"run": trainer.run_id or "", "config": plain(trainer.args.to_dict()), "recipe": recipe}
+
+
+def _environment(factory: Callable[[], Any], result: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Name, options and panel by which the environment can be loaded again; `None` where that isn't known."""
+    loaded = loaded_as(factory)
+    if loaded is None or plain(loaded.options) != loaded.options:
+        return {"environment": None, "environment_options": None, "panel": None, "panel_limit": None}
+    played = result["panel"] if result else ""
+    whole = played.partition("[:")[0]
+    return {
+        "environment": loaded.name,
+        "environment_options": json.dumps(loaded.options) if loaded.options else None,
+        "panel": loaded.panels.get(whole),
+        "panel_limit": result["episodes"] if result and whole != played else None,
+    }
