@@ -86,8 +86,11 @@ def test_a_base_model_is_named_where_it_is_one_of_the_hub() -> None:
 
 
 def test_an_evaluation_that_was_not_made_is_not_made_up() -> None:
-    card = model_card(results(RUNS / "finished") | {"before": None}, "x/y")
-    assert "not measured" in card
+    found = results(RUNS / "finished") | {"before": None}
+    assert "not measured" in model_card(found, "x/y")
+    found["after"]["success"]["mean"] = None  # of an environment that says nothing of success
+    card = ModelCard(model_card(found, "x/y"))
+    assert [one.metric_type for one in card.data.eval_results] == ["score"] and "| unknown |" in card.content
 
 
 def test_settings_of_a_card_are_those_that_differ() -> None:
@@ -105,7 +108,8 @@ def test_the_cards_snippet_and_command_run(skills: bool, capsys: pytest.CaptureF
     found = results(RUNS / "finished")
     found["after"]["skills"], found["recipe"]["panel_limit"] = skills, 3
     found["recipe"]["environment_options"] = '{"history_length": 2}'
-    found["config"] |= {"top_k": 20, "max_completion_length": 12, "max_turns": 2}
+    found["config"] |= {"top_k": 20, "max_completion_length": 12, "max_turns": 2, "history": "conversation"}
+    found["config"] |= {"thinking_tags": ["<think>", "</think >"]}
     card = model_card(found, "somebody/shopper", place="tiny")
     code = (
         snippet(card)

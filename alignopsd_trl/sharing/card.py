@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -95,6 +96,8 @@ def evaluation_results(results: Mapping[str, Any]) -> Iterator[EvalResult]:
     facts = {"panel": after["panel"], "checksum": after["checksum"], "episodes": after["episodes"]}
     for kind in ("success", "score"):
         estimate = after[kind]
+        if not estimate or estimate["mean"] is None:
+            continue
         yield EvalResult(
             task_type="reinforcement-learning",
             dataset_type=after["environment"],
@@ -121,7 +124,9 @@ def _part(result: Mapping[str, Any], category: str) -> Mapping[str, Any]:
     return result if category == "all" else result["categories"][category]
 
 
-def _shown(estimate: Mapping[str, Any]) -> str:
+def _shown(estimate: Mapping[str, Any] | None) -> str:
+    if not estimate or estimate["mean"] is None:
+        return "unknown"
     return f"{estimate['mean']:.1f}{_interval(estimate)}"
 
 
@@ -146,7 +151,10 @@ def changed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_AS_EVALUATED = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}  # what `evaluate` does untold
+_AS_EVALUATED = {  # what `evaluate` does untold
+    **{"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0},
+    **{"history": "window", "past_thinking": "template", "thinking_tags": ["<think>", "</think>"]},
+}
 
 
 def play_options(results: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,9 +191,10 @@ def evaluation_command(results: Mapping[str, Any], place: str) -> str | None:
         f"--panel {recipe['panel'] or 'test'}",
     ]
     for name, value in play_options(results).items():
-        parts.append(f"--{name} '{json.dumps(value)}'" if isinstance(value, dict) else f"--{name} {value}")
+        words = [json.dumps(value)] if isinstance(value, dict) else value if isinstance(value, list) else [str(value)]
+        parts.append(f"--{name} {shlex.join(words)}")
     if recipe.get("environment_options"):
-        parts.append(f"--environment_options '{recipe['environment_options']}'")
+        parts.append(f"--environment_options {shlex.quote(recipe['environment_options'])}")
     if recipe.get("panel_limit"):
         parts.append(f"--limit {recipe['panel_limit']}")
     if skills:
