@@ -84,6 +84,7 @@ EXAMPLES = {
 def test_a_class_of_trl_trains_unchanged(policy: Any, tmp_path: Path, name: str, method: str) -> None:
     kind, rows, reward, plans = EXAMPLES[name]
     parts = {"environment_factory": kind, "train_dataset": rows(), "reward_funcs": reward, "method": method}
+    parts |= {"max_completion_length": 256 if method == "grpo" else 16}
     trainer = trainer_of(policy, tmp_path / "run", plans if method == "grpo" else None, **parts)
     before = [value.clone() for value in trainer.model.parameters()]
     trainer.train()
@@ -351,7 +352,7 @@ def test_evaluations_report_the_score_alone_where_success_is_unknown(policy: Any
 
 def test_the_teacher_reads_a_column_of_the_dataset(policy: Any, tmp_path: Path) -> None:
     rows = counter_rows(2).add_column("solution", ["Add 2.", "Add 3."])
-    parts = {"train_dataset": rows, "skill_bank": "solution", "method": "align_opsd"}
+    parts = {"train_dataset": rows, "skill_bank": "solution", "method": "align_opsd", "max_completion_length": 16}
     trainer_of(policy, tmp_path, environment_factory=Counter, **parts).train()
     turns = read_records(tmp_path / "trajectories")
     assert set(turns[turns.task_text.str.contains("to 2")].skill_text) == {"Add 2."}

@@ -9,15 +9,14 @@ from datasets import Dataset
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.turns import Trajectory, Turn
-from environments.adapters import ToolEnvironment, as_environment, check_rows, row_id, with_task_ids
+from environments.adapters import AdaptedEnvironment, as_environment, check_rows, row_id, with_task_ids
 from environments.adapters.calls import without_calls
 from environments.adapters.rows import messages_of
-from environments.base import TextEnvironment
 
 
 def is_adapted(factory: Any) -> bool:
     """Whether episodes are played through an adapter of `environments.adapters`."""
-    return isinstance(factory, ToolEnvironment)
+    return isinstance(factory, AdaptedEnvironment)
 
 
 def adapted(
@@ -71,13 +70,13 @@ def check_rewarded(factory: Any, reward_funcs: Sequence[Any]) -> None:
 
 
 def conversation(
-    trajectory: Trajectory, environment: TextEnvironment | None
+    trajectory: Trajectory, environment: AdaptedEnvironment | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Prompt and completion of an episode as messages, as TRL hands them to reward functions.
 
     Args:
         trajectory (`Trajectory`): a finished episode.
-        environment (`TextEnvironment` or `None`): what played it; `None` if it has failed.
+        environment (`AdaptedEnvironment` or `None`): what played it; `None` if it has failed.
     """
     prompt = environment.messages if environment is not None else messages_of(trajectory.row)
     said = environment.said if environment is not None else []
@@ -86,12 +85,13 @@ def conversation(
 
 
 def _said(turn: Turn) -> list[dict[str, Any]]:
-    """A response and the answers of the tools that it called."""
+    """A response, and the answers of the tools that it called or of the environment."""
     calls = turn.info.get("calls", [])
+    seen = [{"role": "user", "content": turn.observation}] if "calls" not in turn.info and turn.observation else []
     message: dict[str, Any] = {"role": "assistant", "content": without_calls(turn.response_text)}
     if turn.thought.thinking:
         message["reasoning_content"] = turn.thought.thinking
     if calls:
         asked = [{"name": call["name"], "arguments": call["arguments"]} for call in calls]
         message["tool_calls"] = [{"type": "function", "function": one} for one in asked]
-    return [message, *({"role": "tool", "name": call["name"], "content": call["result"]} for call in calls)]
+    return [message, *({"role": "tool", "name": one["name"], "content": one["result"]} for one in calls), *seen]

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from environments.adapters.adapted import AdaptedEnvironment
 from environments.adapters.tools import ToolEnvironment
 from environments.base import TextEnvironment
 
@@ -24,7 +25,7 @@ def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any)
     Raises:
         TypeError: if it is neither.
     """
-    if isinstance(factory, ToolEnvironment):
+    if isinstance(factory, AdaptedEnvironment):
         return _adjusted(factory, tools, options)
     if isinstance(factory, Mapping) or (factory is None and tools):
         return ToolEnvironment(factory, tools, **options)
@@ -34,7 +35,7 @@ def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any)
             f"got {factory!r}"
         )
     kind = _kind(factory)
-    if kind is not None and issubclass(kind, ToolEnvironment):
+    if kind is not None and issubclass(kind, AdaptedEnvironment):
         return _adjusted(factory(), tools, options)
     if kind is not None and not _is_ours(kind):
         return ToolEnvironment(factory, tools, **options)
@@ -43,9 +44,13 @@ def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any)
     return factory
 
 
-def _adjusted(made: ToolEnvironment, tools: Sequence[Callable], options: Mapping[str, Any]) -> ToolEnvironment:
+def _adjusted(made: AdaptedEnvironment, tools: Sequence[Callable], options: Mapping[str, Any]) -> AdaptedEnvironment:
     """What its maker chose stays; what is known of the run and the dataset is added."""
     own = made.options
+    if not isinstance(made, ToolEnvironment):
+        if tools:
+            raise TypeError(f"tools={[tool.__name__ for tool in tools]} go with TRL's tool classes, not with {made!r}")
+        return made
     added = {name: own[name] or options.get(name) for name in ("seeded", "max_tool_calling_iterations")}
     return made.with_options(tools=(*own["tools"], *tools), **added)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,3 +107,25 @@ def example_of(tools: Sequence[Callable]) -> str:
     parameters = signature_of(tools[0]).parameters.values()
     needed = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
     return f"{tools[0].__name__}({', '.join(f'{name}=...' for name in needed)})"
+
+
+def shown_observation(observation: Any) -> str:
+    """An observation of any class as text: its fields but ``done``, ``reward`` and ``metadata``, one a line; the bare
+    text if it has no other."""
+    if isinstance(observation, str):
+        return observation
+    fields = _plain(observation)
+    if fields is None:
+        return str(observation)
+    kept = {n: v for n, v in fields.items() if n not in ("done", "reward", "metadata") and v not in (None, "", [], {})}
+    if len(kept) == 1 and isinstance(text := next(iter(kept.values())), str):
+        return text
+    return "\n".join(f"{name}: {v if isinstance(v, str) else json.dumps(v, default=str)}" for name, v in kept.items())
+
+
+def _plain(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "model_dump"):
+        return value.model_dump()
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else None

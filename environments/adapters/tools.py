@@ -7,17 +7,18 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from environments.adapters.adapted import AdaptedEnvironment
 from environments.adapters.calls import Call, calls_in, calls_of, read_calls
 from environments.adapters.rows import is_blocks, is_row_id, messages_of, text_of
 from environments.adapters.showing import Dialogue, NativePrompt, ToolPrompt, describe, example_of
 from environments.adapters.waiting import settled
-from environments.base import Ending, Opening, Projection, Step, TextEnvironment
+from environments.base import Ending, Opening, Projection, Step
 
 Factory = Callable[[], Any]
 Success = Callable[[Any, float | None], bool | None]
 
 
-class ToolEnvironment(TextEnvironment):
+class ToolEnvironment(AdaptedEnvironment):
     """Plays a class of TRL's convention (`reset`, tools as public methods, perhaps `get_reward`) turn by turn.
 
     An episode ends at a response without a call, at the environment's own attribute ``done`` if it has one, or at the
@@ -56,9 +57,6 @@ class ToolEnvironment(TextEnvironment):
         messages (`list[dict]`): the prompt's messages with what `reset` returned at their end.
     """
 
-    one_start = True
-    thinks_freely = True
-
     def __init__(
         self,
         factory: Factory | Mapping[str, Factory] | None = None,
@@ -91,11 +89,8 @@ class ToolEnvironment(TextEnvironment):
         self.history_length = history_length
         self.max_turns = max_turns if self._iterations is None else self._iterations + 1
         self._own: dict[Any, Any] = {}
-        self.environment: Any = None
         self.messages: list[dict[str, Any]] = []
-
-    def __call__(self) -> ToolEnvironment:
-        return self.with_options()
+        self._dialogue = Dialogue(())
 
     def with_options(self, **changed: Any) -> ToolEnvironment:
         """Another one of the same class, tools and options, some of them changed."""

@@ -1,0 +1,110 @@
+"""From an action's text to what a client's `step` takes: JSON for the fields of its action class, or plain text."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class Refused(ValueError):
+    """An action that has not the form which the environment asks for: the policy is told."""
+
+
+@dataclass(frozen=True)
+class ActionForm:
+    """How actions are written.
+
+    Args:
+        kind (`type`, *optional*): the client's action class; `None`: a dict of any fields.
+        fields (`Mapping[str, tuple[type, bool, str]]`): type, whether it is required, and description of each.
+        act (`Callable[[str], Any]`, *optional*): the user's own function, in place of all this.
+    """
+
+    kind: type | None
+    fields: Mapping[str, tuple[Any, bool, str]]
+    act: Callable[[str], Any] | None = None
+
+    @classmethod
+    def of(cls, client: Any, act: Callable[[str], Any] | None) -> ActionForm:
+        kind = None if act is not None else action_class(client)
+        return cls(kind, _fields(kind) if kind is not None else {}, act)
+
+    @property
+    def _alone(self) -> str | None:
+        """The one required field, which plain text fills."""
+        required = [name for name, (_, needed, _) in self.fields.items() if needed]
+        return required[0] if len(required) == 1 else None
+
+    @property
+    def described(self) -> str:
+        """For the prompt; nothing for a form that only the user knows."""
+        if self.act is not None:
+            return ""
+        if self.kind is None:
+            return "The action is a JSON object."
+        if self._alone is not None and len(self.fields) == 1:
+            return f"The action is its {_named(self._alone, *self.fields[self._alone])} as plain text."
+        shown = ", ".join(_named(name, *facts) for name, facts in self.fields.items())
+        return f"The action is a JSON object with {shown}."
+
+    def read(self, text: str) -> Any:
+        """What `step` takes.
+
+        Raises:
+            Refused: says what is wrong with the text.
+        """
+        try:
+            if self.act is not None:
+                return self.act(text)
+            content = self._content(text)
+            return content if self.kind is None else self.kind(**content)
+        except Exception as error:  # of the user's function or of the client's class
+            raise Refused(str(error)) from error
+
+    def _content(self, text: str) -> dict[str, Any]:
+        try:
+            content = json.loads(text)
+        except ValueError:
+            content = None
+        if isinstance(content, dict):
+            return content
+        if self._alone is None:
+            raise ValueError(f"{text!r:.80} is no JSON object. {self.described}")
+        kind = self.fields[self._alone][0]
+        return {self._alone: text if kind is str or content is None else content}
+
+
+def action_class(client: Any) -> type | None:
+    """The first type that a client's class was made for (``EnvClient[Action, Observation, State]``)."""
+    for one in (client, getattr(client, "async_client", None)):
+        for kind in type(one).__mro__:
+            for base in getattr(kind, "__orig_bases__", ()):
+                first = next(iter(typing.get_args(base)), None)
+                if isinstance(first, type) and not issubclass(first, dict):
+                    return first
+    return None
+
+
+def _fields(kind: type) -> dict[str, tuple[Any, bool, str]]:
+    """Of a pydantic class or a dataclass, without ``metadata``."""
+    if hasattr(kind, "model_fields"):
+        found = {n: (f.annotation, f.is_required(), f.description or "") for n, f in kind.model_fields.items()}
+    elif dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        missing = dataclasses.MISSING
+        found = {
+            one.name: (hints[one.name], one.default is missing and one.default_factory is missing, "")
+            for one in dataclasses.fields(kind)
+        }
+    else:
+        found = {}
+    return {name: facts for name, facts in found.items() if name != "metadata"}
+
+
+def _named(name: str, kind: Any, needed: bool, description: str) -> str:
+    shown = getattr(kind, "__name__", str(kind))
+    return f'"{name}" ({shown}{"" if needed else ", optional"}{": " + description if description else ""})'

@@ -1,0 +1,56 @@
+"""What all adapters have in common: they are environments, factories of themselves, and hold to one start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from environments.adapters.rows import is_row_id
+from environments.base import TextEnvironment
+
+
+class AdaptedEnvironment(TextEnvironment):
+    """An environment of another convention. Called, it makes another one like it, so that it is a factory as well.
+
+    Attributes:
+        environment (`Any`):
+            What plays this episode, as reward functions get it.
+        messages (`list[dict]`):
+            The prompt's messages, with what the environment added to them.
+        options (`dict[str, Any]`):
+            What it was made with.
+    """
+
+    one_start = True
+    thinks_freely = True
+    environment: Any = None
+    messages: list[dict[str, Any]]
+    options: dict[str, Any]
+
+    def __call__(self) -> AdaptedEnvironment:
+        return self.with_options()
+
+    def with_options(self, **changed: Any) -> AdaptedEnvironment:
+        """Another one, some options of which are changed."""
+        raise NotImplementedError
+
+    @property
+    def __name__(self) -> str:
+        return type(self).__name__
+
+    @property
+    def owns_reward(self) -> bool:
+        """Whether the environment has a reward of its own."""
+        return True
+
+    @property
+    def said(self) -> list[list[Mapping[str, Any]]]:
+        """What was said in each turn, as messages, where the environment keeps it."""
+        return []
+
+
+def columns_for(row: Mapping[str, Any], accepted: Mapping[str, Any], left_out: set[str]) -> dict[str, Any]:
+    """The columns of a row for a function of these parameters: all for one that takes any."""
+    made = {"task_id"} if is_row_id(row.get("task_id")) else set()
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in accepted.values())
+    return {name: v for name, v in row.items() if name not in left_out | made and (takes_any or name in accepted)}

@@ -1,0 +1,206 @@
+"""Clients of OpenEnv as environments, by duck typing: `reset` and `step` give ``observation``, ``reward``, ``done``."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from environments.adapters.actions import ActionForm, Refused
+from environments.adapters.adapted import AdaptedEnvironment, columns_for
+from environments.adapters.rows import messages_of
+from environments.adapters.showing import shown_observation
+from environments.adapters.waiting import EventLoop
+from environments.base import Ending, Opening, Projection, Record, Step, View
+from environments.batch import guarded
+
+_ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
+_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL | re.IGNORECASE)
+_RULES = """\
+Think between <think> and </think>. Then give one action between <action> and </action>."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the prompt of an episode starts from."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    actions: str
+
+
+class OpenEnvPrompt:
+    """The task, the skill, what was done, what is seen now, and how actions are written: the last user message."""
+
+    name = "openenv"
+    native = False
+
+    def render(self, view: View, skill: str = "") -> str | list[Mapping[str, Any]]:
+        *before, last = view.context.messages
+        past = "\n".join(["What you did so far:", *map(_turn, view.history)]) if view.history else ""
+        now = f"Now:\n{view.observation}" if view.observation else ""
+        parts = [last["content"].strip(), skill, past, now, f"{_RULES} {view.context.actions}".strip()]
+        text = "\n\n".join(filter(None, parts))
+        return [*before, {**last, "content": text}] if before or last["role"] != "user" else text
+
+    def reply(self, view: View) -> str:
+        return view.observation
+
+
+def _turn(record: Record) -> str:
+    return f"{record.observation}\n<action>{record.action}</action>"
+
+
+class OpenEnvEnvironment(AdaptedEnvironment):
+    """Plays a client of OpenEnv. An object of this class is a factory as well: called, it makes another like it.
+
+    A client is opened when an episode first needs it, used for one episode after another, and closed when it fails or
+    the run ends. What `step` raises costs the episode, as with any environment, unless the server only refuses the
+    action's form: that goes back to the policy as ``{"error": ...}``, and the turn counts as invalid.
+
+    Args:
+        connect (`Callable[[], Any]`):
+            Makes a client, without arguments: of the sync or the async kind, connected or not.
+        act (`Callable[[str], Any]`, *optional*):
+            From the text between ``<action>`` tags to what the client's `step` takes. Without it that is JSON with the
+            fields of the client's action class, or the text itself where this class has one required field.
+        show (`Callable[[Any], str]`, *optional*):
+            From an observation to text. Without it its fields but ``done``, ``reward`` and ``metadata``, one a line.
+        reward (`str`):
+            How an episode's reward comes about: ``"sum"`` of all steps, or that of the ``"last"``. Environments mean
+            the one or the other; look into yours.
+        success (`Callable[[Any, float], bool | None]`, *optional*):
+            From the last result of `step` and the episode's reward to whether it was won. Without it that is unknown,
+            and evaluations report the score alone.
+        max_turns (`int`, *optional*, defaults to 50):
+            Turns of an episode at most.
+        history_length (`int`, *optional*, defaults to 8):
+            Past turns that the prompt shows at most.
+
+    Raises:
+        ValueError: for another ``reward`` than these two.
+        TypeError: if ``connect`` is not callable.
+    """
+
+    prompt = OpenEnvPrompt()
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        act: Callable[[str], Any] | None = None,
+        show: Callable[[Any], str] | None = None,
+        reward: str | None = None,
+        success: Callable[[Any, float], bool | None] | None = None,
+        *,
+        max_turns: int = 50,
+        history_length: int = 8,
+    ):
+        if not callable(connect):
+            raise TypeError(f"connect must be a callable without arguments that makes a client, got {connect!r:.80}")
+        if reward not in ("sum", "last"):
+            raise ValueError(
+                f"reward={reward!r}: say how the steps' rewards make the episode's: 'sum' if each step gives what it "
+                "earned, 'last' if the last step gives what the episode is worth"
+            )
+        self.options = {"connect": connect, "act": act, "show": show, "reward": reward, "success": success}
+        self.options |= {"max_turns": max_turns, "history_length": history_length}
+        self._connect, self._act, self._show = connect, act, show or shown_observation
+        self._sums, self._success = reward == "sum", success
+        self.max_turns, self.history_length = max_turns, history_length
+        self.messages: list[dict[str, Any]] = []
+        self._loop = EventLoop()
+
+    def with_options(self, **changed: Any) -> OpenEnvEnvironment:
+        return type(self)(**self.options | changed)
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self._connect, "__name__", type(self._connect).__name__)
+
+    def reset(self, **row: Any) -> Opening:
+        self.messages = messages_of(row)
+        result = self._begin(row)
+        self._total = self._last = 0.0
+        self._result = result
+        form = ActionForm.of(self.environment, self._act)
+        seen = self._text(result)
+        return Opening(
+            observation=seen,
+            task_text=self.messages[-1]["content"].strip() or seen,
+            category=str(row.get("category") or ""),
+            context=Situation(tuple(self.messages), form.described),
+        )
+
+    def _begin(self, row: Mapping[str, Any]) -> Any:
+        """Starts an episode; a client that was kept and has lost its server is opened anew."""
+        if self.environment is not None:
+            try:
+                return self._reset(row)
+            except Exception:  # of any kind: what a new client raises is what counts
+                guarded(self.close)
+        self.environment = self._loop.settled(self._connect())
+        return self._reset(row)
+
+    def _reset(self, row: Mapping[str, Any]) -> Any:
+        reset = self.environment.reset
+        given = columns_for(row, inspect.signature(reset).parameters, {"prompt", "category"})
+        return _checked(self._loop.settled(reset(**given)), "reset")
+
+    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
+        thought = _THOUGHT.match(response)
+        found = _ACTION.search(response, thought.end() if thought else 0)
+        return Projection(found[1].strip() if found else "", valid=found is not None)
+
+    def step(self, action: str) -> Step:
+        try:
+            made = ActionForm.of(self.environment, self._act).read(action)
+            result = _checked(self._sent(made), "step")
+        except Refused as error:
+            return Step(str({"error": str(error)}), won=None, score=self._reward, valid=False)
+        earned = float(getattr(result, "reward", None) or 0.0)
+        self._total, self._last, self._result = self._total + earned, earned, result
+        return Step(
+            self._text(result),
+            reward=earned if self._sums else 0.0,
+            done=bool(result.done),
+            won=None,
+            score=self._reward,
+        )
+
+    def _sent(self, action: Any) -> Any:
+        try:
+            return self._loop.settled(self.environment.step(action))
+        except Exception as error:
+            if "VALIDATION_ERROR" in str(error):  # the code of OpenEnv's protocol for an action of the wrong form
+                raise Refused(str(error)) from error
+            raise
+
+    @property
+    def _reward(self) -> float:
+        return self._total if self._sums else self._last
+
+    def _text(self, result: Any) -> str:
+        text = self._show(result.observation)
+        if not isinstance(text, str):
+            raise TypeError(f"show(observation) returned {text!r:.80} ({type(text).__name__}); return a str")
+        return text
+
+    def finish(self) -> Ending:
+        won = self._success(self._result, self._reward) if self._success is not None else None
+        return Ending(reward=0.0 if self._sums else self._last, won=won, score=self._reward)
+
+    def close(self) -> None:
+        client, self.environment = self.environment, None
+        try:
+            if client is not None and callable(getattr(client, "close", None)):
+                self._loop.settled(client.close())
+        finally:
+            self._loop.stop()
+
+
+def _checked(result: Any, call: str) -> Any:
+    if not hasattr(result, "observation") or not hasattr(result, "done"):
+        shown = f"{result!r:.80} ({type(result).__name__})"
+        raise TypeError(f"the client's {call}() returned {shown}, which has no observation and done")
+    return result

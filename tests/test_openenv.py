@@ -1,0 +1,232 @@
+"""Clients of OpenEnv: a stand-in with its types here; tests/openenv_check.py plays a real server."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import pytest
+from datasets import Dataset
+from test_tool_environments import trainer_of
+from tool_classes import chat_model, chat_tokenizer, messages
+
+from alignopsd_trl import read_records
+from environments import Failure, Opening
+from environments.adapters import OpenEnvEnvironment
+from environments.batch import open_batch
+
+ActionT, ObservationT, StateT = TypeVar("ActionT"), TypeVar("ObservationT"), TypeVar("StateT")
+
+
+@dataclass
+class StepResult:
+    observation: Any
+    reward: float | None = None
+    done: bool = False
+    metadata: dict[str, Any] | None = None
+
+
+@dataclass
+class GuessAction:
+    number: int
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class MoveAction:
+    row: int
+    column: int
+    comment: str = ""
+
+
+@dataclass
+class Seen:
+    hint: str
+    left: int
+    done: bool = False
+    reward: float | None = None
+
+
+class Client(Generic[ActionT, ObservationT, StateT]):
+    """What the typed clients of OpenEnv have in common."""
+
+
+class GuessClient(Client[GuessAction, Seen, dict]):
+    opened = 0
+    alive = True
+
+    def __init__(self) -> None:
+        type(self).opened += 1
+        if not self.alive:
+            raise ConnectionError("connection refused")
+        self.closed = False
+
+    def reset(self, **options: Any) -> StepResult:
+        self._check()
+        self.secret, self.left = options.get("secret", options["seed"] % 9 + 1), 3
+        return StepResult(Seen("Between 1 and 9.", self.left))
+
+    def step(self, action: GuessAction) -> StepResult:
+        self._check()
+        if not isinstance(action.number, int):
+            raise RuntimeError("Server error: number must be an int (code: VALIDATION_ERROR)")
+        self.left -= 1
+        right = action.number == self.secret
+        hint = "right" if right else "higher" if action.number < self.secret else "lower"
+        return StepResult(Seen(hint, self.left), reward=1.0 if right else -0.1, done=right or not self.left)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _check(self) -> None:
+        if not self.alive or self.closed:
+            raise ConnectionError("the server is gone")
+
+
+class AsyncClient(GuessClient):
+    async def reset(self, **options: Any) -> StepResult:
+        return GuessClient.reset(self, **options)
+
+    async def step(self, action: GuessAction) -> StepResult:
+        return GuessClient.step(self, action)
+
+    async def close(self) -> None:
+        GuessClient.close(self)
+
+
+def played(environment: OpenEnvEnvironment, *responses: str, row: dict[str, Any] | None = None) -> Any:
+    batch = open_batch(environment, 1, 2.0)
+    opening = batch.reset([0], [{"seed": 3, "prompt": "Guess.", **(row or {})}])[0]
+    steps = [batch.step([0], [batch.project(one, ()).action])[0] for one in responses]
+    ending = batch.finish([0])[0] if isinstance(opening, Opening) and not isinstance(steps[-1], Failure) else None
+    batch.close()
+    return opening, steps, ending
+
+
+GAME = ["<think><action>9</action></think><action>2</action>", "<action>4</action>"]
+
+
+@pytest.mark.parametrize("client", [GuessClient, AsyncClient])
+@pytest.mark.parametrize(("reward", "total"), [("sum", 0.9), ("last", 1.0)])
+def test_an_episode_of_a_client(client: type, reward: str, total: float) -> None:
+    environment = OpenEnvEnvironment(
+        client, reward=reward, success=lambda result, total: result.observation.hint == "right"
+    )
+    opening, steps, ending = played(environment, *GAME)
+    assert opening.observation == "hint: Between 1 and 9.\nleft: 3" and opening.task_text == "Guess."
+    assert [step.observation.split("\n")[0] for step in steps] == ["hint: higher", "hint: right"]
+    assert [step.done for step in steps] == [False, True] and all(step.won is None for step in steps)
+    assert sum(step.reward for step in steps) + ending.reward == pytest.approx(total)
+    assert ending.won and ending.score == pytest.approx(total)
+
+
+def test_the_rule_of_rewards_must_be_named() -> None:
+    with pytest.raises(ValueError, match="reward=None: say how.*'sum'.*'last'"):
+        OpenEnvEnvironment(GuessClient)
+    with pytest.raises(TypeError, match="connect must be a callable"):
+        OpenEnvEnvironment("http://localhost", reward="sum")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("4", 4), ('{"number": 4}', 4), ("four", "four"), ('{"nummer": 4}', None), ("", "")],
+)
+def test_actions_are_json_or_the_one_required_field(text: str, number: Any) -> None:
+    seen: list[Any] = []
+
+    class Watching(GuessClient):
+        def step(self, action: GuessAction) -> StepResult:
+            seen.append(action.number)
+            return super().step(action)
+
+    _, (step,), _ = played(OpenEnvEnvironment(Watching, reward="sum"), f"<action>{text}</action>")
+    assert seen == ([number] if number is not None else [])
+    assert step.valid is (number == 4) and ("error" in step.observation) is (number != 4)
+
+
+def test_several_required_fields_are_named_in_the_prompt() -> None:
+    class Board(GuessClient, Client[MoveAction, Seen, dict]):
+        __orig_bases__ = (Client[MoveAction, Seen, dict],)
+
+        def step(self, action: MoveAction) -> StepResult:
+            return StepResult({"row": action.row, "column": action.column}, 1.0, True)
+
+    environment = OpenEnvEnvironment(Board, reward="sum")
+    opening, steps, _ = played(environment, '<action>{"row": 1, "column": 2}</action>')
+    assert 'JSON object with "row" (int), "column" (int), "comment" (str, optional)' in opening.context.actions
+    assert steps[0].observation == "row: 1\ncolumn: 2"
+    _, steps, _ = played(environment, "<action>up</action>")
+    assert "is no JSON object" in steps[0].observation and not steps[0].valid
+    own = OpenEnvEnvironment(Board, act=lambda text: MoveAction(*map(int, text.split())), show=str, reward="sum")
+    _, steps, _ = played(own, "<action>3 4</action>")
+    assert steps[0].observation == "{'row': 3, 'column': 4}"
+
+
+def test_a_client_that_returns_another_type_a_slow_one_and_one_that_raises_cost_their_episode() -> None:
+    class Tuple(GuessClient):
+        def step(self, action: GuessAction) -> Any:
+            return "seen", 1.0, True
+
+    class Slow(GuessClient):
+        async def step(self, action: GuessAction) -> StepResult:
+            time.sleep(3)
+
+    class Words(GuessClient):
+        def step(self, action: GuessAction) -> StepResult:
+            return StepResult(Seen("x", 1), reward="much")
+
+    for kind, message in (
+        (Tuple, r"the client's step() returned ('seen', 1.0, True) (tuple)"),
+        (Slow, "no answer within 2 s"),
+        (Words, "could not convert string to float"),
+    ):
+        _, (step,), _ = played(OpenEnvEnvironment(kind, reward="sum"), "<action>4</action>")
+        assert isinstance(step, Failure) and message in step.message
+
+
+def test_a_server_that_dies_costs_the_episodes_under_way_and_is_found_again_when_it_is_back() -> None:
+    class Mortal(GuessClient):
+        pass
+
+    environment = OpenEnvEnvironment(Mortal, reward="sum")
+    batch = open_batch(environment, 2, 2.0)
+    rows = [{"seed": 3, "prompt": "Guess."}] * 2
+    assert all(isinstance(one, Opening) for one in batch.reset([0, 1], rows))
+    Mortal.alive = False
+    gone, _ = batch.step([0], ["4"])[0], Mortal.opened
+    assert isinstance(gone, Failure) and "the server is gone" in gone.message
+    assert all("connection refused" in one.message for one in batch.reset([0, 1], rows))
+    Mortal.alive = True
+    assert all(isinstance(one, Opening) for one in batch.reset([0, 1], rows))
+    batch.step([0, 1], ["4", "4"])
+    Mortal.alive = False
+    Mortal.alive = True
+    batch.environment(1).environment.closed = True  # its connection was lost meanwhile
+    assert all(isinstance(one, Opening) for one in batch.reset([0, 1], rows))
+    batch.close()
+
+
+@pytest.mark.parametrize("method", ["grpo", "align_opsd"])
+def test_a_client_trains(tmp_path: Path, method: str) -> None:
+    tokenizer = chat_tokenizer()
+    chat_model(tokenizer).save_pretrained(tmp_path / "policy")
+    rows = Dataset.from_list([{"prompt": messages("Guess.", "You guess."), "secret": 4 + n} for n in range(2)])
+    guesses = [f"<action>{number}</action>" for number in range(10)]
+    plans = [GAME, [guesses[2], "five", guesses[5], guesses[6]], [*GAME, guesses[4]], [guesses[4]] * 3]
+    environment = OpenEnvEnvironment(AsyncClient, reward="sum", max_turns=4 if method == "grpo" else 2)
+    parts = {
+        "environment_factory": environment,
+        "train_dataset": rows,
+        "max_completion_length": 128 if method == "grpo" else 16,
+    }
+    plans = plans if method == "grpo" else None
+    trainer = trainer_of((tmp_path / "policy", tokenizer), tmp_path / "run", plans, method=method, **parts)
+    trainer.train()
+    turns = read_records(tmp_path / "run" / "trajectories")
+    assert turns.won.isna().all() and turns.message.eq("").all()
+    if method == "grpo":
+        rewards = sorted(turns.groupby(["task", "rollout"]).reward.first().round(6))
+        assert rewards == pytest.approx([-0.3, -0.3, -0.3, 0.9])
+        assert turns.action_valid.tolist().count(False) == 1
