@@ -131,7 +131,7 @@ def test_the_rule_of_rewards_must_be_named() -> None:
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("4", 4), ('{"number": 4}', 4), ("four", "four"), ('{"nummer": 4}', None), ("", "")],
+    [("4", 4), ('{"number": 4}', 4), ("four", "four"), ('{"nummer": 4}', None), ("", None)],
 )
 def test_actions_are_json_or_the_one_required_field(text: str, number: Any) -> None:
     seen: list[Any] = []

@@ -154,6 +154,8 @@ class OpenEnvEnvironment(AdaptedEnvironment):
 
     def step(self, action: str) -> Step:
         try:
+            if not action:
+                raise Refused("there is no <action>...</action> in the answer")
             made = ActionForm.of(self.environment, self._act).read(action)
             result = _checked(self._sent(made), "step")
         except Refused as error:
