@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.viewer.comparing import compare
-from alignopsd_trl.viewer.page import Page, compare_page, run_page
-from alignopsd_trl.viewer.reading import read_run
+if TYPE_CHECKING:
+    from alignopsd_trl.viewer.page import Page
 
 
 def view_run(run: str | os.PathLike, steps: Sequence[int] | None = None, task: str | None = None) -> Page:
@@ -32,6 +32,9 @@ def view_run(run: str | os.PathLike, steps: Sequence[int] | None = None, task: s
         FileNotFoundError: if the folder holds no trajectories.
         ValueError: if a step or the task isn't among them; the message names those that are.
     """
+    from alignopsd_trl.viewer.page import run_page
+    from alignopsd_trl.viewer.reading import read_run
+
     return run_page(read_run(run), steps, task)
 
 
@@ -45,7 +48,20 @@ def compare_runs(runs: Sequence[str | os.PathLike]) -> Page:
     Raises:
         ValueError: for fewer than two runs.
     """
+    from alignopsd_trl.viewer.comparing import compare
+    from alignopsd_trl.viewer.page import compare_page
+    from alignopsd_trl.viewer.reading import read_run
+
     return compare_page(compare([read_run(run) for run in runs]))
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the page when it is asked for: a command's help needs none of it."""
+    if name == "Page":
+        from alignopsd_trl.viewer.page import Page
+
+        return Page
+    raise AttributeError(f"module 'alignopsd_trl.viewer' has no attribute {name!r}")
 
 
 __all__ = ["Page", "compare_runs", "view_run"]
