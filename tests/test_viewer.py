@@ -124,12 +124,20 @@ def test_the_commands(run: Path, baseline: Path, tmp_path: Path, capsys: pytest.
 def test_paired_results_by_hand() -> None:
     def result(won: list[bool], scores: list[float]) -> dict[str, Any]:
         rows = zip(won, scores, strict=True)
-        return {"outcomes": [{"task_id": str(n), "won": w, "score": s} for n, (w, s) in enumerate(rows)]}
+        kinds = ["hats", "hats", "shoes", "shoes"]
+        return {
+            "outcomes": [
+                {"task_id": str(n), "category": kinds[n], "won": w, "score": s} for n, (w, s) in enumerate(rows)
+            ]
+        }
 
     found = paired(result([True, False, False, True], [1, 0, 0, 1]), result([True, True, True, False], [1, 1, 0.5, 0]))
     assert (found["newly_won"], found["newly_lost"], found["tasks"]) == (2, 1, 4)
     assert found["success"]["mean"] == pytest.approx(25.0) and found["score"]["mean"] == pytest.approx(12.5)
     assert found["success"]["low"] < 25.0 < found["success"]["high"]
+    hats, shoes = found["categories"]["hats"], found["categories"]["shoes"]
+    assert (hats["tasks"], hats["success"]["mean"], hats["score"]["mean"]) == (2, 50.0, 50.0)
+    assert (shoes["success"]["mean"], shoes["score"]["mean"]) == (0.0, -25.0)
     assert paired(result([True], [1]), None) is None
 
 

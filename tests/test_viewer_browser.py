@@ -233,6 +233,11 @@ def test_a_baseline_and_a_comparison_open(
     assert browser.execute_script("return document.getElementById('waterfall')") is None
     opened(browser, compare_runs([run, baseline]).save(tmp_path / "compare.html"))
     assert browser.execute_script("return document.querySelectorAll('svg').length") > 4
+    rows = browser.execute_script("return document.querySelectorAll('svg.range').length")
+    assert rows == browser.execute_script("return Object.keys(head.paired[1].categories).length") > 1
+    groups = "return [...document.querySelectorAll('.group')].at(-1).querySelectorAll('svg').length"
+    assert browser.execute_script(groups) >= 1
+    assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth + 1")
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 

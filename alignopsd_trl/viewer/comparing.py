@@ -71,16 +71,23 @@ def paired(first: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[s
         return None
     won = np.array([float(theirs[task]["won"]) - float(mine[task]["won"]) for task in tasks])
     score = np.array([theirs[task]["score"] - mine[task]["score"] for task in tasks])
-    picks = np.random.default_rng(0).integers(0, len(tasks), (_DRAWS, len(tasks)))
-    return {
-        "tasks": len(tasks),
+    category = np.array([theirs[task].get("category") or "" for task in tasks])
+    return _differences(won, score) | {
         "newly_won": int((won > 0).sum()),
         "newly_lost": int((won < 0).sum()),
-        "success": _interval(won, picks),
-        "score": _interval(score, picks),
+        "categories": {
+            str(name): _differences(won[category == name], score[category == name])
+            for name in np.unique(category)
+            if name
+        },
     }
 
 
-def _interval(values: np.ndarray, picks: np.ndarray) -> dict[str, float]:
+def _differences(won: np.ndarray, score: np.ndarray) -> dict[str, Any]:
+    return {"tasks": len(won), "success": _interval(won), "score": _interval(score)}
+
+
+def _interval(values: np.ndarray) -> dict[str, float]:
+    picks = np.random.default_rng(0).integers(0, len(values), (_DRAWS, len(values)))
     low, high = np.quantile(values[picks].mean(1), [0.025, 0.975])
     return {"mean": 100 * float(values.mean()), "low": 100 * float(low), "high": 100 * float(high)}

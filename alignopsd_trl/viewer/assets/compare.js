@@ -17,15 +17,38 @@ function warnings() {
   return sums.size > 1 ? make("p", { class: "lost" }, "The runs were evaluated on different panels; differences are over the tasks that both have.") : null;
 }
 
-function multiples(title, curves, options) {
+// a group a quantity, a curve a run; curves of a group share their axis, or their heights could not be compared
+function multiples(title, curves, zero) {
   const names = [...new Set(curves.flat().map((line) => line.name))];
-  return [make("h2", {}, title), ...names.map((name) => make("div", { class: "multiples" }, curves.map((lines, at) => {
-    const line = lines.find((one) => one.name === name);
-    return line ? curve({ ...line, name: `${head.names[at]}: ${name}` }, options) : null;
-  })))];
+  const group = (name) => {
+    const found = curves.flatMap((lines, at) => lines.filter((line) => line.name === name).map((line) => [line, at]));
+    const reach = reachOf(found.map(([line]) => line), zero);
+    const one = ([line, at]) => curve({ ...line, name: found.length > 1 || !zero ? head.names[at] : "" }, { width: 190, height: 60, zero, reach });
+    return make("div", { class: "group" }, make("strong", {}, name), make("div", { class: "multiples" }, found.map(one)));
+  };
+  return [make("h2", {}, title), make("div", { class: "groups" }, names.map(group))];
 }
 
+// paired differences by category: a row a category, a line a run
+function categories() {
+  const pairs = head.paired.map((pair, at) => [pair, at]).filter(([pair, at]) => at && pair && Object.keys(pair.categories || {}).length);
+  if (!pairs.length) return [];
+  const names = [...new Set(pairs.flatMap(([pair]) => Object.keys(pair.categories)))];
+  const point = (value) => (value ? `${signed(value.mean, 1)} [${signed(value.low, 1)}, ${signed(value.high, 1)}]` : "–");
+  const rows = names.flatMap((name) => pairs.map(([pair, at]) => { const one = pair.categories[name]; return one ? [name, head.names[at], difference(one.success), point(one.success), point(one.score), one.tasks] : null; }).filter(Boolean));
+  return [make("h2", {}, `by category: success − ${head.names[0]}, points, task by task`), table(["category", "run", "−100 to +100", "success", "score", "tasks"], rows)];
+}
+
+function difference(value, width = 220, height = 16) {
+  const x = (points) => 5 + ((width - 10) * (points + 100)) / 200;
+  const colour = value.low > 0 ? "var(--more)" : value.high < 0 ? "var(--less)" : "var(--soft)";
+  return shape("svg", { class: "range", width, height, role: "img", "aria-label": `${signed(value.mean, 1)} points` },
+    shape("line", { x1: x(-100), x2: x(100), y1: 8, y2: 8, stroke: "var(--line)" }), shape("line", { x1: x(0), x2: x(0), y1: 0, y2: height, stroke: "var(--soft)" }),
+    shape("line", { x1: x(value.low), x2: x(value.high), y1: 8, y2: 8, stroke: colour, "stroke-width": 2 }), shape("circle", { cx: x(value.mean), cy: 8, r: 3.5, fill: colour }));
+}
+
+const others = [[], ...head.differences.slice(1)];
 document.getElementById("page").replaceChildren(
   make("header", {}, make("h1", {}, head.names.join(" · ")), make("span", { class: "right" }, theme())),
-  make("div", { class: "wide" }, warnings(), results(), ...multiples(`difference to ${head.names[0]}`, head.differences.slice(1).reduce((all, one, at) => { all[at + 1] = one; return all; }, [[]]), { width: 260, height: 70, zero: true }), ...multiples("each run", head.curves, { width: 260, height: 70 })),
+  make("div", { class: "wide" }, warnings(), results(), ...categories(), ...multiples(`difference to ${head.names[0]}, by rollout step`, others, true), ...multiples("each run, by rollout step", head.curves, false)),
 );

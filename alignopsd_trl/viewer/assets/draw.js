@@ -42,10 +42,16 @@ function tint(part, ground = "var(--even)") {
   return `color-mix(in srgb, var(--${bounded < 0 ? "less" : "more"}) ${share}%, ${ground})`;
 }
 
+// the span of values that curves need, for axes that several of them share
+function reachOf(lines, zero = false) {
+  const all = lines.flatMap((line) => [...line.values, ...(line.low || []), ...(line.high || [])]).concat(zero ? [0] : []);
+  return [Math.min(...all), Math.max(...all)];
+}
+
+// reach: [bottom, top] of the axis, written at its ends
 function curve(line, options = {}) {
   const { width = 150, height = 44, mark = null, pick = null, zero = false } = options;
-  const all = [...line.values, ...(line.low || []), ...(line.high || []), ...(zero ? [0] : [])];
-  const [bottom, top] = [Math.min(...all), Math.max(...all)];
+  const [bottom, top] = options.reach || reachOf([line], zero);
   const [first, last] = [Math.min(...line.steps), Math.max(...line.steps)];
   const x = (step) => 3 + ((width - 6) * (step - first)) / Math.max(last - first, 1);
   const y = (value) => height - 3 - ((height - 6) * (value - bottom)) / (top - bottom || 1);
@@ -61,6 +67,7 @@ function curve(line, options = {}) {
   if (mark !== null && mark >= first && mark <= last) {
     svg.append(shape("line", { class: "now", x1: x(mark), x2: x(mark), y1: 0, y2: height, stroke: "var(--more)", "stroke-width": 1.5 }));
   }
+  if (options.reach) [[top, 9], [bottom, height - 3]].forEach(([value, at]) => svg.append(shape("text", { class: "soft", x: width - 2, y: at, "text-anchor": "end", style: "font-size:9px" }, shown(value))));
   if (pick) {
     svg.addEventListener("click", (event) => {
       const part = (event.clientX - svg.getBoundingClientRect().left - 3) / (width - 6);
