@@ -12,6 +12,7 @@ from tool_classes import (
     Counter,
     Guessing,
     as_text,
+    as_tool_calls,
     calculator_rows,
     chat_model,
     chat_tokenizer,
@@ -357,3 +358,36 @@ def test_the_teacher_reads_a_column_of_the_dataset(policy: Any, tmp_path: Path) 
     turns = read_records(tmp_path / "trajectories")
     assert set(turns[turns.task_text.str.contains("to 2")].skill_text) == {"Add 2."}
     assert not turns.prompt.str.contains("Add ").any()
+
+
+def test_evaluations_score_by_reward_functions_where_the_environment_has_no_number(policy: Any, tmp_path: Path) -> None:
+    rows = [{"task_id": f"guess/{n}", "prompt": messages("Guess."), "secret": 3 + n % 2} for n in range(6)]
+    plans = [*[[as_text("", [("guess", {"number": 3})])] for _ in range(4)]]
+    parts = {"environment_factory": Guessing, "train_dataset": guessing_rows(2), "reward_funcs": guessing_reward}
+    trainer = trainer_of(policy, tmp_path, None, **parts, max_turns=1, per_device_eval_batch_size=4)
+    script(trainer, plans, rounds_of=[4, 2])
+    result = trainer.evaluate_panel(TaskPanel.of("guess", "test", rows))
+    assert result.score.mean == pytest.approx(50.0) and [one.won for one in result.outcomes] == [None] * 6
+    model = chat_model(policy[1])
+    with pytest.raises(ValueError, match="Guessing has no get_reward.*score=lambda environment"):
+        evaluate(model, policy[1], Guessing, TaskPanel.of("guess", "test", rows))
+    environment = ToolEnvironment(Guessing, score=lambda environment: environment.reward)
+    found, _ = evaluate(model, policy[1], environment, TaskPanel.of("guess", "test", rows), max_completion_length=8)
+    assert found.score.mean == 0.0
+
+
+@pytest.mark.parametrize("form", ["text", "native"])
+def test_tools_in_one_conversation(policy: Any, tmp_path: Path, form: str) -> None:
+    write = as_text if form == "text" else as_tool_calls
+    plans = [[write("", [("increment", {"step": 1})]) for _ in range(3)] + ["done"] for _ in range(4)]
+    environment = ToolEnvironment(Counter, format=form)
+    parts = {"environment_factory": environment, "train_dataset": counter_rows(2), "history": "conversation"}
+    trainer = trainer_of(policy, tmp_path, plans, **parts, past_thinking="keep")
+    trainer.train()
+    turns = read_records(tmp_path / "trajectories")
+    assert len(turns) == 16 and turns.stop.eq("done").all()
+    logged = trainer.state.log_history[0]
+    assert logged["conversation/broken_prefixes"] == 0 and logged["conversation/runs"] == 1
+    last = trainer.seen_prompts[-1][0]
+    assert last.count("increment(step=1)" if form == "text" else '"step": 1') >= 3
+    assert last.count("<tool_response>") == (3 if form == "native" else 0)

@@ -182,15 +182,18 @@ def as_tool_calls(say: str, calls: Calls = (), thinking: str = "") -> str:
     return (f"<think>\n{thinking}\n</think>\n\n" if thinking else "") + (f"{say}\n" if say and calls else say) + tagged
 
 
-def script(trainer: Any, plans: Sequence[Sequence[str]]) -> None:
+def script(trainer: Any, plans: Sequence[Sequence[str]], rounds_of: Sequence[int] = ()) -> None:
     """Replaces sampling: episode number ``n`` of a round answers with the texts of ``plans[n]``, one a turn. An episode
-    that ends before its plan, or goes on after it, fails an assertion."""
+    that ends before its plan, or goes on after it, fails an assertion. ``rounds_of``: rounds of fewer episodes."""
+    everything, left = plans, list(rounds_of)
     tokenizer = trainer.processing_class
     turn = 0
 
     def respond(prompts: list[list[int]], *ignored: Any, **also: Any) -> tuple[list[list[int]], None]:
-        nonlocal turn
+        nonlocal turn, plans
         turn = turn if any(len(plan) > turn for plan in plans) else 0
+        if turn == 0 and left:
+            plans = everything[: left.pop(0)]
         texts = [plan[turn] for plan in plans if len(plan) > turn]
         assert len(texts) == len(prompts), f"turn {turn}: {len(prompts)} episodes play, {len(texts)} were to"
         trainer.seen_prompts.append([tokenizer.decode(prompt) for prompt in prompts])

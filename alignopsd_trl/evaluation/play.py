@@ -13,7 +13,7 @@ from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.reading import THINK, reader_for
 from alignopsd_trl.rollout import Player, SkillSource, episode_seed, no_skills
 from alignopsd_trl.turns import Trajectory
-from environments.adapters import as_environment
+from environments.adapters import AdaptedEnvironment, as_environment
 from environments.batch import open_batch
 from environments.panel import TaskPanel
 
@@ -102,6 +102,7 @@ def play_panel(
     seed: int = 0,
     process: int = 0,
     processes: int = 1,
+    finished: Callable[[Sequence[Trajectory]], None] = lambda trajectories: None,
 ) -> list[Trajectory]:
     """Plays each task of a panel once: the loop behind every number that this project prints.
 
@@ -117,6 +118,8 @@ def play_panel(
         seed (`int`, *optional*, defaults to 0): of the sampling; each process adds its number.
         process, processes (`int`, *optional*): this process plays every ``processes``-th task from ``process`` on. All
             processes play equally many rounds, some perhaps without a task, so that generation may run collectives.
+        finished (`Callable[[Sequence[Trajectory]], None]`, *optional*): called with the episodes of ``slots`` tasks,
+            while what played them is still as they left it.
 
     Returns:
         This process's trajectories, in the panel's order.
@@ -128,7 +131,9 @@ def play_panel(
         for first in range(0, most, slots):
             rows = own[first : first + slots]
             seeds = [episode_seed(row["task_id"], 0, 0) for row in rows]
-            played += player.play(rows, seeds, [row["task_id"] for row in rows])
+            part = player.play(rows, seeds, [row["task_id"] for row in rows])
+            finished(part)
+            played += part
     return played
 
 
@@ -199,7 +204,13 @@ def evaluate(
     """
     narrowed = {"top_p": top_p, "top_k": top_k, "min_p": min_p, "repetition_penalty": repetition_penalty}
     generate = ModelGenerator(model, tokenizer, temperature, max_completion_length, batch_size, **narrowed)
-    environments = open_batch(as_environment(factory), min(batch_size, len(panel)), time_limit)
+    factory = as_environment(factory)
+    if isinstance(factory, AdaptedEnvironment) and not factory.knows_score:
+        raise ValueError(
+            f"{factory.__name__} has no get_reward(), so that there is nothing to report; pass ToolEnvironment(..., "
+            "score=lambda environment: ...)"
+        )
+    environments = open_batch(factory, min(batch_size, len(panel)), time_limit)
     player = Player(
         environments=environments,
         renderer=Renderer(

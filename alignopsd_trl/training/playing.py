@@ -114,6 +114,7 @@ class Playing(GRPOTrainer):
             evaluating(self.model, episode_seed(" ".join(tasks), 0, process)),
         ):
             trajectories = self._player(skills, skills).play(inputs, seeds, tasks)
+            self._score(trajectories)
         self._log_metrics("eval", rollout_metrics(trajectories))
         return torch.zeros((), device=self.accelerator.device), None, None
 
@@ -149,6 +150,7 @@ class Playing(GRPOTrainer):
                 seed=seed,
                 process=process,
                 processes=processes,
+                finished=self._score,
             )
         outcomes = gather_object([Outcome.of(one) for one in played])
         tally = Tally.total(gather_object([Tally.of(played)]))

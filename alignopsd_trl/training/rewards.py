@@ -17,6 +17,7 @@ from alignopsd_trl.runs.health import RunStopped, Tally
 from alignopsd_trl.runs.rewards import RewardError
 from alignopsd_trl.training.adapting import conversation, is_adapted
 from alignopsd_trl.turns import Trajectory
+from environments.adapters.waiting import settled
 
 
 class Rewards(GRPOTrainer):
@@ -44,6 +45,8 @@ class Rewards(GRPOTrainer):
         first = self.accelerator.process_index * len(trajectories)
         for one, reward in zip(trajectories, total[first : first + len(trajectories)].tolist(), strict=True):
             one.reward = reward
+            if not self._knows_score:
+                one.score = reward
         for column, name in enumerate(self.reward_func_names):
             seams.log_value(self, "train", f"rewards/{name}/mean", torch.nanmean(table[:, column]).item())
         seams.log_value(self, "train", "reward", torch.nanmean(total).item())
@@ -51,6 +54,39 @@ class Rewards(GRPOTrainer):
         seams.log_samples(self, "completion", gather_object(completions))
         for column, name in enumerate(self.reward_func_names):
             seams.log_reward_samples(self, name, table[:, column].tolist())
+
+    @property
+    def _knows_score(self) -> bool:
+        return not is_adapted(self._environment_factory) or self._environment_factory.knows_score
+
+    def _score(self, trajectories: Sequence[Trajectory]) -> None:
+        """Of an evaluation's episodes whose environment has no number of its own: what the reward functions say. They
+        are asked on this process alone, since processes may have unequally many episodes."""
+        if self._knows_score or not trajectories:
+            return
+        played, prompts, completions = self._conversations(trajectories)
+        rows = [one.row for one in trajectories]
+        given = {name: [row[name] for row in rows] for name in rows[0] if name not in ("prompt", "completion")}
+        given |= {"prompts": prompts, "completions": completions, "environments": played, "trajectory": trajectories}
+        given |= {"completion_ids": [_response_ids(one) for one in trajectories], "trainer_state": self.state}
+        given |= {"log_extra": lambda column, values: None, "log_metric": lambda name, value: None}
+        totals = [0.0] * len(trajectories)
+        for function, weight in zip(self.reward_funcs, self.reward_weights.tolist(), strict=True):
+            if hasattr(function, "forward"):  # a reward model, which TRL asks on all processes together
+                totals = [math.nan] * len(totals)
+                continue
+            for place, value in enumerate(settled(function(**given))):
+                totals[place] += weight * (value or 0.0)
+        for one, total in zip(trajectories, totals, strict=True):
+            one.score = total
+
+    def _conversations(self, trajectories: Sequence[Trajectory]) -> tuple[list[Any], list[Any], list[Any]]:
+        """The objects that played episodes just now, and prompts and completions as messages."""
+        slots = self._environments().environment
+        played = [None if one.failed else slots(place) for place, one in enumerate(trajectories)]
+        pairs = [conversation(one, environment) for one, environment in zip(trajectories, played, strict=True)]
+        prompts, completions = map(list, zip(*pairs, strict=True))
+        return [getattr(one, "environment", None) for one in played], prompts, completions
 
     def _asked(
         self,
@@ -62,12 +98,9 @@ class Rewards(GRPOTrainer):
         """``(trajectories of all processes, functions)``, NaN where a function gave none. What was written for TRL's
         tool classes is handed messages and the environments themselves."""
         rows = [{**row, "trajectory": one} for row, one in zip(inputs, trajectories, strict=True)]
-        ids = [[token for turn in one.turns for token in turn.response_ids] for one in trajectories]
+        ids = [_response_ids(one) for one in trajectories]
         if is_adapted(self._environment_factory):
-            played = [None if one.failed else self._environments().environment(s) for s, one in enumerate(trajectories)]
-            self.environments = [getattr(one, "environment", None) for one in played]
-            pairs = [conversation(one, environment) for one, environment in zip(trajectories, played, strict=True)]
-            prompts, completions = zip(*pairs, strict=True)
+            self.environments, prompts, completions = self._conversations(trajectories)
         return seams.rewards(self, rows, list(prompts), list(completions), ids)
 
     def _check_rewards(self, table: torch.Tensor) -> None:
@@ -81,3 +114,7 @@ class Rewards(GRPOTrainer):
             raise RewardError(f"update {self.state.global_step + 1}: {problems[0]}")
         for name, count in silent.items():
             seams.log_value(self, "train", f"rewards/{name}/none", count)
+
+
+def _response_ids(trajectory: Trajectory) -> list[int]:
+    return [token for turn in trajectory.turns for token in turn.response_ids]

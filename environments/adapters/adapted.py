@@ -44,6 +44,11 @@ class AdaptedEnvironment(TextEnvironment):
         return True
 
     @property
+    def knows_score(self) -> bool:
+        """Whether evaluations have a number to report of an episode without anybody's reward functions."""
+        return self.owns_reward
+
+    @property
     def said(self) -> list[list[Mapping[str, Any]]]:
         """What was said in each turn, as messages, where the environment keeps it."""
         return []

@@ -38,6 +38,8 @@ class ToolEnvironment(AdaptedEnvironment):
         success (`Callable[[Any, float | None], bool | None]`, *optional*):
             From the environment and what its `get_reward` returned (`None` if it has none) to whether the episode was
             won. Without it that is unknown, and evaluations report the score alone.
+        score (`Callable[[Any], float]`, *optional*):
+            From the environment to the number that evaluations report; by default what `get_reward` returned.
         max_turns (`int`, *optional*, defaults to 50):
             Turns of an episode at most.
         history_length (`int`, *optional*, defaults to 8):
@@ -64,6 +66,7 @@ class ToolEnvironment(AdaptedEnvironment):
         format: str = "text",
         success: Success | None = None,
         *,
+        score: Callable[[Any], float] | None = None,
         max_turns: int = 50,
         history_length: int = 8,
         max_tool_calling_iterations: int | None = None,
@@ -73,6 +76,7 @@ class ToolEnvironment(AdaptedEnvironment):
             "tools": tools,
             "format": format,
             "success": success,
+            "score": score,
             "max_turns": max_turns,
             "history_length": history_length,
             "max_tool_calling_iterations": max_tool_calling_iterations,
@@ -85,7 +89,8 @@ class ToolEnvironment(AdaptedEnvironment):
         self.prompt = NativePrompt() if format == "native" else ToolPrompt()
         if self.prompt.native:
             self._pool.check_schemas(tools)
-        self._success, self._seeded, self._iterations = success, seeded, max_tool_calling_iterations
+        self._success, self._score = success, score
+        self._seeded, self._iterations = seeded, max_tool_calling_iterations
         self.history_length = history_length
         self.max_turns = max_turns if self._iterations is None else self._iterations + 1
         self._own: dict[Any, Any] = {}
@@ -104,6 +109,10 @@ class ToolEnvironment(AdaptedEnvironment):
     def owns_reward(self) -> bool:
         """Whether an environment has a reward of its own (`get_reward`)."""
         return any(hasattr(kind, "get_reward") for kind in self._pool.kinds.values())
+
+    @property
+    def knows_score(self) -> bool:
+        return self.owns_reward or self._score is not None
 
     @property
     def said(self) -> list[list[Mapping[str, Any]]]:
@@ -193,7 +202,8 @@ class ToolEnvironment(AdaptedEnvironment):
     def finish(self) -> Ending:
         reward = settled(self.environment.get_reward()) if hasattr(self.environment, "get_reward") else None
         won = self._success(self.environment, reward) if self._success is not None else None
-        return Ending(reward=0.0 if reward is None else reward, won=won, score=reward)
+        score = reward if self._score is None else self._score(self.environment)
+        return Ending(reward=0.0 if reward is None else reward, won=won, score=score)
 
     def close(self) -> None:
         for environment in self._own.values():
