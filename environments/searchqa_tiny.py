@@ -50,6 +50,11 @@ def suite(data: str | Path | None = None, **options: Any) -> Suite:
     Args:
         data: folder of a closed world; None for the embedded one.
         options: of `environments.searchqa.suite`, save the corpus, which is the folder's.
+
+    Raises:
+        ValueError: on options of the search engine, and as `environments.searchqa.suite`.
     """
+    if taken := sorted({"backend", "corpus", "retrieval"} & options.keys()):
+        raise ValueError(f"searchqa_tiny searches its own world; leave {taken[0]} out, or use the environment searchqa")
     retriever = Snippets(searchqa.open_retriever("bm25", data and Path(data) / "corpus.jsonl"))
     return replace(searchqa.suite(data=data, backend=retriever, **OPTIONS | options), skill_bank="searchqa")

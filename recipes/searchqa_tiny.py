@@ -4,7 +4,7 @@
     python recipes/searchqa_tiny.py --method grpo --seed 1 --output_dir outputs/searchqa_grpo_1
 
 Evaluates the 200 test questions, trains, evaluates again, and leaves results.json, trajectories with credit traces, a
-checkpoint and a model card under outputs/searchqa_tiny. Needs 2 cores and 4 GB.
+checkpoint and a model card under outputs/searchqa_tiny. Needs 2 cores and 2 GB.
 """
 
 from alignopsd_trl.launch.recipe import main

@@ -18,6 +18,7 @@ from trainers import make_config
 
 from alignopsd_trl import AlignOPSDTrainer, cli
 from alignopsd_trl.launch.recipe import main as recipe
+from alignopsd_trl.records import read_records
 from alignopsd_trl.sharing.card import changed_settings, is_hub_id, model_card
 from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
 from environments.base import load
@@ -64,6 +65,10 @@ def test_the_card_says_how_well_and_how_to_repeat_it() -> None:
     success = next(one for one in card.data.eval_results if one.metric_type == "success_rate")
     assert success.metric_value == pytest.approx(found["after"]["success"]["mean"], abs=0.01)
     assert success.dataset_args["checksum"] == found["after"]["checksum"]
+    values = {(one.dataset_config, one.metric_type): one.metric_value for one in card.data.eval_results}
+    assert values["all", "success_rate_before"] == pytest.approx(found["before"]["success"]["mean"], abs=0.01)
+    for name, part in found["after"]["categories"].items():
+        assert values[name, "score"] == pytest.approx(part["score"]["mean"], abs=0.01)
     for expected in (
         found["after"]["checksum"],
         found["skill_bank"]["checksum"],
@@ -90,7 +95,8 @@ def test_an_evaluation_that_was_not_made_is_not_made_up() -> None:
     assert "not measured" in model_card(found, "x/y")
     found["after"]["success"]["mean"] = None  # of an environment that says nothing of success
     card = ModelCard(model_card(found, "x/y"))
-    assert [one.metric_type for one in card.data.eval_results] == ["score"] and "| unknown |" in card.content
+    whole = [one.metric_type for one in card.data.eval_results if one.dataset_config == "all"]
+    assert whole == ["score"] and "| unknown |" in card.content
 
 
 def test_settings_of_a_card_are_those_that_differ() -> None:
@@ -139,16 +145,21 @@ def test_a_push_is_one_commit_without_trajectories(run: Path, endpoint: Any) -> 
     assert not any(TOKEN.encode() in content for content in hub.files.values())
 
 
+def loaded(hub: Hub, folder: Path, configuration: str) -> Any:
+    """A pushed data set as its user gets it."""
+    for (kind, _, path), content in hub.files.items():
+        if kind == "datasets":
+            target = folder / "pulled" / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+    return load_dataset(str(folder / "pulled"), configuration, split="train", cache_dir=str(folder / "cache"))
+
+
 def test_trajectories_are_a_data_set_with_two_configurations(run: Path, endpoint: Any, tmp_path: Path) -> None:
     with Hub() as hub:
         endpoint(hub.endpoint)
         push_trajectories(run, "somebody/trips", TOKEN)
-    for (_, _, path), content in hub.files.items():
-        target = tmp_path / "pulled" / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
-    turns = load_dataset(str(tmp_path / "pulled"), "turns", split="train", cache_dir=str(tmp_path / "cache"))
-    episodes = load_dataset(str(tmp_path / "pulled"), "episodes", split="train", cache_dir=str(tmp_path / "cache"))
+    turns, episodes = (loaded(hub, tmp_path, name) for name in ("turns", "episodes"))
     assert len(turns) == sum(episodes["turns"]) > len(episodes) > 0
     assert "credit_weight" in turns.column_names
 
@@ -193,7 +204,13 @@ def test_a_run_whose_push_is_refused_is_whole_and_pushed_later(
     assert results(tmp_path / "run")["after"]["episodes"] == 4 and (tmp_path / "run" / "checkpoint-1").is_dir()
     with Hub() as hub:
         endpoint(hub.endpoint)
-        cli.main(["push", str(tmp_path / "run"), "somebody/toy", "--trajectories", "somebody/trips"])
+        cli.main(
+            ["push", str(tmp_path / "run"), "somebody/toy", "--trajectories", "somebody/trips", "--licence", "mit"]
+        )
+    assert ModelCard(hub.files["models", "somebody/toy", "README.md"].decode()).data.license == "mit"
+    turns = loaded(hub, tmp_path / "pulled", "turns")
+    frame = read_records(tmp_path / "run" / "trajectories")
+    assert len(turns) == len(frame) and set(turns.column_names) == set(frame.columns)
     assert hub.commits == {"somebody/toy": 1, "somebody/trips": 1}
     told = capsys.readouterr()
     no_token(tmp_path, failed.value, told.out, told.err, *hub.files.values())

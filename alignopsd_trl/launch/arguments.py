@@ -50,6 +50,9 @@ class RecipeArguments:
         default=None,
         metadata={"help": "Data set on the Hub that the trajectories are pushed to at the end. None: they stay here."},
     )
+    licence: str | None = field(
+        default=None, metadata={"help": "Licence id of the weights, for the card. None: the base model's."}
+    )
     train_split: str = field(default="train", metadata={"help": "Split of the environment's tasks to train on."})
     panel: str = field(default="test", metadata={"help": "Panel that is evaluated before and after training."})
     panel_limit: int | None = field(default=None, metadata={"help": "Only the first tasks of the panel."})

@@ -38,7 +38,7 @@ FREE_ON_RESUME = frozenset(
     "log_level log_level_replica log_on_each_node disable_tqdm log_completions num_completions_to_print "
     "log_unique_prompts save_strategy save_steps save_rounds save_total_limit save_on_each_node save_only_model "
     "enable_jit_checkpoint trajectories_hub_repo push_to_hub hub_model_id hub_strategy hub_token hub_private_repo "
-    "hub_always_push hub_revision "
+    "hub_always_push hub_revision licence "
     # how long it goes on, and when it gives up
     "max_steps rounds num_train_epochs max_failed_share environment_time_limit ddp_timeout "
     # how the same arithmetic is spread over memory and processes

@@ -42,12 +42,14 @@ def model_card(results: Mapping[str, Any], name: str, licence: str | None = None
         name (`str`):
             Of the model.
         licence (`str`, *optional*):
-            Licence id of the weights. Without it the card says that it is the base model's.
+            Licence id of the weights; by default the run's ``licence``, and of a policy that comes with the package the
+            package's. Without one the card says that it is the base model's.
         place (`str`, *optional*):
             Where the model can be loaded from: a repository's id or a folder. ``name`` by default.
     """
     base = results["model"]["name"]
     checksum = results["model"].get("checksum")
+    licence = licence or results["recipe"].get("licence") or ("apache-2.0" if is_shipped(base) else None)
     options = play_options(results)
     data = ModelCardData(
         model_name=name,
@@ -89,22 +91,34 @@ def is_hub_id(name: str) -> bool:
 
 
 def evaluation_results(results: Mapping[str, Any]) -> Iterator[EvalResult]:
-    """Success and score after training, for the card's ``model-index``; panel and checksum go with them."""
-    after = results["after"]
-    if not after:
+    """Success and score for the card's ``model-index``, after training and before, of all tasks and by category; panel
+    and checksum go with them."""
+    if not results["after"]:
         return
-    facts = {"panel": after["panel"], "checksum": after["checksum"], "episodes": after["episodes"]}
+    for category in ("all", *results["after"]["categories"]):
+        for when in ("after", "before"):
+            if results.get(when):
+                yield from _measured(results[when], when, category)
+
+
+def _measured(result: Mapping[str, Any], when: str, category: str) -> Iterator[EvalResult]:
+    part, one = _part(result, category), f", {category}" if category != "all" else ""
     for kind in ("success", "score"):
-        estimate = after[kind]
+        estimate = part[kind]
         if not estimate or estimate["mean"] is None:
             continue
         yield EvalResult(
             task_type="reinforcement-learning",
-            dataset_type=after["environment"],
-            dataset_name=f"{after['environment']}, panel {after['panel']}",
-            dataset_args=facts,
-            metric_type="success_rate" if kind == "success" else "score",
-            metric_name=f"{kind}, %{_interval(estimate)}",
+            dataset_type=result["environment"],
+            dataset_name=f"{result['environment']}, panel {result['panel']}{one}",
+            dataset_config=category,
+            dataset_args={
+                "panel": result["panel"],
+                "checksum": result["checksum"],
+                "episodes": estimate["episodes"],
+            },
+            metric_type=("success_rate" if kind == "success" else "score") + ("_before" if when == "before" else ""),
+            metric_name=f"{kind} {when} training, %{_interval(estimate)}",
             metric_value=round(estimate["mean"], 2),
         )
 

@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,13 @@ class PushFailed(RuntimeError):
     """A push did not get through; the run's folder is whole and can be pushed again."""
 
 
-def push_run(folder: str | os.PathLike, repository: str, token: str | None = None, private: bool | None = None) -> str:
+def push_run(
+    folder: str | os.PathLike,
+    repository: str,
+    token: str | None = None,
+    private: bool | None = None,
+    licence: str | None = None,
+) -> str:
     """Uploads a run's model, tokenizer, results and card as one commit.
 
     Args:
@@ -57,6 +64,8 @@ def push_run(folder: str | os.PathLike, repository: str, token: str | None = Non
             Of the Hub; the stored login by default.
         private (`bool`, *optional*):
             Of a repository that is made.
+        licence (`str`, *optional*):
+            Licence id of the weights, for the card; the run's by default.
 
     Returns:
         Address of the commit.
@@ -67,7 +76,7 @@ def push_run(folder: str | os.PathLike, repository: str, token: str | None = Non
     """
     folder = _finished(folder)
     again = f"alignopsd push {folder} {repository}"
-    return str(push_files(folder, repository, again, token, private, OF_A_RUN, _card).commit_url)
+    return str(push_files(folder, repository, again, token, private, OF_A_RUN, partial(_card, licence)).commit_url)
 
 
 def push_trajectories(
@@ -91,14 +100,14 @@ def _finished(folder: str | os.PathLike) -> Path:
     return folder
 
 
-def _card(folder: Path, repository: str) -> dict[str, bytes]:
+def _card(licence: str | None, folder: Path, repository: str) -> dict[str, bytes]:
     """The card as it is in the repository, where the model is loaded by the repository's id; one that was edited by
     hand stays as it is."""
     results = read_json(folder / "results.json")
     hub_id, own = results["config"].get("hub_model_id"), results["config"]["output_dir"]
     written = model_card(results, hub_id or Path(own).name, place=hub_id or own)
     edited = (folder / "README.md").is_file() and (folder / "README.md").read_text(encoding="utf-8") != written
-    return {} if edited else {"README.md": model_card(results, repository).encode()}
+    return {} if edited else {"README.md": model_card(results, repository, licence).encode()}
 
 
 def push_files(
