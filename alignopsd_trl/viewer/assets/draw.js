@@ -28,7 +28,7 @@ function shown(value, digits = 2) {
   if (typeof value !== "number") return String(value);
   if (Number.isInteger(value)) return String(value).replace("-", "−");
   const small = Math.abs(value) < 0.005 && value !== 0;
-  return small ? value.toExponential(1) : value.toFixed(digits).replace("-", "−");
+  return (small ? value.toExponential(1) : value.toFixed(digits)).replaceAll("-", "−");
 }
 
 function signed(value, digits = 2) {

@@ -148,6 +148,12 @@ function visible() {
   return current().tasks.filter((task) => fits[filter.kind](task) && `${task.task} ${task.category} ${task.task_text}`.toLowerCase().includes(words));
 }
 
+function spread(task) {
+  const rewards = task.rollouts.map((one) => one.reward || 0);
+  const mean = rewards.reduce((sum, one) => sum + one, 0) / rewards.length;
+  return Math.sqrt(rewards.reduce((sum, one) => sum + (one - mean) ** 2, 0) / rewards.length);
+}
+
 function tasks() {
   const kinds = { all: "all tasks", mixed: "siblings that differ", won: "won by some", lost: "won by none" };
   const kind = make("select", { "data-keep": "kind", onchange: (event) => { filter.kind = event.target.value; draw(); } },
@@ -157,6 +163,7 @@ function tasks() {
   const item = (task) => make("li", { "aria-current": String(task.task === place.task), onclick: () => go({ task: task.task, rollout: null, turn: null }) },
     make("span", { class: "dots" }, task.rollouts.map((one) => make("span", { class: one.won ? "won" : "lost", title: `reward ${shown(one.reward)}` }, one.won ? "●" : "○"))),
     ` ${task.rollouts.filter((one) => one.won).length}/${task.rollouts.length}`,
+    make("span", { class: "none", title: "standard deviation of the siblings' rewards: without spread there is no credit" }, `  ± ${shown(spread(task))}`),
     make("small", {}, `${task.category || ""} ${task.task_text || task.task}`.slice(0, 90)));
   return make("section", { class: "tasks" }, search, kind, make("small", { class: "none" }, `${found.length} of ${current().tasks.length}  (j, k)`), make("ol", {}, found.map(item)));
 }
@@ -312,7 +319,7 @@ function tokens(turn) {
   const picked = values[shading];
   const reach = Math.max(...own.map(Math.abs), ...(aligned || []).map(Math.abs), 1e-6);
   const buttons = Object.keys(SHADES).filter((name) => values[name]).map((name) => make("button", { "aria-pressed": String(name === shading), onclick: () => { shading = name; draw(); } }, SHADES[name]));
-  const words = texts.map((text, at) => make("span", { title: `${SHADES[shading]} ${signed(picked[at], 3)}`, style: `background:${tint((picked[at] || 0) / reach, "transparent")}` }, text));
+  const words = texts.map((text, at) => make("span", { title: `${SHADES[shading]} ${signed(picked[at], 3)}`, style: `background:${tint((picked[at] || 0) / reach, "var(--ground)")};${Math.abs(picked[at] || 0) > 0.6 * reach ? "color:var(--ground)" : ""}` }, text));
   return make("div", {}, make("h2", {}, "what the privileged view thinks of each token"), buttons, make("p", { class: "text tokens" }, words), make("div", { class: "legend" }, `blue: less likely with the skill, orange: more likely; full colour at ±${shown(reach)} nats`));
 }
 
