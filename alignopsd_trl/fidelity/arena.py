@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -107,6 +108,27 @@ class Game:
         shown = tuple(records[-self._environment.history_length :])
         return View(opening.task_text, observation, tuple(admissible), shown, len(path))
 
+    def under(self, policy: Scripted) -> Game:
+        """The same expansion under another policy. It must offer the same actions in the same order at every view."""
+        other = copy(self)
+        other.nodes = [Node(node.view, policy(node.view), list(node.after)) for node in self.nodes]
+        other.back_up()
+        return other
+
+    def back_up(self) -> None:
+        """Values of all nodes from those of the outcomes."""
+        for node in sorted(self.nodes, key=lambda one: one.view.step_count, reverse=True):
+            node.after = [
+                (child, value if child is None else self.nodes[child].value, said) for child, value, said in node.after
+            ]
+            pairs = zip(node.choices, node.after, strict=True)
+            node.value = sum(choice.probability * value for choice, (_, value, _) in pairs)
+
+    @property
+    def longest(self) -> int:
+        """Turns of an episode at most."""
+        return 1 + max(node.view.step_count for node in self.nodes)
+
     @property
     def value(self) -> float:
         """Probability that the policy wins."""
@@ -123,6 +145,38 @@ class Game:
                 if child is not None:
                     reached[child] = reached.get(child, 0.0) + weight * choice.probability
         return total
+
+
+class Trip(Game):
+    """Games one after another, won if all are: long episodes of which every part stays small."""
+
+    def __init__(self, games: Sequence[Game]):
+        self.row = {"task_id": "+".join(str(game.row["task_id"]) for game in games)}
+        self.nodes = []
+        self._first: dict[tuple[int, bool], int] = {}
+        self.root = self._copy(games, 0, True)
+        self.back_up()
+
+    def _copy(self, games: Sequence[Game], number: int, alive: bool) -> int:
+        """The nodes of one game, behind games that were all won or not; the place of its root."""
+        if (number, alive) in self._first:
+            return self._first[number, alive]
+        last, game = number + 1 == len(games), games[number]
+        following = {} if last else {won: self._copy(games, number + 1, won and alive) for won in (True, False)}
+        start, earlier = len(self.nodes), sum(one.longest for one in games[:number])
+        for node in game.nodes:
+            view = replace(node.view, step_count=node.view.step_count + earlier)
+            after = [
+                (start + child, 0.0, said)
+                if child is not None
+                else (None, float(alive and value == 1.0), said)
+                if last
+                else (following[value == 1.0], 0.0, said)
+                for child, value, said in node.after
+            ]
+            self.nodes.append(Node(view, node.choices, after))
+        self._first[number, alive] = start + game.root
+        return start + game.root
 
 
 @dataclass

@@ -12,7 +12,9 @@ import pytest
 from alignopsd_trl.fidelity.arena import Game, sample_groups
 from alignopsd_trl.fidelity.plan import first_walks, further_walks, walk_lengths, worth_walking
 from alignopsd_trl.fidelity.tree import Tree, advantages
-from tools.arena import DECISIONS, ArenaShopper, cosine, credits, main, make_games, total_gradient
+from tools.arena.__main__ import main
+from tools.arena.measuring import cosine, credits, total_gradient
+from tools.arena.shopper import DECISIONS, ArenaShopper, make_games
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""The arena over the embedded WebShop: how good is credit, and what does it teach, where every value is known?"""
