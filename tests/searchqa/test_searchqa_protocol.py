@@ -211,7 +211,7 @@ def raw(server: Server, request: bytes) -> tuple[bytes, Any]:
 def test_requests_that_can_t_be_read_get_json_and_the_service_goes_on(start: Callable[..., Server]) -> None:
     server = start()
     post = b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: "
-    assert raw(server, post + b"9" * 5000 + b"\r\n\r\n")[0].endswith(b"413 Request Entity Too Large")
+    assert raw(server, post + b"9" * 5000 + b"\r\n\r\n")[0].startswith(b"HTTP/1.1 413 ")
     assert raw(server, post + b"1048577\r\n\r\n")[1] == {"detail": "a request has at most 1048576 bytes"}
     assert raw(server, post + b"-1\r\n\r\n")[1] == {"detail": "a Content-Length is required"}
     status, reply = raw(server, b'QU"OTE /retrieve HTTP/1.1\r\nHost: x\r\n\r\n')

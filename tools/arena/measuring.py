@@ -31,6 +31,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "align_opsd",
         {"similarity_threshold": 0.95, "credit_temperature": 0.05, "allocation": "turn"},
     ),
+    "align_opsd, no filter": ("align_opsd", {"action_filter": "none"}),
+    "align_opsd, no filter, gamma_H .95": ("align_opsd", {"action_filter": "none", "similarity_threshold": 0.95}),
+    "align_opsd, no filter, gamma_H .95, T .05, turn": (
+        "align_opsd",
+        {"action_filter": "none", "similarity_threshold": 0.95, "credit_temperature": 0.05, "allocation": "turn"},
+    ),
     "rlsd": ("rlsd", {}),
     "gigpo": ("gigpo", {}),
 }
@@ -47,15 +53,8 @@ def credits(
 
 def credit_of(name: str, settings: Mapping[str, Any], batch: TurnBatch, teacher: Any, folder: Path) -> np.ndarray:
     """Turn credit ``(M,)`` of one method."""
-    config = AlignOPSDConfig(
-        method=name,
-        output_dir=str(folder),
-        use_cpu=True,
-        bf16=False,
-        report_to="none",
-        action_filter="webshop",
-        **settings,
-    )
+    shared = {"output_dir": str(folder), "use_cpu": True, "bf16": False, "report_to": "none"}
+    config = AlignOPSDConfig(method=name, **shared, **{"action_filter": "webshop"} | dict(settings))
     method = get_method(name)(config)
     return turn_credit(checked_credit(method, batch, teacher, 0), batch).numpy()
 

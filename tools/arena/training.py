@@ -20,6 +20,10 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "align_opsd": ("align_opsd", {}),
     "align_opsd T .1": ("align_opsd", {"credit_temperature": 0.1}),
     "align_opsd T .1, gamma_H .95": ("align_opsd", {"credit_temperature": 0.1, "similarity_threshold": 0.95}),
+    "align_opsd T .1, gamma_H .95, no filter": (
+        "align_opsd",
+        {"credit_temperature": 0.1, "similarity_threshold": 0.95, "action_filter": "none"},
+    ),
     "no rectification T .1": ("align_opsd", {"rectify": False, "credit_temperature": 0.1}),
     "rlsd": ("rlsd", {}),
     "gigpo": ("gigpo", {}),
