@@ -285,6 +285,7 @@ def test_sensitivity_holds_the_other_options(tmp_path: Path) -> None:
         "max_sources": {"toy, 2": 60.0, "toy, 3": 51.0},
         "credit_temperature": {"toy, 0.5": 51.0, "toy, 1.0": 40.0},
     }
+    assert analysis.sensitivity(runs, options=["max_sources"]).numbers == {"max_sources": found.numbers["max_sources"]}
     with pytest.raises(ValueError, match="differ in one of its options"):
         analysis.sensitivity(runs[:1])
     (tmp_path / "0" / "results.json").unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import math
 import re
 import threading
 import urllib.error
@@ -108,6 +109,28 @@ def test_what_is_not_there_is_named(run: Path, tmp_path: Path) -> None:
         view_run(run, task="toy/none")
     with pytest.raises(ValueError, match="two runs or more"):
         compare_runs([run])
+
+
+BLIND = {  # linear RGB as people without red or green cones see it (Viénot, Brettel and Mollon 1999)
+    "protanopia": ((0.1124, 0.8876, 0.0), (0.1124, 0.8876, 0.0), (0.0040, -0.0040, 1.0)),
+    "deuteranopia": ((0.2928, 0.7072, 0.0), (0.2928, 0.7072, 0.0), (-0.0223, 0.0223, 1.0)),
+}
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("sight", BLIND)
+def test_less_and_more_are_told_apart_without_red_or_green(sight: str, theme: int) -> None:
+    style = (Path(view_run.__code__.co_filename).parent / "assets" / "view.css").read_text()
+
+    def seen(name: str) -> list[float]:
+        colour = re.findall(rf"--{name}: #([0-9a-f]{{6}})", style)[theme]
+        linear = [(int(colour[at : at + 2], 16) / 255) ** 2.2 for at in (0, 2, 4)]
+        parts = [sum(share * part for share, part in zip(row, linear, strict=True)) for row in BLIND[sight]]
+        return [255 * max(part, 0.0) ** (1 / 2.2) for part in parts]
+
+    colours = {name: seen(name) for name in ("less", "even", "more")}
+    for one, other in (("less", "more"), ("less", "even"), ("even", "more")):
+        assert math.dist(colours[one], colours[other]) > 60, (one, other)
 
 
 def test_the_commands(run: Path, baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -39,12 +39,13 @@ def sensitivity(runs: Sequence[str | os.PathLike] | str | os.PathLike, options: 
     rows = [row for run in runs for row in (_study(run) if Path(run).suffix == ".parquet" else [_run(run)])]
     names = [one.name for one in fields(AlignOPSDOptions)]
     table = pd.DataFrame([row for row in rows if row["method"] == "align_opsd"])
-    varied = list(options) or [name for name in names if name in table and table[name].astype(str).nunique() > 1]
+    differ = [name for name in names if name in table and table[name].astype(str).nunique() > 1]
+    varied = list(options) or differ
     if table.empty or not varied:
         raise ValueError("sensitivity needs runs of align_opsd that differ in one of its options, such as max_sources")
     if unknown := [name for name in varied if name not in table]:
         raise ValueError(f"option {unknown[0]!r} is none of the method's; some are: {', '.join(names[:8])}")
-    slices = {name: _slice(table, name, varied) for name in varied}
+    slices = {name: _slice(table, name, differ) for name in varied}
     points = pd.concat([_points(part, name) for name, part in slices.items()], ignore_index=True)
     numbers = {
         name: {f"{row.environment}, {row.value}": row.success for row in points[points.option == name].itertuples()}
@@ -111,7 +112,8 @@ def _drawn(points: pd.DataFrame, slices: dict[str, pd.DataFrame]) -> Any:
         part = points[points.option == option]
         for number, (environment, one) in enumerate(part.groupby("environment")):
             reach = [one.success - one.lowest, one.highest - one.success]
-            style = {"marker": "os^Dv"[number % 5], "color": BLUE if number == 0 else None}
+            style = {"ls": "-" if pd.api.types.is_numeric_dtype(table[option]) else "none"}
+            style |= {"marker": "os^Dv"[number % 5], "color": BLUE if number == 0 else None}
             top.errorbar(one.value, one.success, reach, capsize=3, label=environment, **style)
         title = TITLES.get(option, option.replace("_", " "))
         label(top, f"{title}: bars from lowest to highest seed", title, "success after training (%)", legend=True)
