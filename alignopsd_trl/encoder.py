@@ -1,6 +1,7 @@
 """The frozen sentence encoder: unit vectors of texts, for correspondence and for the retrieval of skills.
 
-``load_encoder`` takes a sentence-transformers id or path, any callable, or ``"lexical"``, which needs no weights.
+``load_encoder`` takes a sentence-transformers id or path, any callable, ``"tiny"``, which comes with the package, or
+``"lexical"``, which needs no weights.
 Whatever is behind it, an `Encoder` collapses white space, encodes each distinct text once, never sends an empty text
 through the model (its row is zero), and returns L2-normalised float32 rows. Source: method facts C.11.
 """
@@ -24,6 +25,7 @@ MAX_TOKENS = 4096
 _PADDING = 32  # every text is padded to its own multiple of this, whatever its companions in a pass are
 _TOKENS_PER_PASS = 16384
 _LEXICAL_WIDTH = 1024
+_SHIPPED = Path(__file__).parent / "data" / "encoders"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -113,10 +115,10 @@ def load_encoder(
 
     Args:
         spec (`str`, callable or `SentenceTransformer`):
-            ``"lexical"`` (hashed words and character 4-grams: offline, no weights), a folder with a
-            sentence-transformers model, a Hub id ``owner/name`` (downloaded unless it is in the local cache), a
-            loaded `SentenceTransformer`, or a function from n strings to an ``(n, D)`` array. An `Encoder` is
-            returned as it is.
+            ``"lexical"`` (hashed words and character 4-grams: offline, no weights), ``"tiny"`` (comes with the package;
+            tells the decisions of shoppers' thoughts apart), a folder with a sentence-transformers model, a Hub id
+            ``owner/name`` (downloaded unless it is in the local cache), a loaded `SentenceTransformer`, or a function
+            from n strings to an ``(n, D)`` array. An `Encoder` is returned as it is.
         device (`torch.device`, *optional*, defaults to the CPU):
             Where the model runs and the rows are returned.
 
@@ -137,8 +139,8 @@ def load_encoder(
 
 
 _CHOICES = (
-    "use 'lexical', a Hub id 'owner/name' of a sentence-transformers model, the path of a folder with one, a loaded "
-    "SentenceTransformer, or a function from a list of n strings to an (n, D) array"
+    "use 'lexical', 'tiny', a Hub id 'owner/name' of a sentence-transformers model, the path of a folder with one, a "
+    "loaded SentenceTransformer, or a function from a list of n strings to an (n, D) array"
 )
 
 
@@ -159,14 +161,15 @@ def _lexical() -> Callable[[list[str]], torch.Tensor]:
 
 
 def _load_weights(spec: str, device: torch.device | str | None) -> SentenceTransformer:
-    is_folder = Path(spec).expanduser().is_dir()
+    folder = _SHIPPED / spec if (_SHIPPED / spec).is_dir() else Path(spec).expanduser()
+    is_folder = folder.is_dir()
     if not is_folder and not _HUB_ID.fullmatch(spec):
         raise ValueError(f"encoder={spec!r} is neither an existing folder nor a Hub id 'owner/name'; {_CHOICES}")
     from sentence_transformers import SentenceTransformer
 
     try:
         return SentenceTransformer(
-            str(Path(spec).expanduser()) if is_folder else spec,
+            str(folder) if is_folder else spec,
             device=str(device or "cpu"),
             local_files_only=is_folder,
             model_kwargs={"dtype": torch.float32},

@@ -311,7 +311,7 @@ class Suite:
     skill_bank: str = ""
 
 
-SHIPPED = ("alfworld", "alfworld_tiny", "searchqa", "searchqa_tiny", "webshop", "webshop_tiny")
+SHIPPED = ("alfworld", "alfworld_tiny", "searchqa", "searchqa_tiny", "webshop", "webshop_tiny", "webshop_trips")
 
 
 def load(name: str, **options: Any) -> Suite:

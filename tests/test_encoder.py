@@ -156,3 +156,19 @@ def test_long_texts_are_cut_on_the_right(folder: str) -> None:
     cut = encoder([f"{'red ' * 5000}{word}" for word in ("red", "shirt")])
     assert not torch.allclose(kept[0], kept[1], atol=1e-3)
     assert torch.allclose(cut[0], cut[1], atol=1e-6)
+
+
+def test_the_shipped_encoder_is_small_and_tells_what_is_chosen_from_what_is_missing() -> None:
+    from alignopsd_trl.encoder import _SHIPPED
+
+    assert sum(file.stat().st_size for file in (_SHIPPED / "tiny").rglob("*")) <= 2 * 2**20
+    encoder = load_encoder("tiny")
+    assert encoder.semantic and encoder.revision == load_encoder("tiny").revision
+    bought, same, early = encoder(
+        [
+            "this is linen slim fit coat at 18.0 ; chosen large , red ; missing nothing ; limit 40.00 ; so buy",
+            "the page shows linen slim fit coat at 18.0 ; still open nothing ; picked large , red ; so buy",
+            "this is linen slim fit coat at 18.0 ; chosen large ; missing red ; limit 40.00 ; so buy",
+        ]
+    )
+    assert bought @ same > 0.8 > bought @ early

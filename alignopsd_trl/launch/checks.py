@@ -138,10 +138,12 @@ def _model(name: str) -> None:
 
 
 def _encoder(name: str) -> None:
-    if name != "lexical" and not Path(name).expanduser().is_dir() and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+    if name == "lexical" or (_PACKAGE / "data" / "encoders" / name).is_dir() or Path(name).expanduser().is_dir():
+        return
+    if "/" not in name or not _HUB_ID.fullmatch(name):
         raise ValueError(
-            f"--encoder {name!r} is no folder, and no Hub id 'owner/name'; use 'lexical', which needs no weights, or "
-            "the path of a sentence-transformers model"
+            f"--encoder {name!r} is no folder, and no Hub id 'owner/name'; use 'lexical', which needs no weights, "
+            "'tiny', which comes with the package, or the path of a sentence-transformers model"
         )
 
 

@@ -149,6 +149,16 @@ _TINY: dict[str, dict[str, Any]] = {
         "panel_limit": 200,
         "action_filter": "webshop",
     },
+    "webshop_trips": {
+        "model_name_or_path": "tiny_trips",
+        "encoder": "tiny",
+        "eval_temperature": 1.0,
+        "max_prompt_length": 256,
+        "max_completion_length": 48,
+        "rounds": 8,
+        "panel_limit": 200,
+        "action_filter": "webshop",
+    },
     "alfworld_tiny": {
         "model_name_or_path": "tiny_alfworld",
         "max_prompt_length": 384,

@@ -7,6 +7,7 @@ from pathlib import Path
 _DATA = Path(__file__).parents[1] / "data"
 SHIPPED_MODELS = {
     "tiny": _DATA / "tiny_webshop",
+    "tiny_trips": _DATA / "tiny_trips",
     "tiny_alfworld": _DATA / "tiny_alfworld",
     "tiny_searchqa": _DATA / "tiny_searchqa",
 }

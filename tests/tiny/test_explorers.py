@@ -20,9 +20,9 @@ from environments.alfworld import AlfWorldPrompt
 from environments.alfworld.engine.rooms import layout, scenes
 from environments.base import Record, Suite, View, load
 from tools.tiny_policies import explorers
-from tools.tiny_policies.curricula import CURRICULA
+from tools.tiny_policies.curricula import CURRICULA, guidance
 from tools.tiny_policies.demonstrations import Demonstration, demonstrations
-from tools.tiny_policies.make_policy import guidance, measure
+from tools.tiny_policies.make_policy import measure
 
 CURRICULUM = CURRICULA["alfworld_tiny"]
 SETTING = CURRICULUM.setting
@@ -116,7 +116,7 @@ def test_every_word_is_one_token_and_prompts_fit(suite: Suite, tokenizer, bank: 
     def fixed(text: str, draw: random.Random) -> str:
         return source(text, None, None)[0]
 
-    shown: list[Demonstration] = list(demonstrations(episodes, CURRICULUM.play, partial(guidance, bank), seed=3))
+    shown: list[Demonstration] = list(demonstrations(episodes, explorers.play, partial(guidance, bank), seed=3))
     for one in shown:
         for text in (one.prompt, one.response):
             ids = tokenizer(text)["input_ids"]
@@ -125,7 +125,7 @@ def test_every_word_is_one_token_and_prompts_fit(suite: Suite, tokenizer, bank: 
         assert len(tokenizer(one.response)["input_ids"]) < SETTING.max_completion_length
     lengths = [
         len(tokenizer.apply_chat_template([{"role": "user", "content": one.prompt}])["input_ids"])
-        for one in demonstrations(episodes, CURRICULUM.play, fixed, seed=3)
+        for one in demonstrations(episodes, explorers.play, fixed, seed=3)
     ]
     assert sum(length > SETTING.max_prompt_length for length in lengths) < 0.05 * len(lengths), "few lose history"
 

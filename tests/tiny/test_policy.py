@@ -15,9 +15,10 @@ from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import SkillBank
 from environments.base import Suite
-from tools.tiny_policies.curricula import CURRICULA
+from tools.tiny_policies import shoppers
+from tools.tiny_policies.curricula import CURRICULA, guidance
 from tools.tiny_policies.demonstrations import demonstrations
-from tools.tiny_policies.make_policy import guidance, measure
+from tools.tiny_policies.make_policy import measure
 
 CURRICULUM = CURRICULA["webshop_tiny"]
 SETTING = CURRICULUM.setting
@@ -44,7 +45,7 @@ def test_size_and_recipe():
 def test_every_word_of_the_shop_and_the_bank_is_one_token(suite: Suite, tokenizer, bank: SkillBank):
     rows = random.Random(3).sample(list(suite.tasks("test")), 40)
     episodes = [(suite.factory(), row) for row in rows]
-    for shown in demonstrations(episodes, CURRICULUM.play, partial(guidance, bank), seed=3):
+    for shown in demonstrations(episodes, shoppers.play, partial(guidance, bank), seed=3):
         for text in (shown.prompt, shown.response):
             ids = tokenizer(text)["input_ids"]
             assert tokenizer.decode(ids) == text
@@ -59,7 +60,7 @@ def test_prompts_with_a_skill_fit_the_limit(suite: Suite, tokenizer, bank: Skill
     source = skill_source(bank, tokenizer, SETTING.skill_tokens)
     episodes = [(suite.factory(), row) for row in list(suite.tasks("test"))[:40]]
     lengths = []
-    for shown in demonstrations(episodes, CURRICULUM.play, lambda text, draw: source(text, None, None)[0], seed=5):
+    for shown in demonstrations(episodes, shoppers.play, lambda text, draw: source(text, None, None)[0], seed=5):
         chat = [{"role": "user", "content": shown.prompt}]
         lengths.append(len(tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]))
         assert len(tokenizer(shown.response)["input_ids"]) < SETTING.max_completion_length

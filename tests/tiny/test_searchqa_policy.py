@@ -15,9 +15,10 @@ from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import SkillBank
 from environments.base import Suite, load
-from tools.tiny_policies.curricula import CURRICULA
+from tools.tiny_policies import readers
+from tools.tiny_policies.curricula import CURRICULA, guidance
 from tools.tiny_policies.demonstrations import demonstrations
-from tools.tiny_policies.make_policy import guidance, measure
+from tools.tiny_policies.make_policy import measure
 
 CURRICULUM = CURRICULA["searchqa_tiny"]
 SETTING = CURRICULUM.setting
@@ -55,7 +56,7 @@ def test_the_recipe_has_the_limits_that_the_policy_was_made_for(tmp_path: Path):
 
 def test_nothing_is_lost_and_every_word_is_known(world: Suite, tokenizer, bank: SkillBank):
     episodes = [(world.factory(), row) for row in world.panel("test").rows[::4]]
-    for shown in demonstrations(episodes, CURRICULUM.play, partial(guidance, bank), seed=3):
+    for shown in demonstrations(episodes, readers.play, partial(guidance, bank), seed=3):
         for text in (shown.prompt, shown.response):
             ids = tokenizer(text)["input_ids"]
             assert tokenizer.decode(ids) == text
@@ -66,7 +67,7 @@ def test_prompts_with_a_skill_fit_the_limit(world: Suite, tokenizer, bank: Skill
     source = skill_source(bank, tokenizer, SETTING.skill_tokens)
     episodes = [(world.factory(), row) for row in world.panel("test").rows[::4]]
     lengths = []
-    for shown in demonstrations(episodes, CURRICULUM.play, lambda text, draw: source(text, None, None)[0], seed=5):
+    for shown in demonstrations(episodes, readers.play, lambda text, draw: source(text, None, None)[0], seed=5):
         chat = [{"role": "user", "content": shown.prompt}]
         lengths.append(len(tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]))
         assert len(tokenizer(shown.response)["input_ids"]) < SETTING.max_completion_length

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from alignopsd_trl.launch.presets import preset
-from environments import alfworld_tiny, searchqa_tiny, webshop_tiny
+from alignopsd_trl.skills import Retrieved, SkillBank, render
+from environments import alfworld_tiny, searchqa_tiny, webshop_tiny, webshop_trips
 from environments.base import Suite, TextEnvironment
-from tools.tiny_policies import explorers, readers, shoppers
-from tools.tiny_policies.demonstrations import Play, every_task
+from tools.tiny_policies import explorers, readers, shoppers, situated
+from tools.tiny_policies.demonstrations import Demonstration, Play, demonstrations, every_task
+from tools.tiny_policies.situated import ANY_LENGTH
 
 Episodes = Callable[[Suite, int, int], Iterator[tuple[TextEnvironment, Mapping[str, Any]]]]
 """(suite, passes, seed) -> what is played, in order."""
+Shown = Callable[[Suite, SkillBank, int, int], Iterator[Demonstration]]
+"""(suite, bank, passes, seed) -> the demonstrations, in order."""
 
 _THINKING = ("<think>", "</think>")
 _WEBSHOP = (
@@ -61,7 +67,7 @@ class Setting:
     max_prompt_length: int
     max_completion_length: int
     skill_tokens: int
-    encoder: str = "lexical"
+    encoder: str
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -73,36 +79,52 @@ class Curriculum:
     than a token."""
 
     setting: Setting
-    episodes: Episodes
-    play: Play
+    demonstrations: Shown
     phrases: tuple[str, ...]
     pieces: tuple[tuple[str, ...], ...] = ()
+
+
+def by_care(episodes: Episodes, play: Play) -> Shown:
+    """Demonstrations of players who are careful under any skill."""
+    return lambda suite, bank, passes, seed: demonstrations(
+        episodes(suite, passes, seed), play, partial(guidance, bank), seed
+    )
+
+
+def guidance(bank: SkillBank, task_text: str, draw: random.Random) -> str:
+    """A block of one skill from anywhere in the bank, so that what the policy learns to heed does not depend on the
+    rule of retrieval."""
+    skills = [*bank.general, *(skill for kind in bank.task_types for skill in kind.skills)]
+    return render(Retrieved((), (draw.choice(skills),), (0.0,), (), ()), len, ANY_LENGTH).text
 
 
 def _setting(environment: str, options: Mapping[str, Any], skill_bank: str) -> Setting:
     """A policy is made for the panel and the limits of its recipe."""
     chosen = preset(environment)
-    limits = {name: chosen[name] for name in ("max_prompt_length", "max_completion_length", "skill_tokens")}
+    taken = ("max_prompt_length", "max_completion_length", "skill_tokens", "encoder")
+    limits = {name: chosen[name] for name in taken}
     return Setting(environment, options, skill_bank, chosen.get("panel", "test"), **limits)
 
 
 CURRICULA = {
     "webshop_tiny": Curriculum(
         _setting("webshop_tiny", {**webshop_tiny.OPTIONS, "reward": "won", "validity": "format"}, "webshop"),
-        every_task,
-        shoppers.play,
+        by_care(every_task, shoppers.play),
         (*_THINKING, *_WEBSHOP),
+    ),
+    "webshop_trips": Curriculum(
+        _setting("webshop_trips", {**webshop_trips.OPTIONS, "reward": "won", "validity": "format"}, "webshop_trips"),
+        situated.demonstrations,
+        (*_THINKING, "</think><action>", *_WEBSHOP, "' [SEP] 'Request ", *situated.PHRASES),
     ),
     "alfworld_tiny": Curriculum(
         _setting("alfworld_tiny", alfworld_tiny.OPTIONS, "alfworld"),
-        explorers.episodes,
-        explorers.play,
+        by_care(explorers.episodes, explorers.play),
         (*_THINKING, "<action>", "</action>", "go to ", "You arrive at ", "you see "),
     ),
     "searchqa_tiny": Curriculum(
         _setting("searchqa_tiny", searchqa_tiny.OPTIONS, "searchqa"),
-        readers.episodes,
-        readers.play,
+        by_care(readers.episodes, readers.play),
         (*_THINKING, *_SEARCHQA),
         readers.pieces(),
     ),

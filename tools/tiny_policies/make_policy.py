@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
+import re
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +36,15 @@ from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import Retrieved, SkillBank, render
 from environments.base import Suite, load
 from tools.tiny_policies.curricula import CURRICULA, Setting
-from tools.tiny_policies.demonstrations import Demonstration, demonstrations
+from tools.tiny_policies.demonstrations import Demonstration
+from tools.tiny_policies.situated import ANY_LENGTH
 from tools.tiny_policies.storage import store_in_half
 from tools.tiny_policies.supervised import encode, train
 from tools.tiny_policies.tokenizer import build_tokenizer
 
 ROLES = ("user\n", "assistant\n")
+IDENTIFIER = re.compile(r"click\[[0-9]{10}\]")
 CONTEXT = 1024  # tokens; a whole skill block is measured before it is cut
-ANY_ITEM = 10_000  # tokens: a block of drawn skills is never shortened
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -53,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder of the policy")
     parser.add_argument("--start", type=Path, help="folder of a policy to train further, with its tokenizer")
     parser.add_argument("--passes", type=int, default=4, help="episodes per training task")
+    parser.add_argument("--copies", type=int, default=1, help="of demonstrations that copy a product's identifier")
+    parser.add_argument("--actions", type=float, default=0.0, help="share that is learnt from its action alone")
     parser.add_argument("--steps", type=int, default=1000, help="supervised updates")
     parser.add_argument("--batch", type=int, default=64, help="turns an update")
     parser.add_argument("--learning_rate", type=float, default=2e-3)
@@ -64,8 +66,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     setting = curriculum.setting
     suite = load(setting.environment, **setting.environment_options)
     bank = SkillBank.load(setting.skill_bank, load_encoder(setting.encoder))
-    episodes = curriculum.episodes(suite, arguments.passes, arguments.seed)
-    shown = list(demonstrations(episodes, curriculum.play, partial(guidance, bank), arguments.seed))
+    shown = list(curriculum.demonstrations(suite, bank, arguments.passes, arguments.seed))
+    shown += [one for one in shown if IDENTIFIER.search(one.response)] * (arguments.copies - 1)
     if arguments.start:
         tokenizer = AutoTokenizer.from_pretrained(arguments.start, local_files_only=True)
         model = AutoModelForCausalLM.from_pretrained(arguments.start, local_files_only=True)
@@ -74,13 +76,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         model = build_model(tokenizer)
     print(f"{len(shown)} demonstrations, {len(tokenizer)} tokens, {model.num_parameters()} parameters")
     loss = train(
-        model, encode(tokenizer, shown), arguments.steps, arguments.batch, arguments.learning_rate, arguments.seed
+        model,
+        encode(tokenizer, shown, arguments.actions, arguments.seed),
+        arguments.steps,
+        arguments.batch,
+        arguments.learning_rate,
+        arguments.seed,
     )
     model.save_pretrained(arguments.output)
     store_in_half(arguments.output)
     model = AutoModelForCausalLM.from_pretrained(arguments.output, local_files_only=True)  # what is shipped is measured
     tokenizer.save_pretrained(arguments.output)
-    made = {name: getattr(arguments, name) for name in ("passes", "steps", "batch", "learning_rate", "seed")}
+    made = {
+        name: getattr(arguments, name)
+        for name in ("passes", "copies", "actions", "steps", "batch", "learning_rate", "seed")
+    }
     if arguments.start:
         made["start"] = json.loads((arguments.start / "recipe.json").read_text(encoding="utf-8"))["made_with"]
     recipe = {**setting.to_dict(), "made_with": made, "loss": round(loss, 4)}
@@ -89,20 +99,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     (arguments.output / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
 
 
-def guidance(bank: SkillBank, task_text: str, draw: random.Random) -> str:
-    """A block of one skill from anywhere in the bank, so that what the policy learns to heed does not depend on the
-    rule of retrieval."""
-    skills = [*bank.general, *(skill for kind in bank.task_types for skill in kind.skills)]
-    return render(Retrieved((), (draw.choice(skills),), (0.0,), (), ()), len, ANY_ITEM).text
-
-
 def corpus(shown: Sequence[Demonstration], bank: SkillBank) -> Iterator[str]:
     """All that the vocabulary covers: the roles, the demonstrations and every item of the bank."""
     yield from ROLES
     for demonstration in shown:
         yield from (demonstration.prompt, demonstration.response)
     skills = (*bank.general, *(skill for kind in bank.task_types for skill in kind.skills))
-    yield render(Retrieved((), skills, (0.0,) * len(skills), (), bank.mistakes), len, ANY_ITEM * len(skills)).text
+    yield render(Retrieved((), skills, (0.0,) * len(skills), (), bank.mistakes), len, ANY_LENGTH * len(skills)).text
 
 
 def build_model(tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:

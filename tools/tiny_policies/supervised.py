@@ -18,13 +18,27 @@ IGNORED = -100
 PROMPT_PHASE, PROMPT_WEIGHT = 0.3, 0.25
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, demonstrations: Sequence[Demonstration]) -> list[tuple[list[int], int]]:
-    """For each demonstration, the token ids of the whole conversation and how many of them belong to the prompt."""
+def encode(
+    tokenizer: PreTrainedTokenizerBase, demonstrations: Sequence[Demonstration], actions: float = 0.0, seed: int = 0
+) -> list[tuple[list[int], int]]:
+    """For each demonstration, the token ids of the whole conversation and how many of them belong to the prompt.
+
+    Args:
+        actions (`float`, *optional*, defaults to 0.0):
+            Share of the demonstrations whose thought counts as prompt, so that their action alone is learnt.
+    """
     chats = [[{"role": "user", "content": shown.prompt}] for shown in demonstrations]
     prompts = tokenizer.apply_chat_template(chats, add_generation_prompt=True)["input_ids"]
     responses = tokenizer([shown.response for shown in demonstrations])["input_ids"]
+    draw, ends = random.Random(seed), tokenizer("</think><action>")["input_ids"][-1]
     pairs = zip(prompts, responses, strict=True)
-    return [(prompt + response + [tokenizer.eos_token_id], len(prompt)) for prompt, response in pairs]
+    return [
+        (
+            prompt + response + [tokenizer.eos_token_id],
+            len(prompt) + (response.index(ends) + 1 if draw.random() < actions else 0),
+        )
+        for prompt, response in pairs
+    ]
 
 
 def train(

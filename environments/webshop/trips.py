@@ -1,0 +1,215 @@
+"""Trips: several requests, one after another, in one episode of WebShop.
+
+A request is a goal of the canonical list, of whose options only the first few are asked for. Most of them hold a
+*trap*, something that one kind of mistake fails on, which the engine tells by buying for the goal (`trap`):
+
+* ``options``: two options are asked for, and one is easily forgotten;
+* ``price``: the first hit of the request's words has the right title and costs too much;
+* ``features``: the first hit lacks the feature that is asked for, which only the features page tells;
+* ``search``: the request lists its words, and the first hit of the first word alone is another product.
+
+A trip is of one kind: all of its requests but one hold that trap and no other, the last holds none. The kind is the
+task's key, so that a skill bank may file its skills under kinds; the shopper is not told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from environments.base import Opening, Step
+from environments.batch import SerialBatch
+from environments.panel import TaskPanel
+from environments.webshop.engine import pages
+from environments.webshop.engine.goals import NO_BOUND, Goal
+from environments.webshop.engine.session import Session
+from environments.webshop.engine.shop import Shop
+from environments.webshop.environment import Shops, WebShopEnvironment, open_shops
+from environments.webshop.options import WebShopOptions
+from environments.webshop.prompt import WebShopPrompt
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+KINDS = ("options", "price", "features", "search")
+PLAIN = ""
+SIZES = {"train": 2000, "test": 1000}
+SEEDS = {"train": 0, "test": 1}
+TEST_SHARE = 4  # one request in so many is for testing
+
+_WORDS = re.compile(r"^(?:find me|i need|looking for) (.*?)(?: that is .*?)?(?: with .*?)?(?:, and price lower .*)?$")
+
+
+def asking(goal: Goal, options: int) -> Goal:
+    """A goal that asks for its first ``options`` options alone, said as WebShop's synthetic goals say it."""
+    kept = dict(list(goal["goal_options"].items())[:options])
+    request = goal["instruction_text"].split(" with ")[0].split(", and price lower")[0]
+    wished = ", and ".join(f"{name}: {value}" for name, value in kept.items())
+    bound = goal["price_upper"]
+    suffix = f", and price lower than {bound:.2f} dollars" if bound != NO_BOUND else ""
+    return {**goal, "goal_options": kept, "instruction_text": request + (f" with {wished}" if kept else "") + suffix}
+
+
+def trap(shop: Shop, goal: Goal) -> str | None:
+    """The one trap of a goal, `PLAIN` if it has none, `None` if it has several or can't be found on a first page."""
+    asked = _WORDS.match(goal["instruction_text"])
+    words = asked[1].replace(",", "") if asked else ""
+    rows = shop.catalogue.search(words)[: shop.results_per_page]
+    bought = [shop.buy(row, goal, goal["goal_options"]) for row in rows]
+    if not any(score == 1.0 for score, _ in bought):
+        return None
+    traps = [name for name, part in (("price", "r_price"), ("features", "r_att")) if bought[0][1][part] < 1]
+    if " that is " in goal["instruction_text"] and "features" not in traps:
+        traps.append("asked for nothing")  # the feature is there, but a shopper who looks must look all the same
+    if "," in asked[1]:
+        first = shop.catalogue.search(words.split()[0])[0]
+        traps.append("search" if shop.buy(first, goal, goal["goal_options"])[0] < 1 else "short")
+    if len(goal["goal_options"]) > 1:
+        traps.append("options")
+    if not traps:
+        return PLAIN
+    return traps[0] if len(traps) == 1 and traps[0] in KINDS else None
+
+
+class TripTasks:
+    """The trips of a shop. No request of the test occurs in training; products do, as in WebShop's own splits.
+
+    Args:
+        shops: an open shop.
+        requests (`int`): of a trip.
+    """
+
+    def __init__(self, shops: Shops, requests: int):
+        self._shop, self._requests = shops.of_seed(None), requests
+
+    def rows(self, split: str) -> list[dict[str, Any]]:
+        """The trips of a split; kinds take turns.
+
+        Raises:
+            ValueError: if there is no such split.
+        """
+        if split not in SIZES:
+            raise ValueError(f"split must be one of {tuple(SIZES)}, got {split!r}")
+        draw = Random(SEEDS[split])
+        return [self._row(split, number, draw) for number in range(SIZES[split])]
+
+    def dataset(self, split: str) -> Dataset:
+        """`rows` as a `datasets.Dataset`: task_id, category (the kind), goal_indices, asked_options, instruction."""
+        from datasets import Dataset
+
+        return Dataset.from_list(self.rows(split))
+
+    def panel(self, name: str) -> TaskPanel:
+        return TaskPanel.of("webshop_trips", f"{name}-{self._requests}", self.rows(name))
+
+    @cached_property
+    def _pools(self) -> Mapping[tuple[str, str], Sequence[tuple[int, int]]]:
+        """(split, trap) -> goal and number of its options; every text once."""
+        found: dict[str, dict[str, tuple[int, int]]] = {kind: {} for kind in (*KINDS, PLAIN)}
+        for index in range(len(self._shop.goals)):
+            for options in (1, 2):
+                asked = asking(self._shop.goal(index), options)
+                kind = trap(self._shop, asked) if len(asked["goal_options"]) == options else None
+                if kind is not None:
+                    found[kind].setdefault(asked["instruction_text"], (index, options))
+        return {
+            (split, kind): tuple(one for place, one in enumerate(texts.values()) if (place % TEST_SHARE == 0) == tested)
+            for kind, texts in found.items()
+            for split, tested in (("train", False), ("test", True))
+        }
+
+    def _row(self, split: str, number: int, draw: Random) -> dict[str, Any]:
+        kind = KINDS[number % len(KINDS)]
+        traps = [kind] * max(1, self._requests - 1) + [PLAIN] * min(1, self._requests - 1)
+        draw.shuffle(traps)
+        chosen: list[tuple[int, int]] = []
+        for name in traps:
+            taken = {self._shop.goal(index)["query"] for index, _ in chosen}
+            pool = [one for one in self._pools[split, name] if self._shop.goal(one[0])["query"] not in taken]
+            chosen.append(draw.choice(pool))
+        texts = [asking(self._shop.goal(index), options)["instruction_text"] for index, options in chosen]
+        return {
+            "task_id": f"trip-{split}-{number:04d}",
+            "category": kind,
+            "goal_indices": [index for index, _ in chosen],
+            "asked_options": [options for _, options in chosen],
+            "instruction": "; ".join(texts),
+        }
+
+
+class TripEnvironment(WebShopEnvironment):
+    """One shopper on a trip. A purchase ends a request, the last purchase the trip; it is won when every purchase
+    scored 1.0, and its score is their mean. Each page shows the request that it belongs to."""
+
+    def reset(
+        self, goal_indices: Sequence[int], asked_options: Sequence[int], category: str = "", seed: int = 0, **_: Any
+    ) -> Opening:
+        """Starts a trip.
+
+        Args:
+            goal_indices: a goal of the canonical list for each request.
+            asked_options: how many of its options each request asks for.
+            category: the kind of the trip.
+            seed: of the random search ``<r>``.
+        """
+        self._shop = self._shops.of_seed(None)
+        pairs = zip(goal_indices, asked_options, strict=True)
+        self._goals = [asking(self._shop.goal(index), options) for index, options in pairs]
+        self._scores: list[float] = []
+        self._random = Random(seed)
+        self._enter()
+        task = f"serve {len(self._goals)} requests, one after another; every purchase must be right"
+        return Opening(self._observation(), task, self._admissible(), category=category, task_key=category or None)
+
+    def step(self, action: str) -> Step:
+        """As in WebShop. ``metrics`` also: ``requests_right``; ``info``: the breakdown at each purchase."""
+        session = self._live()
+        admitted = session.admits(action)
+        answer = session.step(action)
+        info: dict[str, Any] = {"raw_observation": session.text}
+        if answer.done:
+            info["breakdown"] = answer.breakdown
+            self._scores.append(float(answer.reward))
+            if len(self._scores) < len(self._goals):
+                self._enter()
+        done = len(self._scores) == len(self._goals)
+        score, won = sum(self._scores) / len(self._goals), done and min(self._scores) == 1.0
+        return Step(
+            observation=self._observation(),
+            reward=self._terminal(won, score) if done else 0.0,
+            done=done,
+            won=won,
+            score=score,
+            admissible=self._admissible(),
+            valid=admitted or self.options.validity == "format",
+            metrics={"admissible": admitted, "requests_right": sum(score == 1.0 for score in self._scores)},
+            info=info,
+        )
+
+    def _enter(self) -> None:
+        goal = self._goals[len(self._scores)]
+        self._session = Session(self._shop, goal, self._random)
+        self._task_text = self._session.text.split(pages.SEPARATOR)[2]
+
+    def _observation(self) -> str:
+        number = min(len(self._scores) + 1, len(self._goals))
+        head = f"'Request {number} of {len(self._goals)}'{pages.SEPARATOR}'{self._task_text}'"
+        return f"{head}{pages.SEPARATOR}{super()._observation()}"
+
+
+class TripFactory:
+    """Makes trips over one shop, opened at the first use, so that a factory can be sent to a process."""
+
+    def __init__(self, options: WebShopOptions):
+        self.options = options
+
+    def __call__(self) -> TripEnvironment:
+        return TripEnvironment(open_shops(self.options))
+
+    def batch(self, size: int, time_limit: float = 60.0) -> SerialBatch:
+        """All shoppers in this process, over one shop."""
+        shops, prompt = open_shops(self.options), WebShopPrompt(self.options.template)
+        return SerialBatch([TripEnvironment(shops, prompt) for _ in range(size)])

@@ -1,0 +1,115 @@
+"""Trips: what they are made of, that each holds one trap, and a policy that reads its skill."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import alignopsd_trl
+from alignopsd_trl.skills import SkillBank
+from environments.base import Suite, load
+from environments.webshop.trips import KINDS
+from tools.tiny_policies import reading
+from tools.tiny_policies.curricula import CURRICULA
+from tools.tiny_policies.demonstrations import episode
+from tools.tiny_policies.situated import SituatedShopper, Situation, success
+
+SETTING = CURRICULA["webshop_trips"].setting
+FOLDER = Path(alignopsd_trl.__file__).parent / "data" / "tiny_trips"
+OWN = {kind: [kind] for kind in KINDS}
+OTHER = {kind: [other for other in KINDS if other != kind] for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def trips() -> Suite:
+    return load("webshop_trips")
+
+
+def test_a_trip_is_won_when_every_purchase_is_right(trips: Suite):
+    environment, row = trips.factory(), trips.tasks("test")[0]
+    views, responses, won = episode(environment, row, SituatedShopper(KINDS, random.Random(0)).answer)
+    assert won and 12 <= len(views) <= environment.max_turns
+    assert sum("buy now" in one for one in responses) == len(row["goal_indices"]) == 3
+    for number, text in enumerate(row["instruction"].split("; ")):
+        assert any(f"'Request {number + 1} of 3' [SEP] '{text}'" in view.observation for view in views)
+
+
+def test_a_wrong_purchase_loses_the_trip_and_keeps_its_share_of_the_score(trips: Suite):
+    environment, row = trips.factory(), trips.tasks("test")[0]
+    environment.reset(**row)
+    steps = []
+    for index, kind in enumerate(("serum", "shampoo", "table")):
+        steps.append(environment.step(f"search[{kind}]"))
+        product = next(action for action in steps[-1].admissible if action[6:-1].isdigit())
+        environment.step(product)
+        steps.append(environment.step("click[buy now]"))
+        assert steps[-1].done == (index == 2)
+    assert not steps[-1].won and steps[-1].reward == 0.0 and 0.0 < steps[-1].score < 1.0
+    assert steps[-1].metrics["requests_right"] < 3
+    assert all("breakdown" in step.info for step in steps[1::2])
+
+
+def test_the_same_words_give_the_same_trip(trips: Suite):
+    again = load("webshop_trips")
+    assert again.panel("test").checksum == trips.panel("test").checksum
+    assert load("webshop_trips", requests=1).panel("test").checksum != trips.panel("test").checksum
+
+
+def test_training_and_test_share_no_request_and_kinds_are_spread_evenly(trips: Suite):
+    texts = {split: {text for row in trips.tasks(split) for text in row["instruction"].split("; ")} for split in SPLITS}
+    assert not texts["train"] & texts["test"]
+    for split in SPLITS:
+        kinds = trips.tasks(split)["category"]
+        assert all(kinds.count(kind) == len(kinds) // 4 for kind in KINDS)
+
+
+SPLITS = ("train", "test")
+
+
+@pytest.mark.parametrize("options", [{"human_goals": True}, {"requests": 0}, {"page": 3}])
+def test_what_trips_cannot_be_is_refused(options: dict):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        load("webshop_trips", **options)
+
+
+def test_heeding_the_fitting_skill_avoids_the_trap_and_another_does_not(trips: Suite):
+    none, own, other = (success(trips, heeds, 200, 1) for heeds in ({}, OWN, OTHER))
+    for kind in KINDS:
+        assert own[kind] > 0.75
+        assert none[kind] < 0.5 and other[kind] < 0.5
+
+
+def test_a_thought_states_the_situation(trips: Suite):
+    environment, draw = trips.factory(), random.Random(4)
+    for row in trips.panel("test").rows[:20]:
+        views, responses, _ = episode(environment, row, SituatedShopper([], draw).answer)
+        for view, response in zip(views, responses, strict=True):
+            now, thought = Situation.read(view), response.partition("</think>")[0]
+            if now.page.kind == "item":
+                assert str(now.page.product.price) in thought
+                assert all(value in thought for value in now.request.options.values())
+            if now.page.kind == "results":
+                assert all(str(one.price) in thought for one in now.fitting)
+
+
+def test_the_recipe_beside_the_weights_and_every_word_of_the_bank():
+    recipe = json.loads((FOLDER / "recipe.json").read_text(encoding="utf-8"))
+    expected = SETTING.to_dict()
+    assert {name: recipe[name] for name in expected} == expected
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER, local_files_only=True)
+    for text in SkillBank.load(SETTING.skill_bank).texts():
+        ids = tokenizer(text)["input_ids"]
+        assert tokenizer.decode(ids) == text and len(ids) <= 2 * len(text.split())
+
+
+@pytest.mark.slow
+def test_the_policy_reads_its_skill():
+    found = reading.main(["--tasks", "200"])["summary"]
+    assert 20 <= found["none"] <= 50
+    assert found["own"] >= found["none"] + 20
+    assert abs(found["other"] - found["none"]) < 10
+    assert AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True).num_parameters() < 2e6
