@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -391,3 +392,23 @@ def test_tools_in_one_conversation(policy: Any, tmp_path: Path, form: str) -> No
     last = trainer.seen_prompts[-1][0]
     assert last.count("increment(step=1)" if form == "text" else '"step": 1') >= 3
     assert last.count("<tool_response>") == (3 if form == "native" else 0)
+
+
+def test_the_page_trains_as_it_stands(policy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "environments_from_trl_and_openenv.md").read_text(encoding="utf-8")
+    first, second, _ = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    small = {"max_prompt_length": 1024, "max_completion_length": 8, "num_generations": 2}
+    small |= {"per_device_train_batch_size": 4, "max_steps": 1, "use_cpu": True, "bf16": False, "report_to": "none"}
+    for old, new in {
+        "Qwen/Qwen3-0.6B": str(policy[0]),
+        "sentence-transformers/all-MiniLM-L6-v2": "lexical",
+        'AlignOPSDConfig("outputs/counter")': f'AlignOPSDConfig("outputs/counter", **{small})',
+    }.items():
+        assert first.count(old) == 1, old
+        first = first.replace(old, new)
+    policy[1].save_pretrained(policy[0])
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(first + second, "page", "exec"), names)
+    assert names["trainer"].state.global_step == 1 and names["environment_factory"].prompt.native
+    assert read_records("outputs/counter/trajectories").skill_text.str.fullmatch(r"Add \d at once.").all()
