@@ -132,7 +132,9 @@ def _drawn(
 
 def _draw_matches(figure: Any, axis: Any, pairs: TaskPairs) -> None:
     image = axis.imshow(np.where(pairs.eligible, pairs.similarity, np.nan), cmap="Greys", vmin=0, vmax=1)
-    figure.colorbar(image, ax=axis, shrink=0.7).set_label("cosine", fontsize=7)
+    bar = figure.colorbar(image, ax=axis, shrink=0.7)
+    bar.set_label("cosine", fontsize=7)
+    bar.ax.tick_params(labelsize=7)
     alpha = pairs.turns.credit_alpha.fillna(0).to_numpy()[pairs.used[:, 1]]
     axis.scatter(pairs.used[:, 1], pairs.used[:, 0], s=3 + 40 * pairs.weights * alpha, color=ORANGE, label="used")
     for edge in np.flatnonzero(pairs.turns.rollout.to_numpy()[1:] != pairs.turns.rollout.to_numpy()[:-1]) + 0.5:
@@ -157,4 +159,4 @@ def _draw_spans(axis: Any, shown: pd.DataFrame, threshold: float | None) -> None
     other.tick_params(labelsize=7)
     label(axis, f"(b) spans of rollout {shown.rollout.iloc[0]}", "turn", "divergence (bits)")
     handles = [one for part in (axis, other) for one in part.get_legend_handles_labels()[0]]
-    axis.legend(handles=handles, fontsize=6, frameon=False)
+    axis.legend(handles=handles, fontsize=6, frameon=False, ncol=2, loc="upper center", bbox_to_anchor=(0.5, -0.2))
