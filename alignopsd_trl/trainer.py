@@ -154,6 +154,7 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
             )
         self._environment_batch: Any = None
         self._live: tuple[torch.Tensor, ...] | None = None
+        self._read: torch.Tensor | None = None  # while TRL's loss runs: its mask
         self.phases = Phases(self._show_phase)
         self._rounds_checked = 0
         self._told_of_breaks = False

@@ -78,6 +78,26 @@ def test_the_correction_of_a_sampler_stays_that_of_the_turn(tmp_path: Path, mode
     assert difference(runs[1].seen_gradients[0], runs[0].seen_gradients[0]) < 1e-6
 
 
+@pytest.mark.parametrize("method", ["grpo", "opsd"])
+def test_the_head_takes_what_the_loss_reads_alone(tmp_path: Path, method: str) -> None:
+    options = {"method_options": {"form": "vocabulary"}} if method == "opsd" else {}
+    trainer = make_trainer(tmp_path, method=method, skip_zero_advantage=False, **TALK, **options)
+    head, inner = [0, 0], trainer.model.forward
+
+    def forward(*arguments: Any, **inputs: Any) -> Any:
+        if torch.is_grad_enabled() and "labels" in inputs:
+            head[0] += int((inputs["labels"] != -100).sum())
+        elif torch.is_grad_enabled():
+            head[1] = max(head[1], len(inputs["logits_to_keep"]))
+        return inner(*arguments, **inputs)
+
+    trainer.model.forward = forward
+    trainer.train()
+    (rows,) = trainer.seen_rows
+    assert head[0] == int(rows["tool_mask"].sum()) < int(rows["completion_mask"].sum())
+    assert (method == "grpo") == (head[1] == 0) and head[1] < rows["completion_mask"].size(1)
+
+
 def test_a_window_is_not_merged(tmp_path: Path) -> None:
     trainer = _run(tmp_path, True, method="grpo", history="window")
     turns = int((trainer.seen_rows[0]["tool_mask"].sum(1) > 0).sum())

@@ -129,6 +129,20 @@ def head_on_labels(device: torch.device) -> Iterator[None]:
         trl_utils._use_triton = before
 
 
+def labelled_where(model: torch.nn.Module, read: torch.Tensor | None) -> Callable:
+    """The model as TRL's forward calls it, with labels on the tokens alone that the loss reads, ``(rows, L)`` at the
+    rows' end: what the environment said between the turns of a row needs no vocabulary head."""
+    if read is None:
+        return model
+
+    def forward(labels: torch.Tensor, **inputs: Any) -> Any:
+        labels = labels.clone()
+        labels[:, -read.size(1) :].masked_fill_(read == 0, -100)
+        return model(labels=labels, **inputs)
+
+    return forward
+
+
 def response_logits(
     trainer: GRPOTrainer, model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor, length: int
 ) -> torch.Tensor:
@@ -140,10 +154,16 @@ def response_logits(
 def live_logits(
     trainer: GRPOTrainer, model: torch.nn.Module, rows: dict[str, torch.Tensor], tokens: torch.Tensor
 ) -> torch.Tensor:
-    """The current policy's logits of ``tokens`` ``(rows, L, K)`` along the rows' responses, with gradient."""
+    """The current policy's logits of ``tokens`` ``(rows, L, K)`` along the rows' responses, with gradient; 0 where no
+    row has an optimised token."""
     ids = torch.cat([rows["prompt_ids"], rows["completion_ids"]], dim=1)
     mask = torch.cat([rows["prompt_mask"], rows["completion_mask"]], dim=1)
-    return response_logits(trainer, model, ids, mask, rows["completion_ids"].size(1)).gather(-1, tokens).float()
+    read = (rows["completion_mask"] * rows["tool_mask"]).any(dim=0).nonzero().squeeze(1)
+    with trainer.accelerator.autocast():
+        places = rows["prompt_ids"].size(1) - 1 + read
+        logits = model(input_ids=ids, attention_mask=mask, logits_to_keep=places).logits
+    found = logits.gather(-1, tokens[:, read]).float()
+    return found.new_zeros(tokens.shape).index_copy(1, read, found)
 
 
 @contextlib.contextmanager

@@ -48,13 +48,20 @@ class ChunkedUpdate(GRPOTrainer):
         return self.args.skip_zero_advantage and self.beta == 0.0 and self.entropy_coef == 0.0 and not targets
 
     def _chunk_loss(self, model: Any, chunk: dict[str, torch.Tensor]) -> torch.Tensor:
-        loss = seams.policy_loss(self, model, chunk)
+        self._read = chunk["completion_mask"] * chunk["tool_mask"]
+        try:
+            loss = seams.policy_loss(self, model, chunk)
+        finally:
+            self._read = None
         return loss + self._extra_loss(model, chunk)
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        """Keeps the live log-probs of TRL's own forward for `_extra_loss`."""
+    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        """Keeps the live log-probs of TRL's own forward for `_extra_loss`. In the update they are 0 where the loss does
+        not read them."""
         with seams.head_on_labels(self.accelerator.device):
-            output = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+            output = super()._get_per_token_logps_and_entropies(
+                seams.labelled_where(model, self._read), *args, **kwargs
+            )
         self._live = output if torch.is_grad_enabled() else None
         return output
 

@@ -1,0 +1,296 @@
+"""What a conversation saves: tokens of the update and of scoring, a row a turn against one row a dialogue.
+
+Plays episodes of one task with responses of random words, through the project's own player, and plans update and
+scoring as the trainer does, for three ways to train on them:
+
+    rows          each turn a prompt of its own that shows the whole history (``history="window"``)
+    conversation  one dialogue a trajectory; its turns are one row, other responses branch off
+    alone         the same dialogue, but each turn a row and each view of it scored alone
+
+Scoring is what AlignOPSD asks for: of each turn the student's own response, the same under the privileged prompt, and
+for some turns under the privileged prompt of a sibling's turn. Nothing is computed, tokens are counted; ``--compute``
+also trains a round of a small random model each way (RLSD: no matched views) and takes the processor's seconds.
+
+    python benchmarks/conversation_cost.py --output cost.json
+    python benchmarks/conversation_cost.py --output cost.json --turns 30 --history 5 --observation 240
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from rich.console import Console
+from rich.table import Table
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.policy.packing import Packed
+from alignopsd_trl.policy.ragged import Ragged
+from alignopsd_trl.policy.scoring import Padded, score_pairs
+from alignopsd_trl.policy.turn_rows import Layout, collate_rows, sub_chunks
+from alignopsd_trl.prompts import Renderer
+from alignopsd_trl.rollout import Player
+from alignopsd_trl.trainer import AlignOPSDTrainer
+from alignopsd_trl.turns import Trajectory, TurnBatch
+from environments import Opening, Projection, Step, TextEnvironment, View, open_batch
+
+WAYS = {"rows": ("window", False), "conversation": ("conversation", True), "alone": ("conversation", False)}
+LONGEST = 1 << 20
+CHAT = (
+    "{% for message in messages %}<|im_start|> {{ message['role'] }} {{ message['content'] }} <|im_end|> {% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|> assistant {% endif %}"
+)
+
+
+def words_of(count: int, draw: random.Random) -> str:
+    return " ".join(f"w{draw.randrange(1000)}" for _ in range(count))
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """A token a word."""
+    marks = ["<pad>", "<|im_end|>", "<|im_start|>", "<unk>", "user", "assistant", "<think>", "</think>", "look", "then"]
+    vocabulary = {word: number for number, word in enumerate([*marks, *(f"w{number}" for number in range(1000))])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"pad_token": "<pad>", "eos_token": "<|im_end|>", "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, padding_side="left", chat_template=CHAT)
+
+
+class LongPrompt:
+    """Instructions, what was seen and done, what is seen now."""
+
+    name = "long"
+
+    def __init__(self, instructions: str):
+        self._instructions = instructions
+
+    def render(self, view: View, skill: str = "") -> str:
+        past = [f"{record.observation} {record.action}" for record in view.history]
+        return " ".join(filter(None, [self._instructions, skill, *past, view.observation]))
+
+
+def environment(arguments: argparse.Namespace) -> type[TextEnvironment]:
+    """Episodes whose parts have so many tokens."""
+
+    class Long(TextEnvironment):
+        prompt = LongPrompt(words_of(arguments.template, random.Random(0)))
+        history_length = arguments.history
+        max_turns = arguments.turns
+
+        def reset(self, seed: int, **columns: Any) -> Opening:
+            self._draw, self._turn = random.Random(seed), 0
+            return Opening(words_of(arguments.observation, self._draw), "task")
+
+        def step(self, action: str) -> Step:
+            self._turn += 1
+            done = self._turn == arguments.turns
+            return Step(words_of(arguments.observation, self._draw), float(done and self._draw.random() < 0.5), done)
+
+        def project(self, response: str, admissible: Any = None) -> Projection:
+            return Projection(" ".join(response.split()[-arguments.action :]), True)
+
+    return Long
+
+
+def responder(tokenizer: PreTrainedTokenizerFast, length: int) -> Callable[..., tuple[list[list[int]], None]]:
+    """Responses of so many random words, the same for the same prompt."""
+
+    def respond(prompts: Sequence[Sequence[int]], *ignored: Any, **also: Any) -> tuple[list[list[int]], None]:
+        draws = [random.Random(str(prompt[-64:])) for prompt in prompts]
+        texts = [f"<think> {words_of(length - 8, draw)} </think> {words_of(5, draw)}" for draw in draws]
+        ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return [[*one, tokenizer.eos_token_id] for one in ids], None
+
+    return respond
+
+
+def play(arguments: argparse.Namespace, history: str) -> list[Trajectory]:
+    tokenizer = build_tokenizer()
+    batch = open_batch(environment(arguments), arguments.siblings, 60.0)
+    skill = words_of(arguments.skill, random.Random(1))
+    player = Player(
+        environments=batch,
+        renderer=Renderer(tokenizer, batch.prompt, LONGEST, history=history, past_thinking="keep"),
+        generate=responder(tokenizer, arguments.response),
+        tokenizer=tokenizer,
+        end_ids=[tokenizer.eos_token_id],
+        skills=lambda *ignored: (skill, ()),
+    )
+    try:
+        return player.play(
+            [{"task_id": "t"}] * arguments.siblings, list(range(arguments.siblings)), ["t"] * arguments.siblings
+        )
+    finally:
+        batch.close()
+
+
+class Counting:
+    """A scoring model that counts what it would encode."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.tokens = Counter(useful=0, padded=0, forwards=0)
+
+    def _count(self, useful: int, padded: int) -> None:
+        self.tokens.update(useful=useful, padded=padded, forwards=1)
+
+    def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:
+        self._count(int(prompt.mask.sum() + response.mask.sum()), prompt.mask.numel() + response.mask.numel())
+        return torch.zeros(response.mask.shape)
+
+    def shared(self, rows: Packed) -> torch.Tensor:
+        self._count(int((rows.segment >= 0).sum()), rows.segment.numel())
+        return torch.zeros(rows.segment.shape)
+
+
+def views(batch: TurnBatch, matched: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Source and target turns: each turn with itself, and a share of them with a turn of a sibling."""
+    draw = random.Random(2)
+    pairs = [(turn, turn) for turn in range(len(batch))]
+    rollouts = batch.rollout.tolist()
+    for target in range(len(batch)):
+        others = [turn for turn, rollout in enumerate(rollouts) if rollout != rollouts[target]]
+        if others and draw.random() < matched:
+            pairs.append((draw.choice(others), target))
+    return tuple(torch.tensor(pairs).T)  # type: ignore[return-value]
+
+
+def count_scoring(batch: TurnBatch, arguments: argparse.Namespace, alone: bool) -> dict[str, int]:
+    model, options = Counting(), {"pad_id": 0, "budget": arguments.budget, "shared": not alone}
+    responses = Ragged.of([turn.response_ids for turn in batch.turns])
+    every = torch.arange(len(batch))
+    score_pairs(model, Ragged.of([turn.prompt_ids for turn in batch.turns]), responses, every, every, **options)
+    privileged = Ragged.of([turn.privileged_ids for turn in batch.turns])
+    score_pairs(model, privileged, responses, *views(batch, arguments.matched), **options)
+    return dict(model.tokens)
+
+
+def count_update(batch: TurnBatch, arguments: argparse.Namespace, merge: bool) -> dict[str, int]:
+    layout = Layout.of(batch, merge)
+    rows = collate_rows(batch, {"advantages": torch.ones(batch.policy_mask.shape)}, len(layout), 0, 1, layout)
+    every = torch.ones(len(layout), dtype=torch.bool)
+    chunks = sub_chunks(rows, every, 64, arguments.budget, lambda number: number)
+    masks = [part[name] for part in chunks for name in ("prompt_mask", "completion_mask")]
+    useful, padded = sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
+    return {"useful": useful, "padded": padded, "forwards": len(chunks), "rows": len(layout)}
+
+
+def counted(arguments: argparse.Namespace) -> dict[str, Any]:
+    result = {}
+    for name, (history, merge) in WAYS.items():
+        batch = TurnBatch.of(play(arguments, history), pad_id=0)
+        scoring = count_scoring(batch, arguments, alone=name == "alone")
+        result[name] = {"update": count_update(batch, arguments, merge), "scoring": scoring}
+    return result
+
+
+def computed(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Processor seconds of scoring and update of one round, by way, through the trainer."""
+    result = {}
+    for name, (history, merge) in WAYS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            result[name] = _round(arguments, Path(folder), history, merge, shared=name != "alone")
+    return result
+
+
+def _round(arguments: argparse.Namespace, folder: Path, history: str, merge: bool, shared: bool) -> dict[str, float]:
+    tokenizer = build_tokenizer()
+    torch.manual_seed(0)
+    shape = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4}
+    config = Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=2, max_position_embeddings=LONGEST, **shape)
+    config.pad_token_id, config.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
+    Qwen2ForCausalLM(config).save_pretrained(folder / "policy")
+    tasks = Dataset.from_list([{"task_id": "t"}])
+    trainer = AlignOPSDTrainer(
+        str(folder / "policy"),
+        AlignOPSDConfig(
+            str(folder / "run"),
+            method="rlsd",
+            history=history,
+            past_thinking="keep",
+            merge_rows=merge,
+            share_prefixes=shared,
+            skip_zero_advantage=False,
+            self_check=False,
+            per_device_train_batch_size=arguments.siblings,
+            num_generations=arguments.siblings,
+            max_prompt_length=LONGEST,
+            max_completion_length=arguments.response + 8,
+            skill_tokens=arguments.skill,
+            tokens_per_forward=arguments.budget,
+            scoring_tokens=arguments.budget,
+            max_steps=1,
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            save_strategy="no",
+            save_trajectories=False,
+            report_to="none",
+            disable_tqdm=True,
+        ),
+        environment_factory=environment(arguments),
+        train_dataset=tasks,
+        skill_bank=lambda task_text, row: words_of(arguments.skill, random.Random(1)),
+        processing_class=tokenizer,
+    )
+    trainer._generate_single_turn = responder(tokenizer, arguments.response)
+    trainer.phases.clock = time.process_time  # type: ignore[method-assign]
+    trainer.train()
+    return {phase: trainer.phases.total[phase] for phase in ("scoring", "update")}
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    table = Table("", *WAYS, "rows / conversation", title=result["case"])
+    for phase in ("update", "scoring"):
+        for kind in ("useful", "padded"):
+            values = [result["tokens"][way][phase][kind] for way in WAYS]
+            table.add_row(
+                f"{phase}, {kind} tokens", *(f"{value:,}" for value in values), f"{values[0] / values[1]:.1f}"
+            )
+    for phase, ways in result.get("cpu_seconds", {}).items():
+        table.add_row(
+            f"{phase}, CPU s", *(f"{ways[way]:.1f}" for way in WAYS), f"{ways['rows'] / ways['conversation']:.1f}"
+        )
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--turns", type=int, default=50)
+    parser.add_argument("--history", type=int, help="turns that a prompt of its own shows; all by default")
+    parser.add_argument("--siblings", type=int, default=8)
+    parser.add_argument("--template", type=int, default=600, help="tokens of instructions and task")
+    parser.add_argument("--observation", type=int, default=290)
+    parser.add_argument("--response", type=int, default=150)
+    parser.add_argument("--action", type=int, default=10, help="tokens of a response that a history shows")
+    parser.add_argument("--skill", type=int, default=300)
+    parser.add_argument("--matched", type=float, default=0.8, help="share of turns with a matched view")
+    parser.add_argument("--budget", type=int, default=32768, help="padded tokens per forward")
+    parser.add_argument("--compute", action="store_true", help="also train a round of a small model each way")
+    arguments = parser.parse_args()
+    arguments.history = arguments.turns if arguments.history is None else arguments.history
+    case = f"{arguments.siblings} episodes of {arguments.turns} turns, history of {arguments.history}"
+    result: dict[str, Any] = {"case": case, "arguments": {**vars(arguments), "output": str(arguments.output)}}
+    result["tokens"] = counted(arguments)
+    if arguments.compute:
+        seconds = computed(arguments)
+        result["cpu_seconds"] = {phase: {way: seconds[way][phase] for way in WAYS} for phase in ("scoring", "update")}
+    show(result, Console())
+    arguments.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
