@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from toy import build_model, build_tokenizer
 from trainers import FakeSampler, difference, hand_loss, losses, make_trainer, with_sampler
 
@@ -157,6 +160,37 @@ def test_a_merged_row_by_hand() -> None:
     assert rows["ref_per_token_logps"][0, 2] == -1e4 and rows["ref_per_token_logps"][3, 0] == -1e4
     assert rows["ratio"][0].tolist() == [1, 1, 0, 2, 0, 0, 3, 3, 3]
     assert rows["completion_mask"].sum(1).tolist() == [9, 2, 1, 1]
+
+
+TOKENS = st.lists(st.integers(3, 6), max_size=4)
+TURNS = st.lists(st.tuples(TOKENS, TOKENS.filter(bool), st.booleans()), min_size=1, max_size=6)
+
+
+@given(st.lists(TURNS, min_size=1, max_size=4), st.booleans())
+def test_every_turn_stands_in_its_row_behind_its_own_prompt(dialogues: list, merge: bool) -> None:
+    played = []
+    for number, parts in enumerate(dialogues):
+        turns, prompt = [], [1]
+        for place, (response, new, breaks) in enumerate(parts):
+            turns.append(_turn(place, list(prompt), response))
+            prompt = [2, *new] if breaks else prompt + response + new
+        played.append(Trajectory({}, "t", str(number), turns=turns))
+    batch = TurnBatch.of(played, pad_id=0)
+    layout = Layout.of(batch, merge)
+    for number, turn in enumerate(batch.turns):
+        row, start = int(layout.row[number]), int(layout.start[number])
+        before = layout.prompts[row] + layout.completions[row][:start]
+        assert before == turn.prompt_ids
+        assert layout.completions[row][start : start + len(turn.response_ids)] == turn.response_ids
+    breaks = sum(not two.extends(one) for played in played for one, two in pairwise(played.turns))
+    assert len(layout) == (len(dialogues) + breaks if merge else len(batch))
+    marks = torch.arange(1, 1 + batch.policy_mask.numel()).view(batch.policy_mask.shape) * batch.policy_mask
+    rows = collate_rows(batch, {"marks": marks}, len(layout) + 1, 0, 2, layout)
+    assert sorted(rows["marks"][rows["tool_mask"].bool()].tolist()) == sorted(marks[batch.policy_mask].tolist())
+    assert torch.equal(
+        rows["completion_ids"][rows["tool_mask"].bool()].sort()[0], batch.response_ids[batch.policy_mask].sort()[0]
+    )
+    assert not rows["marks"][~rows["tool_mask"].bool()].any()
 
 
 def test_a_row_a_turn_by_hand() -> None:
