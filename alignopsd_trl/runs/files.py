@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
@@ -61,8 +62,8 @@ def read_json(path: str | os.PathLike) -> Any | None:
 def replacing(folder: str | os.PathLike) -> Iterator[Path]:
     """A folder to write files into, which then take their places in another one, each in one step."""
     folder = Path(folder)
-    partial = folder / f".files.{os.getpid()}.partial"
-    partial.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=".files.", suffix=".partial", dir=folder))
     try:
         yield partial
         for path in sorted(one for one in partial.rglob("*") if one.is_file()):
