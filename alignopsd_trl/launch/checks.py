@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def check_early(name: str, argv: Sequence[str], own: Mapping[str, Any] | None = 
         _bank(value("skill_bank"))
         _folder(str(value("output_dir", f"outputs/{name}")))
         _trackers(value("report_to"))
-        if "--push_to_hub" in argv or str(value("push_to_hub", False)) == "True" or value("trajectories_hub_repo"):
+        bare = any(word == "--push_to_hub" and after.startswith("--") for word, after in pairwise([*argv, "--"]))
+        if bare or str(value("push_to_hub", False)).lower() in ("true", "1", "yes") or value("trajectories_hub_repo"):
             _hub(value("hub_token"))
 
 
