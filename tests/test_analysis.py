@@ -314,9 +314,12 @@ def test_mechanism_shows_the_recorded_pairs() -> None:
 
 
 def test_an_interval_resamples_clusters() -> None:
-    assert ratio([1, 1], [2, 2]) == [0.5, 0.5, 0.5] and ratio([], []) is None
-    value, low, high = ratio([0, 4], [4, 4])
-    assert (value, low, high) == (0.5, 0.0, 1.0)
+    assert ratio([1] * 5, [2] * 5) == [0.5, 0.5, 0.5] and ratio([], []) is None
+    value, low, high = ratio([0, 4, 0, 4, 0, 4], [4] * 6)
+    # a resample of six has a share of k / 6 with odds binomial(6, 1/2): 2.5 % of them are at or below 1 / 6
+    assert (value, low, high) == (0.5, pytest.approx(1 / 6), pytest.approx(5 / 6))
+    alone = ratio([1, 3], [4, 4])
+    assert alone[0] == 0.5 and np.isnan(alone[1:]).all(), "two tasks say nothing of how tasks vary"
 
 
 def test_every_command_writes_figure_and_data(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

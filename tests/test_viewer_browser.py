@@ -142,6 +142,22 @@ def test_it_opens_where_credit_was_moved(browser: Any, page: Path) -> None:
     assert shown == best > 0
 
 
+def test_a_turn_far_to_the_right_is_in_sight(browser: Any, tmp_path: Path) -> None:
+    row = read_records(RUNS / "aligned" / "trajectories").iloc[0].to_dict()
+    row |= {"credit_sources": [], "credit_source_weights": [], "credit_source_similarities": []}
+    write_records(tmp_path / "trajectories" / "step.parquet", [row | {"turn": turn} for turn in range(50)])
+    opened(browser, view_run(tmp_path).save(tmp_path / "view.html"), "#turn=45")
+    inside = (
+        "const cell = document.querySelector('[role=gridcell][aria-selected=true]'), c = cell.getBoundingClientRect(),"
+        "g = document.querySelector('.grid').getBoundingClientRect();"
+        "return [+cell.dataset.turn, c.left >= g.left && c.right <= g.right]"
+    )
+    assert browser.execute_script(inside) == [45, True]
+    for _ in range(30):
+        browser.execute_script("document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'p', bubbles: true}))")
+    until(lambda: browser.execute_script(inside) == [15, True])
+
+
 def test_tokens_are_shaded_by_their_gaps(browser: Any, tmp_path: Path) -> None:
     frame = read_records(RUNS / "aligned" / "trajectories")
     row = next(one for one in frame.to_dict("records") if len(one["credit_sources"]) and one["credit_advantage"] > 0)

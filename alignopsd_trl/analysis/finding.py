@@ -24,7 +24,7 @@ class Finding:
 
     Attributes:
         name: of the analysis, and of the files that `save` writes.
-        numbers: what the analysis found, for JSON; an interval is ``[mean, low, high]`` (95 %, bootstrap).
+        numbers: what the analysis found, for JSON; an interval is ``[mean, low, high]`` (95 %, bootstrap; NaN for few).
         tables: the data of the figure, by name.
         figure: labelled, with units.
     """
@@ -70,5 +70,5 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list | tuple) and len(value) == 3 and all(isinstance(one, float) for one in value):
-        return f"{value[0]:.4g} [{value[1]:.4g}, {value[2]:.4g}]"
+        return f"{value[0]:.4g}" + (f" [{value[1]:.4g}, {value[2]:.4g}]" if value[1] == value[1] else "")
     return str(value)

@@ -114,13 +114,24 @@ function draw() {
   const focus = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.keep : null;
   const scroll = document.querySelector(".tasks ol");
   const top = scroll ? scroll.scrollTop : 0;
+  const across = (document.querySelector(".grid") || { scrollLeft: 0 }).scrollLeft;
   const body = place.pane === "evaluation" ? [evaluation()] : [curves(), make("div", { class: "panes" }, tasks(), grid(), detail())];
   document.getElementById("page").replaceChildren(bar(), ...body);
   const list = document.querySelector(".tasks ol");
   if (list) list.scrollTop = top;
   const chosen = document.querySelector(".tasks [aria-current=true]");
   if (chosen && list && (chosen.offsetTop < list.scrollTop || chosen.offsetTop > list.scrollTop + list.clientHeight)) list.scrollTop = chosen.offsetTop - list.clientHeight / 2;
+  keepInSight(document.querySelector(".grid"), across);
   if (focus) { const node = document.querySelector(`[data-keep="${focus}"]`); if (node) { node.focus(); if (node.setSelectionRange) node.setSelectionRange(node.value.length, node.value.length); } }
+}
+
+// long episodes scroll; the chosen turn stays in sight
+function keepInSight(pane, left) {
+  const cell = pane && pane.querySelector("[aria-selected=true]");
+  if (!cell) return;
+  pane.scrollLeft = left;
+  const [inner, outer] = [cell.getBoundingClientRect(), pane.getBoundingClientRect()];
+  if (inner.left < outer.left + LEFT || inner.right > outer.right) pane.scrollLeft += inner.left - outer.left - outer.width / 2;
 }
 
 function bar() {
@@ -191,7 +202,7 @@ function grid() {
   if (!known.includes(measure)) measure = known[0];
   const scale = measure ? scaled(measure) : null;
   const longest = Math.max(...task.rollouts.map((one) => one.turns.length), 1);
-  const size = Math.max(18, Math.min(CELL, Math.floor(760 / longest)));
+  const size = Math.max(18, Math.min(CELL, Math.floor(((innerWidth - 210) / 2.15 - LEFT - 30) / longest)));
   const svg = shape("svg", { width: LEFT + longest * size + 8, height: TOP + task.rollouts.length * (size + 8) + 8, role: "grid" });
   for (let at = 0; at < longest; at++) if (longest < 20 || at % 5 === 0) svg.append(shape("text", { class: "soft", x: LEFT + at * size + size / 2, y: 13, "text-anchor": "middle" }, String(at)));
   task.rollouts.forEach((rollout, row) => svg.append(...sibling(task, rollout, row, size, scale)));
@@ -248,7 +259,7 @@ function cell(task, rollout, turn, x, y, size, scale) {
   const value = measure ? turn.credit[measure] : undefined;
   const chosen = rollout.rollout === place.rollout && turn.turn === place.turn;
   const rect = shape("rect", { x: x + 3, y, width: size - 6, height: size, rx: 3, fill: value === undefined ? "var(--panel)" : tint(scale.part(value)), stroke: chosen ? "var(--mark)" : "var(--line)", "stroke-width": chosen ? 3 : 1 });
-  const group = shape("g", { role: "gridcell", style: "cursor:pointer", "data-rollout": rollout.rollout, "data-turn": turn.turn, "data-value": value === undefined ? null : value, onclick: () => go({ rollout: rollout.rollout, turn: turn.turn }) }, rect, shape("title", {}, `turn ${turn.turn}: ${turn.action}\n${LABELS[measure] || ""} ${shown(value, 3)}`));
+  const group = shape("g", { role: "gridcell", "aria-selected": String(chosen), style: "cursor:pointer", "data-rollout": rollout.rollout, "data-turn": turn.turn, "data-value": value === undefined ? null : value, onclick: () => go({ rollout: rollout.rollout, turn: turn.turn }) }, rect, shape("title", {}, `turn ${turn.turn}: ${turn.action}\n${LABELS[measure] || ""} ${shown(value, 3)}`));
   if (size >= 28 && value !== undefined) group.append(shape("text", { x: x + size / 2, y: y + size / 2 + 4, "text-anchor": "middle", style: `font-size:10px;${Math.abs(scale.part(value)) > 0.6 ? "fill:var(--ground)" : ""}` }, shown(value)));
   if (!turn.action_valid) group.append(shape("text", { x: x + size - 9, y: y + 10, style: "font-size:9px" }, "✗"));
   return group;
