@@ -29,6 +29,8 @@ from alignopsd_trl import AlignOPSDTrainer, read_records
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.launch.screens import closing
 from alignopsd_trl.runs.files import plain
+from alignopsd_trl.viewer.comparing import paired
+from alignopsd_trl.viewer.reading import episode_curves
 from environments import Failure, Opening, Step, TaskPanel
 from environments.adapters import ToolEnvironment, row_id
 from environments.batch import open_batch
@@ -412,3 +414,11 @@ def test_the_page_trains_as_it_stands(policy: Any, tmp_path: Path, monkeypatch: 
     exec(compile(first + second, "page", "exec"), names)
     assert names["trainer"].state.global_step == 1 and names["environment_factory"].prompt.native
     assert read_records("outputs/counter/trajectories").skill_text.str.fullmatch(r"Add \d at once.").all()
+
+
+def test_the_viewer_shows_a_run_of_unknown_success(policy: Any, tmp_path: Path) -> None:
+    _, turns = records_of(policy, tmp_path, "counter")
+    assert [curve.name for curve in episode_curves(turns)] == ["score, %", "turns an episode"]
+    outcome = {"task_id": "one", "won": None, "score": 0.5, "category": ""}
+    found = paired({"outcomes": [outcome]}, {"outcomes": [outcome | {"score": 0.75}]})
+    assert found["score"]["mean"] == 25.0 and plain(found)["success"]["mean"] is None

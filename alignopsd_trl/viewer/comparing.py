@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -69,7 +70,7 @@ def paired(first: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[s
     tasks = sorted(set(mine) & set(theirs))
     if not tasks:
         return None
-    won = np.array([float(theirs[task]["won"]) - float(mine[task]["won"]) for task in tasks])
+    won = np.array([_won(theirs[task]) - _won(mine[task]) for task in tasks])
     score = np.array([theirs[task]["score"] - mine[task]["score"] for task in tasks])
     category = np.array([theirs[task].get("category") or "" for task in tasks])
     return _differences(won, score) | {
@@ -81,6 +82,11 @@ def paired(first: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[s
             if name
         },
     }
+
+
+def _won(outcome: dict[str, Any]) -> float:
+    """NaN where the environment does not know."""
+    return math.nan if outcome["won"] is None else float(outcome["won"])
 
 
 def _differences(won: np.ndarray, score: np.ndarray) -> dict[str, Any]:

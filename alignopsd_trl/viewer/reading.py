@@ -137,15 +137,16 @@ def _facts(results: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, str]:
 
 
 def episode_curves(frame: pd.DataFrame) -> list[Curve]:
-    """Success, score and length of the training episodes by step, from the records themselves."""
+    """Success, where it is known, score and length of the training episodes by step, from the records themselves."""
     episodes = frame.drop_duplicates(["step", "task", "rollout"])
     groups = episodes.groupby("step")
     count, won = groups.size(), groups.won.mean()
     bounds = [_wilson(share, number) for share, number in zip(won, count, strict=True)]
     steps = [int(step) for step in count.index]
     turns = frame[frame.turn.notna()].groupby("step").size().reindex(count.index, fill_value=0) / count
+    success = Curve("success, %", steps, *([100 * v for v in column] for column in (won, *zip(*bounds, strict=True))))
     return [
-        Curve("success, %", steps, *([100 * v for v in column] for column in (won, *zip(*bounds, strict=True)))),
+        *([success] if episodes.won.notna().all() else []),
         Curve("score, %", steps, [100 * value for value in groups.score.mean()], [], []),
         Curve("turns an episode", steps, turns.tolist(), [], []),
     ]

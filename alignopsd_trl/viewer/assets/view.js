@@ -303,7 +303,7 @@ function block(name, value) {
 }
 
 function played(rollout, turn) {
-  const outcome = make("p", { class: rollout.won ? "won" : "lost" }, `episode ${rollout.won ? "won" : "not won"}, reward ${shown(rollout.reward)}, ended: ${rollout.stop || "–"}`);
+  const outcome = make("p", { class: rollout.won ? "won" : "lost" }, `episode ${rollout.won == null ? "ended (success unknown)" : rollout.won ? "won" : "not won"}, reward ${shown(rollout.reward)}, ended: ${rollout.stop || "–"}`);
   return make("div", { class: "turn" }, make("h3", {}, `sibling ${rollout.rollout}, turn ${turn.turn}`), outcome, ...block("thinking", turn.thinking || "(none)"), ...block(turn.action_valid ? "action" : "action (invalid)", turn.action), ...block("observation", turn.observation),
     make("details", {}, make("summary", {}, "prompt"), make("p", { class: "text" }, turn.prompt || "")), ...block("what the teacher thought here", turn.credit.teacher_thinking), ...block("and would have done", turn.credit.teacher_action));
 }
