@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from alignopsd_trl.encoder import load_encoder
@@ -57,10 +58,10 @@ def play_siblings(
     skills = skill_source(bank, tokenizer, skill_tokens or skill_budget(max_prompt_length))
     rows = [row for row in suite.panel(panel).head(tasks).rows for _ in range(siblings)]
     slots = max(batch_size // siblings, 1) * siblings  # a task's siblings side by side, so that they are numbered
-    folders = []
-    for name, privileged in (("student", False), ("privileged", True)):
-        environments = open_batch(suite.factory, min(slots, len(rows)), 60.0)
-        generate = ModelGenerator(policy, tokenizer, temperature, max_completion_length, batch_size)
+    generate = ModelGenerator(policy, tokenizer, temperature, max_completion_length, batch_size)
+    folders = Path(folder) / "student", Path(folder) / "privileged"
+    for privileged, target in enumerate(folders):
+        environments = open_batch(suite.factory, min(slots, len(rows)), time_limit=60.0)
         player = Player(
             environments=environments,
             renderer=Renderer(tokenizer, environments.prompt, max_prompt_length, None),
@@ -68,19 +69,13 @@ def play_siblings(
             tokenizer=tokenizer,
             end_ids=generate.end_ids,
             skills=skills,
-            skills_in_rollout=privileged,
+            skills_in_rollout=bool(privileged),
             progress=progress,
         )
-        try:
-            with evaluating(policy, seed + privileged):
-                played = [
-                    one for first in range(0, len(rows), slots) for one in _play(player, rows[first : first + slots])
-                ]
-        finally:
-            environments.close()
-        folders.append(Path(folder) / name)
-        write_records(folders[-1] / "rollouts.parquet", turn_records(played, step=0), SCHEMA)
-    return folders[0], folders[1]
+        with closing(environments), evaluating(policy, seed + privileged):
+            played = [one for first in range(0, len(rows), slots) for one in _play(player, rows[first : first + slots])]
+        write_records(target / "rollouts.parquet", turn_records(played, step=0), SCHEMA)
+    return folders
 
 
 def _play(player: Player, rows: list) -> list:
