@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from toy import TEMPLATE, ToyEnvironment, ToyPrompt, build_tokenizer
 from trainers import make_config, make_trainer
 
 from alignopsd_trl.conversations import Conversation, without_thinking
+from alignopsd_trl.fidelity.setup import make_bench
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player, conversation_metrics
 from alignopsd_trl.turns import StopReason, Trajectory
@@ -246,5 +248,8 @@ def test_what_does_not_go_together_is_named(tmp_path: Path, options: dict, messa
 
 
 def test_walks_need_a_window(tmp_path: Path) -> None:
+    subject = SimpleNamespace(config=make_config(tmp_path, history="conversation"), tokenizer=None, model=None)
+    with pytest.raises(ValueError, match="walks replay actions"):
+        make_bench(subject, [], 1, 1, None, None)
     with pytest.raises(ValueError, match="monte_carlo.*replays actions"):
         make_trainer(tmp_path, factory=ToyEnvironment, method="monte_carlo", history="conversation")

@@ -108,8 +108,14 @@ def make_bench(
     quiet: bool = False,
 ) -> Bench:
     """Player, teacher and scorer of a subject; without a bank nobody sees a skill. The caller closes
-    ``bench.player.environments``."""
+    ``bench.player.environments``.
+
+    Raises:
+        ValueError: for conversations.
+    """
     config, tokenizer, model = subject.config, subject.tokenizer, subject.model
+    if config.history != "window":
+        raise ValueError(f"history={config.history!r}: walks replay actions, which make no conversation; use 'window'")
     loaded = load_encoder(encoder, device=model.device) if encoder else None
     skills = no_skills
     if skill_bank:
