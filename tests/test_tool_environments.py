@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -422,3 +423,36 @@ def test_the_viewer_shows_a_run_of_unknown_success(policy: Any, tmp_path: Path) 
     outcome = {"task_id": "one", "won": None, "score": 0.5, "category": ""}
     found = paired({"outcomes": [outcome]}, {"outcomes": [outcome | {"score": 0.75}]})
     assert found["score"]["mean"] == 25.0 and plain(found)["success"]["mean"] is None
+
+
+class Table:
+    """Keeps a connection that no other thread may use."""
+
+    def __init__(self) -> None:
+        self.connection = sqlite3.connect(":memory:")
+
+    def reset(self, **row: Any) -> None:
+        self.connection.execute("create table if not exists seen (word text)")
+
+    def add(self, word: str) -> int:
+        """Add a word."""
+        self.connection.execute("insert into seen values (?)", (word,))
+        return self.connection.execute("select count(*) from seen").fetchone()[0]
+
+    def get_reward(self) -> float:
+        return float(self.connection.execute("select count(*) from seen").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the table."""
+        self.connection.close()
+
+
+def test_an_environment_stays_on_the_thread_that_made_it() -> None:
+    batch = open_batch(ToolEnvironment(Table), 8, 5.0)
+    slots = list(range(8))
+    assert all(isinstance(one, Opening) for one in batch.reset(slots, [{"seed": 1}] * 8))
+    for number in (1, 2, 3):
+        steps = batch.step(slots, ["add(word='a')"] * 8)
+        assert [step.observation for step in steps] == [str(number)] * 8
+    assert [ending.reward for ending in batch.finish(slots)] == [3.0] * 8
+    batch.close()

@@ -10,12 +10,15 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 _BLOCK = re.compile(r"<(action|tool_call)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
 _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL | re.IGNORECASE)
+_SOURCE = "<action>"
+warnings.filterwarnings("ignore", category=SyntaxWarning, module=_SOURCE)  # a policy writes no code
 _WORDS = {"true": True, "false": False, "null": None}  # JSON's, which models mix in
 
 
@@ -76,7 +79,7 @@ def read_calls(text: str) -> list[Call]:
         ValueError: says what is no call with literal arguments.
     """
     try:
-        parsed = ast.parse(text.strip())
+        parsed = ast.parse(text.strip(), _SOURCE)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"{_short(text)} can't be read: {getattr(error, 'msg', None) or error}") from None
     return [_call(statement) for statement in parsed.body]

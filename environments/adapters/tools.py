@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from environments.adapters.adapted import AdaptedEnvironment
 from environments.adapters.calls import Call, calls_in, calls_of, read_calls
 from environments.adapters.rows import is_blocks, is_row_id, messages_of, text_of
 from environments.adapters.showing import Dialogue, NativePrompt, ToolPrompt, describe, example_of
-from environments.adapters.waiting import settled
+from environments.adapters.waiting import OwnThread, settled
 from environments.base import Ending, Opening, Projection, Step
 
 Factory = Callable[[], Any]
@@ -94,6 +95,7 @@ class ToolEnvironment(AdaptedEnvironment):
         self.history_length = history_length
         self.max_turns = max_turns if self._iterations is None else self._iterations + 1
         self._own: dict[Any, Any] = {}
+        self._thread = OwnThread()
         self.messages: list[dict[str, Any]] = []
         self._dialogue = Dialogue(())
 
@@ -120,6 +122,9 @@ class ToolEnvironment(AdaptedEnvironment):
         return self._dialogue.said
 
     def reset(self, **row: Any) -> Opening:
+        return self._thread.run(partial(self._begin, row))
+
+    def _begin(self, row: Mapping[str, Any]) -> Opening:
         name = self._pool.chosen(row)
         if name not in self._own:
             self._own[name] = self._pool.make(name)
@@ -152,6 +157,9 @@ class ToolEnvironment(AdaptedEnvironment):
         return Projection(calls_in(response), True)
 
     def step(self, action: str) -> Step:
+        return self._thread.run(partial(self._act, action))
+
+    def _act(self, action: str) -> Step:
         try:
             calls = self._asked(action)
         except ValueError as error:
@@ -200,21 +208,31 @@ class ToolEnvironment(AdaptedEnvironment):
         return not callable(done) and bool(done)
 
     def finish(self) -> Ending:
+        return self._thread.run(self._end)
+
+    def _end(self) -> Ending:
         reward = settled(self.environment.get_reward()) if hasattr(self.environment, "get_reward") else None
         won = self._success(self.environment, reward) if self._success is not None else None
         score = reward if self._score is None else self._score(self.environment)
         return Ending(reward=0.0 if reward is None else reward, won=won, score=score)
 
     def close(self) -> None:
-        for environment in self._own.values():
+        try:
+            self._thread.run(self._close)
+        finally:
+            self._thread.stop()
+
+    def _close(self) -> None:
+        own, self._own = self._own, {}
+        for environment in own.values():
             close = getattr(environment, "close", None)
             if callable(close) and not _required(close):
                 settled(close())
-        self._own = {}
 
 
 class _Pool:
-    """The factories by name, and of each the first object: it shows what the class can do and plays later on."""
+    """The factories by name, and of each an object that shows what the class can do. It does not play: it was not made
+    on the thread that would play it."""
 
     def __init__(self, factory: Factory | Mapping[str, Factory] | None):
         self.several = isinstance(factory, Mapping)
@@ -235,8 +253,7 @@ class _Pool:
             schemas_of([*functions, *tools_of(first)])
 
     def make(self, name: str | None) -> Any:
-        first = self._first.pop(name, None)
-        return self._factories[name]() if first is None else first
+        return self._factories[name]()
 
     def chosen(self, row: Mapping[str, Any]) -> str | None:
         if not self.several:

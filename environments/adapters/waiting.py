@@ -1,10 +1,13 @@
-"""Coroutines of foreign code, awaited from threads, on event loops of their own."""
+"""Foreign code on threads of its own: coroutines on event loops, and objects that must stay where they were made."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import queue
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
@@ -30,6 +33,38 @@ class EventLoop:
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.call_soon_threadsafe(loop.stop)
+
+
+class OwnThread:
+    """Runs all calls of one object on the same thread, since under TRL they have one too: connections of sqlite and
+    browsers can't be used on another than the one that opened them."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future] | None] | None = None
+
+    def run(self, call: Callable[[], Any]) -> Any:
+        """What the call returns. What it raises is raised here."""
+        if self._calls is None:
+            self._calls = queue.SimpleQueue()
+            threading.Thread(target=_serve, args=(self._calls,), daemon=True, name="environment-own").start()
+        answer: Future = Future()
+        self._calls.put((call, answer))
+        return answer.result()
+
+    def stop(self) -> None:
+        """Ends the thread; a later call begins another."""
+        calls, self._calls = self._calls, None
+        if calls is not None:
+            calls.put(None)
+
+
+def _serve(calls: queue.SimpleQueue) -> None:
+    while (asked := calls.get()) is not None:
+        call, answer = asked
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # it is the caller's to judge
+            answer.set_exception(error)
 
 
 async def _awaited(value: Any) -> Any:
