@@ -33,19 +33,22 @@ _HINTS = {
 }
 
 
-def turns_of(run: Records, needed: Sequence[str] = (), steps: Sequence[int] | None = None) -> pd.DataFrame:
+def turns_of(
+    run: Records, needed: Sequence[str] = (), steps: Sequence[int] | None = None, welcome: Sequence[str] = ()
+) -> pd.DataFrame:
     """One row a turn, in the order (step, task, rollout, turn); episodes without a turn are left out.
 
     Args:
         run: see `Records`.
         needed: columns beside `BASE` that the analysis can't do without.
         steps: only these rollout steps.
+        welcome: columns that it takes where they were recorded.
 
     Raises:
         FileNotFoundError: if there are no records.
         ValueError: for a step that isn't there or a column that was not recorded; names what records it.
     """
-    frame = read_records(folder_of(run), [*BASE, *needed]) if isinstance(run, str | os.PathLike) else run
+    frame = read_records(folder_of(run), [*BASE, *needed, *welcome]) if isinstance(run, str | os.PathLike) else run
     if missing := [name for name in needed if name not in frame or frame[name].isna().all()]:
         hint = _HINTS.get(missing[0])
         made = f"; a run with {hint} records it" if hint else ""

@@ -59,13 +59,13 @@ def _names(runs: list[Records]) -> list[str]:
 
 def by_step(run: Records) -> pd.DataFrame:
     """One row a rollout step, with the columns of `PANELS` that the run has."""
-    frame = turns_of(run) if not isinstance(run, pd.DataFrame) else run
-    frame = _with(run, frame)
+    frame = turns_of(run, welcome=_MEASURED)
+    frame = frame.drop(columns=[name for name in _MEASURED if name in frame and frame[name].isna().all()])
     episodes = frame.drop_duplicates(EPISODE).groupby("step")
     table = pd.DataFrame(
         {
-            "success": 100 * episodes.won.mean(),
-            "score": 100 * episodes.score.mean(),
+            "success": 100 * episodes.won.apply(_mean),
+            "score": 100 * episodes.score.apply(_mean),
             "reward": episodes.reward.mean(),
             "turns": frame.groupby("step").size() / episodes.size(),
         }
@@ -84,16 +84,9 @@ def by_step(run: Records) -> pd.DataFrame:
     return table.reset_index()
 
 
-def _with(run: Records, frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns of credit that the run has."""
-    if isinstance(run, pd.DataFrame):
-        return frame
-    for name in _MEASURED:
-        try:
-            frame = frame.assign(**{name: turns_of(run, [name])[name]})
-        except ValueError:  # this method has none
-            continue
-    return frame
+def _mean(values: pd.Series) -> float:
+    """NaN where an environment does not say."""
+    return float(values.dropna().astype(float).mean())
 
 
 def _token_mean(turns: pd.DataFrame, name: str) -> float:
