@@ -230,6 +230,35 @@ def test_the_evaluation_shows_categories_and_episodes(browser: Any, page: Path) 
     assert episodes == browser.execute_script("return head.evaluation.after.outcomes.length")
 
 
+def test_runs_whose_success_is_unknown_open(browser: Any, tmp_path: Path) -> None:
+    outcomes = [{"task_id": str(at), "category": "c", "won": None, "score": at / 2, "turns": 1} for at in range(3)]
+    unknown = {"mean": None, "low": None, "high": None}
+    result = {"success": unknown, "score": {"mean": 50.0, "low": 0.0, "high": 100.0}, "outcomes": outcomes}
+    result |= {"categories": {"c": {"success": unknown, "score": unknown}}, "panel": "p", "environment": "e"}
+    row = {
+        "step": 0,
+        "task": "t",
+        "task_id": "t",
+        "rollout": "0000",
+        "turn": 0,
+        "won": None,
+        "score": 0.5,
+        "reward": 1.0,
+    }
+    runs = [tmp_path / name for name in ("one", "two")]
+    for folder in runs:
+        write_records(
+            folder / "trajectories" / "step.parquet", [row | {"stop": "done", "action": "a", "action_valid": True}]
+        )
+        (folder / "evaluation_after.json").write_text(json.dumps(result | {"checksum": "x", "episodes": 3}))
+    browser.get_log("browser")
+    opened(browser, view_run(runs[0]).save(tmp_path / "view.html"), "#pane=evaluation")
+    until(lambda: browser.execute_script("return document.querySelectorAll('table').length") == 2)
+    opened(browser, compare_runs(runs).save(tmp_path / "compare.html"))
+    assert browser.execute_script("return document.querySelectorAll('table').length") == 2
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
 @pytest.mark.parametrize("width", [1280, 800])
 def test_it_fits_the_window(browser: Any, page: Path, width: int) -> None:
     browser.set_window_size(width, 900)

@@ -38,7 +38,7 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
         ],
         "curves": [[asdict(curve) for curve in run.curves] for run in runs],
         "differences": [[asdict(curve) for curve in curve_differences(first, run)] for run in runs],
-        "paired": [paired(first.evaluation.get("after"), run.evaluation.get("after")) for run in runs],
+        "paired": [_known(paired(first.evaluation.get("after"), run.evaluation.get("after"))) for run in runs],
     }
 
 
@@ -91,6 +91,13 @@ def _won(outcome: dict[str, Any]) -> float:
 
 def _differences(won: np.ndarray, score: np.ndarray) -> dict[str, Any]:
     return {"tasks": len(won), "success": _interval(won), "score": _interval(score)}
+
+
+def _known(value: Any) -> Any:
+    """NaN as `None`, as the page's JSON has it."""
+    if isinstance(value, dict):
+        return {name: _known(one) for name, one in value.items()}
+    return None if value != value else value
 
 
 def _interval(values: np.ndarray) -> dict[str, float]:

@@ -4,7 +4,7 @@
 const head = JSON.parse(document.getElementById("head").textContent);
 
 function results() {
-  const point = (value) => (value ? `${signed(value.mean, 1)} [${signed(value.low, 1)}, ${signed(value.high, 1)}]` : "–");
+  const point = (value) => (value && value.mean !== null ? `${signed(value.mean, 1)} [${signed(value.low, 1)}, ${signed(value.high, 1)}]` : "–");
   const rows = head.names.map((name, at) => {
     const { before, after } = head.evaluation[at], pair = at ? head.paired[at] : null;
     return [name, head.facts[at].method || "–", head.facts[at].seed || "–", estimate(before && before.success), estimate(after && after.success), estimate(after && after.score), point(pair && pair.success), point(pair && pair.score), pair ? `${pair.newly_won} won, ${pair.newly_lost} lost of ${pair.tasks}` : "–"];
@@ -34,8 +34,8 @@ function categories() {
   const pairs = head.paired.map((pair, at) => [pair, at]).filter(([pair, at]) => at && pair && Object.keys(pair.categories || {}).length);
   if (!pairs.length) return [];
   const names = [...new Set(pairs.flatMap(([pair]) => Object.keys(pair.categories)))];
-  const point = (value) => (value ? `${signed(value.mean, 1)} [${signed(value.low, 1)}, ${signed(value.high, 1)}]` : "–");
-  const rows = names.flatMap((name) => pairs.map(([pair, at]) => { const one = pair.categories[name]; return one ? [name, head.names[at], difference(one.success), point(one.success), point(one.score), one.tasks] : null; }).filter(Boolean));
+  const point = (value) => (value && value.mean !== null ? `${signed(value.mean, 1)} [${signed(value.low, 1)}, ${signed(value.high, 1)}]` : "–");
+  const rows = names.flatMap((name) => pairs.map(([pair, at]) => { const one = pair.categories[name]; return one ? [name, head.names[at], one.success.mean === null ? "–" : difference(one.success), point(one.success), point(one.score), one.tasks] : null; }).filter(Boolean));
   return [make("h2", {}, `by category: success − ${head.names[0]}, points, task by task`), table(["category", "run", "−100 to +100", "success", "score", "tasks"], rows)];
 }
 

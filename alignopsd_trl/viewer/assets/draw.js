@@ -96,7 +96,7 @@ function table(head, rows) {
 }
 
 function estimate(value) {
-  if (!value) return "–";
+  if (!value || value.mean === null) return "–"; // nobody knows who won
   const point = (number) => number.toFixed(1).replace("-", "−");
   const interval = value.low === null || value.low === undefined ? "" : ` [${point(value.low)}, ${point(value.high)}]`;
   return point(value.mean) + interval;

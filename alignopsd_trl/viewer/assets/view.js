@@ -380,7 +380,7 @@ function range(before, after, width = 220, height = 18) {
   const x = (value) => 5 + ((width - 10) * value) / 100;
   svg.append(shape("line", { x1: x(0), x2: x(100), y1: height / 2, y2: height / 2, stroke: "var(--line)" }));
   [[before, "var(--less)", "var(--ground)", 6], [after, "var(--more)", "var(--more)", 12]].forEach(([one, ink, fill, y]) => {
-    if (!one) return;
+    if (!one || one.mean === null) return;
     if (one.low !== null && one.low !== undefined) svg.append(shape("line", { x1: x(one.low), x2: x(one.high), y1: y, y2: y, stroke: ink, "stroke-width": 1.5 }));
     svg.append(shape("circle", { cx: x(one.mean), cy: y, r: 3.5, stroke: ink, fill, "stroke-width": 1.5 }));
   });
@@ -398,7 +398,7 @@ function evaluation() {
   });
   const episodes = new Map();
   for (const [when, result] of Object.entries(head.evaluation)) for (const one of result.outcomes || []) episodes.set(one.task_id, { ...(episodes.get(one.task_id) || {}), [when]: one });
-  const mark = (one) => (one ? make("span", { class: one.won ? "won" : "lost" }, `${one.won ? "● won" : "○ lost"}  score ${shown(one.score)}, ${one.turns} turns`) : "–");
+  const mark = (one) => (one ? make("span", { class: one.won ? "won" : "lost" }, `${one.won === null ? "? unknown" : one.won ? "● won" : "○ lost"}  score ${shown(one.score)}, ${one.turns} turns`) : "–");
   const changed = [...episodes].filter(([, one]) => one.before && one.after && one.before.won !== one.after.won);
   const gained = changed.filter(([, one]) => one.after.won).length;
   const order = ([, one]) => (one.before && one.after ? Number(one.after.won) - Number(one.before.won) : 2);
