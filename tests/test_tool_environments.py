@@ -456,3 +456,23 @@ def test_an_environment_stays_on_the_thread_that_made_it() -> None:
         assert [step.observation for step in steps] == [str(number)] * 8
     assert [ending.reward for ending in batch.finish(slots)] == [3.0] * 8
     batch.close()
+
+
+def test_the_teacher_reads_native_calls(policy: Any, tmp_path: Path) -> None:
+    environment = ToolEnvironment(Counter, format="native", max_turns=3)
+    parts = {"train_dataset": counter_rows(2), "method": "align_opsd"}
+    plans = [[as_tool_calls("", [("increment", {"step": n + 1})], "up")] * 2 + ["done"] for n in range(4)]
+    trainer = trainer_of(policy, tmp_path, None, environment_factory=environment, **parts)
+    rollout = [text for turn in range(3) for text in (plan[turn] for plan in plans)]
+    said = iter([rollout[0:4], rollout[4:8], rollout[8:12], rollout])
+    tokenizer, end = policy[1], policy[1].eos_token_id
+
+    def respond(prompts: list[list[int]], *ignored: Any, **also: Any) -> tuple[list[list[int]], None]:
+        texts = next(said)[: len(prompts)]
+        return [[*tokenizer(text, add_special_tokens=False)["input_ids"], end] for text in texts], None
+
+    trainer._generate_single_turn = respond
+    trainer.train()
+    turns = read_records(tmp_path / "trajectories")
+    assert turns.thinking.tolist().count("up") == 8 and len(turns) == 12
+    assert turns.credit_teacher_action.str.contains("increment").sum() > 0
