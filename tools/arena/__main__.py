@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--train", action="store_true", help="train in place of measuring")
     parser.add_argument("--seeds", type=int, default=16, help="of the training")
     parser.add_argument("--updates", type=int, default=6)
-    parser.add_argument("--rate", type=float, default=48.0, help="of the training")
+    parser.add_argument("--rate", type=float, default=1.0, help="length of a step of the training")
     parser.add_argument("--output", type=Path, default=Path("outputs/arena"), help="folder for arena.json")
     arguments = parser.parse_args(argv)
     result = {"settings": {name: str(value) for name, value in vars(arguments).items() if name != "output"}}

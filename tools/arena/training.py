@@ -55,7 +55,8 @@ def train(
         care: to begin with.
         variant: a method and its settings.
         updates, siblings: how often, and on how many episodes of each game.
-        rate: of the ascent, on the mean over turns of credit times the slope of the choice's log-probability.
+        rate: length of a step in the logits of care. Only the direction of a gradient counts, as with Adam: larger
+            credit is not faster.
         seed: of the episodes.
         encoder: of the thoughts.
     """
@@ -71,8 +72,10 @@ def train(
         sampled = sample_groups(games, siblings, draw)
         batch = make_batch(sampled)
         credit = _credit(variant, sampled, batch, ArenaTeacher(sampled, embed, draw), folder)
-        for name, slope in sampled.gradient(batch.turns, credit).items():
-            logits[name] += rate * slope / len(batch)
+        gradient = sampled.gradient(batch.turns, credit)
+        length = math.sqrt(sum(slope * slope for slope in gradient.values()))
+        for name, slope in gradient.items():
+            logits[name] += rate * slope / max(length, 1e-12)
     raise AssertionError("unreachable")
 
 
