@@ -108,7 +108,7 @@ def test_the_recipe_beside_the_weights_and_every_word_of_the_bank():
 
 @pytest.mark.slow
 def test_the_policy_reads_its_skill():
-    found = reading.main(["--tasks", "200"])["summary"]
+    found = reading.main(["--tasks", "100"])["summary"]
     assert 20 <= found["none"] <= 50
     assert found["own"] >= found["none"] + 20
     assert abs(found["other"] - found["none"]) < 10

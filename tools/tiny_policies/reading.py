@@ -1,6 +1,6 @@
 """Does a policy read its skill? Success on trips by the kind of trip and the kind of skill in the prompt.
 
-    python -m tools.tiny_policies.reading --tasks 400 --output docs/results/webshop_trips/reading.json
+    python -m tools.tiny_policies.reading --tasks 100 --output docs/results/webshop_trips/reading.json
 
 Each cell plays the same test trips of one kind, with no skill or with one kind's skills in every prompt.
 """
@@ -30,8 +30,8 @@ from environments.webshop.trips import KINDS
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="tiny_trips", help="shipped name or path")
-    parser.add_argument("--tasks", type=int, default=400, help="test trips, a quarter of each kind")
-    parser.add_argument("--temperature", type=float, default=0.4)
+    parser.add_argument("--tasks", type=int, default=100, help="test trips, a quarter of each kind")
+    parser.add_argument("--temperature", type=float, default=preset("webshop_trips")["eval_temperature"])
     parser.add_argument("--skills", default=f"none,{','.join(KINDS)}", help="columns: none and kinds")
     parser.add_argument("--output", type=Path, help="JSON")
     arguments = parser.parse_args(argv)
