@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def write_catalogue(folder: Path, products: int) -> None:
-    """An official-format catalogue of invented products."""
+    """An official-format catalogue of invented products, written one by one: the largest does not fit into memory."""
     folder.mkdir()
     generator = random.Random(0)
     words = [f"{a}{b}{c}" for a in ("bra", "nor", "ta", "qui") for b in "bdfglmnprst" for c in ("ado", "ent", "ing")]
@@ -53,14 +53,13 @@ def write_catalogue(folder: Path, products: int) -> None:
     def text(count: int) -> str:
         return " ".join(generator.choices(words, cum_weights=weights, k=count))
 
-    items, attributes = [], {}
-    for number in range(products):
-        asin = f"B{number:09d}"
-        names = generator.sample(sorted(OPTIONS), generator.choice((0, 1, 2, 2)))
-        wanted = [text(2) for _ in range(3)]
-        instruction = {"instruction": f"find {text(3)}", "instruction_attributes": wanted[:2]}
-        items.append(
-            {
+    with open(folder / "items_shuffle.json", "w") as items, open(folder / "items_ins_v2.json", "w") as attributes:
+        for number in range(products):
+            asin = f"B{number:09d}"
+            names = generator.sample(sorted(OPTIONS), generator.choice((0, 1, 2, 2)))
+            wanted = [text(2) for _ in range(3)]
+            instruction = {"instruction": f"find {text(3)}", "instruction_attributes": wanted[:2]}
+            item = {
                 "asin": asin,
                 "name": text(14),
                 "full_description": text(70),
@@ -72,10 +71,11 @@ def write_catalogue(folder: Path, products: int) -> None:
                 "query": text(2),
                 "product_category": " › ".join(text(1) for _ in range(4)),
             }
-        )
-        attributes[asin] = {"attributes": wanted, **instruction}
-    (folder / "items_shuffle.json").write_text(json.dumps(items, ensure_ascii=False))
-    (folder / "items_ins_v2.json").write_text(json.dumps(attributes))
+            items.write(("," if number else "[") + json.dumps(item, ensure_ascii=False))
+            described = json.dumps({"attributes": wanted, **instruction})
+            attributes.write(("," if number else "{") + json.dumps(asin) + ":" + described)
+        items.write("]")
+        attributes.write("}")
 
 
 def in_process(call: Any, *arguments: Any) -> Any:

@@ -323,7 +323,7 @@ def load(name: str, **options: Any) -> Suite:
         options: handed to the module's function.
 
     Raises:
-        ValueError: if there is no such environment, or the module has no such function.
+        ValueError: if there is no such environment, the module has no such function, or it returns no `Suite`.
     """
     found = find_module(f"environments.{name}" if name in SHIPPED else name)
     if found is None:
@@ -335,6 +335,11 @@ def load(name: str, **options: Any) -> Suite:
         place = getattr(found, "__file__", None) or "a folder without __init__.py"
         raise ValueError(f"environment {name!r} is the module {place}, which has no function suite(**options)")
     suite, asked = found.suite(**options), {}
+    if not isinstance(suite, Suite):
+        raise ValueError(
+            f"environment {name!r}: suite(**options) of {found.__file__} returned {type(suite).__name__}; "
+            "it must return an environments.Suite"
+        )
 
     def panel(wanted: str) -> TaskPanel:
         made = suite.panel(wanted)

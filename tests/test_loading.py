@@ -14,7 +14,11 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_environment_of_a_module_is_found_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "plain_world.py").write_text("def suite(**options):\n    return options\n")
+    made = "Suite('plain', object, None, None, (), options)"
+    (tmp_path / "plain_world.py").write_text(
+        f"from environments import Suite\n\n\ndef suite(**options):\n    return {made}\n"
+    )
+    (tmp_path / "odd_world.py").write_text("def suite(**options):\n    return options\n")
     (tmp_path / "empty_world.py").write_text("")
     (tmp_path / "needy_world.py").write_text("import nowhere_to_be_found\n")
     package = tmp_path / "worlds_of_mine"
@@ -22,7 +26,10 @@ def test_environment_of_a_module_is_found_where_one_stands(tmp_path: Path, monke
     (package / "__init__.py").write_text("")
     (package / "cave.py").write_text("from plain_world import suite\n")
     monkeypatch.chdir(tmp_path)
-    assert load("plain_world", depth=3) == {"depth": 3} == load("worlds_of_mine.cave", depth=3)
+    for name in ("plain_world", "worlds_of_mine.cave"):
+        assert load(name, depth=3).description == {"depth": 3}
+    with pytest.raises(ValueError, match=r"'odd_world': suite.* returned dict; it must return an environments.Suite"):
+        load("odd_world")
     with pytest.raises(ValueError, match=r"'empty_world' is the module .*empty_world.py, which has no function suite"):
         load("empty_world")
     for unknown in ("no_world", "worlds_of_mine.sea", "no-world", "webshop_tyni"):
