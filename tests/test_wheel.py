@@ -99,7 +99,11 @@ def test_links_of_a_release_lead_to_its_repository() -> None:
     assert "[site](https://x.org/y), [here](#place)" in made
     assert names["index_page"](text, "").startswith("docs/a.md, how (`docs/b.md`), [site](https://x.org/y)")
     for path in re.findall(r"\]\((?![a-z]+:|#)([^)\s]+)\)", (ROOT / "README.md").read_text(encoding="utf-8")):
-        assert (ROOT / path).exists(), f"README.md links to {path}, which is not there"
+        file, _, heading = path.partition("#")
+        assert (ROOT / file).exists(), f"README.md links to {path}, which is not there"
+        if heading:
+            found = re.findall(r"^#+ (.+)$", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+            assert heading in {one.lower().replace(" ", "-") for one in found}, f"{file} has no heading for #{heading}"
 
 
 def test_it_trains_in_a_clean_environment_from_another_folder(wheel: Path, tmp_path: Path) -> None:
