@@ -18,6 +18,7 @@ from environments.base import Ending, EnvironmentsDown, Failure, Opening, Projec
 from environments.border import Border
 
 MOST_STUCK = 64  # calls that hang at once before a batch makes no new environments
+SECONDS_TO_END = 1.0  # what closing waits for threads whose call hangs
 _PENDING = object()
 
 
@@ -99,8 +100,8 @@ class ThreadedBatch:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._stuck = 0
-        self._threads = min(threads, size)
-        for _ in range(self._threads):
+        self._threads: list[threading.Thread] = []
+        for _ in range(min(threads, size)):
             self._add_thread()
 
     def reset(self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]]) -> list[Opening | Failure]:
@@ -119,11 +120,16 @@ class ThreadedBatch:
         return self._environments[slot]
 
     def close(self) -> None:
-        """Closes all environments, each with the time limit of a call, and ends the threads."""
+        """Closes all environments, each with the time limit of a call, and waits for its threads to end, not long for
+        ones that hang: a daemon thread that wakes while the interpreter shuts down can crash it."""
         self._retire(range(len(self._environments)))
-        for _ in range(self._threads):
+        threads, self._threads = self._threads, []
+        for _ in threads:
             self._jobs.put(None)
-        self._threads = 0
+        end = time.monotonic() + SECONDS_TO_END
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, end - time.monotonic()))
 
     def _live(self, slot: int) -> TextEnvironment:
         environment = self._environments[slot]
@@ -183,7 +189,9 @@ class ThreadedBatch:
         self._add_thread()
 
     def _add_thread(self) -> None:
-        threading.Thread(target=self._work, daemon=True, name="environment").start()
+        thread = threading.Thread(target=self._work, daemon=True, name="environment")
+        self._threads.append(thread)
+        thread.start()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

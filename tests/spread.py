@@ -57,8 +57,9 @@ CASES: dict[str, dict[str, Any]] = {
 }
 ENCODED = ("plain", "sampled")
 """Cases with a neural encoder; the others make do with the lexical one."""
-NORM = {"iterations": 5e-5}
-"""Where the gradient norm may differ by more than 1e-6: near the clip range a rounding moves a token across it."""
+NORM = {"iterations": 2e-5}
+"""Where the gradient norm may differ by more than 1e-6: that run's fourth step is steep. In one process a learning rate
+that is 1.2e-7 larger, one rounding, moves its norm by 3e-6, and one that is 1e-6 larger by 1.8e-5."""
 EXPECTED = {"ddp": DistributedType.MULTI_CPU, "fsdp2": DistributedType.FSDP}
 
 
@@ -91,6 +92,8 @@ def launch(folder: Path, strategies: list[str], timeout: float = 500, **environm
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": os.pathsep.join(paths),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),  # where pip puts ninja
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # so that the end of stderr is what went wrong
+        "PYTHONFAULTHANDLER": "1",
     }
     command = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0", "--standalone"]
     done = subprocess.run(
@@ -359,4 +362,5 @@ elif __name__ == "__main__":
             else:
                 {"down": run_down, "failing": run_failing}[name](target, one)
     if torch.distributed.is_initialized():
+        torch.distributed.barrier()  # a process that leaves while the other still reads from it can crash that one
         torch.distributed.destroy_process_group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -265,6 +266,19 @@ def test_environments_are_closed_with_the_training_and_opened_again_when_needed(
     assert Closing.opened > Closing.closed
     trainer.close()
     assert Closing.opened == Closing.closed
+
+
+def test_threads_of_environments_end_before_close_returns(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    trainer = make_trainer(tmp_path)
+    trainer.evaluate_panel(TaskPanel.of("toy", "all", list(toy_dataset(2))))
+
+    def started() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread not in before]
+
+    assert "environment" in started()
+    trainer.close()
+    assert "environment" not in started()
 
 
 class Server:

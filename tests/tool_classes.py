@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import trl
 from datasets import Dataset
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from toy import build_model
+from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 
@@ -152,20 +152,7 @@ def chat_tokenizer(template: str = "qwen3_instruct_2507") -> PreTrainedTokenizer
 
 
 def chat_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=8192,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        initializer_range=0.2,
-    )
-    return Qwen2ForCausalLM(config)
+    return build_model(tokenizer, positions=8192)
 
 
 Calls = Sequence[tuple[str, Mapping[str, Any]]]

@@ -76,6 +76,7 @@ class Game:
         self.nodes: list[Node] = []
         self._places: dict[Hashable, int] = {}
         self.root = self._expand(())
+        self.back_up()
 
     def _expand(self, path: tuple[str, ...]) -> int:
         view = self._replay(path)
@@ -92,10 +93,7 @@ class Game:
             if step.done or len(path) + 1 >= self._environment.max_turns:
                 node.after.append((None, float(step.won), step.observation))
             else:
-                child = self._expand((*path, choice.action))
-                node.after.append((child, self.nodes[child].value, step.observation))
-        pairs = zip(node.choices, node.after, strict=True)
-        node.value = sum(choice.probability * value for choice, (_, value, _) in pairs)
+                node.after.append((self._expand((*path, choice.action)), 0.0, step.observation))
         return place
 
     def _replay(self, path: Sequence[str]) -> View:
