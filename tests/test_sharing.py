@@ -186,6 +186,20 @@ def test_a_card_that_was_edited_by_hand_is_pushed_as_it_is(run: Path, endpoint: 
     assert hub.files["models", "somebody/shopper", "README.md"] == b"my own words"
 
 
+def test_an_adapter_goes_with_a_base_that_others_can_load(run: Path, endpoint: Any, tmp_path: Path) -> None:
+    config = run / "adapter_config.json"
+    config.write_text(json.dumps({"peft_type": "LORA", "r": 4, "base_model_name_or_path": str(tmp_path)}))
+    with Hub() as hub:
+        endpoint(hub.endpoint)
+        with pytest.raises(PushFailed, match=f"a folder of this machine, {tmp_path}.* --base_model ID"):
+            push_run(run, "somebody/shopper", TOKEN)
+        assert not hub.files
+        cli.main(["push", str(run), "somebody/shopper", "--token", TOKEN, "--base_model", "Qwen/Qwen2.5-7B-Instruct"])
+    pushed = json.loads(hub.files["models", "somebody/shopper", "adapter_config.json"])
+    assert pushed == {"peft_type": "LORA", "r": 4, "base_model_name_or_path": "Qwen/Qwen2.5-7B-Instruct"}
+    assert json.loads(config.read_text())["base_model_name_or_path"] == str(tmp_path)
+
+
 def no_token(folder: Path, *others: bytes | str) -> None:
     for file in folder.rglob("*"):
         assert not file.is_file() or TOKEN.encode() not in file.read_bytes(), f"{file} holds the token"

@@ -13,6 +13,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("repository", nargs="?", help="id of the model's repository")
     parser.add_argument("--trajectories", help="id of a data set's repository for the trajectories")
     parser.add_argument("--licence", help="licence id of the weights, for the card")
+    parser.add_argument("--base_model", help="hub id of an adapter's base, where the run loaded it from a folder")
     parser.add_argument("--private", action="store_true", help="make new repositories private")
     parser.add_argument("--token", help="of the Hub; the stored login by default")
     arguments = parser.parse_args(argv)
@@ -23,7 +24,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = {"token": arguments.token, "private": arguments.private or None}
     try:
         if arguments.repository:
-            print(push_run(arguments.run, arguments.repository, **options, licence=arguments.licence))
+            card = {"licence": arguments.licence, "base_model": arguments.base_model}
+            print(push_run(arguments.run, arguments.repository, **options, **card))
         if arguments.trajectories:
             print(push_trajectories(arguments.run, arguments.trajectories, **options))
     except FileNotFoundError as error:

@@ -6,6 +6,7 @@ pushes again.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -22,12 +23,13 @@ from alignopsd_trl.runs.files import read_json
 from alignopsd_trl.sharing.card import model_card
 from alignopsd_trl.sharing.dataset_card import write_dataset
 
+ADAPTER = "adapter_config.json"
 OF_A_MODEL = (
     "*.safetensors",
     "*.safetensors.index.json",
     "config.json",
     "generation_config.json",
-    "adapter_config.json",
+    ADAPTER,
     "tokenizer*",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -52,6 +54,7 @@ def push_run(
     token: str | None = None,
     private: bool | None = None,
     licence: str | None = None,
+    base_model: str | None = None,
 ) -> str:
     """Uploads a run's model, tokenizer, results and card as one commit.
 
@@ -66,17 +69,20 @@ def push_run(
             Of a repository that is made.
         licence (`str`, *optional*):
             Licence id of the weights, for the card; the run's by default.
+        base_model (`str`, *optional*):
+            Hub id of an adapter's base, where the run loaded it from a folder.
 
     Returns:
         Address of the commit.
 
     Raises:
         FileNotFoundError: if the run isn't finished.
-        PushFailed: if the Hub refused or could not be reached.
+        PushFailed: if the Hub refused or could not be reached, or others can't load the base of an adapter.
     """
     folder = _finished(folder)
     again = f"alignopsd push {folder} {repository}"
-    return str(push_files(folder, repository, again, token, private, OF_A_RUN, partial(_card, licence)).commit_url)
+    instead = partial(_card, licence)
+    return str(push_files(folder, repository, again, token, private, OF_A_RUN, instead, base_model).commit_url)
 
 
 def push_trajectories(
@@ -118,6 +124,7 @@ def push_files(
     private: bool | None = None,
     patterns: Sequence[str] | None = None,
     instead: Callable[[Path, str], Mapping[str, bytes]] = lambda folder, repository: {},
+    base_model: str | None = None,
     kind: str = "model",
     **options: Any,
 ) -> CommitInfo:
@@ -134,16 +141,19 @@ def push_files(
             Names of the files that go, of those directly in the folder; all files by default.
         instead (`Callable`, *optional*):
             From the folder and the repository's whole id to contents that replace files.
+        base_model (`str`, *optional*):
+            Hub id of an adapter's base, in place of the one that its config names.
         kind (`str`, *optional*, defaults to `"model"`):
             Or ``"dataset"``.
         options:
             Handed to ``HfApi.create_commit``.
 
     Raises:
-        PushFailed: if the Hub refused or could not be reached.
+        PushFailed: if the Hub refused or could not be reached, or others can't load the base of an adapter.
     """
     api = HfApi(token=token)
     files = {path.relative_to(folder).as_posix(): path for path in _files(folder, patterns)}
+    files |= _adapter(files, base_model, repository)
     message = options.pop("commit_message", "Run of AlignOPSD")
 
     def upload() -> CommitInfo:
@@ -161,6 +171,21 @@ def push_files(
         raise PushFailed(
             f"nothing was pushed to {repository}: {reason}. The run is whole; push again: {again}"
         ) from error
+
+
+def _adapter(files: Mapping[str, Path], base_model: str | None, repository: str) -> dict[str, bytes]:
+    """The config of an adapter with a base that others have too."""
+    if ADAPTER not in files:
+        return {}
+    config = read_json(files[ADAPTER])
+    base = base_model or config["base_model_name_or_path"]
+    if Path(base).is_dir():
+        raise PushFailed(
+            f"nothing was pushed to {repository}: it is an adapter, and its base is a folder of this machine, {base}. "
+            "If the Hub has that model, push with alignopsd push RUN REPOSITORY --base_model ID; if not, merge the "
+            "adapter into it (peft's merge_and_unload) and push the whole model"
+        )
+    return {ADAPTER: json.dumps(config | {"base_model_name_or_path": base}, indent=2).encode()}
 
 
 def _files(folder: Path, patterns: Sequence[str] | None) -> list[Path]:
