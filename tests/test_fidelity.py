@@ -170,6 +170,10 @@ def test_praise_and_blame_are_told_apart() -> None:
     figures = agreement(turns, credit, "slope")
     assert figures["praise only"]["r_praised"].value == pytest.approx(1.0, abs=0.05)
     assert figures["praise only"]["r_blamed"].value == pytest.approx(-1.0, abs=0.05)
+    difference = figures["praise only"]["r_blamed_minus_slope"]
+    assert difference.value == pytest.approx(-2.0, abs=0.1) and difference.high < -1.8
+    assert figures["praise only"]["r_praised_minus_slope"].value == pytest.approx(0.0, abs=1e-9)
+    assert "r_blamed_minus_slope" not in figures["slope"]
     assert figures["slope"]["slope"].value == pytest.approx(3.0, abs=0.15)
     assert figures["slope"]["sign_agreement"].value > 0.98
     assert figures["slope"]["lift"].value > 1.05

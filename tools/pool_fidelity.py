@@ -17,12 +17,13 @@ import pyarrow.parquet as parquet
 from alignopsd_trl.fidelity.metrics import Turns, agreement
 from alignopsd_trl.fidelity.report import plain
 
-SHOWN = ("r_within", "r_praised", "r_blamed", "lift", "r_within_minus_align_opsd")
+SHOWN = ("r_within", "r_praised", "r_blamed", "lift")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, help="what --output of alignopsd_trl.fidelity was")
+    parser.add_argument("--reference", default="align_opsd", help="the variant that differences are taken to")
     parser.add_argument("--output", type=Path, help="JSON")
     arguments = parser.parse_args(argv)
     turns, credit, known = pooled(arguments.folders)
@@ -32,11 +33,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             "commands": [page["command"].strip() for page in pages],
             "measured_tasks": len(np.unique(turns.task)),
             "measured_turns": known,
-            "figures": agreement(turns, credit, "align_opsd", 0),
+            "figures": agreement(turns, credit, arguments.reference, 0),
         }
     )
+    shown = [*SHOWN, f"r_within_minus_{arguments.reference}"]
     for name, figures in found["figures"].items():
-        print(name, {key: _short(figures[key]) for key in SHOWN if key in figures})
+        print(name, {key: _short(figures[key]) for key in shown if key in figures})
     if arguments.output:
         arguments.output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     return found

@@ -17,6 +17,7 @@ DRAWS = 2000
 FLAT = 1e-9  # relative spread below which credit is the same on all turns of its trajectories
 PIVOTAL = 2.0  # standard errors
 NAMES = ("r_within", "r_praised", "r_blamed", "spearman", "cosine", "slope", "sign_agreement", "lift")
+COMPARED = ("r_within", "r_praised", "r_blamed", "lift")
 MEANING = {
     "r_within": "correlation with A_MC over the turns of a trajectory, noise out",
     "r_praised": "the same, trajectories above their group",
@@ -75,7 +76,8 @@ class Interval:
 
 
 def agreement(turns: Turns, credit: Mapping[str, np.ndarray], reference: str, seed: int = 0) -> dict[str, dict]:
-    """For each variant, every figure of `NAMES` and ``r_within_minus_<reference>``, as `Interval`.
+    """For each variant, every figure of `NAMES`, and of those in `COMPARED` also ``<figure>_minus_<reference>``, as
+    `Interval`.
 
     Args:
         credit: label -> ``(M,)``.
@@ -87,8 +89,9 @@ def agreement(turns: Turns, credit: Mapping[str, np.ndarray], reference: str, se
     for label, figures in drawn.items():
         result[label] = {name: _interval(figures[name]) for name in NAMES}
         if label != reference:
-            difference = figures["r_within"] - drawn[reference]["r_within"]
-            result[label][f"r_within_minus_{reference}"] = _interval(difference)
+            for name in COMPARED:
+                difference = figures[name] - drawn[reference][name]
+                result[label][f"{name}_minus_{reference}"] = _interval(difference)
     return result
 
 

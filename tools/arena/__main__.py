@@ -71,9 +71,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--batches", type=int, default=8)
     parser.add_argument("--skilled", type=float, default=0.95, help="care at a decision with the skill")
     parser.add_argument("--encoder", default="lexical")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the measurement; the first one of the training")
     parser.add_argument("--train", action="store_true", help="train in place of measuring")
     parser.add_argument("--seeds", type=int, default=16, help="of the training")
+    parser.add_argument("--variants", nargs="+", choices=TRAINED, metavar="VARIANT", help="what is trained beside grpo")
     parser.add_argument("--updates", type=int, default=6)
     parser.add_argument("--rate", type=float, default=1.0, help="length of a step of the training")
     parser.add_argument("--output", type=Path, default=Path("outputs/arena"), help="folder for arena.json")
@@ -105,16 +106,17 @@ def measured(world: World, arguments: argparse.Namespace) -> dict[str, Any]:
 def trained(world: World, arguments: argparse.Namespace) -> dict[str, Any]:
     """Exact success before and after, and paired differences to GRPO; every seed has its own tasks and episodes."""
     care = by_weakness(*world.care)
-    won: dict[str, list[list[float]]] = {label: [] for label in TRAINED}
-    for seed in track(range(arguments.seeds), "training"):
+    asked = TRAINED if arguments.variants is None else dict.fromkeys(["grpo", *arguments.variants])
+    won: dict[str, list[list[float]]] = {label: [] for label in asked}
+    for seed in track(range(arguments.seed, arguments.seed + arguments.seeds), "training"):
         games = world.games(arguments.tasks, world.shopper(care, arguments.skilled), seed)
-        for label, variant in TRAINED.items():
+        for label in won:
             won[label].append(
                 train(
                     games,
                     lambda care: world.shopper(care, arguments.skilled),
                     care,
-                    variant,
+                    TRAINED[label],
                     arguments.output,
                     updates=arguments.updates,
                     rate=arguments.rate,

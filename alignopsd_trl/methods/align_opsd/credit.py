@@ -10,11 +10,13 @@ Sources: the paper's section "Semi-Markov Hierarchical Credit Assignment" and it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from alignopsd_trl.methods.align_opsd.spread import temperature_of_spread, weight_spread
 from alignopsd_trl.turns import Groups
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ class CreditWeights:
             B, Q and the density, where turns were weighed.
         weights ([`Weights`], *optional*):
             The density inside the box, where turns were weighed.
+        temperature (`float`, *optional*):
+            T, where it was found by the spread of the weights.
     """
 
     identity: Evidence
@@ -49,6 +53,7 @@ class CreditWeights:
     span: torch.Tensor | None = None
     allocation: Allocation | None = None
     weights: Weights | None = None
+    temperature: float | None = None
 
 
 def weigh(
@@ -58,6 +63,7 @@ def weigh(
     groups: Groups,
     span: torch.Tensor | None,
     options: AlignOPSDOptions,
+    gather: Callable[[torch.Tensor], torch.Tensor],
 ) -> CreditWeights:
     """E, B, Q and W of a batch, as ``options.allocation`` says.
 
@@ -67,20 +73,33 @@ def weigh(
         advantage: ``(M,)`` A.
         groups: of the M turns.
         span: ``(M,)`` int64 numbered over the batch; `None` makes one span of each rollout, the flat turn allocation.
-        options: for T, eta, the box and the allocation.
+        options: for T or the spread it is found by, eta, the box and the allocation.
+        gather: ``(n,)`` of this process -> ``(N,)`` of all of them; asked only where T is found by the spread.
     """
-    identity, rectified = (turn_evidence(gap, mask, advantage) for gap in (views.identity_gap, views.rectified_gap))
+    gaps = [bounded(gap, options.gap_bound) for gap in (views.identity_gap, views.rectified_gap)]
+    identity, rectified = (turn_evidence(gap, mask, advantage) for gap in gaps)
     if options.allocation == "none":
         return CreditWeights(identity, rectified)
     box = density_box(options.weighting, options.density_cap, options.band)
     if options.allocation == "token":
-        by_token = token_weights(views.rectified_gap, mask, advantage, groups.rollout, options.credit_temperature, box)
+        by_token = token_weights(gaps[1], mask, advantage, groups.rollout, options.credit_temperature, box)
         mean = torch.where(mask, by_token, 0.0).sum(-1, dtype=torch.float64) / rectified.tokens
         return CreditWeights(identity, rectified, mean.masked_fill(rectified.tokens == 0, 1.0), by_token)
     span = groups.rollout if span is None else span
-    allocation = allocate(rectified.evidence, rectified.tokens, groups.rollout, span, options.credit_temperature)
-    weights = turn_weights(allocation.density, rectified.tokens, groups.rollout, advantage, options.credit_mixing, box)
-    return CreditWeights(identity, rectified, weights.weight, weights.weight[:, None], span, allocation, weights)
+
+    def at(temperature: float) -> tuple[Allocation, Weights]:
+        shares = allocate(rectified.evidence, rectified.tokens, groups.rollout, span, temperature)
+        return shares, turn_weights(
+            shares.density, rectified.tokens, groups.rollout, advantage, options.credit_mixing, box
+        )
+
+    def spread_at(temperature: float) -> float:
+        return weight_spread(at(temperature)[1].weight, rectified.tokens, advantage, gather)
+
+    found = None if options.credit_spread is None else temperature_of_spread(options.credit_spread, spread_at)
+    allocation, weights = at(options.credit_temperature if found is None else found)
+    weight = weights.weight
+    return CreditWeights(identity, rectified, weight, weight[:, None], span, allocation, weights, found)
 
 
 # Evidence
@@ -102,6 +121,12 @@ class Evidence:
     gap: torch.Tensor
     tokens: torch.Tensor
     evidence: torch.Tensor
+
+
+def bounded(gap: torch.Tensor, bound: float | None) -> torch.Tensor:
+    """Gaps clipped to [-bound, bound]: a word that the other view would hardly have said is one word, whatever its
+    log-prob; a mean over tokens would be this one. Beyond the paper; RLSD bounds its weights likewise."""
+    return gap if bound is None else gap.clamp(-bound, bound)
 
 
 @torch.no_grad()

@@ -68,9 +68,9 @@ class AlignOPSD(Method):
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         result = outcome(batch, self.config)  # A
         matches = self._match(batch, teacher)  # d+ and d of each turn, H, Psi
-        identity, views = self._rectify(batch, teacher, matches)  # l+ of the turn's own view; the rectified gap
+        identity, views = self._rectify(batch, teacher, result, matches)  # l+ of the turn's own view; the rectified gap
         spans = self._segment(batch, teacher, matches)  # P, D, S
-        weights = self._weigh(batch, result, views, spans)  # E, B, Q, W
+        weights = self._weigh(batch, teacher, result, views, spans)  # E, B, Q, W
         metrics, trace = report(self.config, batch, result, matches, views, spans, weights)
         return Credit(self._advantages(batch, result, weights), metrics, self._targets(identity, views), trace)
 
@@ -103,23 +103,23 @@ class AlignOPSD(Method):
         return correspond(theirs, ours, teacher.encode, batch.groups, self.config, self.needs_matches)
 
     def _rectify(
-        self, batch: TurnBatch, teacher: Teacher, matches: Correspondence | None
+        self, batch: TurnBatch, teacher: Teacher, result: Outcome, matches: Correspondence | None
     ) -> tuple[torch.Tensor | None, Rectification | None]:
         if not self.needs_scores:
             return None, None
         student = batch.student_log_probs if self.needs_gap else None
-        return rectify_views(partial(teacher.score, batch), student, matches, batch.task, self.config)
+        return rectify_views(partial(teacher.score, batch), student, matches, result.advantage, self.config)
 
     def _segment(self, batch: TurnBatch, teacher: Teacher, matches: Correspondence | None) -> Spans | None:
         return decision_spans(matches.tasks, batch.groups, self.config, teacher.gather) if self.needs_profiles else None
 
     def _weigh(
-        self, batch: TurnBatch, result: Outcome, views: Rectification | None, spans: Spans | None
+        self, batch: TurnBatch, teacher: Teacher, result: Outcome, views: Rectification | None, spans: Spans | None
     ) -> CreditWeights | None:
         if views is None:
             return None
         span = None if spans is None else spans.span
-        return weigh(views, batch.policy_mask, result.advantage, batch.groups, span, self.config)
+        return weigh(views, batch.policy_mask, result.advantage, batch.groups, span, self.config, teacher.gather)
 
     # What comes of it
 

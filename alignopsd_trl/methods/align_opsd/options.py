@@ -43,6 +43,12 @@ class AlignOPSDOptions:
         metadata={"help": "After matching: 'cosine' of actions, 'webshop' (also same operation, target) or 'none'."},
     )
     action_threshold: Share = field(default=0.80, metadata={"help": "Least cosine of actions for the filter."})
+    rectify_praised_only: bool = field(
+        default=False,
+        metadata={
+            "help": "Beyond the paper: rectify turns of positive advantage only; the others keep their identity gap."
+        },
+    )
 
     # Semi-Markov hierarchical credit assignment
     allocation: Annotated[str, OneOf(("span", "turn", "token", "random", "none"))] = field(
@@ -67,6 +73,17 @@ class AlignOPSDOptions:
     max_span: PositiveCount = field(default=8, metadata={"help": "Most turns of a span; at least 2 * min_span - 1."})
     random_span_seed: int = field(default=0, metadata={"help": "Seed of the cuts of allocation='random'."})
     credit_temperature: Positive = field(default=0.5, metadata={"help": "T: how sharply evidence tilts the credit."})
+    credit_spread: Positive | None = field(
+        default=None,
+        metadata={
+            "help": "Beyond the paper: standard deviation over tokens that the weights of a round get; T is then found "
+            "every round, in place of credit_temperature."
+        },
+    )
+    gap_bound: Positive | None = field(
+        default=None,
+        metadata={"help": "Beyond the paper: token gaps are clipped to [-b, b] before evidence is made of them."},
+    )
     credit_mixing: Share = field(default=0.5, metadata={"help": "eta: share of the tilted density in the weights."})
     weighting: Annotated[str, OneOf(("capped", "band"))] = field(
         default="capped", metadata={"help": "Box of the density: 'capped' [0, density_cap], 'band' [1 - b, 1 + b]."}
@@ -93,6 +110,21 @@ class AlignOPSDOptions:
             raise ValueError(
                 f"max_span={self.max_span} is too small for min_span={self.min_span}: a span one turn too long could "
                 f"not be cut in two. Set max_span to at least {2 * self.min_span - 1}."
+            )
+        if self.rectify_praised_only and not (self.rectify and self.alpha_max > 0):
+            raise ValueError(
+                f"rectify_praised_only=True with rectify={self.rectify}, alpha_max={self.alpha_max} has nothing to "
+                "leave out; set rectify=True and alpha_max above 0, or rectify_praised_only=False"
+            )
+        if self.credit_spread is not None and self.allocation in ("token", "none"):
+            raise ValueError(
+                f"credit_spread={self.credit_spread} needs weights of turns, which allocation={self.allocation!r} does "
+                "not make; use 'span', 'turn' or 'random', or credit_spread=None"
+            )
+        if self.gap_bound is not None and self.allocation == "none":
+            raise ValueError(
+                f"gap_bound={self.gap_bound} bounds evidence, of which allocation='none' makes none; use another "
+                "allocation, or gap_bound=None"
             )
         if self.boundary_min > self.boundary_max:
             raise ValueError(

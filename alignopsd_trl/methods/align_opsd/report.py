@@ -185,7 +185,8 @@ def weight_metrics(weights: CreditWeights) -> dict[str, float]:
     weight = weights.weight
     if weight is None or not len(weight):
         return {}
-    return {"credit/weight_std": float(weight.std(correction=0)), "credit/weight_max": float(weight.max())}
+    metrics = {"credit/weight_std": float(weight.std(correction=0)), "credit/weight_max": float(weight.max())}
+    return metrics if weights.temperature is None else metrics | {"credit/temperature": weights.temperature}
 
 
 def weight_trace(weights: CreditWeights) -> dict[str, Any]:
