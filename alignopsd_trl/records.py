@@ -55,14 +55,20 @@ SCHEMA = pa.schema(
 """The columns of every record; a method's trace comes after them, as ``credit_<name>``. ``token_texts`` and the trace's
 ``token_*`` columns are as long as the response, and there with ``record_tokens`` alone."""
 
-_LIST_COLUMNS = {
+_KNOWN_COLUMNS = {
     "sources": pa.list_(_WHOLE),
     "source_similarities": pa.list_(_NUMBER),
     "source_weights": pa.list_(_NUMBER),
     "token_identity_gaps": pa.list_(pa.float16()),
     "token_rectified_gaps": pa.list_(pa.float16()),
+    "teacher_thinking": _TEXT,
+    "teacher_action": _TEXT,
+    "span": _WHOLE,
+    "cut": _TEXT,
+    "divergence_counts": _FLAG,
 }
-"""Columns of the trace that may be empty lists, or missing, for a whole round."""
+"""Columns of the trace that may be empty lists, or missing, for a whole round, so that their values do not tell the
+type."""
 
 
 def turn_records(
@@ -98,7 +104,7 @@ def trace_types(trace: Mapping[str, Any]) -> dict[str, str | None]:
     """The type of each column of a trace by its name in Arrow; `None` where its values do not tell."""
     found: dict[str, str | None] = {}
     for name, values in trace.items():
-        kind = _LIST_COLUMNS.get(name) or _wide(pa.array(_column(values)).type)
+        kind = _KNOWN_COLUMNS.get(name) or _wide(pa.array(_column(values)).type)
         found[name] = None if _untold(kind) else str(kind)
     return found
 

@@ -56,6 +56,9 @@ class Thought:
         return bool(self.action)
 
 
+NO_THOUGHT = Thought("", "")
+"""Of a response without either, and of a turn that nobody was asked about."""
+
 THINK = ("<think>", "</think>")
 """Between which a model thinks, unless it is said otherwise."""
 _FAMILIES = ("action", "search", "answer")

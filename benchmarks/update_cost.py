@@ -172,11 +172,12 @@ class Counter:
         self.operations[self._phase()] += products * (6 if torch.is_grad_enabled() else 2)
 
 
-def build(options: argparse.Namespace, method: str, kind: type) -> AlignOPSDTrainer:
+def build(options: argparse.Namespace, method: str, kind: type, whole: bool = False) -> AlignOPSDTrainer:
+    """A trainer of the recipe; ``whole``: one that also thinks and scores where it could change nothing."""
     folder = tempfile.mkdtemp(prefix="update_cost_")
     flags = ["--method", method, "--rounds", str(options.rounds), "--seed", str(options.seed), "--output_dir", folder]
     flags += ["--tasks_per_round", str(options.tasks)] if options.tasks else []
-    if kind is StockTrainer:
+    if whole:
         flags += ["--skip_zero_advantage", "false"]
     flags += [
         "--self_check",
@@ -402,13 +403,13 @@ def main() -> None:
     if options.recording and options.recording.is_file():
         rounds = load(options.recording, options.recipe)[: options.rounds]
     else:
-        rounds = record(build(options, "align_opsd", AlignOPSDTrainer))
+        rounds = record(build(options, "align_opsd", AlignOPSDTrainer, whole=True))
         if options.recording:
             save(rounds, options.recipe, options.recording)
     kinds = {"align_opsd": AlignOPSDTrainer, "grpo": AlignOPSDTrainer, "stock": StockTrainer}
 
     def variant(name: str, method: str, kind: type) -> Variant:
-        return Variant(name, build(options, method, kind), options.clock)
+        return Variant(name, build(options, method, kind, whole=kind is StockTrainer), options.clock)
 
     variants = {
         name: variant(name, "align_opsd" if name == "align_opsd" else "grpo", kind) for name, kind in kinds.items()

@@ -77,6 +77,14 @@ def test_skips_change_nothing_over_processes(folder: Path) -> None:
         assert short["forwards"]["loss"] <= whole["forwards"]["loss"]
 
 
+def test_a_group_without_an_advantage_is_not_thought_about(folder: Path) -> None:
+    """It is on one process only; `test_every_process_makes_the_same_calls` counts these calls too."""
+    turns = pd.concat([read_records(folder / "uneven" / f"rank{rank}" / "trajectories") for rank in range(2)])
+    still = turns.groupby("task").reward.transform("nunique") == 1
+    assert still.any() and turns[still].credit_teacher_thinking.isna().all()
+    assert turns[~still].credit_teacher_thinking.notna().all()
+
+
 @pytest.mark.parametrize("name", ["equal", "uneven", "still", "skipping"])
 def test_every_process_makes_the_same_calls(folder: Path, name: str) -> None:
     first, second = _load(folder, name)

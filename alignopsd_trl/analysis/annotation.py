@@ -46,7 +46,8 @@ _SHOWN = ["turn", "thinking", "action", "observation"]
 def export_sheet(
     run: Records, path: str | os.PathLike, episodes: int = 50, seed: int = 0, steps: Sequence[int] | None = None
 ) -> Path:
-    """Writes trajectories for annotators, drawn at random, without the method's own spans.
+    """Writes trajectories for annotators, drawn at random, without the method's own spans; where a run made spans, only
+    of episodes that have them.
 
     Args:
         run: with records.
@@ -59,7 +60,9 @@ def export_sheet(
     Raises:
         ValueError: for another suffix.
     """
-    path, frame = _sheet_path(path), turns_of(run, ["thinking", "observation"], steps)
+    path, frame = _sheet_path(path), turns_of(run, ["thinking", "observation"], steps, welcome=NEEDED)
+    if "credit_span" in frame and frame.credit_span.notna().any():
+        frame = frame[frame.credit_span.notna()]  # the others have nothing to compare with
     groups = [(key, turns) for key, turns in frame.groupby(EPISODE, sort=True)]
     drawn = np.random.default_rng(seed).permutation(len(groups))[:episodes]
     chosen = [(_identity(*groups[at][0]), groups[at][1]) for at in sorted(drawn)]
@@ -153,7 +156,9 @@ def agreement(run: Records, annotations: str | os.PathLike | Annotations) -> Fin
     noted = read_annotations(annotations) if isinstance(annotations, str | os.PathLike) else annotations
     own = _own_cuts(run)
     if absent := [name for name in noted if name not in own or own[name][1] != noted[name][1]]:
-        raise ValueError(f"episode {absent[0]!r} of the sheet isn't in {name_of(run)} with as many turns")
+        raise ValueError(
+            f"episode {absent[0]!r} of the sheet isn't in {name_of(run)} with as many turns, or without spans"
+        )
     rows = [{"episode": name, **_compared(own[name][0], *noted[name])} for name in noted]
     table = pd.DataFrame(rows)
     numbers = {"episodes": len(table), "boundaries": int(table.noted.sum()), **_scores(table), "kappa": _kappa(table)}
@@ -168,7 +173,8 @@ def agreement(run: Records, annotations: str | os.PathLike | Annotations) -> Fin
 
 def _own_cuts(run: Records) -> dict[str, tuple[list[int], int]]:
     found = {}
-    for key, turns in turns_of(run, NEEDED).groupby(EPISODE, sort=True):
+    frame = turns_of(run, NEEDED)
+    for key, turns in frame[frame.credit_span.notna()].groupby(EPISODE, sort=True):
         span = turns.credit_span.to_numpy()
         found[_identity(*key)] = ([at for at in range(1, len(span)) if span[at] != span[at - 1]], len(span))
     return found

@@ -42,6 +42,7 @@ def mechanism(
         ValueError: if the run lacks what the panels need, or the task or rollout isn't there.
     """
     frame = turns_of(run, [*COLUMNS, *NEEDED, *_GAPS])
+    frame = frame[frame.credit_teacher_thinking.notna()]
     shown = _chosen(frame, step, task, rollout, name_of(run))
     at = (frame.step == shown.step.iloc[0]) & (frame.task == shown.task.iloc[0])
     pairs = next(iter(task_pairs(run, frame[at], encoder_of(run, encoder))))
@@ -69,7 +70,7 @@ def _chosen(frame: pd.DataFrame, step: int | None, task: str | None, rollout: st
             kept = frame[frame[name].astype(str) == str(value)]
             if kept.empty:
                 there = ", ".join(map(str, frame[name].unique()[:8]))
-                raise ValueError(f"{name} {value!r} isn't in {run}; some that are: {there}")
+                raise ValueError(f"{name} {value!r} isn't in {run}, or the teacher thought nowhere in it; try: {there}")
             frame = kept
     telling = frame.groupby(["step", "task", "rollout"]).agg(
         spans=("credit_span", "nunique"), scored=("credit_rectified_gap", "count"), turns=("turn", "size")

@@ -57,12 +57,12 @@ def encoder_of(run: Records, encoder: str | Encoder | None = None) -> Encoder:
 
 
 def task_pairs(run: Records, frame: pd.DataFrame, encoder: Encoder) -> Iterator[TaskPairs]:
-    """Every task of every step of a frame with `COLUMNS`.
+    """Every task of every step of a frame with `COLUMNS`, without those that the teacher was not asked about.
 
     Raises:
         ValueError: if the encoder does not give the similarities that the run recorded.
     """
-    for (step, _), turns in frame[frame.credit_row.notna()].groupby(["step", "task"], sort=True):
+    for (step, _), turns in frame[frame.credit_teacher_thinking.notna()].groupby(["step", "task"], sort=True):
         turns = turns.reset_index(drop=True)
         teacher, student = turns.credit_teacher_thinking.fillna(""), turns.thinking.fillna("")
         similarity = cosine(_encoded(encoder, teacher), _encoded(encoder, student)).cpu().numpy()

@@ -16,7 +16,7 @@ import pandas as pd
 from alignopsd_trl.analysis.drawing import BLUE, GREY, ORANGE, PURPLE, label, panels
 from alignopsd_trl.analysis.finding import Finding
 from alignopsd_trl.analysis.intervals import ratio
-from alignopsd_trl.analysis.loading import setting, turns_of
+from alignopsd_trl.analysis.loading import name_of, setting, turns_of
 from alignopsd_trl.analysis.similarity import COLUMNS, TaskPairs, encoder_of, task_pairs
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ def thinking(
             bins[name] += np.histogram(values, EDGES)[0]
         best.append(_best(pairs))
         apart.append(_apart(pairs))
+    if not best:
+        raise ValueError(f"{name_of(run)} has no turn in these steps that the teacher was asked about")
     table = pd.DataFrame([_row(name, sums[name]) for name in SETS])
     coverage, best = _coverage(np.concatenate(best)), np.concatenate(best)
     density = _densities(bins)
@@ -117,7 +119,7 @@ def _coverage(best: np.ndarray) -> pd.DataFrame:
 
 def _matching(frame: pd.DataFrame, apart: np.ndarray) -> dict[str, Any]:
     """Of the pairs that training used."""
-    counts = frame.credit_sources[frame.credit_row.notna()].map(len)
+    counts = frame.credit_sources[frame.credit_teacher_thinking.notna()].map(len)
     matched = counts[counts > 0]
     return {
         "targets": len(counts),

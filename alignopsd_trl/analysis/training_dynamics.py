@@ -22,6 +22,7 @@ _MEASURED = [
     "credit_weight",
     "credit_span",
     "credit_sources",
+    "credit_rho",
 ]
 
 PANELS = {
@@ -34,7 +35,7 @@ PANELS = {
     "correction": ("rectified − identity gap", "nats a token"),
     "turns_a_span": ("turns a span", "turns"),
     "weight_std": ("spread of turn weights W", "standard deviation"),
-    "matched": ("turns with a match", "%"),
+    "matched": ("turns with a match, where asked", "%"),
 }
 """Column of the table to title and unit; a panel is there where a run measured it."""
 
@@ -76,11 +77,13 @@ def by_step(run: Records) -> pd.DataFrame:
             table[name] = steps.apply(_token_mean, f"credit_{name}", include_groups=False)
         table["correction"] = table.rectified_gap - table.identity_gap
     if "credit_span" in frame:
-        table["turns_a_span"] = steps.size() / steps.apply(_span_count, include_groups=False)
+        table["turns_a_span"] = steps.credit_span.count() / steps.apply(_span_count, include_groups=False)
     if "credit_weight" in frame:
         table["weight_std"] = steps.credit_weight.std(ddof=0)
     if "credit_sources" in frame:
-        table["matched"] = 100 * steps.credit_sources.apply(lambda one: float((one.map(_length) > 0).mean()))
+        asked = frame[frame.credit_rho.notna()] if "credit_rho" in frame else frame
+        matched = asked.credit_sources.map(_length) > 0
+        table["matched"] = 100 * matched.groupby(asked.step).mean()
     return table.reset_index()
 
 
@@ -96,7 +99,7 @@ def _token_mean(turns: pd.DataFrame, name: str) -> float:
 
 
 def _span_count(turns: pd.DataFrame) -> int:
-    return len(turns.drop_duplicates(["task", "rollout", "credit_span"]))
+    return len(turns[turns.credit_span.notna()].drop_duplicates(["task", "rollout", "credit_span"]))
 
 
 def _length(value: Any) -> int:

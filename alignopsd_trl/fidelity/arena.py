@@ -268,8 +268,9 @@ class ArenaTeacher:
         found = [one.skilled for one in game.nodes[node].choices if one.action == of.action]
         return math.log(max(sum(found), LEAST))
 
-    def thoughts(self, batch: TurnBatch) -> list[Thought]:
-        return [self._thought(turn) for turn in batch.turns]
+    def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None) -> list[Thought]:
+        turns = batch.turns if rows is None else [batch.turns[row] for row in rows.tolist()]
+        return [self._thought(turn) for turn in turns]
 
     def _thought(self, turn: Turn) -> Thought:
         game, node, _ = self._sampled.place[id(turn)]

@@ -117,11 +117,11 @@ class CachedTeacher:
             self._largest = self._teacher.vocabulary(batch, count)
         return self._largest[0][..., :count], self._largest[1][..., :count]
 
-    def thoughts(self, batch: TurnBatch) -> list[Thought]:
+    def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None) -> list[Thought]:
         self._own(batch)
         if self._thoughts is None:
             self._thoughts = self._teacher.thoughts(batch)
-        return self._thoughts
+        return self._thoughts if rows is None else [self._thoughts[row] for row in rows.tolist()]
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
         new = [text for text in dict.fromkeys(texts) if text not in self._vectors]

@@ -96,21 +96,22 @@ class PrivilegedTeacher:
         width = batch.policy_mask.size(1)
         return ids[:, :width], logits[:, :width]
 
-    def thoughts(self, batch: TurnBatch) -> list[Thought]:
-        """What the privileged view thinks and does at each turn: one generation for all M turns."""
-        width = self._agree(len(batch))
+    def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None) -> list[Thought]:
+        """What the privileged view thinks and does at each turn, or at some: one generation for all of them."""
+        turns = batch.turns if rows is None else [batch.turns[row] for row in rows.tolist()]
+        width = self._agree(len(turns))
         if width == 0:
             return []
-        filler = [[self._tokenizer.pad_token_id] * 2] * (width - len(batch))
+        filler = [[self._tokenizer.pad_token_id] * 2] * (width - len(turns))
         with self._phases("privileged_thinking"):
-            responses, _ = self._generate([turn.privileged_ids for turn in batch.turns] + filler)
-        if not len(batch):  # decoding no response gives one text
+            responses, _ = self._generate([turn.privileged_ids for turn in turns] + filler)
+        if not turns:  # decoding no response gives one text
             return []
         texts = self._tokenizer.batch_decode(
-            responses[: len(batch)], skip_special_tokens=True, clean_up_tokenization_spaces=False
+            responses[: len(turns)], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         read = self._reader.read
-        views = zip(batch.turns, responses, texts, strict=False)  # without the responses to fillers
+        views = zip(turns, responses, texts, strict=False)  # without the responses to fillers
         return [read(turn.privileged_ids, response, text).thought for turn, response, text in views]
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:

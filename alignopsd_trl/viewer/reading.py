@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CREDIT = "credit_"
+_THOUGHT = f"{CREDIT}teacher_thinking"
 TRAJECTORY = ("reward", "won", "score", "stop", "message")
 TURN = (
     "turn",
@@ -176,7 +177,8 @@ def _finite(value: Any) -> bool:
 def step_content(run: Run, step: int) -> dict[str, Any]:
     """All tasks of one rollout step, as nested plain values.
 
-    ``sources`` of a turn are places: rollout and turn of the same task, with similarity and weight.
+    ``sources`` of a turn are places: rollout and turn of the same task, with similarity and weight. A turn is
+    ``unasked`` where the privileged view did not think.
     """
     rows = _plain_rows(run.frame[run.frame.step == step])
     places = {(row["task"], row.get("credit_row")): row for row in rows}
@@ -207,7 +209,8 @@ def _turn(row: Mapping[str, Any], places: Mapping[tuple[str, Any], Mapping[str, 
                 "weight": weights[number],
             }
         )
-    return {**_part(row, TURN), "turn": int(row["turn"]), "credit": credit, "sources": sources}
+    unasked = {"unasked": True} if row.get("credit_row") is not None and row.get(_THOUGHT, "") is None else {}
+    return {**_part(row, TURN), "turn": int(row["turn"]), "credit": credit, "sources": sources} | unasked
 
 
 def _part(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

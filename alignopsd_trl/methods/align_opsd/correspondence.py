@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from alignopsd_trl.turns import Groups, Thought
+from alignopsd_trl.turns import NO_THOUGHT, Groups, Thought
 
 if TYPE_CHECKING:
     from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
@@ -119,8 +119,10 @@ class Correspondence:
     Args:
         states ([`DecisionStates`]):
             What both sides think at the M turns.
+        asked (`torch.Tensor`):
+            ``(M,)`` bool, the turns of these tasks; the privileged view was asked at no other.
         tasks (`list[TaskSimilarity]`):
-            H of each task.
+            H of each task that the privileged view was asked about.
         sources (`torch.Tensor`, *optional*):
             ``(M, K)`` int64 retained sources, best first, -1 for none; `None` if nobody asked for them.
         similarity (`torch.Tensor`, *optional*):
@@ -130,6 +132,7 @@ class Correspondence:
     """
 
     states: DecisionStates
+    asked: torch.Tensor
     tasks: list[TaskSimilarity]
     sources: torch.Tensor | None = None
     similarity: torch.Tensor | None = None
@@ -141,6 +144,7 @@ def correspond(
     student: list[Thought],
     encode: Callable[[Sequence[str]], torch.Tensor],
     groups: Groups,
+    asked: torch.Tensor,
     options: AlignOPSDOptions,
     match: bool = True,
 ) -> Correspondence:
@@ -150,13 +154,15 @@ def correspond(
         teacher, student: M thoughts each.
         encode: n texts -> ``(n, D)``.
         groups: of the M turns.
+        asked: ``(M,)`` bool, the whole tasks that this is about; nobody looks at the thoughts of others.
         options: for gamma_H, K and the action filter.
         match: `False` asks for H alone.
     """
+    teacher, student = ([*map(_if_asked, side, asked.tolist())] for side in (teacher, student))
     states = decision_states(teacher, student, encode, match and options.action_filter != "none", groups.task.device)
-    tasks = [_task_similarity(states, rows, groups.rollout[rows]) for rows in groups.by_task]
+    tasks = [_task_similarity(states, rows, groups.rollout[rows]) for rows in groups.by_task if asked[rows[0]]]
     if not match:
-        return Correspondence(states, tasks)
+        return Correspondence(states, asked, tasks)
     sources = torch.full((len(groups.task), options.max_sources), -1, device=groups.task.device)
     similarity, rejected = torch.zeros_like(sources, dtype=torch.float32), 0
     for task in tasks:
@@ -167,7 +173,11 @@ def correspond(
         rejected += int((chosen >= 0).sum() - (kept >= 0).sum())
         sources[task.rows] = torch.where(kept >= 0, task.rows[kept], -1)
         similarity[task.rows] = task.similarity.gather(0, kept.clamp_min(0).T).T
-    return Correspondence(states, tasks, sources, similarity, rejected)
+    return Correspondence(states, asked, tasks, sources, similarity, rejected)
+
+
+def _if_asked(thought: Thought, asked: bool) -> Thought:
+    return thought if asked else NO_THOUGHT
 
 
 def _task_similarity(states: DecisionStates, rows: torch.Tensor, rollout: torch.Tensor) -> TaskSimilarity:

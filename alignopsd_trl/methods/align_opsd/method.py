@@ -1,14 +1,15 @@
 """AlignOPSD: decision-aligned supervision rectification and semi-Markov hierarchical credit assignment.
 
-    thoughts ─► embeddings ─► per task: H, eligible, Psi, action filter                  (Correspondence)
+    thoughts, where needed ─► embeddings ─► per task: H, eligible, Psi, action filter    (Correspondence)
     one teacher.score of identity and matched pairs ─► rectified gap                     (Rectification)
     profiles ─► divergence ─► threshold over all processes ─► spans                      (Spans)
     evidence ─► B, Q, density, box, W                                                    (CreditWeights)
 
 The formulas are in `correspondence`, `rectification`, `spans` and `credit`, a frozen result each; this file connects
-them to the teacher, and `report` says what happened. What an ablation does not need is not asked for: without
-rectification no matched view is scored, with ``allocation="turn"`` no profile is made. Which teacher calls are made
-depends on the config alone, never on the local batch, so that all processes make the same ones.
+them to the teacher, `thinking` leaves out the thoughts that change nothing, and `report` says what happened. What an
+ablation does not need is not asked for: without rectification no matched view is scored, with ``allocation="turn"`` no
+profile is made. Which teacher calls are made depends on the config and on counts that all processes agree on, never on
+the local batch, so that all processes make the same ones.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from alignopsd_trl.methods.align_opsd.credit import CreditWeights, weigh
 from alignopsd_trl.methods.align_opsd.rectification import Rectification, gate, gated_loss, rectify_views
 from alignopsd_trl.methods.align_opsd.report import report
 from alignopsd_trl.methods.align_opsd.spans import Spans, decision_spans
+from alignopsd_trl.methods.align_opsd.thinking import Thinking, think_where_needed
 from alignopsd_trl.methods.base import Coefficients, Credit, Method, Teacher
 from alignopsd_trl.methods.grpo import Outcome, outcome
 from alignopsd_trl.methods.registry import register
@@ -67,9 +69,10 @@ class AlignOPSD(Method):
     @torch.no_grad()
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         result = outcome(batch, self.config)  # A
-        matches = self._match(batch, teacher)  # d+ and d of each turn, H, Psi
+        thinking = self._think(batch, teacher)  # d+, wherever it can matter
+        matches = self._match(batch, thinking)  # d+ and d of each turn, H, Psi
         identity, views = self._rectify(batch, teacher, result, matches)  # l+ of the turn's own view; the rectified gap
-        spans = self._segment(batch, teacher, matches)  # P, D, S
+        spans = self._segment(batch, teacher, matches, thinking)  # P, D, S
         weights = self._weigh(batch, teacher, result, views, spans)  # E, B, Q, W
         metrics, trace = report(self.config, batch, result, matches, views, spans, weights)
         return Credit(self._advantages(batch, result, weights), metrics, self._targets(identity, views), trace)
@@ -96,11 +99,18 @@ class AlignOPSD(Method):
 
     # What the stages ask of the teacher, each only if the config needs it
 
-    def _match(self, batch: TurnBatch, teacher: Teacher) -> Correspondence | None:
+    def _think(self, batch: TurnBatch, teacher: Teacher) -> Thinking | None:
         if not self.needs_encoder:
             return None
-        theirs, ours = teacher.thoughts(batch), [turn.thought for turn in batch.turns]
-        return correspond(theirs, ours, teacher.encode, batch.groups, self.config, self.needs_matches)
+        if batch.scored is None:
+            return Thinking(teacher.thoughts(batch), torch.ones_like(batch.task, dtype=torch.bool), teacher.encode)
+        return think_where_needed(batch, teacher, self.config)
+
+    def _match(self, batch: TurnBatch, thinking: Thinking | None) -> Correspondence | None:
+        if thinking is None:
+            return None
+        theirs, ours = thinking.thoughts, [turn.thought for turn in batch.turns]
+        return correspond(theirs, ours, thinking.encode, batch.groups, thinking.asked, self.config, self.needs_matches)
 
     def _rectify(
         self, batch: TurnBatch, teacher: Teacher, result: Outcome, matches: Correspondence | None
@@ -110,8 +120,12 @@ class AlignOPSD(Method):
         student = batch.student_log_probs if self.needs_gap else None
         return rectify_views(partial(teacher.score, batch), student, matches, result.advantage, self.config)
 
-    def _segment(self, batch: TurnBatch, teacher: Teacher, matches: Correspondence | None) -> Spans | None:
-        return decision_spans(matches.tasks, batch.groups, self.config, teacher.gather) if self.needs_profiles else None
+    def _segment(
+        self, batch: TurnBatch, teacher: Teacher, matches: Correspondence | None, thinking: Thinking | None
+    ) -> Spans | None:
+        if not self.needs_profiles:
+            return None
+        return decision_spans(matches.tasks, batch.groups, self.config, teacher.gather, thinking.bounds)
 
     def _weigh(
         self, batch: TurnBatch, teacher: Teacher, result: Outcome, views: Rectification | None, spans: Spans | None

@@ -35,35 +35,45 @@ def report(
     """Metrics and trace of one `AlignOPSD.assign`, from the stages that ran; `None` for those that did not."""
     metrics, trace = dict(result.metrics), dict(result.trace)
     if matches is not None:
-        trace |= thought_trace(matches.states)
+        metrics |= thought_metrics(matches.asked)
+        trace |= thought_trace(matches.states, matches.asked)
     if matches is not None and matches.sources is not None:
-        metrics |= match_metrics(matches.sources, matches.similarity, matches.rejected, batch.turn)
-        metrics |= view_metrics(views)
-        trace |= match_trace(matches.sources, matches.similarity, views)
+        metrics |= match_metrics(matches.sources, matches.similarity, matches.rejected, batch.turn, matches.asked)
+        metrics |= view_metrics(views, matches.asked)
+        trace |= match_trace(matches.sources, matches.similarity, views, matches.asked)
     if views is not None:
         trace |= token_gaps(batch, identity=views.identity_gap, rectified=views.rectified_gap)
     if options.auxiliary_loss == "alignment":
         metrics |= gate_metrics(views, batch.policy_mask, options.gate_beta)
     if spans is not None:
-        metrics |= span_metrics(spans)
-        trace |= span_trace(spans)
+        metrics |= span_metrics(spans, matches.asked)
+        trace |= span_trace(spans, matches.asked)
     if weights is not None:
         metrics |= evidence_metrics(weights.identity, weights.rectified, batch.scored)
         trace |= evidence_trace(weights.identity, weights.rectified, batch.scored)
         metrics |= weight_metrics(weights)
-        trace |= weight_trace(weights)
+        trace |= weight_trace(weights, matches.asked if spans is not None else None)
     return metrics, trace
 
 
-def thought_trace(states: DecisionStates) -> dict[str, Any]:
+def thought_metrics(asked: torch.Tensor) -> dict[str, float]:
+    return {"teacher/thought_share": float(asked.double().mean())} if len(asked) else {}
+
+
+def thought_trace(states: DecisionStates, asked: torch.Tensor) -> dict[str, Any]:
     return {
-        "teacher_thinking": [thought.thinking for thought in states.teacher],
-        "teacher_action": [thought.action for thought in states.teacher],
+        "teacher_thinking": _where(asked, [thought.thinking for thought in states.teacher]),
+        "teacher_action": _where(asked, [thought.action for thought in states.teacher]),
     }
 
 
+def _where(asked: torch.Tensor, values: list[Any]) -> list[Any]:
+    """`None` for a turn that the privileged view was not asked about."""
+    return [value if one else None for value, one in zip(values, asked.tolist(), strict=True)]
+
+
 def match_metrics(
-    sources: torch.Tensor, similarity: torch.Tensor, rejected: int, turn: torch.Tensor
+    sources: torch.Tensor, similarity: torch.Tensor, rejected: int, turn: torch.Tensor, asked: torch.Tensor
 ) -> dict[str, float]:
     """How many turns found siblings at the same decision, and how often at another turn number.
 
@@ -71,12 +81,13 @@ def match_metrics(
         sources, similarity: ``(M, K)``, -1 for no source.
         rejected: pairs that the action filter took away.
         turn: ``(M,)`` turn numbers.
+        asked: ``(M,)`` bool, turns that could have any.
     """
     metrics, present = {}, sources >= 0
     target, slot = present.nonzero(as_tuple=True)
-    if len(sources):
-        metrics["correspondence/matched_share"] = float(present.any(-1).double().mean())
-        metrics["correspondence/sources_per_target"] = float(present.sum(-1).double().mean())
+    if asked.any():
+        metrics["correspondence/matched_share"] = float(present[asked].any(-1).double().mean())
+        metrics["correspondence/sources_per_target"] = float(present[asked].sum(-1).double().mean())
     if len(target):
         off_turn = turn[sources[target, slot]] != turn[target]
         metrics["correspondence/off_turn_share"] = float(off_turn.double().mean())
@@ -86,7 +97,9 @@ def match_metrics(
     return metrics
 
 
-def match_trace(sources: torch.Tensor, similarity: torch.Tensor, views: Rectification) -> dict[str, Any]:
+def match_trace(
+    sources: torch.Tensor, similarity: torch.Tensor, views: Rectification, asked: torch.Tensor
+) -> dict[str, Any]:
     keep = [[slot for slot, source in enumerate(row) if source >= 0] for row in sources.tolist()]
 
     def picked(table: torch.Tensor) -> list[list[Any]]:
@@ -96,17 +109,17 @@ def match_trace(sources: torch.Tensor, similarity: torch.Tensor, views: Rectific
         "sources": picked(sources),
         "source_similarities": picked(similarity),
         "source_weights": picked(views.weights),
-        "rho": views.rho.tolist(),
-        "alpha": views.alpha.tolist(),
+        "rho": _where(asked, views.rho.tolist()),
+        "alpha": _where(asked, views.alpha.tolist()),
     }
 
 
-def view_metrics(views: Rectification) -> dict[str, float]:
-    if not len(views.rho):
+def view_metrics(views: Rectification, asked: torch.Tensor) -> dict[str, float]:
+    if not asked.any():
         return {}
     return {
-        "rectification/confidence_mean": float(views.rho.mean()),
-        "rectification/alpha_mean": float(views.alpha.mean()),
+        "rectification/confidence_mean": float(views.rho[asked].mean()),
+        "rectification/alpha_mean": float(views.alpha[asked].mean()),
     }
 
 
@@ -121,10 +134,10 @@ def gate_metrics(views: Rectification, mask: torch.Tensor, beta: float) -> dict[
     }
 
 
-def span_metrics(spans: Spans) -> dict[str, float]:
-    cuts, metrics = spans.cuts, {}
-    if spans.quantile is not None:
-        metrics = {"spans/threshold": spans.threshold, "spans/threshold_unclipped": spans.quantile}
+def span_metrics(spans: Spans, asked: torch.Tensor) -> dict[str, float]:
+    metrics = {"spans/threshold": spans.threshold, "spans/threshold_unclipped": spans.quantile}
+    metrics = {name: value for name, value in metrics.items() if value is not None}
+    cuts = [(rows, found) for rows, found in spans.cuts if asked[rows[0]]]
     if not cuts:
         return metrics
     turns, count = sum(len(rows) for rows, _ in cuts), sum(len(found.spans) for _, found in cuts)
@@ -136,7 +149,7 @@ def span_metrics(spans: Spans) -> dict[str, float]:
     }
 
 
-def span_trace(spans: Spans) -> dict[str, Any]:
+def span_trace(spans: Spans, asked: torch.Tensor) -> dict[str, Any]:
     """``span``: number of the turn's span within its rollout. ``cut``: why a span starts at this turn, else empty."""
     turns = len(spans.span)
     span, cut = [0] * turns, [""] * turns
@@ -147,8 +160,8 @@ def span_trace(spans: Spans) -> dict[str, Any]:
         for kind in ("threshold", "drawn", "guided", "forced"):
             for position in getattr(found, kind):
                 cut[rows[position]] = kind
-    shifts = {"divergence": spans.shifts.value.tolist(), "divergence_counts": spans.shifts.counts.tolist()}
-    return shifts | {"span": span, "cut": cut}
+    columns = {"divergence": spans.shifts.value.tolist(), "divergence_counts": spans.shifts.counts.tolist()}
+    return {name: _where(asked, column) for name, column in (columns | {"span": span, "cut": cut}).items()}
 
 
 def evidence_metrics(identity: Evidence, rectified: Evidence, scored: torch.Tensor | None) -> dict[str, float]:
@@ -189,7 +202,8 @@ def weight_metrics(weights: CreditWeights) -> dict[str, float]:
     return metrics if weights.temperature is None else metrics | {"credit/temperature": weights.temperature}
 
 
-def weight_trace(weights: CreditWeights) -> dict[str, Any]:
+def weight_trace(weights: CreditWeights, asked: torch.Tensor | None) -> dict[str, Any]:
+    """Without B, Q and density where spans decide on them and the turn was not asked about; its W is 1."""
     trace: dict[str, Any] = {}
     if weights.allocation is not None:
         trace = {
@@ -198,4 +212,6 @@ def weight_trace(weights: CreditWeights) -> dict[str, Any]:
             "density": weights.allocation.density.tolist(),
             "projected_density": weights.weights.projected.tolist(),
         }
+    if asked is not None:
+        trace = {name: _where(asked, column) for name, column in trace.items()}
     return trace if weights.weight is None else trace | {"weight": weights.weight.tolist()}

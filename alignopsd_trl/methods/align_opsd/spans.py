@@ -54,7 +54,8 @@ class Spans:
         shifts ([`Shifts`]):
             That the cuts came from.
         quantile, threshold (`float`, *optional*):
-            Of the counting shifts of all processes, before and after clipping; `None` where nothing counted.
+            Of the counting shifts of all processes, before and after clipping; `None` where nothing counted, or where
+            the cuts were clear before they could be known.
     """
 
     span: torch.Tensor
@@ -70,6 +71,7 @@ def decision_spans(
     groups: Groups,
     options: AlignOPSDOptions,
     gather: Callable[[torch.Tensor], torch.Tensor],
+    bounds: tuple[float, float] | None = None,
 ) -> Spans:
     """Profiles, divergence of neighbours, and the cuts of every rollout.
 
@@ -78,17 +80,31 @@ def decision_spans(
         groups: of the M turns.
         options: for gamma_H, the profiles, the threshold, the lengths of spans, and the seed of random ones.
         gather: ``(n,)`` of this process -> ``(N,)`` of all of them; every process makes the same calls.
+        bounds: between which the batch threshold is, where none of these tasks' shifts is (`settles`).
     """
-    columns = None
-    if options.profile_distance == "entropy":
-        turns = torch.tensor([float(len(groups.task))], device=groups.task.device)
-        columns = int(gather(turns).sum())
-    shifts = _shifts(tasks, groups, options, columns)
-    everywhere = gather(shifts.value[shifts.counts]) if options.allocation == "span" else None
-    return _cut(shifts, groups, options, everywhere)
+    shifts, quantile = correspondence_shifts(tasks, groups, options, profile_columns(groups, options, gather)), None
+    if options.allocation == "span" and bounds is None:
+        quantile = boundary_quantile(gather(shifts.value[shifts.counts]), options.boundary_quantile)
+        threshold = clip_threshold(quantile, options.boundary_min, options.boundary_max)
+    else:
+        threshold = bounds[0] if bounds and bounds[0] == bounds[1] else None
+    span, cuts = _cut(shifts, groups, options, bounds[1] if bounds else threshold)
+    return Spans(span, cuts, shifts, quantile, threshold)
 
 
-def _shifts(tasks: Sequence[TaskSimilarity], groups: Groups, options: AlignOPSDOptions, columns: int | None) -> Shifts:
+def profile_columns(
+    groups: Groups, options: AlignOPSDOptions, gather: Callable[[torch.Tensor], torch.Tensor]
+) -> int | None:
+    """Turns of the batch on all processes, which the entropy distance is measured by; `None` for other distances."""
+    if options.profile_distance != "entropy":
+        return None
+    return int(gather(torch.tensor([float(len(groups.task))], device=groups.task.device)).sum())
+
+
+def correspondence_shifts(
+    tasks: Sequence[TaskSimilarity], groups: Groups, options: AlignOPSDOptions, columns: int | None
+) -> Shifts:
+    """The shifts of the turns of some tasks; those of other turns are 0 and do not count."""
     value = torch.zeros(len(groups.task), dtype=torch.float64, device=groups.task.device)
     counts = torch.zeros_like(value, dtype=torch.bool)
     for task in tasks:
@@ -101,17 +117,17 @@ def _shifts(tasks: Sequence[TaskSimilarity], groups: Groups, options: AlignOPSDO
     return Shifts(value, counts)
 
 
-def _cut(shifts: Shifts, groups: Groups, options: AlignOPSDOptions, everywhere: torch.Tensor | None) -> Spans:
-    """Cuts every rollout: at the threshold that the shifts of all processes set, or at random without any."""
-    quantile = None if everywhere is None else boundary_quantile(everywhere, options.boundary_quantile)
-    threshold = clip_threshold(quantile, options.boundary_min, options.boundary_max)
+def _cut(
+    shifts: Shifts, groups: Groups, options: AlignOPSDOptions, threshold: float | None
+) -> tuple[torch.Tensor, list[tuple[list[int], Segmentation]]]:
+    """Cuts every rollout: at the threshold, or at random without any."""
     limits = options.min_span, options.max_span, options.boundary_min
     value, counts = shifts.value.tolist(), shifts.counts.tolist()
     span, cuts, number = torch.zeros(len(value), dtype=torch.int64), [], 0
     for index, rows in enumerate(groups.by_rollout):
         place = rows.tolist()
         local = [value[row] for row in place], [counts[row] for row in place]
-        if everywhere is None:
+        if options.allocation == "random":
             found = random_segment(*local, options.random_span_seed + index, *limits)
         else:
             found = segment(*local, threshold, *limits)
@@ -119,7 +135,7 @@ def _cut(shifts: Shifts, groups: Groups, options: AlignOPSDOptions, everywhere: 
         span[place] = number + torch.repeat_interleave(lengths)
         cuts.append((place, found))
         number += len(found.spans)
-    return Spans(span.to(shifts.value.device), cuts, shifts, quantile, threshold)
+    return span.to(shifts.value.device), cuts
 
 
 # Formulas
@@ -229,6 +245,52 @@ def boundary_quantile(shifts: torch.Tensor, quantile: float) -> float | None:
 def clip_threshold(quantile: float | None, low: float, high: float) -> float | None:
     """The batch threshold: the quantile clipped to [low, high] (method facts D.28)."""
     return None if quantile is None else min(max(quantile, low), high)
+
+
+def threshold_bounds(
+    shifts: torch.Tensor, missing: int, quantile: float, low: float, high: float
+) -> tuple[float, float]:
+    """The least and the most that the batch threshold can be, whatever divergences are still to come.
+
+    With n known and at most m missing, the quantile lies between the order statistics at floor(r) and ceil(r) of rank
+    r = q (n + m - 1): the first with m zeros among the known, the second with m ones. One divergence fewer moves the
+    rank down by q <= 1, and so neither bound outwards. Both bounds are ``high`` as soon as b + m <= r, where b of the
+    known are below ``high``.
+
+    Args:
+        shifts: ``(n,)`` the counting divergences known so far, of all processes.
+        missing: m, the most that may come.
+        quantile, low, high: q and the two clips.
+    """
+    count, ordered = len(shifts), shifts.detach().double().sort().values
+    rank = quantile * max(count + missing - 1, 0)
+    first, last = math.floor(rank) - missing, math.ceil(rank)
+    least, most = ordered[first] if 0 <= first < count else 0.0, ordered[last] if last < count else 1.0
+    return min(max(float(least), low), high), min(max(float(most), low), high)
+
+
+def settles(bounds: tuple[float, float], shifts: torch.Tensor) -> bool:
+    """Whether the cuts at these shifts are the same for every threshold within the bounds: cuts are strictly above."""
+    least, most = bounds
+    return not bool(((shifts > least) & (shifts <= most)).any())
+
+
+def share_to_settle(shifts: torch.Tensor, looked: int, missing: int, quantile: float, low: float, high: float) -> float:
+    """About which share of the missing divergences makes the two bounds one, in tenths: the least that would if they
+    came as the known ones did.
+
+    Args:
+        shifts, missing, quantile, low, high: see `threshold_bounds`.
+        looked: at how many neighbours the known ones were found; some did not count.
+    """
+    known, below, above = len(shifts), int((shifts < high).sum()), int((shifts > low).sum())
+    for tenths in range(1, 10):
+        share = tenths / 10
+        grown, rest = 1.0 + share * missing / looked, missing * (1.0 - share)
+        rank = quantile * (known * grown + rest - 1.0)
+        if below * grown + rest <= rank or (known - above) * grown - 1.0 >= rank:
+            return share
+    return 1.0
 
 
 @dataclass(frozen=True)

@@ -309,7 +309,7 @@ function played(rollout, turn) {
 }
 
 function matched(turn, source, other) {
-  if (!source) return make("div", { class: "turn matched", id: "matched" }, make("p", { class: "none" }, "teacher_thinking" in turn.credit ? "No sibling turn matched: the turn keeps its own privileged view." : "This method matches no sibling turns."));
+  if (!source) return make("div", { class: "turn matched", id: "matched" }, make("p", { class: "none" }, turn.unasked ? "The teacher was not asked here: all siblings did equally well, so nothing that it thinks could move any credit." : "teacher_thinking" in turn.credit ? "No sibling turn matched: the turn keeps its own privileged view." : "This method matches no sibling turns."));
   const tabs = turn.sources.map((one, at) => make("button", { "aria-selected": String(one === source), onclick: () => go({ source: at }) }, `${one.rollout}·${one.turn}`));
   return make("div", { class: "turn matched", id: "matched", "data-rollout": source.rollout, "data-turn": source.turn }, make("div", {}, tabs, turn.sources.length > 1 ? " (m)" : ""),
     make("h3", {}, `scored under sibling ${source.rollout}, turn ${source.turn}`),
@@ -324,7 +324,7 @@ const SHADES = { identity: "identity gap", rectified: "rectified gap", differenc
 function tokens(turn) {
   const texts = turn.token_texts, own = turn.credit.token_identity_gaps, aligned = turn.credit.token_rectified_gaps;
   if (!texts) return null;
-  if (!own) return "teacher_thinking" in turn.credit || "identity_gap" in turn.credit ? make("p", { class: "none" }, "Its tokens were not scored: the advantage is 0, so no gap could move its credit.") : null;
+  if (!own) return turn.unasked || "teacher_thinking" in turn.credit || "identity_gap" in turn.credit ? make("p", { class: "none" }, "Its tokens were not scored: the advantage is 0, so no gap could move its credit.") : null;
   const values = { identity: own, rectified: aligned, difference: aligned && aligned.map((value, at) => value - own[at]) };
   if (!values[shading]) shading = "identity";
   const picked = values[shading];

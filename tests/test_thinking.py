@@ -1,0 +1,285 @@
+"""Thinking where it is needed: the same spans, weights and advantages as thinking at all turns, from fewer thoughts."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+
+import pytest
+import torch
+from test_align_opsd import batch_of, config
+
+from alignopsd_trl.methods import checked_credit, get_method
+from alignopsd_trl.methods.align_opsd.spans import (
+    boundary_quantile,
+    clip_threshold,
+    settles,
+    share_to_settle,
+    threshold_bounds,
+)
+from alignopsd_trl.records import record_schema, trace_types
+from alignopsd_trl.turns import Thought, TurnBatch
+
+# The rule, on numbers
+
+
+def some_shifts(draw: random.Random, count: int) -> list[float]:
+    """Divergences with ties, at the clips and at both ends."""
+    pool = [0.0, 0.01, 0.05, 0.1, 0.1, 0.5, 1.0, draw.random(), draw.random() / 10]
+    return [draw.choice(pool) for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bounds_hold_the_threshold_whatever_comes(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(100):
+        known, missing = some_shifts(draw, draw.randrange(0, 14)), draw.randrange(0, 9)
+        quantile = draw.choice([0.0, 0.2, 0.5, 0.75, 0.8, 0.9, 1.0, draw.random()])
+        low, high = draw.choice([(0.01, 0.1), (0.0, 1.0), (0.05, 0.05), (0.1, 0.5)])
+        bounds = threshold_bounds(torch.tensor(known, dtype=torch.float64), missing, quantile, low, high)
+        assert low <= bounds[0] <= bounds[1] <= high
+        come = [some_shifts(draw, draw.randrange(0, missing + 1)) for _ in range(6)]
+        for rest in [*come, [], [0.0] * missing, [1.0] * missing]:
+            every = torch.tensor(known + rest, dtype=torch.float64)
+            threshold = clip_threshold(boundary_quantile(every, quantile), low, high)
+            if threshold is None:  # nothing counts, so nothing can be cut
+                continue
+            assert bounds[0] <= threshold <= bounds[1]
+            if settles(bounds, torch.tensor(known, dtype=torch.float64)):
+                assert [shift > threshold for shift in known] == [shift > bounds[1] for shift in known]
+
+
+def test_the_upper_clip_is_known_exactly_when_the_inequality_says_so() -> None:
+    """b + m <= q (n + m - 1): with one missing more, zeros would pull the quantile below the clip."""
+    known, quantile = torch.tensor([0.0] * 2 + [0.9] * 10, dtype=torch.float64), 0.8
+    reach = [m for m in range(60) if 2 + m <= quantile * (len(known) + m - 1)]
+    assert max(reach) == 34
+    for missing in range(60):
+        least, most = threshold_bounds(known, missing, quantile, 0.01, 0.1)
+        assert most == 0.1 and (least == 0.1) == (missing in reach)
+    zeros = torch.cat([known, torch.zeros(41, dtype=torch.float64)])
+    assert clip_threshold(boundary_quantile(zeros, quantile), 0.01, 0.1) < 0.1
+
+
+def test_the_lower_clip_is_known_too() -> None:
+    known = torch.full((20,), 0.001, dtype=torch.float64)
+    assert threshold_bounds(known, 4, 0.8, 0.01, 0.1) == (0.01, 0.01)
+    assert threshold_bounds(known, 6, 0.8, 0.01, 0.1) == (0.01, 0.1)
+
+
+def test_nothing_between_the_bounds_settles_the_cuts() -> None:
+    shifts = torch.tensor([0.005, 0.01, 0.11, 0.9])
+    assert settles((0.01, 0.1), shifts) and settles((0.01, 0.1), shifts[:0])
+    assert not settles((0.01, 0.1), torch.tensor([0.1])) and not settles((0.005, 0.1), shifts)
+
+
+@pytest.mark.parametrize("below", [0.0, 0.3, 0.6])
+def test_the_estimated_share_settles_what_goes_on_as_before(below: float) -> None:
+    draw = random.Random(5)
+    value = [0.0 if draw.random() < below else 0.5 for _ in range(4000)]
+    known, rest = torch.tensor(value[:1000], dtype=torch.float64), value[1000:]
+    share = share_to_settle(known, 1000, len(rest), 0.8, 0.01, 0.1)
+    assert 0.1 <= share < 1.0
+    further = torch.tensor(value[: 1000 + int((share + 0.1) * len(rest))], dtype=torch.float64)
+    assert threshold_bounds(further, 4000 - len(further), 0.8, 0.01, 0.1) == (0.1, 0.1)
+    assert share_to_settle(torch.full((10,), 0.05), 10, 100, 0.8, 0.01, 0.1) == 1.0  # the quantile itself decides
+
+
+# Whole batches
+
+
+class RandomTeacher:
+    """Thinks at each turn what a seed says, whoever else it is asked about, and counts."""
+
+    def __init__(self, batch: TurnBatch, seed: int, spread: float, gather=lambda values: values):
+        generator = torch.Generator().manual_seed(seed)
+        places = 3 + int(batch.turn.max())
+        self._anchors = torch.randn(places, 8, generator=generator)
+        self._noise = torch.randn(len(batch), 2, 8, generator=generator) * spread
+        self._views = -torch.rand(len(batch), len(batch), batch.policy_mask.shape[1], generator=generator)
+        self._turn, self.gather = batch.turn, gather
+        self.asked: list[list[int]] = []
+
+    def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None) -> list[Thought]:
+        self.asked.append(list(range(len(batch))) if rows is None else rows.tolist())
+        return [Thought(f"t {row}", "go") for row in self.asked[-1]]
+
+    def encode(self, texts: Sequence[str]) -> torch.Tensor:
+        vectors = []
+        for text in texts:
+            side, _, row = text.partition(" ")
+            place = torch.ones(8) if side == "go" else self._anchors[self._turn[int(row)]]
+            vectors.append(place if side == "go" else place + self._noise[int(row), int(side == "s")])
+        return torch.nn.functional.normalize(torch.stack(vectors), dim=1) if vectors else torch.zeros(0, 8)
+
+    def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        views = self._views[source, target]
+        return views if batch.scored is None else views * batch.scored[target, None]
+
+
+def some_batch(seed: int, tasks: int = 6, dead: Sequence[int] = (), first: int = 0) -> TurnBatch:
+    draw = random.Random(seed)
+    names, rewards = [], []
+    for task in range(tasks):
+        turns = [draw.randrange(1, 8) for _ in range(3)]
+        won = [0.0] * 3 if task in dead else draw.choice([[1.0, 0.0, 0.0], [1.0, 0.0, 0.5], [0.0, 1.0, 1.0]])
+        for rollout, count in enumerate(turns):
+            names += [[f"t{first + task:02}", f"r{rollout}", number] for number in range(count)]
+            rewards += [won[rollout]] * count
+    mask = torch.ones(len(names), 2, dtype=torch.bool)
+    thoughts = [Thought(f"s {row}", "go") for row in range(len(names))]
+    generator = torch.Generator().manual_seed(seed)
+    return batch_of(names, thoughts, mask, torch.tensor(rewards), -torch.rand(len(names), 2, generator=generator))
+
+
+def both_ways(batch: TurnBatch, settings, seed: int, spread: float):
+    """(credit, teacher) of thinking at all turns, and of thinking where it is needed."""
+    method, found = get_method("align_opsd")(settings), []
+    for scored in (None, ~method.unmoved(batch)):
+        batch.scored, teacher = scored, RandomTeacher(batch, seed, spread)
+        found.append((checked_credit(method, batch, teacher, 0), teacher))
+    return found
+
+
+def turns_of(batch: TurnBatch, tasks: Sequence[int]) -> list[int]:
+    return [row for row, task in enumerate(batch.task.tolist()) if task in tasks]
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"boundary_min": 0.0, "boundary_max": 1.0},
+        {"boundary_quantile": 0.3, "profile_temperature": 1.0},
+        {"profile_distance": "entropy"},
+        {"profile_distance": "cosine", "rectify": False},
+        {"credit_spread": 0.3, "rectify_praised_only": True},
+        {"allocation": "random"},
+        {"allocation": "turn"},
+        {"allocation": "token"},
+    ],
+)
+def test_credit_is_that_of_thinking_at_all_turns(changes: dict, spread: float) -> None:
+    settings = config(similarity_threshold=0.3, max_span=3, **changes)
+    for seed in range(3):
+        batch = some_batch(seed, dead=range(1 + seed % 3, 6))
+        (whole, _), (short, teacher) = both_ways(batch, settings, seed, spread)
+        asked = [row for call in teacher.asked for row in call]
+        assert len(asked) == len(set(asked)) and set(turns_of(batch, range(1 + seed % 3))) <= set(asked)
+        assert torch.equal(whole.advantages, short.advantages)
+        assert whole.trace["weight"] == short.trace["weight"]
+        for name in ("span", "cut", "divergence", "sources", "rho", "alpha", "teacher_thinking", "span_budget"):
+            if name in whole.trace:
+                one, two = whole.trace[name], short.trace[name]
+                live = turns_of(batch, range(1 + seed % 3))
+                assert [one[row] for row in live] == [two[row] for row in live]
+        for name in ("spans/threshold", "spans/threshold_unclipped"):
+            assert short.metrics.get(name) in (None, whole.metrics.get(name))
+        assert short.metrics["teacher/thought_share"] == len(asked) / len(batch)
+
+
+@pytest.mark.parametrize("allocation", ["turn", "token", "random"])
+def test_without_a_threshold_only_groups_with_an_advantage_are_asked_about(allocation: str) -> None:
+    batch = some_batch(1, dead=[1, 3, 4])
+    _, (_, teacher) = both_ways(batch, config(allocation=allocation), 1, 1.0)
+    assert teacher.asked == [turns_of(batch, [0, 2, 5])]
+
+
+def test_a_threshold_that_could_be_anywhere_takes_all_thoughts() -> None:
+    batch, settings = some_batch(3, dead=[1, 3, 4]), config(boundary_min=0.0, boundary_max=1.0, profile_temperature=1.0)
+    (whole, _), (short, teacher) = both_ways(batch, settings, 3, 0.3)
+    assert teacher.asked[0] == turns_of(batch, [0, 2, 5]) and len(teacher.asked) > 1
+    assert sorted(row for call in teacher.asked for row in call) == list(range(len(batch)))
+    assert short.metrics["spans/threshold"] == whole.metrics["spans/threshold"]
+
+
+def test_a_share_of_the_other_groups_may_do() -> None:
+    """Shifts of the first groups lie between the clips, but there would have to be many small ones."""
+    batch = some_batch(3, tasks=14, dead=range(3, 14))
+    (whole, _), (short, teacher) = both_ways(batch, config(profile_temperature=0.3, similarity_threshold=0.1), 3, 1.0)
+    assert [len(call) for call in teacher.asked] == [35, 23] and len(batch) == 180
+    assert torch.equal(whole.advantages, short.advantages)
+    assert whole.metrics["spans/threshold"] == short.metrics["spans/threshold"] == 0.1
+
+
+def test_an_auxiliary_loss_takes_all_thoughts() -> None:
+    batch = some_batch(2, dead=[1, 3])
+    _, (_, teacher) = both_ways(batch, config(auxiliary_loss="alignment"), 2, 1.0)
+    assert teacher.asked == [list(range(len(batch)))]
+
+
+@pytest.mark.parametrize("dead", [[], range(6)])
+def test_groups_all_alike(dead: Sequence[int]) -> None:
+    """All of them with an advantage are all asked about, at once; without any none is."""
+    batch = some_batch(4, dead=dead)
+    (whole, _), (short, teacher) = both_ways(batch, config(), 4, 1.0)
+    assert teacher.asked == [[] if dead else list(range(len(batch)))]
+    assert torch.equal(whole.advantages, short.advantages)
+    assert dead or short.trace["span"] == whole.trace["span"]
+
+
+def test_records_say_that_nobody_was_asked() -> None:
+    batch = some_batch(1, dead=range(1, 6))
+    _, (credit, _) = both_ways(batch, config(), 1, 1.0)
+    trace, rest = credit.trace, turns_of(batch, range(1, 6))
+    for name in ("teacher_thinking", "teacher_action", "span", "cut", "divergence", "rho", "alpha", "turn_share"):
+        assert [trace[name][row] for row in rest] == [None] * len(rest)
+    assert all(trace["sources"][row] == [] and trace["weight"][row] == 1.0 for row in rest)
+    nothing = {name: [None] for name in ("teacher_thinking", "span", "cut")}
+    assert [str(record_schema(trace_types(nothing)).field(f"credit_{name}").type) for name in nothing] == [
+        *("string", "int64", "string"),
+    ]
+
+
+class Lockstep:
+    """A `gather` of several threads that stand for processes."""
+
+    def __init__(self, count: int):
+        self._parts: list[torch.Tensor | None] = [None] * count
+        self._barrier = threading.Barrier(count, timeout=20)
+        self.calls = [0] * count
+
+    def of(self, rank: int):
+        def gather(values: torch.Tensor) -> torch.Tensor:
+            self._parts[rank], self.calls[rank] = values, self.calls[rank] + 1
+            self._barrier.wait()
+            everywhere = torch.cat(self._parts)
+            self._barrier.wait()
+            return everywhere
+
+        return gather
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.0])
+@pytest.mark.parametrize("limits", [(0.01, 0.1), (0.0, 1.0)])
+@pytest.mark.parametrize("dead", [([1, 3], range(6)), (range(1, 6), [0, 1, 2, 3, 4]), (range(6), range(6))])
+def test_processes_ask_equally_often_and_agree_with_one(dead, limits: tuple[float, float], spread: float) -> None:
+    """With other numbers of groups that need no thought on each, and with none that does on one of them."""
+    settings = config(boundary_min=limits[0], boundary_max=limits[1], profile_temperature=1.0, max_span=3)
+    method = get_method("align_opsd")(settings)
+
+    def credits(lazy: bool):
+        world, found = Lockstep(2), [None, None]
+
+        def process(rank: int) -> None:
+            batch = some_batch(10 + rank, dead=dead[rank])
+            batch.scored = ~method.unmoved(batch) if lazy else None
+            teacher = RandomTeacher(batch, rank, spread, world.of(rank))
+            found[rank] = batch, checked_credit(method, batch, teacher, 0), teacher
+
+        threads = [threading.Thread(target=process, args=(rank,)) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert world.calls[0] == world.calls[1]
+        return found
+
+    short, whole = credits(lazy=True), credits(lazy=False)
+    assert len(short[0][2].asked) == len(short[1][2].asked)
+    for (batch, credit, _), (_, expected, _) in zip(short, whole, strict=True):
+        assert torch.equal(credit.advantages, expected.advantages)
+        live = [row for row in range(len(batch)) if batch.scored[row]]
+        assert [credit.trace["span"][row] for row in live] == [expected.trace["span"][row] for row in live]
