@@ -154,8 +154,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         default=True,
         metadata={
             "help": "Leave out what can't change the update: rows without advantage (with beta=0, no entropy bonus and "
-            "no auxiliary loss), and scores and privileged thoughts that only weigh an advantage of 0. Metrics are then "
-            "means over what is left."
+            "no auxiliary loss), and scores and privileged thoughts that only weigh an advantage of 0. Metrics are "
+            "then means over what is left."
         },
     )
     share_prefixes: bool = field(
