@@ -311,7 +311,16 @@ class Suite:
     skill_bank: str = ""
 
 
-SHIPPED = ("alfworld", "alfworld_tiny", "searchqa", "searchqa_tiny", "webshop", "webshop_tiny", "webshop_trips")
+SHIPPED = (
+    "alfworld",
+    "alfworld_tiny",
+    "searchqa",
+    "searchqa_tiny",
+    "searchqa_hops",
+    "webshop",
+    "webshop_tiny",
+    "webshop_trips",
+)
 
 
 def load(name: str, **options: Any) -> Suite:

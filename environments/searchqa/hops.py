@@ -1,0 +1,81 @@
+"""Hops: questions over several passages, each of which holds one trap.
+
+The world is one of its own (`tools.worlds.hops` makes it): short passages, and names that things of different kinds may
+share. A question follows facts from thing to thing and is of one kind, by the mistake that it invites:
+
+* ``early``: answering with a name on the way;
+* ``relation``: taking the other one of two things that a passage states (composer for director);
+* ``namesake``: taking a fact from a passage on something else of the same name;
+* ``failed``: repeating a query that found something else, and giving up.
+
+The kind is the task's key, so that a skill bank may file its skills under kinds; the player is not told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from environments.base import Opening
+from environments.panel import TaskPanel
+from environments.searchqa.environment import SearchQA, SearchQAFactory
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+KINDS = ("early", "relation", "namesake", "failed")
+SPLITS = ("train", "test")
+FILES = Path(__file__).parent / "data" / "hops"
+
+
+class HopTasks:
+    """The questions of a folder, by split; kinds take turns.
+
+    Args:
+        folder: with ``train.jsonl`` and ``test.jsonl``.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def rows(self, split: str) -> Sequence[dict[str, Any]]:
+        """Rows with ``task_id, category, question, golden_answers``.
+
+        Raises:
+            ValueError: if there is no such split.
+        """
+        if split not in SPLITS:
+            raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
+        return _read(self._folder / f"{split}.jsonl")
+
+    def dataset(self, split: str) -> Dataset:
+        from datasets import Dataset
+
+        return Dataset.from_list(list(self.rows(split)))
+
+    def panel(self, name: str) -> TaskPanel:
+        return TaskPanel.of("searchqa_hops", name, self.rows(name))
+
+
+class HopQA(SearchQA):
+    """Search-QA whose episodes know the kind of their question."""
+
+    def reset(self, question: str, golden_answers: str | Sequence[str], category: str = "", **_: Any) -> Opening:
+        opening = super().reset(question, golden_answers, category=category)
+        return replace(opening, task_key=category or None)
+
+
+class HopFactory(SearchQAFactory):
+    """Makes `HopQA` environments over one shared, cached retriever."""
+
+    def __call__(self) -> HopQA:
+        return HopQA(self.retriever, **self.options)
+
+
+@cache
+def _read(path: Path) -> tuple[dict[str, Any], ...]:
+    return tuple(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())

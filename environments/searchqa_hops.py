@@ -1,0 +1,53 @@
+"""Long episodes of Search-QA: questions of three and four hops over a small world, each with one trap on its way.
+
+Search engine, actions and rewards are Search-QA's own; see `environments.searchqa.hops` for what the questions are made
+of. Short prompts, as in `environments.searchqa_tiny`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from environments.base import Suite
+from environments.searchqa.engine.bm25 import BM25Retriever
+from environments.searchqa.engine.corpus import Corpus
+from environments.searchqa.hops import FILES, KINDS, HopFactory, HopTasks
+from environments.searchqa.options import SearchQAOptions
+from environments.searchqa.prompt import SearchQAPrompt
+
+OPTIONS: dict[str, Any] = {"template": "tiny", "top_k": 1, "max_turns": 8, "history_length": 7}
+
+
+def suite(data: str | Path | None = None, **options: Any) -> Suite:
+    """Questions of several hops.
+
+    Args:
+        data: folder with ``corpus.jsonl``, ``train.jsonl`` and ``test.jsonl`` as `tools.worlds.hops` writes them; None
+            for the embedded one.
+        options: of an episode of `environments.searchqa`, with `OPTIONS` as defaults.
+
+    Raises:
+        ValueError: on options of the search engine, and on those that are unknown.
+    """
+    if taken := sorted({"backend", "corpus", "retrieval"} & options.keys()):
+        raise ValueError(f"searchqa_hops searches its own world; leave {taken[0]} out, or use the environment searchqa")
+    chosen = SearchQAOptions.of(OPTIONS | options)
+    folder, episode = Path(data or FILES), chosen.described()
+    retriever = BM25Retriever(Corpus(folder))
+    tasks, prompt = HopTasks(folder), SearchQAPrompt(chosen.template)
+    return Suite(
+        name="searchqa_hops",
+        factory=HopFactory(retriever, **episode, template=chosen.template),
+        tasks=tasks.dataset,
+        panel=tasks.panel,
+        categories=KINDS,
+        description={
+            "environment": "searchqa_hops",
+            "data": "embedded" if data is None else str(data),
+            "retrieval": retriever.description,
+            "prompt": f"{prompt.name}-{prompt.checksum}",
+            **episode,
+        },
+        skill_bank="searchqa_hops",
+    )

@@ -1,0 +1,123 @@
+"""Questions of several hops: what they are made of, that each holds one trap, and readers who heed a skill."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from alignopsd_trl.skills import SkillBank
+from environments.base import Suite, View, load
+from environments.searchqa.engine.observations import read_titles
+from environments.searchqa.hops import KINDS, SPLITS
+from tools.tiny_policies.demonstrations import episode
+from tools.tiny_policies.hoppers import HopReader, Situation, demonstrations, success
+from tools.worlds import hops
+
+OWN = {kind: [kind] for kind in KINDS}
+OTHER = {kind: [other for other in KINDS if other != kind] for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def world() -> Suite:
+    return load("searchqa_hops")
+
+
+def test_the_shipped_files_are_what_their_seed_gives(world: Suite):
+    hops.main(["--check"])
+    assert world.panel("test").checksum == "c372bbb2b9c0c9e6"
+    assert world.panel("train").checksum == "cc12b156aa2d7348"
+
+
+def test_splits_share_no_question_and_kinds_are_spread_evenly(world: Suite):
+    asked = {split: {row["question"].split("the ", 1)[1].strip("?.") for row in world.tasks(split)} for split in SPLITS}
+    assert not asked["train"] & asked["test"]
+    for split in SPLITS:
+        kinds = world.tasks(split)["category"]
+        assert [kinds.count(kind) for kind in KINDS] == [hops.QUOTA[split]] * len(KINDS)
+
+
+def test_a_golden_transcript(world: Suite):
+    environment, row = world.factory(), world.panel("test").rows[2]
+    opening = environment.reset(**row)
+    assert (opening.task_key, opening.category) == ("namesake", "namesake")
+    assert opening.observation == "What is the currency of the country of the capital of the country Gardale?"
+    said = {
+        "Gardale": "Gardale is a firm in the town Stosk with the product kites.",
+        "Gardale country": "Gardale is a country with the capital Raszor and the currency lumen.",
+        "Raszor": "Raszor is a town in the country Jaszor on the river Pimheim.",
+        "Jaszor": "Jaszor is a country with the capital Morwick and the currency quill.",
+    }
+    for query, text in said.items():
+        step = environment.step(f"<search>{query}</search>")
+        assert list(read_titles(step.observation).values()) == [text] and not step.done
+    step = environment.step("<answer>quill</answer>")
+    assert step.done and step.won and step.reward == step.score == 1.0
+
+
+def test_a_wrong_answer_ends_the_question_and_the_limit_is_eight_turns(world: Suite):
+    environment = world.factory()
+    environment.reset(**world.panel("test").rows[2])
+    step = environment.step("<answer>lumen</answer>")
+    assert step.done and not step.won and step.reward == 0.0
+    assert environment.max_turns == 8
+
+
+@pytest.mark.parametrize("options", [{"corpus": "x"}, {"backend": "dense"}, {"page": 3}])
+def test_what_hops_cannot_be_is_refused(options: dict):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        load("searchqa_hops", **options)
+
+
+def test_a_careful_reader_answers_every_question_in_four_to_eight_turns(world: Suite):
+    environment, draw = world.factory(), random.Random(0)
+    reader = HopReader(KINDS, draw)
+    reader._gives_in = lambda kind, habit: False
+    for row in world.panel("test").rows:
+        views, _, won = episode(environment, row, reader.answer)
+        assert won and 4 <= len(views) <= 8
+
+
+def test_heeding_the_fitting_skill_avoids_the_trap_and_another_does_not(world: Suite):
+    none, own, other = (success(world, heeds, 160, 1) for heeds in ({}, OWN, OTHER))
+    for kind in KINDS:
+        assert own[kind] > 0.85
+        assert none[kind] < 0.6 and other[kind] < 0.6
+
+
+def test_a_thought_states_the_situation(world: Suite):
+    environment, draw = world.factory(), random.Random(4)
+    for row in world.panel("test").rows[:20]:
+        views, responses, _ = episode(environment, row, HopReader([], draw).answer)
+        for view, response in zip(views, responses, strict=True):
+            now, thought = Situation.read(view), response.partition("</think>")[0]
+            assert all(f"{kind} {name}" in thought for kind, name in zip(now.kinds, now.names, strict=True))
+            assert all(f"{fact} {value}" in thought for fact, value in now.stated.items())
+            assert now.wanted in thought
+
+
+def test_demonstrations_come_from_other_worlds(world: Suite, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tools.tiny_policies.hoppers.WORLDS", 1)
+    bank = SkillBank.load(world.skill_bank)
+    shown = list(demonstrations(world, bank, 1, 0))
+    own = {row["question"] for split in SPLITS for row in world.panel(split).rows}
+    asked = {one.prompt.partition("\n")[0].removeprefix("Question: ") for one in shown}
+    assert len(asked & own) < 0.05 * len(asked)  # by chance
+    under = [one for one in shown if "Guidance" in one.prompt]
+    assert 0.3 < len(under) / len(shown) < 0.8
+    assert len({one.response for one in shown}) > 0.8 * len(shown)
+
+
+def test_the_situation_of_a_reader_who_went_wrong(world: Suite):
+    """A name that was taken from a namesake counts as the next one on the way."""
+    environment, row = world.factory(), world.panel("test").rows[2]
+    views, _, _ = episode(environment, row, lambda view: _scripted(view, ["Gardale", "Stosk"]))
+    now = Situation.read(views[2])
+    assert now.names == ("Gardale", "Stosk") and now.kinds == ("country", "town")
+    assert now.right and now.wanted == "country"
+
+
+def _scripted(view: View, queries: list[str]) -> str:
+    if view.step_count < len(queries):
+        return f"<think>so</think>\n<search>{queries[view.step_count]}</search>"
+    return "<think>so</think>\n<answer>none</answer>"
