@@ -12,7 +12,7 @@ import pytest
 import torch
 from toy import build_model, build_tokenizer
 from trainers import difference, hand_loss, losses, make_trainer
-from two_processes import OPTIONS
+from two_processes import AS_ONE, OPTIONS
 
 from alignopsd_trl.records import read_records
 
@@ -53,15 +53,16 @@ def test_loss_and_gradient_are_the_global_token_mean(folder: Path) -> None:
         assert difference(rank["gradients"][0], gradient) < 1e-5
 
 
-def test_two_processes_train_as_one(folder: Path, tmp_path: Path) -> None:
-    ranks = _load(folder, "equal")
-    single = make_trainer(tmp_path, per_device_train_batch_size=16, **OPTIONS)
+@pytest.mark.parametrize("name", AS_ONE)
+def test_two_processes_train_as_one(folder: Path, tmp_path: Path, name: str) -> None:
+    ranks = _load(folder, name)
+    single = make_trainer(tmp_path, per_device_train_batch_size=16, **OPTIONS | AS_ONE[name])
     single.train()
     assert ranks[0]["loss"] == pytest.approx(losses(single), abs=1e-6)
     assert difference(ranks[0]["weights"], single.model.state_dict()) < 1e-6
     keys = ["task", "rollout", "turn"]
     one = read_records(tmp_path / "trajectories").set_index(keys).sort_index()
-    both = [read_records(folder / "equal" / f"rank{rank}" / "trajectories").set_index(keys) for rank in range(2)]
+    both = [read_records(folder / name / f"rank{rank}" / "trajectories").set_index(keys) for rank in range(2)]
     two = pd.concat(both).sort_index()
     assert one.index.equals(two.index) and one.index.is_unique
     assert one.response.tolist() == two.response.tolist()

@@ -16,6 +16,8 @@ from alignopsd_trl.policy import seams
 from environments.base import Opening
 
 OPTIONS = {"method": "align_opsd", "save_trajectories": True, "beta": 0.02, "optim": "sgd", "scoring_tokens": 300}
+AS_ONE = {"equal": {}, "spread": {"credit_spread": 0.1, "gap_bound": 0.5, "rectify_praised_only": True}}
+"""Runs that one process must equal."""
 
 
 class OneTurnOnTheSecondProcess(ToyEnvironment):
@@ -65,7 +67,8 @@ if __name__ == "__main__":
     target = Path(sys.argv[1])
     # before the processes know of each other, so that each writes the (same) weights
     build_model(build_tokenizer()).save_pretrained(target / f"policy{os.environ['RANK']}")
-    run(target, "equal", ToyEnvironment)
+    for name, options in AS_ONE.items():
+        run(target, name, ToyEnvironment, **options)
     run(target, "uneven", OneTurnOnTheSecondProcess, beta=0.0)
     run(target, "skipping", ToyEnvironment, beta=0.0, tokens_per_forward=150)
     run(target, "whole", ToyEnvironment, beta=0.0, tokens_per_forward=150, skip_zero_advantage=False)

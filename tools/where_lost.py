@@ -71,7 +71,8 @@ def sides(turns: Turns) -> list[tuple[str, np.ndarray]]:
 def table(
     turns: Turns, names: np.ndarray, credit: dict[str, np.ndarray], chosen: np.ndarray, variants: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """One row a decision: its A_MC, its share of A_MC's spread, and of each variant weight and part of r."""
+    """One row a decision: its A_MC, its share of A_MC's squares, and of each variant the mean weight, the share of
+    the squares of credit, and the part of r."""
     truth = turns.within(turns.advantage)
     clean = turns.within(turns.halves[0]) * turns.within(turns.halves[1])
     inside = {one: turns.within(credit[one]) for one in variants}
@@ -80,6 +81,7 @@ def table(
     for name in sorted(set(names[chosen]), key=lambda one: -clean[chosen & (names == one)].sum()):
         here = chosen & (names == name)
         weight = {one: float(np.mean(credit[one][here] / turns.outcome[here])) for one in variants}
+        spread = {one: float((inside[one] ** 2)[here].sum() / (inside[one] ** 2)[chosen].sum()) for one in variants}
         part = {one: float((inside[one] * truth)[here].sum() / size[one]) for one in variants}
         advantage = turns.advantage[here]
         error = advantage.std() / np.sqrt(here.sum())
@@ -91,6 +93,7 @@ def table(
                 "a_mc_error": float(error),
                 "share": float(clean[here].sum() / clean[chosen].sum()),
                 "weight": weight,
+                "share_of_credit": spread,
                 "part_of_r": part,
             }
         )

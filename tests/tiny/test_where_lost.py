@@ -42,6 +42,7 @@ def test_parts_of_r_add_up_and_lie_where_the_credit_is_wrong(tmp_path: Path, cap
         r = np.corrcoef(one, truth[rows])[0, 1]
         assert sum(row["part_of_r"]["align_opsd"] for row in found[side]) == pytest.approx(r)
         assert sum(row["part_of_r"]["rlsd"] for row in found[side]) == pytest.approx(1.0)
+        assert sum(row["share_of_credit"]["align_opsd"] for row in found[side]) == pytest.approx(1.0)
         assert sum(row["share"] for row in found[side]) == pytest.approx(1.0)
     first = found["praised"][0]
     assert first["decision"] == "buy" and first["turns"] == 2 and first["a_mc"] == pytest.approx(0.3)
