@@ -231,6 +231,9 @@ def _settings(variant: Variant) -> dict[str, Any]:
         "similarity_threshold",
         "allocation",
         "credit_temperature",
+        "credit_spread",
+        "gap_bound",
+        "rectify_praised_only",
     )
     return {name: getattr(config, name) for name in own}
 
