@@ -92,6 +92,7 @@ def test_a_spread_out_of_reach_takes_the_coldest_temperature_and_no_evidence_cha
     teacher._views = lambda source, target: batch.student_log_probs[target]
     credit = get_method("align_opsd")(config(credit_spread=0.2, rectify=False)).assign(batch, teacher, 0)
     assert credit.trace["weight"] == pytest.approx([1.0] * len(batch), abs=1e-9)
+    assert "credit/temperature" not in credit.metrics
 
 
 def test_two_processes_find_the_temperature_of_the_whole_round() -> None:

@@ -199,7 +199,9 @@ def weight_metrics(weights: CreditWeights) -> dict[str, float]:
     if weight is None or not len(weight):
         return {}
     metrics = {"credit/weight_std": float(weight.std(correction=0)), "credit/weight_max": float(weight.max())}
-    return metrics if weights.temperature is None else metrics | {"credit/temperature": weights.temperature}
+    if weights.temperature is not None and metrics["credit/weight_std"] > 1e-9:  # else any T would have done
+        metrics["credit/temperature"] = weights.temperature
+    return metrics
 
 
 def weight_trace(weights: CreditWeights, asked: torch.Tensor | None) -> dict[str, Any]:
