@@ -15,6 +15,7 @@ It stops if a gradient differs from the stock forward's by more than 1e-4 relati
     python benchmarks/update_cost.py --output cost.json --recording rounds.pt     # written if it is not there
 
 ``--clock cpu`` counts the processor's seconds (all threads) in place of the wall's, for a machine that others use too.
+``--no_stock`` leaves stock out, which takes most of the time, and with it the comparison of advantages and gradients.
 """
 
 from __future__ import annotations
@@ -281,12 +282,12 @@ def check(rounds: list[Round], variants: dict[str, Variant], reference: Variant)
 
 def measure(rounds: list[Round], variants: dict[str, Variant], repeats: int) -> list[dict[str, Any]]:
     """Figures per repeat, round and variant; the order of the variants turns with every round."""
-    found, model = [], variants["grpo"]._trainer.model
+    found, model, names = [], variants["grpo"]._trainer.model, list(variants)
     for repeat in track(range(repeats), "replaying", console=Console(stderr=True)):
         before = calibrate(model)
         for number, one in enumerate(rounds):
-            turn = (repeat + number) % len(VARIANTS)
-            order = [*VARIANTS[turn:], *VARIANTS[:turn]]
+            turn = (repeat + number) % len(names)
+            order = [*names[turn:], *names[:turn]]
             for name in order if repeat % 2 else reversed(order):
                 found.append({"repeat": repeat, "round": number, "variant": name} | variants[name].run(one))
         after = calibrate(model)
@@ -315,6 +316,8 @@ def compare(rows: list[dict[str, Any]], above: str, below: str, phase: str | Non
 
     table = {(row["repeat"], row["round"], row["variant"]): seconds(row) for row in rows}
     keys = sorted({(row["repeat"], row["round"]) for row in rows})
+    if not {above, below} <= {row["variant"] for row in rows}:
+        return None
     pairs = [(table[(*key, above)], table[(*key, below)]) for key in keys]
     if not sum(down for _, down in pairs):
         return None
@@ -329,7 +332,7 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Medians over repeats of the means over rounds, the two ratios, and both by phase."""
     phases = sorted({phase for row in rows for phase in row["phases"]})
     repeats, summary = sorted({row["repeat"] for row in rows}), {}
-    for name in VARIANTS:
+    for name in [name for name in VARIANTS if any(row["variant"] == name for row in rows)]:
         own = [row for row in rows if row["variant"] == name]
         per_repeat = [statistics.mean(row["seconds"] for row in own if row["repeat"] == one) for one in repeats]
         summary[name] = {
@@ -359,23 +362,21 @@ def _phase_figures(rows: list[dict[str, Any]], phase: str) -> dict[str, float]:
 
 
 def show(result: dict[str, Any]) -> None:
-    table = Table(title=f"{result['recipe']}: a round, {result['clock']} seconds")
-    for column in ("", *VARIANTS, "align / grpo", "align / stock"):
+    table, summary = Table(title=f"{result['recipe']}: a round, {result['clock']} seconds"), result["variants"]
+    above = {name: key for key, name in (("ratio", "align / grpo"), ("against_stock", "align / stock")) if result[key]}
+    for column in ("", *summary, *above):
         table.add_column(column, justify="left" if not column else "right")
-    summary = result["variants"]
     for phase in summary["align_opsd"]["phases"]:
         cells = []
-        for name in VARIANTS:
+        for name in summary:
             figures = summary[name]["phases"][phase]
             padded = figures["padded_tokens"]
             extra = f" {figures['gflops']:.0f} GF/s, {figures['useful_tokens'] / padded:.0%} useful" if padded else ""
             cells.append(f"{figures['seconds']:.2f}{extra}")
-        ratios = [result[f"{key}_by_phase"].get(phase) for key in ("ratio", "against_stock")]
+        ratios = [result[f"{key}_by_phase"].get(phase) for key in above.values()]
         table.add_row(phase, *cells, *(f"{one['median']:.2f}" if one else "" for one in ratios))
-    spans = [
-        f"{summary[name]['seconds']:.2f} [{{:.2f}}, {{:.2f}}]".format(*summary[name]["range"]) for name in VARIANTS
-    ]
-    ratios = ["{median:.2f} [{low:.2f}, {high:.2f}]".format(**result[key]) for key in ("ratio", "against_stock")]
+    spans = [f"{summary[name]['seconds']:.2f} [{{:.2f}}, {{:.2f}}]".format(*summary[name]["range"]) for name in summary]
+    ratios = ["{median:.2f} [{low:.2f}, {high:.2f}]".format(**result[key]) for key in above.values()]
     table.add_row("all", *spans, *ratios, style="bold")
     console = Console(width=170)
     console.print(table)
@@ -383,7 +384,7 @@ def show(result: dict[str, Any]) -> None:
     console.print(
         f"recording {result['checksum']}; matrix product {result['calibration_gflops']:.0f} GFLOP/s, moved by more "
         f"than 10 % in {flagged} of {result['repeats']} repeats; largest difference from stock: "
-        + ", ".join(f"{name} {value:.1e}" for name, value in result["differences"].items())
+        + (", ".join(f"{name} {value:.1e}" for name, value in result["differences"].items()) or "not compared")
     )
 
 
@@ -398,6 +399,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the recording")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall")
+    parser.add_argument("--no_stock", action="store_true", help="AlignOPSD and GRPO alone")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.recording and options.recording.is_file():
@@ -407,6 +409,8 @@ def main() -> None:
         if options.recording:
             save(rounds, options.recipe, options.recording)
     kinds = {"align_opsd": AlignOPSDTrainer, "grpo": AlignOPSDTrainer, "stock": StockTrainer}
+    if options.no_stock:
+        del kinds["stock"]
 
     def variant(name: str, method: str, kind: type) -> Variant:
         return Variant(name, build(options, method, kind, whole=kind is StockTrainer), options.clock)
@@ -414,7 +418,12 @@ def main() -> None:
     variants = {
         name: variant(name, "align_opsd" if name == "align_opsd" else "grpo", kind) for name, kind in kinds.items()
     }
-    differences = check(rounds, variants, variant("reference", "align_opsd", StockTrainer))  # also warms up
+    if options.no_stock:
+        differences = {}
+        for one in variants.values():
+            one.run(rounds[0])  # warms up
+    else:
+        differences = check(rounds, variants, variant("reference", "align_opsd", StockTrainer))  # also warms up
     rows = measure(rounds, variants, options.repeats)
     result = {
         "recipe": options.recipe,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gzip
 import json
 import math
@@ -75,6 +76,17 @@ def test_sources_are_places_of_the_same_task(run: Path) -> None:
         for source in turn["sources"]:
             row = frame.loc[(0, task, source["rollout"], source["turn"])]
             assert source["rollout"] != rollout or row.credit_row == turn["credit"]["row"]
+
+
+def test_a_turn_says_that_the_teacher_was_not_asked(run: Path) -> None:
+    found = read_run(run)
+    frame = found.frame.copy()
+    first = frame[frame.turn.notna()].index[0]
+    frame["credit_teacher_thinking"] = frame.credit_teacher_thinking.astype(object).fillna("")
+    frame.loc[first, "credit_teacher_thinking"] = None
+    shown = turns(step_content(dataclasses.replace(found, frame=frame), int(frame.step[first])))
+    unasked = [key for key, turn in shown.items() if turn.get("unasked")]
+    assert unasked == [(frame.task[first], frame.rollout[first], frame.turn[first])]
 
 
 def test_a_baseline_opens_without_what_it_does_not_have(baseline: Path) -> None:
