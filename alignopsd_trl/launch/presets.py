@@ -159,6 +159,15 @@ _TINY: dict[str, dict[str, Any]] = {
         "panel_limit": 200,
         "action_filter": "webshop",
     },
+    "searchqa_hops": {
+        "model_name_or_path": "tiny_hops",
+        "encoder": "tiny",
+        "eval_temperature": 1.0,
+        "max_prompt_length": 256,
+        "max_completion_length": 48,
+        "rounds": 8,
+        "panel_limit": 160,
+    },
     "alfworld_tiny": {
         "model_name_or_path": "tiny_alfworld",
         "max_prompt_length": 384,

@@ -8,6 +8,7 @@ _DATA = Path(__file__).parents[1] / "data"
 SHIPPED_MODELS = {
     "tiny": _DATA / "tiny_webshop",
     "tiny_trips": _DATA / "tiny_trips",
+    "tiny_hops": _DATA / "tiny_hops",
     "tiny_alfworld": _DATA / "tiny_alfworld",
     "tiny_searchqa": _DATA / "tiny_searchqa",
 }

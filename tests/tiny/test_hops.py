@@ -1,19 +1,28 @@
-"""Questions of several hops: what they are made of, that each holds one trap, and readers who heed a skill."""
+"""Questions of several hops: what they are made of, that each holds one trap, and a policy that reads its skill."""
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 
 import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import alignopsd_trl
+from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.skills import SkillBank
 from environments.base import Suite, View, load
 from environments.searchqa.engine.observations import read_titles
 from environments.searchqa.hops import KINDS, SPLITS
+from tools.tiny_policies import reading
+from tools.tiny_policies.curricula import CURRICULA
 from tools.tiny_policies.demonstrations import episode
-from tools.tiny_policies.hoppers import HopReader, Situation, demonstrations, success
+from tools.tiny_policies.hoppers import HopReader, Situation, success
 from tools.worlds import hops
 
+SETTING = CURRICULA["searchqa_hops"].setting
+FOLDER = Path(alignopsd_trl.__file__).parent / "data" / "tiny_hops"
 OWN = {kind: [kind] for kind in KINDS}
 OTHER = {kind: [other for other in KINDS if other != kind] for kind in KINDS}
 
@@ -98,14 +107,41 @@ def test_a_thought_states_the_situation(world: Suite):
 
 def test_demonstrations_come_from_other_worlds(world: Suite, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tools.tiny_policies.hoppers.WORLDS", 1)
-    bank = SkillBank.load(world.skill_bank)
-    shown = list(demonstrations(world, bank, 1, 0))
+    bank = SkillBank.load(SETTING.skill_bank)
+    shown = list(CURRICULA["searchqa_hops"].demonstrations(world, bank, 1, 0))
     own = {row["question"] for split in SPLITS for row in world.panel(split).rows}
     asked = {one.prompt.partition("\n")[0].removeprefix("Question: ") for one in shown}
     assert len(asked & own) < 0.05 * len(asked)  # by chance
     under = [one for one in shown if "Guidance" in one.prompt]
     assert 0.3 < len(under) / len(shown) < 0.8
     assert len({one.response for one in shown}) > 0.8 * len(shown)
+
+
+def test_the_recipe_beside_the_weights_and_every_word_of_the_bank():
+    recipe = json.loads((FOLDER / "recipe.json").read_text(encoding="utf-8"))
+    expected = SETTING.to_dict()
+    assert {name: recipe[name] for name in expected} == expected
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER, local_files_only=True)
+    for text in SkillBank.load(SETTING.skill_bank).texts():
+        ids = tokenizer(text)["input_ids"]
+        assert tokenizer.decode(ids) == text and len(ids) <= 2 * len(text.split())
+
+
+def test_the_policy_plays_within_its_limits(world: Suite):
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True, dtype="float32").eval()
+    assert model.num_parameters() < 2e6
+    limits = {name: getattr(SETTING, name) for name in ("max_prompt_length", "max_completion_length")}
+    result, _ = evaluate(model, tokenizer, world.factory, world.panel("test").head(16), temperature=1.0, **limits)
+    assert result.invalid_actions < 0.05 and 3 <= result.turns <= 8
+
+
+@pytest.mark.slow
+def test_the_policy_reads_its_skill():
+    found = reading.main(["--environment", "searchqa_hops", "--tasks", "120"])["summary"]
+    assert 20 <= found["none"] <= 50
+    assert found["own"] >= found["none"] + 20
+    assert found["own"] >= found["other"] + 10
 
 
 def test_the_situation_of_a_reader_who_went_wrong(world: Suite):

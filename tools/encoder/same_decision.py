@@ -3,8 +3,9 @@
     python -m tools.encoder.same_decision --encoders lexical,tiny --output docs/results/encoders.json
 
 Pairs are of siblings on test tasks that no encoder was trained on: thoughts of scripted shoppers and of the shipped
-policies. Most pairs are easy, being about other requests or pages; "near" pairs share request and kind of page. Beside
-their AUC: the shares of them that reach the paper's gamma_H = 0.8, which AlignOPSD matches rightly and wrongly.
+policies. Most pairs are easy, being about other requests or pages; "near" pairs share request and kind of page, or have
+come equally far on the way of a question. Beside their AUC: the shares of them that reach the paper's gamma_H = 0.8,
+which AlignOPSD matches rightly and wrongly.
 """
 
 from __future__ import annotations
@@ -24,14 +25,18 @@ from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 from alignopsd_trl.policy.shipped import resolve_model
 from environments.base import load
-from tools.encoder.thoughts import Thoughts, in_the_shop, of_policy, of_shop, of_trip, on_trips
+from tools.encoder.thoughts import Thoughts, in_the_shop, of_hop, of_policy, of_shop, of_trip, on_trips, over_hops
 
 THRESHOLD = AlignOPSDOptions().similarity_threshold
 LINE = (
     "{thoughts:26} {encoder:8} AUC {auc:.3f} {auc_interval}, near {near:.3f} {near_interval}; "
     "at .8 or above: same {matched_same:.2f}, other {matched_other:.2f}"
 )
-WORLDS = {"webshop_trips": (on_trips, of_trip), "webshop_tiny": (in_the_shop, of_shop)}
+WORLDS = {
+    "webshop_trips": (on_trips, of_trip),
+    "webshop_tiny": (in_the_shop, of_shop),
+    "searchqa_hops": (over_hops, of_hop),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -41,10 +46,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--resamples", type=int, default=200, help="of tasks, for the intervals")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, help="JSON")
+    parser.add_argument("--worlds", default=",".join(WORLDS), help="names, separated by commas")
     arguments = parser.parse_args(argv)
     encoders = {name: load_encoder(name) for name in arguments.encoders.split(",")}
     rows = []
-    for place, groups in held_out(arguments.tasks, arguments.seed).items():
+    for place, groups in held_out(arguments.worlds.split(","), arguments.tasks, arguments.seed).items():
         for name, encoder in encoders.items():
             rows.append({"thoughts": place, "encoder": name, **figures(groups, encoder, arguments.resamples)})
             print(LINE.format(**rows[-1]))
@@ -52,11 +58,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         arguments.output.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
 
-def held_out(tasks: int, seed: int) -> dict[str, list[Thoughts]]:
+def held_out(worlds: Sequence[str], tasks: int, seed: int) -> dict[str, list[Thoughts]]:
     """Thoughts on the first test tasks of each world: of scripted shoppers, and of the policy that its recipe starts
     from."""
     found = {}
-    for name, (play, decision) in WORLDS.items():
+    for name in worlds:
+        play, decision = WORLDS[name]
         suite, chosen = load(name), preset(name)
         rows = suite.panel("test").rows[:tasks]
         found[f"{name}, scripted"] = list(play(suite, rows, seed))
@@ -69,7 +76,7 @@ def held_out(tasks: int, seed: int) -> dict[str, list[Thoughts]]:
 
 
 def figures(groups: Sequence[Thoughts], encoder: Encoder, resamples: int) -> dict[str, Any]:
-    """AUC over all pairs of siblings and over near ones (the same request on the same kind of page), with 95 %
+    """AUC over all pairs of siblings and over near ones (see above), with 95 %
     intervals from resampling tasks, and the shares of near pairs that match."""
     parts = [scored(group, encoder) for group in groups]
     same, cosine, near = (np.concatenate([part[side] for part in parts]) for side in range(3))

@@ -1,7 +1,8 @@
 """Thoughts of siblings with the decision that each was thought at, which an encoder should tell apart.
 
-A decision is what a shopper stands before: the request, the page, what it has chosen and read so far. Two thoughts of
-one task are of the same decision if these are equal, whatever words were used and whatever was decided.
+A decision is what a player stands before: the request, the page, what it has chosen and read so far; the question, the
+names on its way and what the last query found. Two thoughts of one task are of the same decision if these are equal,
+whatever words were used and whatever was decided.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 from alignopsd_trl.evaluation import evaluate
 from environments.base import Suite, TextEnvironment, View
 from environments.panel import TaskPanel
+from environments.searchqa import hops
 from environments.webshop.trips import KINDS
+from tools.tiny_policies import hoppers
 from tools.tiny_policies.demonstrations import episode
 from tools.tiny_policies.shoppers import HABITS, Page, Request, Shopper, since_opening
 from tools.tiny_policies.situated import SituatedShopper, Situation
@@ -48,6 +51,14 @@ def in_the_shop(suite: Suite, rows: Sequence[Mapping[str, Any]], seed: int) -> I
         yield _played(environment, row, [lambda view, one=one: one.answer(view).text for one in shoppers], of_shop)
 
 
+def over_hops(suite: Suite, rows: Sequence[Mapping[str, Any]], seed: int) -> Iterator[Thoughts]:
+    """Of scripted readers of questions of several hops, under no skill and under any."""
+    draw, environment = random.Random(seed), suite.factory()
+    for row in rows:
+        readers = [hoppers.HopReader(draw.sample(hops.KINDS, draw.randint(0, 1)), draw) for _ in range(SIBLINGS)]
+        yield _played(environment, row, [one.answer for one in readers], of_hop)
+
+
 def of_policy(
     model: Any, tokenizer: Any, suite: Suite, rows: Sequence[Mapping[str, Any]], decision: Callable, **limits: Any
 ) -> Iterator[Thoughts]:
@@ -74,6 +85,12 @@ def of_shop(view: View) -> Key:
     actions = [record.action for record in view.history]
     done = since_opening(actions) if page.kind in ("item", "text") else []
     return (request, *_page(page), tuple(sorted(set(done))))
+
+
+def of_hop(view: View) -> Key:
+    """The decision of a view of a question of several hops."""
+    now = hoppers.Situation.read(view)
+    return (view.task_text, len(now.names), now.names, now.query, now.sent, now.passage)
 
 
 def _page(page: Page) -> Key:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.skills import Retrieved, SkillBank, render
-from environments import alfworld_tiny, searchqa_tiny, webshop_tiny, webshop_trips
+from environments import alfworld_tiny, searchqa_hops, searchqa_tiny, webshop_tiny, webshop_trips
 from environments.base import Suite, TextEnvironment
-from tools.tiny_policies import explorers, readers, shoppers, situated
+from tools.tiny_policies import explorers, hoppers, readers, shoppers, situated
 from tools.tiny_policies.demonstrations import Demonstration, Play, demonstrations, every_task
 from tools.tiny_policies.situated import ANY_LENGTH
 
@@ -117,6 +117,11 @@ CURRICULA = {
         situated.demonstrations,
         (*_THINKING, "</think><action>", *_WEBSHOP, "' [SEP] 'Request ", *situated.PHRASES),
     ),
+    "searchqa_hops": Curriculum(
+        _setting("searchqa_hops", searchqa_hops.OPTIONS, "searchqa_hops"),
+        partial(hoppers.demonstrations, hoppers.elsewhere),
+        (*_THINKING, *_SEARCHQA, *hoppers.PHRASES),
+    ),
     "alfworld_tiny": Curriculum(
         _setting("alfworld_tiny", alfworld_tiny.OPTIONS, "alfworld"),
         by_care(explorers.episodes, explorers.play),
@@ -129,3 +134,6 @@ CURRICULA = {
         readers.pieces(),
     ),
 }
+CURRICULA["searchqa_hops, at home"] = replace(
+    CURRICULA["searchqa_hops"], demonstrations=partial(hoppers.demonstrations, hoppers.at_home)
+)

@@ -12,20 +12,23 @@ from __future__ import annotations
 import random
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.skills import SkillBank
 from environments import searchqa_hops
-from environments.base import Suite, View
+from environments.base import Suite, TextEnvironment, View
 from environments.searchqa.engine.actions import ANSWER, SEARCH, Action, read_action
 from environments.searchqa.engine.observations import read_titles
-from environments.searchqa.hops import KINDS
-from tools.tiny_policies.demonstrations import COUNTERPARTS, Demonstration, episode
+from environments.searchqa.hops import KINDS, SPLITS
+from tools.tiny_policies.demonstrations import COUNTERPARTS, Demonstration, episode, every_task
 from tools.tiny_policies.situated import NO_SKILL, guidance
 from tools.worlds.hops import FACTS, generate, kind_of, stated
+
+Episodes = Callable[[Suite, int, int], Iterator[tuple[TextEnvironment, Mapping[str, Any]]]]
+"""(suite, passes, seed) -> what is played, in order."""
 
 HABITS = {
     "early": {"stop": 0.4},
@@ -38,6 +41,7 @@ HEEDED = 0.02  # of these, what is left under the fitting skill
 LONG = 4  # facts of a question that tempts to stop early
 WORLDS = 6  # a pass
 FIRST_SEED, SEED_STEP = 1000, 1000  # of the worlds, for seed 0 and from seed to seed; the embedded one has 1
+EMBEDDED = 6  # episodes on each training question of the embedded world, a pass
 WORDINGS = {
     "asked": ("asked", "wanted is", "the question is"),
     "says": ("this is", "it says", "found"),
@@ -180,35 +184,46 @@ def _search(fact: str, name: str) -> tuple[str, Action]:
     return f"search {fact} {name}", Action(SEARCH, name)
 
 
-def demonstrations(suite: Suite, bank: SkillBank, passes: int, seed: int) -> Iterator[Demonstration]:
-    """Every turn of one episode on each question of `WORLDS` invented worlds a pass; every seed has worlds of its own,
-    and the embedded one, whose facts the policy must not know, is not among them. Half of the episodes are shown
-    without a skill, and every fourth of their turns once more with one and with what a reader who heeds it answers
-    there. Every other skill is of the question's kind and the rest of any kind, so that the policy learns to heed what
-    it reads."""
+def elsewhere(suite: Suite, passes: int, seed: int) -> Iterator[tuple[TextEnvironment, Mapping[str, Any]]]:
+    """All questions of `WORLDS` invented worlds a pass, a world at a time; every seed has worlds of its own. The tasks
+    of the suite are not among them."""
     draw = random.Random(seed)
-
-    def shown(prompt: Any, view: View, response: str, kinds: Sequence[str]) -> Demonstration:
-        block = guidance(bank, kinds[0], draw) if kinds else ""
-        return Demonstration(prompt.render(view, block), response)
-
-    def some_kind(row: Mapping[str, Any]) -> str:
-        return row["category"] if draw.random() < 0.5 else draw.choice(KINDS)
-
     for world in range(passes * WORLDS):
         with tempfile.TemporaryDirectory() as folder:
             generate(Path(folder), FIRST_SEED + SEED_STEP * seed + world)
             invented = searchqa_hops.suite(folder)
-            environment = invented.factory()
-            rows = [row for split in ("train", "test") for row in invented.panel(split).rows]
-            for row in draw.sample(rows, len(rows)):
-                kinds = () if draw.random() < NO_SKILL else (some_kind(row),)
-                views, responses, _ = episode(environment, row, HopReader(kinds, draw).answer)
-                for view, response in zip(views, responses, strict=True):
-                    yield shown(environment.prompt, view, response, kinds)
-                    if not kinds and draw.random() < COUNTERPARTS:
-                        other = (some_kind(row),)
-                        yield shown(environment.prompt, view, HopReader(other, draw).answer(view), other)
+            rows = [row for split in SPLITS for row in invented.panel(split).rows]
+            yield from ((invented.factory(), row) for row in draw.sample(rows, len(rows)))
+
+
+def at_home(suite: Suite, passes: int, seed: int) -> Iterator[tuple[TextEnvironment, Mapping[str, Any]]]:
+    """The training questions of the embedded world, `EMBEDDED` times a pass."""
+    return every_task(suite, passes * EMBEDDED, seed)
+
+
+def demonstrations(
+    episodes: Episodes, suite: Suite, bank: SkillBank, passes: int, seed: int
+) -> Iterator[Demonstration]:
+    """Every turn of the episodes. Half of them are shown without a skill, and every fourth of their turns once more
+    with one and with what a reader who heeds it answers there. Every other skill is of the question's kind and the rest
+    of any kind, so that the policy learns to heed what it reads."""
+    draw = random.Random(seed)
+
+    def shown(environment: TextEnvironment, view: View, response: str, kinds: Sequence[str]) -> Demonstration:
+        block = guidance(bank, kinds[0], draw) if kinds else ""
+        return Demonstration(environment.prompt.render(view, block), response)
+
+    def some_kind(row: Mapping[str, Any]) -> str:
+        return row["category"] if draw.random() < 0.5 else draw.choice(KINDS)
+
+    for environment, row in episodes(suite, passes, seed):
+        kinds = () if draw.random() < NO_SKILL else (some_kind(row),)
+        views, responses, _ = episode(environment, row, HopReader(kinds, draw).answer)
+        for view, response in zip(views, responses, strict=True):
+            yield shown(environment, view, response, kinds)
+            if not kinds and draw.random() < COUNTERPARTS:
+                other = (some_kind(row),)
+                yield shown(environment, view, HopReader(other, draw).answer(view), other)
 
 
 def success(suite: Suite, heeds: Mapping[str, Sequence[str]], tasks: int, seed: int) -> dict[str, float]:

@@ -58,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=1000, help="supervised updates")
     parser.add_argument("--batch", type=int, default=64, help="turns an update")
     parser.add_argument("--learning_rate", type=float, default=2e-3)
+    parser.add_argument("--layers", type=int, default=4, help="of a model that does not start from another")
     parser.add_argument("--tasks", type=int, default=200, help="tasks of the closing measurement; 0 for none")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         model = AutoModelForCausalLM.from_pretrained(arguments.start, local_files_only=True)
     else:
         tokenizer = build_tokenizer(corpus(shown, bank), CONTEXT, curriculum.phrases, curriculum.pieces)
-        model = build_model(tokenizer)
+        model = build_model(tokenizer, arguments.layers)
     print(f"{len(shown)} demonstrations, {len(tokenizer)} tokens, {model.num_parameters()} parameters")
     loss = train(
         model,
@@ -89,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     tokenizer.save_pretrained(arguments.output)
     made = {
         name: getattr(arguments, name)
-        for name in ("passes", "copies", "actions", "steps", "batch", "learning_rate", "seed")
+        for name in ("passes", "copies", "actions", "layers", "steps", "batch", "learning_rate", "seed")
     }
     if arguments.start:
         made["start"] = json.loads((arguments.start / "recipe.json").read_text(encoding="utf-8"))["made_with"]
@@ -108,13 +109,13 @@ def corpus(shown: Sequence[Demonstration], bank: SkillBank) -> Iterator[str]:
     yield render(Retrieved((), skills, (0.0,) * len(skills), (), bank.mistakes), len, ANY_LENGTH * len(skills)).text
 
 
-def build_model(tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
-    """Four layers of width 128; 0.8 million parameters, a quarter of them in the tied vocabulary."""
+def build_model(tokenizer: PreTrainedTokenizerBase, layers: int) -> Qwen2ForCausalLM:
+    """Layers of width 128; with four of them 0.8 million parameters, a quarter of them in the tied vocabulary."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=128,
         intermediate_size=256,
-        num_hidden_layers=4,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=4,
         max_position_embeddings=CONTEXT,
