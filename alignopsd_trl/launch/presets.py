@@ -161,7 +161,6 @@ _TINY: dict[str, dict[str, Any]] = {
     },
     "searchqa_hops": {
         "model_name_or_path": "tiny_hops",
-        "encoder": "tiny",
         "eval_temperature": 1.0,
         "max_prompt_length": 256,
         "max_completion_length": 48,
