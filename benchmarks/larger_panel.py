@@ -1,0 +1,74 @@
+"""The trained policies of a study on more test tasks than the study evaluated them on, with differences paired by seed.
+
+    python -m alignopsd_trl.study recipes/studies/trips.yaml
+    python benchmarks/larger_panel.py outputs/studies/trips --limit 384 --output trips_384.json
+
+Each policy plays the first ``--limit`` tasks of the panel once; what has been played is kept beside its cell and not
+played again. The table compares every line with the first one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from alignopsd_trl.evaluation.command import command
+from alignopsd_trl.study.statistics import mean, paired
+
+KEPT = ("checksum", "temperature", "success", "score", "turns")
+Outcomes = dict[str, dict[int, dict[str, Any]]]
+
+
+def play(study: Path, panel: str, limit: int, temperature: float) -> Outcomes:
+    """Evaluations by label and seed."""
+    found: Outcomes = defaultdict(dict)
+    for row in pd.read_parquet(study / "rows.parquet").sort_values("seed", kind="stable").to_dict("records"):
+        cell = Path(row["folder"])
+        target = cell / f"evaluation_{limit}_{temperature:g}"
+        if not (target / "results.json").is_file():
+            task = ["--environment", row["suite"], "--panel", panel, "--limit", str(limit)]
+            sampling = ["--temperature", str(temperature)]
+            command(["--model", str(cell / "run"), *task, *sampling, "--output", str(target)])
+        result = json.loads((target / "results.json").read_text(encoding="utf-8"))
+        found[row["label"]][int(row["seed"])] = {name: result[name] for name in KEPT}
+    return dict(found)
+
+
+def table(found: Outcomes) -> str:
+    first = next(iter(found))
+    lines = ["| | success by seed | success | minus " + first + " |", "|---|---|---|---|"]
+    reference = _success(found[first])
+    for label, by_seed in found.items():
+        values = _success(by_seed)
+        each = ", ".join(f"{value:.1f}" for value in values.values())
+        difference = "" if label == first else str(paired(values, reference))
+        lines.append(f"| {label} | {each} | {mean(list(values.values()))} | {difference} |")
+    return "\n".join(lines)
+
+
+def _success(by_seed: dict[int, dict[str, Any]]) -> dict[int, float]:
+    return {seed: result["success"]["mean"] for seed, result in by_seed.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("study", type=Path, help="output folder of a study")
+    parser.add_argument("--panel", default="test", help="name of a panel of its environments")
+    parser.add_argument("--limit", type=int, required=True, help="how many tasks of it")
+    parser.add_argument(
+        "--temperature", type=float, default=0.4, help="of sampling; the paper's evaluations by default"
+    )
+    parser.add_argument("--output", type=Path, required=True, help="JSON with every run's figures")
+    arguments = parser.parse_args()
+    found = play(arguments.study, arguments.panel, arguments.limit, arguments.temperature)
+    arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()
