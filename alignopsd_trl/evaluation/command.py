@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alignopsd_trl.launch.errors import reported, setup
+from alignopsd_trl.policy.shipped import SHIPPED_MODELS
 from environments.base import load
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ SAMPLING = ("top_p", "top_k", "min_p", "repetition_penalty")
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m alignopsd_trl.evaluation", description=__doc__.split("\n")[0])
-    shipped = "tiny (for webshop_tiny), tiny_trips, tiny_alfworld, tiny_searchqa, tiny_hops"
+    shipped = ", ".join(SHIPPED_MODELS)
     parser.add_argument("--model", required=True, help=f"hub id or path; shipped are {shipped}")
     parser.add_argument("--environment", required=True, help="webshop, webshop_tiny, alfworld, searchqa or a module")
     parser.add_argument("--environment_options", type=json.loads, default={}, help="JSON, handed to its suite()")

@@ -7,6 +7,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from alignopsd_trl.policy.shipped import SHIPPED_MODELS
+
 VALUES = ("reward", "success")
 
 
@@ -14,8 +16,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     about = "Turn credit of methods against Monte Carlo advantages of the same turns."
     parser = argparse.ArgumentParser(prog="python -m alignopsd_trl.fidelity", description=about)
     add = parser.add_argument
-    shipped = "tiny, tiny_trips, tiny_alfworld, tiny_searchqa, tiny_hops"
-    add("--model", required=True, help=f"hub id or path; shipped are {shipped}")
+    add("--model", required=True, help=f"hub id or path; shipped are {', '.join(SHIPPED_MODELS)}")
     add("--environment", required=True, help="webshop_tiny, alfworld_tiny, ... or a module with suite()")
     add("--environment_options", type=json.loads, default={}, help="JSON, handed to its suite()")
     add("--methods", default="grpo,align_opsd", help="names, separated by commas")

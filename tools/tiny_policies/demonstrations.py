@@ -8,7 +8,7 @@ policy.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,3 +94,20 @@ def demonstrations(
 
 def _shown(prompt: Prompt, view: View, response: str, skill: str) -> Demonstration:
     return Demonstration(prompt.render(view, skill), response)
+
+
+def success(
+    suite: Suite, player: Callable[..., Any], heeds: Mapping[str, Sequence[str]], tasks: int, seed: int
+) -> dict[str, float]:
+    """Share of won episodes of scripted players on the panel's first tasks, by kind of task.
+
+    Args:
+        player: (kinds of skill that it heeds, draw) -> something whose ``answer`` responds to a view.
+        heeds: kind of task -> heeded kinds.
+    """
+    draw, environment = random.Random(seed), suite.factory()
+    won: dict[str, list[bool]] = {}
+    for row in suite.panel("test").rows[:tasks]:
+        answer = player(heeds.get(row["category"], ()), draw).answer
+        won.setdefault(row["category"], []).append(episode(environment, row, answer)[2])
+    return {kind: sum(found) / len(found) for kind, found in won.items()}

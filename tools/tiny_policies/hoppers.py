@@ -224,14 +224,3 @@ def demonstrations(
             if not kinds and draw.random() < COUNTERPARTS:
                 other = (some_kind(row),)
                 yield shown(environment, view, HopReader(other, draw).answer(view), other)
-
-
-def success(suite: Suite, heeds: Mapping[str, Sequence[str]], tasks: int, seed: int) -> dict[str, float]:
-    """Share of won questions of scripted readers on the panel's first tasks. ``heeds``: kind of question -> heeded
-    kinds."""
-    draw, environment = random.Random(seed), suite.factory()
-    won: dict[str, list[bool]] = {}
-    for row in suite.panel("test").rows[:tasks]:
-        reader = HopReader(heeds.get(row["category"], ()), draw)
-        won.setdefault(row["category"], []).append(episode(environment, row, reader.answer)[2])
-    return {kind: sum(found) / len(found) for kind, found in won.items()}

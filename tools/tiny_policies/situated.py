@@ -244,13 +244,3 @@ def guidance(bank: SkillBank, kind: str, draw: random.Random) -> str:
     chosen = draw.sample(skills, draw.randint(1, len(skills)))
     general = bank.general if draw.random() < 0.5 else ()
     return render(Retrieved((kind,), tuple(chosen), (0.0,) * len(chosen), general, ()), len, ANY_LENGTH).text
-
-
-def success(suite: Suite, heeds: Mapping[str, Sequence[str]], tasks: int, seed: int) -> dict[str, float]:
-    """Share of won trips of scripted shoppers on the panel's first tasks. ``heeds``: kind of trip -> heeded kinds."""
-    draw, environment = random.Random(seed), suite.factory()
-    won: dict[str, list[bool]] = {}
-    for row in suite.panel("test").rows[:tasks]:
-        shopper = SituatedShopper(heeds.get(row["category"], ()), draw)
-        won.setdefault(row["category"], []).append(episode(environment, row, shopper.answer)[2])
-    return {kind: sum(found) / len(found) for kind, found in won.items()}
