@@ -421,8 +421,8 @@ def _blank_turn(number: int, text: str, ids: list[int], privileged_ids: list[int
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """What a round of episodes looked like: outcome, length, validity, why episodes ended (one-hot shares), and the
-    `metrics` of their last steps."""
+    """What a round of episodes looked like: outcome, length, validity, repetition, why episodes ended (one-hot shares),
+    and the `metrics` of their last steps."""
     count = max(len(trajectories), 1)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     counted = max(len(turns), 1)
@@ -433,6 +433,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "turns/prompt_tokens": sum(len(turn.prompt_ids) for turn in turns) / counted,
         "turns/truncated": sum(turn.truncated for turn in turns) / counted,
         "turns/invalid_actions": sum(not turn.action_valid for turn in turns) / counted,
+        "turns/repeated": sum(map(_repeated, trajectories)) / counted,
         "turns/shortened_history": sum(turn.history_shortened for turn in turns) / counted,
     }
     if all(trajectory.won is not None for trajectory in trajectories):
@@ -442,6 +443,11 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     for reason in StopReason:
         metrics[f"stop/{reason.value.replace(' ', '_')}"] = sum(t.stop is reason for t in trajectories) / count
     return metrics | _last_numbers(trajectories)
+
+
+def _repeated(trajectory: Trajectory) -> int:
+    """Turns whose action, with what came of it, was there before in the episode: it was tried again, and in vain."""
+    return len(trajectory.turns) - len({(turn.action, turn.observation) for turn in trajectory.turns})
 
 
 def conversation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

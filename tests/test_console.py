@@ -23,6 +23,7 @@ LOGS = {
     "stop/environment_error": 2 / 64,
     "turns/truncated": 0.5,
     "turns/invalid_actions": 0.99,
+    "turns/repeated": 0.3,
     "rewards/bonus/none": 3,
 }
 
@@ -42,7 +43,9 @@ def test_intervals_need_five_episodes_and_curves_eight_characters() -> None:
     assert share(50.0, 4) == " 50.0" and share(0.0, 64) == "  0.0 [0, 6]"
     assert spark([0.0, 100.0]) == "▁█" and len(spark([float(number) for number in range(100)])) == 8
     assert shares({"seconds/update": 3.0}) == "0/0/0/100" and shares({}) == "0/0/0/0"
-    assert unusual(LOGS, 64) == "2 failed, 50% cut, 99% invalid, 3 without reward" and unusual({}, 64) == ""
+    assert (
+        unusual(LOGS, 64) == "2 failed, 50% cut, 99% invalid, 30% repeated, 3 without reward" and unusual({}, 64) == ""
+    )
 
 
 def test_one_line_an_update_and_one_header(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from toy import ToyEnvironment, ToyPrompt, build_tokenizer
 
@@ -63,6 +65,17 @@ def test_only_the_player_ends_an_episode_at_the_turn_limit() -> None:
     assert [len(one.turns) for one in played] == [2, 4, 4]
     assert rollout_metrics(played)["stop/turn_limit"] == pytest.approx(1 / 3)
     assert [one.stop for one in play(Corridor, rows(2, 4), max_turns=1)] == [StopReason.TURN_LIMIT] * 2
+
+
+class Numbered(Corridor):
+    def step(self, action: str) -> Step:
+        return replace(super().step(action), observation="zero one two three four".split()[self._walked])
+
+
+def test_an_action_counts_as_repeated_where_it_led_to_the_same() -> None:
+    assert rollout_metrics(play(Corridor, rows(2, 4, 9)))["turns/repeated"] == pytest.approx(7 / 10)
+    assert rollout_metrics(play(Numbered, rows(2, 4, 9)))["turns/repeated"] == 0
+    assert rollout_metrics([])["turns/repeated"] == 0
 
 
 def test_a_limit_above_the_environments_own_is_refused() -> None:

@@ -22,6 +22,12 @@ _PHASES = {
     "update": ("update",),
 }
 """Columns of the share of seconds, and the phases that each holds."""
+_NOTED = (
+    ("turns/truncated", "cut", 0.05),
+    ("turns/invalid_actions", "invalid", 0.1),
+    ("turns/repeated", "repeated", 0.1),
+)
+"""Shares of turns, and from where on they are unusual."""
 LEGEND = f"{'':>9}  shares: % of the seconds in {', '.join(_PHASES)}"
 
 
@@ -124,13 +130,13 @@ def _seconds(logs: Mapping[str, Any]) -> float:
 
 
 def unusual(logs: Mapping[str, Any], episodes: int) -> str:
-    """What should not go by unseen: failed episodes, prompts that did not fit, cut and invalid responses."""
+    """What should not go by unseen: failed episodes, prompts that did not fit, cut, invalid and repeated responses."""
     failed = round((logs.get("stop/environment_error") or 0.0) * episodes)
     long = round((logs.get("stop/prompt_too_long") or 0.0) * episodes)
     counts = [f"{failed} failed" if failed else "", f"{long} too long" if long else ""]
     cuts = [
         f"{100 * (logs.get(name) or 0.0):.0f}% {word}" if (logs.get(name) or 0.0) >= least else ""
-        for name, word, least in (("turns/truncated", "cut", 0.05), ("turns/invalid_actions", "invalid", 0.1))
+        for name, word, least in _NOTED
     ]
     silent = sum(int(value) for name, value in logs.items() if name.endswith("/none") and value)
     return ", ".join(filter(None, [*counts, *cuts, f"{silent} without reward" if silent else ""]))
