@@ -14,9 +14,10 @@ from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.methods.align_opsd.spans import (
     boundary_quantile,
     clip_threshold,
-    settles,
+    segment,
     share_to_settle,
     threshold_bounds,
+    turning_points,
 )
 from alignopsd_trl.records import record_schema, trace_types
 from alignopsd_trl.turns import Thought, TurnBatch
@@ -46,8 +47,6 @@ def test_bounds_hold_the_threshold_whatever_comes(seed: int) -> None:
             if threshold is None:  # nothing counts, so nothing can be cut
                 continue
             assert bounds[0] <= threshold <= bounds[1]
-            if settles(bounds, torch.tensor(known, dtype=torch.float64)):
-                assert [shift > threshold for shift in known] == [shift > bounds[1] for shift in known]
 
 
 def test_the_upper_clip_is_known_exactly_when_the_inequality_says_so() -> None:
@@ -68,10 +67,38 @@ def test_the_lower_clip_is_known_too() -> None:
     assert threshold_bounds(known, 6, 0.8, 0.01, 0.1) == (0.01, 0.1)
 
 
-def test_nothing_between_the_bounds_settles_the_cuts() -> None:
-    shifts = torch.tensor([0.005, 0.01, 0.11, 0.9])
-    assert settles((0.01, 0.1), shifts) and settles((0.01, 0.1), shifts[:0])
-    assert not settles((0.01, 0.1), torch.tensor([0.1])) and not settles((0.005, 0.1), shifts)
+@pytest.mark.parametrize("seed", range(8))
+def test_spans_change_at_the_turning_points_and_nowhere_else(seed: int) -> None:
+    draw, changed, still = random.Random(seed), 0, 0
+    for _ in range(150):
+        shifts = some_shifts(draw, draw.randrange(1, 18))
+        counts = [place > 0 and draw.random() < 0.7 for place in range(len(shifts))]
+        shortest = draw.randrange(1, 4)
+        limits = shortest, draw.randrange(2 * shortest - 1, 9), draw.choice([0.0, 0.01, 0.05])
+        low, high = sorted(draw.choice([0.0, 0.01, 0.05, 0.1, 1.0, draw.random()]) for _ in range(2))
+        points = turning_points(shifts, counts, (low, high), *limits)
+        assert points == sorted(set(points)) and all(low < point <= high for point in points)
+        between = [shift for shift in shifts if low <= shift <= high] + [draw.uniform(low, high) for _ in range(4)]
+        thresholds = sorted({low, high, *between, *(max(low, point - 1e-9) for point in points)})
+        spans = [segment(shifts, counts, threshold, *limits).spans for threshold in thresholds]
+        for first, second, one, two in zip(thresholds, thresholds[1:], spans, spans[1:], strict=False):
+            passed = [point for point in points if first < point <= second]
+            assert passed or one == two
+            assert len(passed) != 1 or one != two
+        inside = any(counted and low < shift <= high for shift, counted in zip(shifts, counts, strict=True))
+        changed, still = changed + bool(points), still + (inside and not points)
+    assert changed > 20 and still > 5
+
+
+def test_cuts_that_cannot_be_made_settle_nothing_and_need_nothing() -> None:
+    """Three turns from 0.9 to both ends: 0.05 beside it would leave a span of one turn."""
+    shifts, limits = [0.0, 0.0, 0.0, 0.9, 0.05, 0.0], (2, 8, 0.01)
+    assert turning_points(shifts, [True] * 6, (0.01, 0.1), *limits) == []
+    assert turning_points(shifts, [True] * 6, (0.01, 0.1), 1, 8, 0.01) == [0.05]
+    assert turning_points(shifts, [True] * 4 + [False] * 2, (0.01, 0.1), 1, 8, 0.01) == []
+    long = [0.0] * 4 + [0.05] + [0.0] * 5
+    assert turning_points(long, [True] * 10, (0.01, 0.1), 2, 8, 0.01) == []  # too long a span is cut there anyway
+    assert turning_points(long, [True] * 10, (0.01, 0.1), 2, 10, 0.01) == [0.05]
 
 
 @pytest.mark.parametrize("below", [0.0, 0.3, 0.6])
@@ -79,11 +106,12 @@ def test_the_estimated_share_settles_what_goes_on_as_before(below: float) -> Non
     draw = random.Random(5)
     value = [0.0 if draw.random() < below else 0.5 for _ in range(4000)]
     known, rest = torch.tensor(value[:1000], dtype=torch.float64), value[1000:]
-    share = share_to_settle(known, 1000, len(rest), 0.8, 0.01, 0.1)
-    assert 0.1 <= share < 1.0
+    share = share_to_settle(known, 1000, len(rest), 0.8, torch.tensor([0.1]))
+    assert 0.0 < share < 1.0
     further = torch.tensor(value[: 1000 + int((share + 0.1) * len(rest))], dtype=torch.float64)
     assert threshold_bounds(further, 4000 - len(further), 0.8, 0.01, 0.1) == (0.1, 0.1)
-    assert share_to_settle(torch.full((10,), 0.05), 10, 100, 0.8, 0.01, 0.1) == 1.0  # the quantile itself decides
+    both = torch.tensor([0.04, 0.06])
+    assert share_to_settle(torch.full((10,), 0.05), 10, 100, 0.8, both) == 1.0  # the quantile lies between them
 
 
 # Whole batches
@@ -118,7 +146,9 @@ class RandomTeacher:
         return views if batch.scored is None else views * batch.scored[target, None]
 
 
-def some_batch(seed: int, tasks: int = 6, dead: Sequence[int] = (), first: int = 0) -> TurnBatch:
+def some_batch(
+    seed: int, tasks: int = 6, dead: Sequence[int] = (), first: int = 0, silent: Sequence[int] = ()
+) -> TurnBatch:
     draw = random.Random(seed)
     names, rewards = [], []
     for task in range(tasks):
@@ -128,7 +158,8 @@ def some_batch(seed: int, tasks: int = 6, dead: Sequence[int] = (), first: int =
             names += [[f"t{first + task:02}", f"r{rollout}", number] for number in range(count)]
             rewards += [won[rollout]] * count
     mask = torch.ones(len(names), 2, dtype=torch.bool)
-    thoughts = [Thought(f"s {row}", "go") for row in range(len(names))]
+    spoken = [int(task[1:]) - first not in silent for task, _, _ in names]
+    thoughts = [Thought(f"s {row}" if one else "", "go") for row, one in enumerate(spoken)]
     generator = torch.Generator().manual_seed(seed)
     return batch_of(names, thoughts, mask, torch.tensor(rewards), -torch.rand(len(names), 2, generator=generator))
 
@@ -170,10 +201,11 @@ def test_credit_is_that_of_thinking_at_all_turns(changes: dict, spread: float) -
         assert len(asked) == len(set(asked)) and set(turns_of(batch, range(1 + seed % 3))) <= set(asked)
         assert torch.equal(whole.advantages, short.advantages)
         assert whole.trace["weight"] == short.trace["weight"]
-        for name in ("span", "cut", "divergence", "sources", "rho", "alpha", "teacher_thinking", "span_budget"):
+        rows = {"divergence": turns_of(batch, range(1 + seed % 3)), "span": batch.scored.nonzero().flatten().tolist()}
+        rows |= dict.fromkeys(("sources", "rho", "alpha", "teacher_thinking"), rows["divergence"])
+        for name, live in (rows | {"span_budget": rows["span"]}).items():
             if name in whole.trace:
                 one, two = whole.trace[name], short.trace[name]
-                live = turns_of(batch, range(1 + seed % 3))
                 assert [one[row] for row in live] == [two[row] for row in live]
         for name in ("spans/threshold", "spans/threshold_unclipped"):
             assert short.metrics.get(name) in (None, whole.metrics.get(name))
@@ -198,10 +230,19 @@ def test_a_threshold_that_could_be_anywhere_takes_all_thoughts() -> None:
 def test_a_share_of_the_other_groups_may_do() -> None:
     """Shifts of the first groups lie between the clips, but there would have to be many small ones."""
     batch = some_batch(3, tasks=14, dead=range(3, 14))
-    (whole, _), (short, teacher) = both_ways(batch, config(profile_temperature=0.3, similarity_threshold=0.1), 3, 1.0)
-    assert [len(call) for call in teacher.asked] == [35, 23] and len(batch) == 180
+    (whole, _), (short, teacher) = both_ways(batch, config(profile_temperature=0.6, similarity_threshold=0.1), 3, 1.0)
+    assert [len(call) for call in teacher.asked] == [35, 54, 17] and len(batch) == 180
     assert torch.equal(whole.advantages, short.advantages)
     assert whole.metrics["spans/threshold"] == short.metrics["spans/threshold"] == 0.1
+
+
+def test_turns_that_can_have_no_shift_are_not_waited_for() -> None:
+    """Where the policy did not think there is no profile, whatever the teacher would think."""
+    settings = config(profile_temperature=0.6, similarity_threshold=0.1)
+    batch = some_batch(3, tasks=14, dead=range(3, 14), silent=range(3, 14))
+    (whole, _), (short, teacher) = both_ways(batch, settings, 3, 1.0)
+    assert teacher.asked == [turns_of(batch, range(3))]
+    assert torch.equal(whole.advantages, short.advantages)
 
 
 def test_an_auxiliary_loss_takes_all_thoughts() -> None:

@@ -16,11 +16,12 @@ import random
 from bisect import bisect, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
 
-from alignopsd_trl.turns import Groups
+from alignopsd_trl.turns import Groups, Thought
 
 if TYPE_CHECKING:
     from alignopsd_trl.methods.align_opsd.correspondence import TaskSimilarity
@@ -80,7 +81,8 @@ def decision_spans(
         groups: of the M turns.
         options: for gamma_H, the profiles, the threshold, the lengths of spans, and the seed of random ones.
         gather: ``(n,)`` of this process -> ``(N,)`` of all of them; every process makes the same calls.
-        bounds: between which the batch threshold is, where none of these tasks' shifts is (`settles`).
+        bounds: between which the batch threshold is, where nobody knows it and no cut that is read depends on it
+            (`open_questions`); the others are made at the upper one.
     """
     shifts, quantile = correspondence_shifts(tasks, groups, options, profile_columns(groups, options, gather)), None
     if options.allocation == "span" and bounds is None:
@@ -115,6 +117,38 @@ def correspondence_shifts(
             profile, valid, task.eligible, task.rollout, options.profile_distance, columns
         )
     return Shifts(value, counts)
+
+
+def possible_shifts(groups: Groups, student: Sequence[Thought]) -> torch.Tensor:
+    """``(M,)`` bool, whose shift may count, whatever the teacher thinks: turns with one before them, where the policy
+    thinks at both and there are siblings.
+
+    Args:
+        groups: of the M turns.
+        student: M thoughts.
+    """
+    valid = torch.tensor([thought.thinking_valid for thought in student], device=groups.task.device).bool()
+    possible = torch.zeros_like(valid)
+    for rows in groups.by_rollout:
+        possible[rows[1:]] = valid[rows[1:]] & valid[rows[:-1]]
+    return possible & (groups.siblings > 1)
+
+
+def open_questions(
+    shifts: Shifts, rollouts: Sequence[torch.Tensor], options: AlignOPSDOptions, bounds: tuple[float, float]
+) -> torch.Tensor:
+    """``(n,)`` float64, the divergences of which the threshold must be known to be above or not: see `turning_points`.
+
+    Args:
+        shifts: of the M turns.
+        rollouts: rows of those whose spans matter.
+        options: for the lengths of spans.
+        bounds: the least and the most that the threshold can be.
+    """
+    limits = options.min_span, options.max_span, options.boundary_min
+    own = ((shifts.value[rows].tolist(), shifts.counts[rows].tolist()) for rows in rollouts)
+    found = [point for value, counts in own for point in turning_points(value, counts, bounds, *limits)]
+    return torch.tensor(found, dtype=torch.float64, device=shifts.value.device)
 
 
 def _cut(
@@ -269,26 +303,21 @@ def threshold_bounds(
     return min(max(float(least), low), high), min(max(float(most), low), high)
 
 
-def settles(bounds: tuple[float, float], shifts: torch.Tensor) -> bool:
-    """Whether the cuts at these shifts are the same for every threshold within the bounds: cuts are strictly above."""
-    least, most = bounds
-    return not bool(((shifts > least) & (shifts <= most)).any())
-
-
-def share_to_settle(shifts: torch.Tensor, looked: int, missing: int, quantile: float, low: float, high: float) -> float:
-    """About which share of the missing divergences makes the two bounds one, in tenths: the least that would if they
-    came as the known ones did.
+def share_to_settle(shifts: torch.Tensor, looked: int, missing: int, quantile: float, points: torch.Tensor) -> float:
+    """About which share of the missing divergences tells on which side of all these points the threshold is, in
+    hundredths: the least that would if they came as the known ones did.
 
     Args:
-        shifts, missing, quantile, low, high: see `threshold_bounds`.
+        shifts, missing, quantile: see `threshold_bounds`.
         looked: at how many neighbours the known ones were found; some did not count.
+        points: ``(n,)``, one at least, see `turning_points`.
     """
-    known, below, above = len(shifts), int((shifts < high).sum()), int((shifts > low).sum())
-    for tenths in range(1, 10):
-        share = tenths / 10
+    known, below, least = len(shifts), int((shifts < points.max()).sum()), int((shifts < points.min()).sum())
+    for hundredths in range(1, 100):
+        share = hundredths / 100
         grown, rest = 1.0 + share * missing / looked, missing * (1.0 - share)
         rank = quantile * (known * grown + rest - 1.0)
-        if below * grown + rest <= rank or (known - above) * grown - 1.0 >= rank:
+        if below * grown + rest <= rank or least * grown - 1.0 >= rank:
             return share
     return 1.0
 
@@ -352,6 +381,28 @@ def segment(
     kept = _keep_apart(sorted(above, key=lambda k: (-shifts[k], k)), len(shifts), min_span)
     spans, guided, forced = _repair(kept, shifts, counts, min_span, max_span, fallback)
     return Segmentation(spans, threshold=kept, guided=guided, forced=forced, candidates=len(above), accepted=len(kept))
+
+
+def turning_points(
+    shifts: Sequence[float],
+    counts: Sequence[bool],
+    bounds: tuple[float, float],
+    min_span: int,
+    max_span: int,
+    fallback: float,
+) -> list[float]:
+    """At which thresholds within the bounds `segment` begins to give a rollout other spans, rising; none if all of them
+    give the same.
+
+    Cuts are strictly above the threshold, so all thresholds from one divergence up to the next cut alike. Of the cuts
+    that these add, those that would leave a span too short are not made, and others would have been made in a span
+    that is too long.
+    """
+    least, most = bounds
+    inside = {shift for shift, counted in zip(shifts, counts, strict=True) if counted and least < shift <= most}
+    points = sorted(inside)
+    spans = [segment(shifts, counts, point, min_span, max_span, fallback).spans for point in (least, *points)]
+    return [point for point, (below, above) in zip(points, pairwise(spans), strict=True) if below != above]
 
 
 def random_segment(

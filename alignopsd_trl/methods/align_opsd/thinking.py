@@ -1,12 +1,12 @@
-"""Where the privileged view thinks: at turns whose credit can move, and at as many more as the cuts of spans need.
+"""Where the privileged view thinks: at turns whose credit can move, and at as many more as spans need.
 
-    groups with an advantage ──► thoughts ──► shifts ──► cuts clear? ──► thoughts of some more groups ──► shifts ──► ...
+    groups with an advantage ──► thoughts ──► shifts ──► spans clear? ─► thoughts of some more groups ──► shifts ──► ...
 
-Matches, profiles and shifts stay within a task's group, and the credit of a group without any advantage is multiplied
-by 0. All that others need of such a group are its shifts, for the batch threshold: a quantile, but a clipped one, so
-that a part of the shifts says between which bounds it lies (`spans.threshold_bounds`). Where no known shift is between
-them, the cuts are clear and the other groups are left out; spans, weights and advantages are those of thinking about
-all turns.
+Matches, profiles and shifts stay within a task's group, and the credit of a rollout without any advantage is multiplied
+by 0. All that others need of a group without any are its shifts, for the batch threshold: a quantile, but a clipped
+one, so that a part of the shifts says between which bounds it lies (`spans.threshold_bounds`). Where every threshold
+between them gives the rollouts that have an advantage the same spans, the other groups are left out; these rollouts'
+spans, weights and advantages are those of thinking about all turns.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import torch
 
 from alignopsd_trl.methods.align_opsd.correspondence import correspond
 from alignopsd_trl.methods.align_opsd.spans import (
+    Shifts,
     correspondence_shifts,
+    open_questions,
+    possible_shifts,
     profile_columns,
-    settles,
     share_to_settle,
     threshold_bounds,
 )
@@ -46,7 +48,7 @@ class Thinking:
         encode (`Callable`):
             n texts -> ``(n, D)``, with the embeddings that are known already.
         bounds (`tuple[float, float]`, *optional*):
-            Of the threshold, where the cuts were clear before all turns were thought about.
+            Of the threshold, where the spans were clear before all turns were thought about.
     """
 
     thoughts: list[Thought]
@@ -57,7 +59,7 @@ class Thinking:
 
 @torch.no_grad()
 def think_where_needed(batch: TurnBatch, teacher: Teacher, options: AlignOPSDOptions) -> Thinking:
-    """Asks about the groups of scored turns, then about further ones until the cuts are clear or none is left.
+    """Asks about the groups of scored turns, then about further ones until the spans are clear or none is left.
 
     How often the teacher is asked follows from sums over all processes: every process asks equally often, about no
     turns where it has none left. In a round, each takes the same share of its own groups.
@@ -81,6 +83,7 @@ class _Inquiry:
         self._vectors: dict[str, torch.Tensor] = {}
         self.thoughts = [NO_THOUGHT] * len(batch)
         self.asked = torch.zeros(len(batch), dtype=torch.bool, device=batch.task.device)
+        self._possible = possible_shifts(self._groups, [turn.thought for turn in batch.turns])
 
     def ask(self, tasks: Sequence[torch.Tensor]) -> torch.Tensor:
         """Thoughts of these tasks' turns; which turns these are, ``(M,)`` bool."""
@@ -94,33 +97,38 @@ class _Inquiry:
         return new
 
     def settle(self, new: torch.Tensor) -> tuple[float, float] | None:
-        """Goes on asking until the cuts are clear; the bounds of the threshold, `None` if that took all turns.
+        """Goes on asking until the spans are clear; the bounds of the threshold, `None` if that took all turns.
 
         Args:
-            new: ``(M,)`` bool, the turns that were asked about so far.
+            new: ``(M,)`` bool, the turns that were asked about so far: those of all groups with an advantage.
         """
-        limits = self._options.boundary_quantile, self._options.boundary_min, self._options.boundary_max
-        columns = profile_columns(self._groups, self._options, self._teacher.gather)
-        shifts = torch.zeros(0, dtype=torch.float64, device=new.device)
+        options, gather = self._options, self._teacher.gather
+        columns = profile_columns(self._groups, options, gather)
+        moved = [rows for rows in self._groups.by_rollout if self._batch.scored[rows].any()]
+        theirs, known = None, torch.zeros(0, dtype=torch.float64, device=new.device)
         for estimate in [True] * ESTIMATES + [False]:
             left = [rows for rows in self._groups.by_task if not self.asked[rows[0]]]
             every, missing = self._everywhere(self._groups.by_task, left)
             if not missing:
                 break
-            shifts = torch.cat([shifts, self._shifts(new, columns)])
-            bounds = threshold_bounds(shifts, missing, *limits)
-            if settles(bounds, shifts):
+            found = self._shifts(new, columns)
+            theirs = theirs or found  # all rollouts of which the spans matter are among the first
+            known = torch.cat([known, gather(found.value[found.counts])])
+            bounds = threshold_bounds(
+                known, missing, options.boundary_quantile, options.boundary_min, options.boundary_max
+            )
+            points = gather(open_questions(theirs, moved, options, bounds))
+            if not len(points):
                 return bounds
-            share = share_to_settle(shifts, every - missing, missing, *limits) if estimate else 1.0
-            new = self.ask(self._first(left, share))
+            share = share_to_settle(known, every - missing, missing, options.boundary_quantile, points)
+            new = self.ask(self._first(left, share if estimate else 1.0))
         return None
 
-    def _shifts(self, new: torch.Tensor, columns: int | None) -> torch.Tensor:
-        """The counting divergences of these turns, of all processes."""
+    def _shifts(self, new: torch.Tensor, columns: int | None) -> Shifts:
+        """The divergences of these turns."""
         ours = [turn.thought for turn in self._batch.turns]
         matches = correspond(self.thoughts, ours, self.encode, self._groups, new, self._options, match=False)
-        found = correspondence_shifts(matches.tasks, self._groups, self._options, columns)
-        return self._teacher.gather(found.value[found.counts])
+        return correspondence_shifts(matches.tasks, self._groups, self._options, columns)
 
     def _first(self, left: Sequence[torch.Tensor], share: float) -> list[torch.Tensor]:
         """The fewest of these tasks, in order, that have such a share of this process's neighbours among them."""
@@ -129,8 +137,8 @@ class _Inquiry:
         return [rows for rows, count in zip(left, before, strict=True) if count < share * sum(neighbours)]
 
     def _neighbours(self, rows: torch.Tensor) -> int:
-        """Turns with one before them: as many divergences may come of a task."""
-        return int((self._groups.position[rows] > 0).sum())
+        """As many divergences may come of a task."""
+        return int(self._possible[rows].sum())
 
     def _everywhere(self, *parts: Sequence[torch.Tensor]) -> list[int]:
         """Neighbours in lists of tasks, over all processes."""
