@@ -1,8 +1,9 @@
 """Sampling with the training process's own model, where no engine serves it.
 
-Equal prompts are encoded once, the cache has room for what comes instead of being copied at every token, rows that have
-ended leave the batch, and the log-probs of the sampled tokens are kept. Tokens come from the model's distribution at a
-temperature; for other ways to sample, and for evaluations, there is transformers' ``generate``.
+Equal prompts are encoded once and sorted by length, the cache has room for what comes instead of being copied at every
+token, rows that have ended leave the batch, and the log-probs of the sampled tokens are kept. Tokens come from the
+model's distribution at a temperature; for other ways to sample, and for evaluations, there is transformers'
+``generate``.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import Cache, DynamicCache
+from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
 from alignopsd_trl.policy.packing import as_attention_mask
 from alignopsd_trl.policy.ragged import Ragged
+from alignopsd_trl.policy.scoring import plan_chunks
 
 CACHE = 128 << 20  # bytes of keys and values that a batch may hold, beyond which more rows hardly make it faster
 LEAVE = 7 / 8  # ended rows leave the batch when fewer than this share of it are live
@@ -35,13 +37,17 @@ def rows_in_cache(config: Any, tokens: int, number_bytes: int) -> int:
 
 
 class RoomyLayer(DynamicLayer):
-    """A layer's cache ``(rows, heads, tokens, width)`` in a buffer with room for more tokens."""
+    """A layer's cache ``(rows, heads, tokens, width)`` in buffers that have room for more tokens.
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, room: int):
+    Args:
+        buffers: keys and values.
+        length: how many of their tokens count so far.
+    """
+
+    def __init__(self, buffers: list[torch.Tensor], length: int):
         super().__init__()
-        self.lazy_initialization(keys, values)
-        self._length = keys.size(2)
-        self._buffers = [torch.nn.functional.pad(part[rows], (0, 0, 0, room)) for part in (keys, values)]
+        self.lazy_initialization(*buffers)
+        self._buffers, self._length = buffers, length
         self._show()
 
     def _show(self) -> None:
@@ -69,7 +75,7 @@ class Rows:
         place (`torch.Tensor`):
             ``(n,)`` int64, which response a row is.
         visible (`torch.Tensor`):
-            ``(n, T)`` bool, prompt tokens (left-padded) and room for the response.
+            ``(n, T)`` bool, encoded prompt tokens (padded on the right) and room for what follows.
         position (`torch.Tensor`):
             ``(n,)`` int64 of the next token.
     """
@@ -101,6 +107,7 @@ def sample(
     end_ids: Sequence[int],
     pad_id: int,
     attention: str = "sdpa",
+    budget: int = 4096,
 ) -> tuple[list[list[int]], list[list[float]]]:
     """One response per prompt.
 
@@ -108,6 +115,7 @@ def sample(
         model: a causal language model that is proven for packed rows (`packing.why_plain`), not split over processes.
         end_ids: a response ends with one of them, or after ``max_tokens``.
         attention: name of the model's attention implementation.
+        budget: padded tokens per forward over prompts.
 
     Returns:
         The responses, end token included, and the float32 log-probs of their tokens at the temperature.
@@ -117,8 +125,10 @@ def sample(
     tokens = torch.full((len(prompts), max_tokens), pad_id, device=device)
     kept = torch.zeros((len(prompts), max_tokens), device=device)
     length = torch.full((len(prompts),), max_tokens, device=device)
-    logits, rows = _encode(model, prompts, max_tokens, pad_id, attention)
+    rows = _encode(model, [prompt[:-1] for prompt in prompts], max_tokens, pad_id, budget)
+    token = torch.tensor([prompt[-1] for prompt in prompts], device=device)
     for step in range(max_tokens):
+        logits = _next(model, rows, token, attention)
         log_probs = (logits.float() / temperature).log_softmax(-1)
         token = draw(log_probs, rows.place, step)
         tokens[rows.place, step] = token
@@ -133,37 +143,34 @@ def sample(
             chosen = live.nonzero().squeeze(1)
             rows.keep(chosen)
             token = token[chosen]
-        logits = _next(model, rows, token, attention)
     lengths = length.tolist()
     answers = [row[:end] for row, end in zip(tokens.tolist(), lengths, strict=True)]
     return answers, [row[:end] for row, end in zip(kept.tolist(), lengths, strict=True)]
 
 
-def _encode(
-    model: torch.nn.Module, prompts: Sequence[Sequence[int]], room: int, pad_id: int, attention: str
-) -> tuple[torch.Tensor, Rows]:
-    """Logits ``(n, V)`` of the first token, and the rows behind the prompts; equal prompts are encoded once."""
-    ragged = Ragged.of(prompts)
+def _encode(model: torch.nn.Module, texts: Sequence[Sequence[int]], room: int, pad_id: int, budget: int) -> Rows:
+    """A row behind each text, with room for more tokens; equal texts are encoded once."""
+    ragged = Ragged.of(texts)
     first, parent = ragged.distinct()
-    ids, mask = (value.to(model.device) for value in ragged.padded(first, pad_id, "left"))
-    parent = parent.to(model.device)
-    position = (mask.cumsum(1) - 1).clamp_min(0)
-    width = ids.size(1)
-    causal = torch.ones((width, width), dtype=torch.bool, device=ids.device).tril()
-    seen = causal & (mask.unsqueeze(1) | torch.eye(width, dtype=torch.bool, device=ids.device))
-    cache = DynamicCache(config=model.config)
-    output = model(
-        input_ids=ids,
-        attention_mask=as_attention_mask(seen.unsqueeze(1), attention),
-        position_ids=position,
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    )
-    layers = [RoomyLayer(layer.keys, layer.values, parent, room) for layer in cache.layers]
-    visible = torch.nn.functional.pad(mask, (0, room), value=True)[parent]
-    rows = Rows(torch.arange(len(parent), device=ids.device), visible, position[parent, -1] + 1, Cache(layers=layers))
-    return output.logits[parent, -1], rows
+    width, buffers = max(int(ragged.length.max()), 1), None
+    for chunk in plan_chunks(ragged.length[first], budget):
+        ids, _ = ragged.padded(first[chunk], pad_id, "right")
+        output = model(input_ids=ids.to(model.device), use_cache=True, logits_to_keep=1)
+        found = [(layer.keys, layer.values) for layer in output.past_key_values.layers]
+        if buffers is None:
+            shape = len(texts), found[0][0].size(1), width + room, found[0][0].size(3)
+            buffers = [[part.new_empty(shape) for part in parts] for parts in found]
+        place = torch.full((len(first),), -1).index_put((chunk,), torch.arange(len(chunk)))[parent]
+        mine = (place >= 0).nonzero().squeeze(1).to(model.device)
+        for into, parts in zip(buffers, found, strict=True):
+            for buffer, part in zip(into, parts, strict=True):
+                buffer[mine, :, : ids.size(1)] = part[place[mine]]
+                buffer[mine, :, ids.size(1) : width] = 0  # nobody looks, but 0 x NaN is NaN
+    length = ragged.length.to(model.device)
+    visible = torch.arange(width + room, device=model.device)
+    visible = (visible < length.unsqueeze(1)) | (visible >= width)
+    cache = Cache(layers=[RoomyLayer(into, width) for into in buffers])
+    return Rows(torch.arange(len(texts), device=model.device), visible, length, cache)
 
 
 def _next(model: torch.nn.Module, rows: Rows, token: torch.Tensor, attention: str) -> torch.Tensor:

@@ -303,6 +303,7 @@ def decode(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[in
             end_ids=trainer.eos_token_ids,
             pad_id=trainer._tokenizer.pad_token_id,
             attention=attention_of(trainer),
+            budget=trainer.args.scoring_tokens,
         )
 
 
