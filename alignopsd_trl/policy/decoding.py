@@ -158,19 +158,24 @@ def _encode(model: torch.nn.Module, texts: Sequence[Sequence[int]], room: int, p
         output = model(input_ids=ids.to(model.device), use_cache=True, logits_to_keep=1)
         found = [(layer.keys, layer.values) for layer in output.past_key_values.layers]
         if buffers is None:
-            shape = len(texts), found[0][0].size(1), width + room, found[0][0].size(3)
-            buffers = [[part.new_empty(shape) for part in parts] for parts in found]
+            buffers = [[_room(part, len(texts), width + room) for part in parts] for parts in found]
         place = torch.full((len(first),), -1).index_put((chunk,), torch.arange(len(chunk)))[parent]
-        mine = (place >= 0).nonzero().squeeze(1).to(model.device)
+        mine = (place >= 0).nonzero().squeeze(1)
+        mine, place = mine.to(model.device), place[mine].to(model.device)
         for into, parts in zip(buffers, found, strict=True):
             for buffer, part in zip(into, parts, strict=True):
-                buffer[mine, :, : ids.size(1)] = part[place[mine]]
+                buffer[mine, :, : ids.size(1)] = part[place]
                 buffer[mine, :, ids.size(1) : width] = 0  # nobody looks, but 0 x NaN is NaN
     length = ragged.length.to(model.device)
     visible = torch.arange(width + room, device=model.device)
     visible = (visible < length.unsqueeze(1)) | (visible >= width)
     cache = Cache(layers=[RoomyLayer(into, width) for into in buffers])
     return Rows(torch.arange(len(texts), device=model.device), visible, length, cache)
+
+
+def _room(part: torch.Tensor, rows: int, tokens: int) -> torch.Tensor:
+    """A buffer for keys or values like these ``(rows, heads, tokens, width)``."""
+    return part.new_empty((rows, part.size(1), tokens, part.size(3)))
 
 
 def _next(model: torch.nn.Module, rows: Rows, token: torch.Tensor, attention: str) -> torch.Tensor:
