@@ -6,6 +6,7 @@ Newer releases of that library rest on rapidfuzz and give other numbers, some of
 from __future__ import annotations
 
 import re
+from collections import Counter
 from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Any
@@ -67,10 +68,18 @@ def _ratio(first: str, second: str) -> int:
 
 
 def _reachable(first: str, second: str, threshold: int) -> bool:
-    """Whether the ratio can exceed the threshold by `difflib`'s own upper bounds."""
+    """Whether the ratio can exceed the threshold by `difflib`'s own upper bounds, of which the second is made here: its
+    ``quick_ratio`` would prepare the whole comparison first."""
     if not first or not second:
         return first == second
     bar = (threshold + 0.5) / 100 - 1e-9  # rounding starts here
     if 2 * min(len(first), len(second)) / (len(first) + len(second)) < bar:
         return False
-    return SequenceMatcher(None, first, second).quick_ratio() >= bar
+    ours, theirs = _letters(first), _letters(second)
+    shared = sum(min(count, theirs.get(letter, 0)) for letter, count in ours.items())
+    return 2 * shared / (len(first) + len(second)) >= bar
+
+
+@lru_cache(maxsize=_CACHE)
+def _letters(text: str) -> Counter[str]:
+    return Counter(text)

@@ -40,6 +40,19 @@ _BACK, _PREVIOUS, _NEXT = _buttons("Back to Search", "< Prev", "Next >")
 _SUB_PAGES = ("Description", "Features", "Reviews", "Attributes")
 
 
+_RECEIPT = tuple(
+    Piece(text)
+    for text in (
+        "Thank you for shopping with us!", "Your code: ", "None", " (Paste it in your MTurk interface.)", "Purchased",
+        "asin", "{asin}", "options", "{options}", "attrs", "None", "category", "None", "query", "None",
+        "product category", "None", "Target", "asin", "options", "attrs", "price upper", "instuction text", "category",
+        "product category", "query", "Goal ", "None", "Reward", "Your score (min 0.0, max 1.0)", "{reward}",
+        "Reward Details ", "None",
+    )
+)  # fmt: skip
+_FILLED_IN = [place for place, piece in enumerate(_RECEIPT) if piece.text.startswith("{")]
+
+
 def instruction_pieces(instruction: str) -> tuple[Piece, ...]:
     return Piece("Instruction:"), Piece(instruction)
 
@@ -83,13 +96,10 @@ def done_page(asin: str, options: Mapping[str, str], reward: float) -> list[Piec
     chosen = json.dumps(dict(options), sort_keys=True)
     for character in "<>&'":
         chosen = chosen.replace(character, f"\\u{ord(character):04x}")
-    texts = (
-        "Thank you for shopping with us!", "Your code: ", "None", " (Paste it in your MTurk interface.)", "Purchased",
-        "asin", asin, "options", chosen, "attrs", "None", "category", "None", "query", "None", "product category",
-        "None", "Target", "asin", "options", "attrs", "price upper", "instuction text", "category", "product category",
-        "query", "Goal ", "None", "Reward", "Your score (min 0.0, max 1.0)", str(reward), "Reward Details ", "None",
-    )  # fmt: skip
-    return [Piece(text) for text in texts]
+    receipt = list(_RECEIPT)
+    for place, text in zip(_FILLED_IN, (asin, chosen, str(reward)), strict=True):
+        receipt[place] = Piece(text)
+    return receipt
 
 
 def plain_piece(text: str) -> str | None:
