@@ -70,7 +70,7 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
     Args:
         model (`str` or [`~transformers.PreTrainedModel`]):
             Policy: a hub id, a path, a model, or a shipped policy: ``"tiny"`` (for ``webshop_tiny``),
-            ``"tiny_trips"``, ``"tiny_alfworld"``, ``"tiny_searchqa"`` or ``"tiny_hops"``.
+            ``"tiny_trips"``, ``"tiny_alfworld"``, ``"tiny_pairs"``, ``"tiny_searchqa"`` or ``"tiny_hops"``.
         args ([`AlignOPSDConfig`]):
             Configuration. Batch sizes count trajectories.
         environment_factory (`Callable[[], TextEnvironment]` or one of TRL's convention):

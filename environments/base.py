@@ -314,6 +314,7 @@ class Suite:
 SHIPPED = (
     "alfworld",
     "alfworld_tiny",
+    "alfworld_pairs",
     "searchqa",
     "searchqa_tiny",
     "searchqa_hops",

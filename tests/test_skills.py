@@ -152,7 +152,7 @@ def test_a_function_may_read_the_row_and_a_column_may_stand_for_one() -> None:
 
 
 def test_missing_and_unreadable_banks(tmp_path: Path) -> None:
-    with pytest.raises(SkillBankError, match="'wobshop' is unknown; use one of alfworld, searchqa, searchqa_hops, web"):
+    with pytest.raises(SkillBankError, match="'wobshop' is unknown; use one of alfworld, alfworld_pairs, searchqa,"):
         SkillBank.load("wobshop")
     (tmp_path / "cut.json").write_text('{"schema": "skill', encoding="utf-8")
     with pytest.raises(SkillBankError, match="cut.json: file is no UTF-8 JSON"):

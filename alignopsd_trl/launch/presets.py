@@ -176,6 +176,14 @@ _TINY: dict[str, dict[str, Any]] = {
         "panel": "valid_seen",
         "panel_limit": 120,
     },
+    "alfworld_pairs": {
+        "model_name_or_path": "tiny_pairs",
+        "eval_temperature": 1.0,
+        "max_prompt_length": 320,
+        "max_completion_length": 56,
+        "rounds": 8,
+        "panel_limit": 160,
+    },
     "searchqa_tiny": {
         "model_name_or_path": "tiny_searchqa",
         "max_prompt_length": 320,

@@ -10,6 +10,7 @@ SHIPPED_MODELS = {
     "tiny_trips": _DATA / "tiny_trips",
     "tiny_hops": _DATA / "tiny_hops",
     "tiny_alfworld": _DATA / "tiny_alfworld",
+    "tiny_pairs": _DATA / "tiny_pairs",
     "tiny_searchqa": _DATA / "tiny_searchqa",
 }
 

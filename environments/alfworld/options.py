@@ -53,3 +53,13 @@ class AlfWorldOptions(Options):
     history_length: int = option(2, "Turns that a prompt shows at most.", least=0)
     template: str = option("paper", "Of the prompt: 'paper', 'tiny' for short prompts, or a jinja file.")
     won_reward: float = option(10.0, "Of an episode that was won; every other has 0.")
+
+
+@dataclass(frozen=True)
+class PairOptions(Options):
+    """Options of `environments.alfworld_pairs.suite`. Their meaning stands in their metadata (``help``)."""
+
+    max_turns: int = option(15, "Commands after which the caller ends an episode.", least=1)
+    history_length: int = option(14, "Turns that a prompt shows at most.", least=0)
+    template: str = option("pairs", "Of the prompt: 'pairs', another of ALFWorld's, or a jinja file.")
+    won_reward: float = option(1.0, "Of an episode that was won; every other has 0.")

@@ -12,7 +12,10 @@ from alignopsd_trl.skills import SkillBank
 from tools.tiny_policies.curricula import CURRICULA
 
 
-@pytest.mark.parametrize(("world", "policy"), [("webshop_trips", "tiny_trips"), ("searchqa_hops", "tiny_hops")])
+@pytest.mark.parametrize(
+    ("world", "policy"),
+    [("webshop_trips", "tiny_trips"), ("searchqa_hops", "tiny_hops"), ("alfworld_pairs", "tiny_pairs")],
+)
 def test_the_recipe_beside_the_weights_and_every_word_of_the_bank(world: str, policy: str):
     setting, folder = CURRICULA[world].setting, SHIPPED_MODELS[policy]
     recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))

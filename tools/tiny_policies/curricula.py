@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.skills import Retrieved, SkillBank, render
 from environments import alfworld_tiny, searchqa_hops, searchqa_tiny, webshop_tiny, webshop_trips
 from environments.base import Suite, TextEnvironment
-from tools.tiny_policies import explorers, hoppers, readers, shoppers, situated
+from tools.tiny_policies import explorers, hoppers, housekeepers, readers, shoppers, situated
 from tools.tiny_policies.demonstrations import Demonstration, Play, demonstrations, every_task
 from tools.tiny_policies.situated import ANY_LENGTH
 
@@ -76,12 +76,13 @@ class Setting:
 @dataclass(frozen=True)
 class Curriculum:
     """How a policy is made. ``phrases`` are the tokens of more than a word, ``pieces`` the patterns of words of more
-    than a token."""
+    than a token, ``training`` what its training's flags are where they are not given."""
 
     setting: Setting
     demonstrations: Shown
     phrases: tuple[str, ...]
     pieces: tuple[tuple[str, ...], ...] = ()
+    training: Mapping[str, Any] = field(default_factory=dict)
 
 
 def by_care(episodes: Episodes, play: Play) -> Shown:
@@ -126,6 +127,12 @@ CURRICULA = {
         _setting("alfworld_tiny", alfworld_tiny.OPTIONS, "alfworld"),
         by_care(explorers.episodes, explorers.play),
         (*_THINKING, "<action>", "</action>", "go to ", "You arrive at ", "you see "),
+    ),
+    "alfworld_pairs": Curriculum(
+        _setting("alfworld_pairs", {}, "alfworld_pairs"),
+        housekeepers.demonstrations,
+        (*_THINKING, "</think><action>", *housekeepers.PHRASES),
+        training={"passes": 3, "steps": 1600, "batch": 32, "layers": 3, "learning_rate": 3e-3},
     ),
     "searchqa_tiny": Curriculum(
         _setting("searchqa_tiny", searchqa_tiny.OPTIONS, "searchqa"),

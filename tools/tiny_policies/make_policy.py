@@ -1,6 +1,7 @@
 """Makes the tiny policy that a recipe starts from.
 
     python -m tools.tiny_policies.make_policy webshop_tiny --output alignopsd_trl/data/tiny_webshop
+    python -m tools.tiny_policies.make_policy alfworld_pairs
 
 1. Scripted players play the training tasks; their turns become demonstrations, with and without a skill block.
 2. Every word of them and of the skill bank becomes one token.
@@ -50,7 +51,7 @@ CONTEXT = 1024  # tokens; a whole skill block is measured before it is cut
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("environment", choices=sorted(CURRICULA))
-    parser.add_argument("--output", type=Path, required=True, help="folder of the policy")
+    parser.add_argument("--output", type=Path, help="folder of the policy; outputs/policies/ENVIRONMENT")
     parser.add_argument("--start", type=Path, help="folder of a policy to train further, with its tokenizer")
     parser.add_argument("--passes", type=int, default=4, help="episodes per training task")
     parser.add_argument("--copies", type=int, default=1, help="of demonstrations that copy a product's identifier")
@@ -61,9 +62,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--layers", type=int, default=4, help="of a model that does not start from another")
     parser.add_argument("--tasks", type=int, default=200, help="tasks of the closing measurement; 0 for none")
     parser.add_argument("--seed", type=int, default=0)
+    parser.set_defaults(**CURRICULA[parser.parse_args(argv).environment].training)
     arguments = parser.parse_args(argv)
     torch.manual_seed(arguments.seed)
     curriculum = CURRICULA[arguments.environment]
+    output = arguments.output or Path("outputs/policies") / arguments.environment
     setting = curriculum.setting
     suite = load(setting.environment, **setting.environment_options)
     bank = SkillBank.load(setting.skill_bank, load_encoder(setting.encoder))
@@ -84,10 +87,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         arguments.learning_rate,
         arguments.seed,
     )
-    model.save_pretrained(arguments.output)
-    store_in_half(arguments.output)
-    model = AutoModelForCausalLM.from_pretrained(arguments.output, local_files_only=True)  # what is shipped is measured
-    tokenizer.save_pretrained(arguments.output)
+    model.save_pretrained(output)
+    store_in_half(output)
+    model = AutoModelForCausalLM.from_pretrained(output, local_files_only=True)  # what is shipped is measured
+    tokenizer.save_pretrained(output)
     made = {
         name: getattr(arguments, name)
         for name in ("passes", "copies", "actions", "layers", "steps", "batch", "learning_rate", "seed")
@@ -97,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     recipe = {**setting.to_dict(), "made_with": made, "loss": round(loss, 4)}
     if arguments.tasks:
         recipe["measured"] = measure(model, tokenizer, suite, bank, setting, arguments.tasks)
-    (arguments.output / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
+    (output / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
 
 
 def corpus(shown: Sequence[Demonstration], bank: SkillBank) -> Iterator[str]:

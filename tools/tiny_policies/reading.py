@@ -27,10 +27,12 @@ from alignopsd_trl.rollout import SkillSource
 from alignopsd_trl.skills import SkillBank
 from environments.base import load
 
+WORLDS = ("webshop_trips", "searchqa_hops", "alfworld_pairs")
+
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--environment", choices=("webshop_trips", "searchqa_hops"), default="webshop_trips")
+    parser.add_argument("--environment", choices=WORLDS, default=WORLDS[0])
     parser.add_argument("--model", help="shipped name or path; the environment's own")
     parser.add_argument("--tasks", type=int, default=100, help="test tasks, a quarter of each kind")
     parser.add_argument("--temperature", type=float, help="the preset's")

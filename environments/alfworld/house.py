@@ -1,0 +1,127 @@
+"""A room of ALFWorld's kind in plain Python: its commands and sentences, without TextWorld and its planner.
+
+One thing can be carried; closed places must be opened; a sink cleans, a microwave heats and a fridge cools what is
+carried. A room is deterministic and costs microseconds a command. What a game asks for is not its business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+NOTHING = "Nothing happens."
+OPENABLE = ("cabinet", "drawer", "safe", "fridge", "microwave")
+TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
+STATES = {"clean": "clean", "heat": "hot", "cool": "cool"}
+_PLACE = re.compile(r"(?P<name>\w+ \d+)(?P<closed> \(closed\))?: ?(?P<things>.*)")
+
+
+def kind_of(name: str) -> str:
+    """``cup`` of ``cup 2``."""
+    return name.rsplit(" ", 1)[0]
+
+
+@dataclass
+class Place:
+    """A piece of furniture, with the things in or on it."""
+
+    closed: bool
+    things: list[str]
+
+
+@dataclass
+class House:
+    """A room, what is where in it, and what has been done to which thing."""
+
+    places: dict[str, Place]
+    here: str = ""
+    carried: str = ""
+    states: dict[str, set[str]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, places: Sequence[str]) -> House:
+        """From lines such as ``desk 1: mug 1, cup 2`` and ``drawer 1 (closed):``.
+
+        Raises:
+            ValueError: on a line of another form.
+        """
+        read = {}
+        for line in places:
+            found = _PLACE.fullmatch(line)
+            if found is None:
+                raise ValueError(f"place {line!r} must read like 'desk 1: mug 1, cup 2' or 'drawer 1 (closed):'")
+            things = found["things"].split(", ") if found["things"] else []
+            read[found["name"]] = Place(found["closed"] is not None, things)
+        return cls(read)
+
+    @property
+    def opening(self) -> str:
+        return "You are in the middle of a room."
+
+    def commands(self) -> tuple[str, ...]:
+        """What can be done now; places in the order of the room."""
+        here = self.places.get(self.here)
+        found = [f"go to {name}" for name in self.places if name != self.here]
+        if here is not None and kind_of(self.here) in OPENABLE:
+            found.append(f"{'open' if here.closed else 'close'} {self.here}")
+        if here is not None and not here.closed:
+            found += [f"move {self.carried} to {self.here}"] if self.carried else []
+            found += [] if self.carried else [f"take {thing} from {self.here}" for thing in here.things]
+        if self.carried:
+            verbs = [verb for verb, tool in TOOLS.items() if tool == kind_of(self.here)]
+            found += [f"{verb} {self.carried} with {self.here}" for verb in verbs]
+        return tuple(found)
+
+    def do(self, command: str) -> str:
+        """Carries a command out and says what happened; one that is not possible changes nothing."""
+        if command not in self.commands():
+            return NOTHING
+        verb, rest = command.split(" ", 1)
+        return getattr(self, f"_{verb}")(rest)
+
+    def _go(self, rest: str) -> str:
+        self.here = rest.removeprefix("to ")
+        return self._sight()
+
+    def _open(self, place: str) -> str:
+        self.places[place].closed = False
+        return f"You open the {place}. {self._sight()}"
+
+    def _close(self, place: str) -> str:
+        self.places[place].closed = True
+        return f"You close the {place}."
+
+    def _take(self, rest: str) -> str:
+        self.carried, place = rest.split(" from ")
+        self.places[place].things.remove(self.carried)
+        return f"You pick up the {self.carried} from the {place}."
+
+    def _move(self, rest: str) -> str:
+        thing, place = rest.split(" to ")
+        self.places[place].things.append(thing)
+        self.carried = ""
+        return f"You move the {thing} to the {place}."
+
+    def _treat(self, verb: str, rest: str) -> str:
+        thing, tool = rest.split(" with ")
+        done = self.states.setdefault(thing, set())
+        done -= set() if verb == "clean" else {"hot", "cool"}
+        done.add(STATES[verb])
+        return f"You {verb} the {thing} using the {tool}."
+
+    def _clean(self, rest: str) -> str:
+        return self._treat("clean", rest)
+
+    def _heat(self, rest: str) -> str:
+        return self._treat("heat", rest)
+
+    def _cool(self, rest: str) -> str:
+        return self._treat("cool", rest)
+
+    def _sight(self) -> str:
+        place = self.places[self.here]
+        if place.closed:
+            return f"The {self.here} is closed."
+        seen = ", ".join(f"a {thing}" for thing in place.things) or "nothing"
+        return f"{'In' if kind_of(self.here) in OPENABLE else 'On'} the {self.here}, you see {seen}."

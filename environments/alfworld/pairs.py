@@ -1,0 +1,240 @@
+"""Pairs: games of ALFWorld's kind that ask for two things in one place, each of which holds one trap.
+
+A game is played in a room of `environments.alfworld.house`. What is put at a place of the asked kind is delivered and
+stays there; the second delivery ends the game, and it is won if both things are of the asked kind and state and at the
+same place. A game is of one kind, by the mistake that it invites:
+
+* ``untreated``: bringing the things as they are, where they should be cleaned, heated or cooled first;
+* ``lookalike``: taking the thing beside the asked one (a mug for a cup);
+* ``closed``: leaving closed drawers, cabinets and safes unopened until no turn is left;
+* ``apart``: putting the second thing at another place of the asked kind than the first.
+
+The kind is the task's key, so that a skill bank may file its skills under kinds; the player is not told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from environments.alfworld.house import OPENABLE, STATES, TOOLS, House, kind_of
+from environments.alfworld.options import PairOptions
+from environments.alfworld.prompt import AlfWorldPrompt, project
+from environments.base import Opening, Projection, Step, TextEnvironment
+from environments.batch import SerialBatch
+from environments.panel import TaskPanel
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+KINDS = ("untreated", "lookalike", "closed", "apart")
+SPLITS = ("train", "test")
+SIZES = {"train": 800, "test": 400}
+WANTED = 2  # things of a game
+_GOAL = re.compile(r"put two (?:(?P<state>clean|hot|cool) )?(?P<thing>\w+) in (?P<place>\w+)\.")
+_ROOMS = {  # things that look alike, open places and closed ones
+    "kitchen": (
+        ("cup mug", "plate bowl", "fork spoon", "pan pot", "apple tomato"),
+        ("countertop", "diningtable", "sidetable", "shelf", "stoveburner", "garbagecan"),
+        ("cabinet", "drawer"),
+    ),
+    "bedroom": (
+        ("pen pencil", "book newspaper", "keychain watch", "pillow cloth", "candle vase"),
+        ("desk", "bed", "shelf", "sidetable", "dresser", "sofa"),
+        ("drawer", "safe", "cabinet"),
+    ),
+}
+LOOKALIKES = {
+    one: other
+    for alike, _, _ in _ROOMS.values()
+    for pair in alike
+    for one, other in (pair.split(), reversed(pair.split()))
+}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a game asks for: things of a kind at a place of a kind, ``clean``, ``hot``, ``cool`` or in any state."""
+
+    thing: str
+    place: str
+    state: str = ""
+
+    @classmethod
+    def read(cls, task: str) -> Goal:
+        """Raises ValueError on a sentence of another form."""
+        found = _GOAL.fullmatch(task)
+        if found is None:
+            raise ValueError(f"the task {task!r} must read like 'put two clean cup in shelf.'")
+        return cls(found["thing"], found["place"], found["state"] or "")
+
+    @property
+    def tool(self) -> str:
+        """The kind of place that brings the state about."""
+        return next((TOOLS[verb] for verb, state in STATES.items() if state == self.state), "")
+
+
+def game(kind: str, draw: Random) -> dict[str, Any]:
+    """A game of a kind: its sentence and its room, as a dataset row has them."""
+    room = "kitchen" if kind == "untreated" else draw.choice(tuple(_ROOMS))
+    alike, opened, closed = _ROOMS[room]
+    thing, similar = draw.sample(draw.choice(alike).split(), 2)
+    others = [name for pair in alike if thing not in pair.split() for name in pair.split()]
+    state = draw.choice(tuple(STATES.values())) if kind == "untreated" else ""
+    goal = Goal(thing, draw.choice(opened), state)
+    free = [name for name in opened if name != goal.place]
+    searched = {"untreated": 3, "closed": 3}.get(kind, 4)
+    stands = [draw.choice(closed if kind == "closed" else free) for _ in range(searched)]
+    stands += [goal.place] * (2 if kind == "apart" else 1)
+    tools = [goal.tool, draw.choice([one for one in TOOLS.values() if one != goal.tool])] if state else []
+    things: list[list[str]] = [[] for _ in stands]
+    for number, spot in enumerate(draw.sample(range(searched), WANTED)):
+        things[spot].append(f"{thing} {number + 1}")
+        things[spot] += [f"{similar} {number + 1}"] if kind == "lookalike" else []
+    for spot in draw.sample(range(searched), 2 if kind != "lookalike" else 0):
+        things[spot].append(f"{draw.choice(others)} 1")
+    for inside in things:
+        draw.shuffle(inside)
+    return {"task": _sentence(goal), "places": _lines(stands + tools, [*things, *([] for _ in tools)], draw)}
+
+
+def _sentence(goal: Goal) -> str:
+    return f"put two {goal.state + ' ' if goal.state else ''}{goal.thing} in {goal.place}."
+
+
+def _lines(stands: Sequence[str], things: Sequence[Sequence[str]], draw: Random) -> list[str]:
+    """Places in a drawn order, numbered within their kind; what can be closed is closed."""
+    counts: dict[str, int] = {}
+    found = []
+    for name, inside in draw.sample(list(zip(stands, things, strict=True)), len(stands)):
+        counts[name] = counts.get(name, 0) + 1
+        closed = " (closed)" if name in OPENABLE else ""
+        found.append(f"{name} {counts[name]}{closed}: {', '.join(inside)}".rstrip())
+    return found
+
+
+class PairTasks:
+    """The games of a seed; kinds take turns, and no game is there twice.
+
+    Args:
+        seed (`int`): another one gives other games.
+    """
+
+    def __init__(self, seed: int):
+        self.seed = seed
+
+    def rows(self, split: str) -> Sequence[dict[str, Any]]:
+        """Rows with ``task_id, category, task, places``.
+
+        Raises:
+            ValueError: if there is no such split.
+        """
+        if split not in SPLITS:
+            raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
+        return _drawn(self.seed)[split]
+
+    def dataset(self, split: str) -> Dataset:
+        from datasets import Dataset
+
+        return Dataset.from_list(list(self.rows(split)))
+
+    def panel(self, name: str) -> TaskPanel:
+        return TaskPanel.of("alfworld_pairs", name, self.rows(name))
+
+
+@cache
+def _drawn(seed: int) -> dict[str, tuple[dict[str, Any], ...]]:
+    draw, seen, found = Random(f"pairs {seed}"), set(), {}
+    for split in reversed(SPLITS):
+        rows: list[dict[str, Any]] = []
+        while len(rows) < SIZES[split]:
+            kind = KINDS[len(rows) % len(KINDS)]
+            drawn = game(kind, draw)
+            key = (drawn["task"], *sorted(drawn["places"]))
+            if key not in seen:
+                seen.add(key)
+                rows.append({"task_id": f"pairs-{split}-{len(rows):04d}", "category": kind, **drawn})
+        found[split] = tuple(rows)
+    return found
+
+
+class PairEnvironment(TextEnvironment):
+    """A game at a time.
+
+    Args:
+        options (`PairOptions`, *optional*): how it is played.
+    """
+
+    def __init__(self, options: PairOptions | None = None):
+        self.options = options or PairOptions()
+        self.prompt = AlfWorldPrompt(self.options.template)
+        self.history_length, self.max_turns = self.options.history_length, self.options.max_turns
+
+    def reset(self, task: str, places: Sequence[str], category: str = "", **_: Any) -> Opening:
+        """Starts a game.
+
+        Args:
+            task: its sentence.
+            places: the room, as `House.read` takes it.
+            category: its kind.
+
+        Raises:
+            ValueError: on a sentence or a place of another form.
+        """
+        self._goal, self._house = Goal.read(task), House.read(places)
+        self._delivered: list[tuple[str, str]] = []
+        return Opening(self._house.opening, task, self._commands(), category, category or None)
+
+    def step(self, action: str) -> Step:
+        """Executes any string; after the second delivery, nothing happens any more."""
+        over = len(self._delivered) == WANTED
+        observation = self._house.do("" if over or action not in self._commands() else action)
+        if observation.startswith("You move ") and kind_of(self._house.here) == self._goal.place:
+            self._delivered.append((self._house.places[self._house.here].things[-1], self._house.here))
+        right = self._right()
+        won = right == WANTED
+        return Step(
+            observation=observation,
+            reward=self.options.won_reward * won,
+            done=len(self._delivered) == WANTED,
+            won=won,
+            score=right / WANTED,
+            admissible=self._commands(),
+            metrics={"delivered": len(self._delivered)},
+        )
+
+    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
+        return project(response)
+
+    def _right(self) -> int:
+        """Deliveries of the asked kind and state, at the place of the first."""
+        goal, states = self._goal, self._house.states
+        return sum(
+            kind_of(thing) == goal.thing
+            and (not goal.state or goal.state in states.get(thing, ()))
+            and place == self._delivered[0][1]
+            for thing, place in self._delivered
+        )
+
+    def _commands(self) -> tuple[str, ...]:
+        """The room's, less taking what was delivered."""
+        stay = {f"take {thing} from {place}" for thing, place in self._delivered}
+        return tuple(command for command in self._house.commands() if command not in stay)
+
+
+@dataclass(frozen=True)
+class PairFactory:
+    """Makes `PairEnvironment`s."""
+
+    options: PairOptions
+
+    def __call__(self) -> PairEnvironment:
+        return PairEnvironment(self.options)
+
+    def batch(self, size: int, time_limit: float = 60.0) -> SerialBatch:
+        """All games in this process: no command of theirs can hang."""
+        return SerialBatch([self() for _ in range(size)])

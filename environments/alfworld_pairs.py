@@ -1,0 +1,42 @@
+"""Games of ALFWorld's kind that ask for two things in one place: 8 to 14 turns, each game with one trap on its way.
+
+Rooms, commands and sentences are ALFWorld's, played in plain Python, so that the extra ``alfworld`` is not needed; see
+`environments.alfworld.pairs` for what the games are made of.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from environments.alfworld.options import PairOptions
+from environments.alfworld.pairs import KINDS, PairFactory, PairTasks
+from environments.alfworld.prompt import AlfWorldPrompt
+from environments.base import Suite
+
+
+def suite(seed: int = 0, **options: Any) -> Suite:
+    """Games with their tasks. Splits and panels: ``train`` and ``test``.
+
+    Args:
+        seed (`int`, *optional*, defaults to 0): another one makes other games.
+        options: see `PairOptions`.
+
+    Raises:
+        ValueError: on an unknown option, or an unknown value of one.
+    """
+    chosen = PairOptions.of(options)
+    tasks, prompt = PairTasks(seed), AlfWorldPrompt(chosen.template)
+    return Suite(
+        name="alfworld_pairs",
+        factory=PairFactory(chosen),
+        tasks=tasks.dataset,
+        panel=tasks.panel,
+        categories=KINDS,
+        description={
+            "environment": "alfworld_pairs",
+            "seed": seed,
+            "prompt": f"{prompt.name}-{prompt.checksum}",
+            **chosen.described(),
+        },
+        skill_bank="alfworld_pairs",
+    )

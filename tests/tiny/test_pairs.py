@@ -1,0 +1,202 @@
+"""Games that ask for two things: what they are made of, that each holds one trap, and a policy that reads its skill."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import alignopsd_trl
+from alignopsd_trl.evaluation import evaluate
+from alignopsd_trl.skills import SkillBank
+from environments.alfworld.house import NOTHING, House
+from environments.alfworld.pairs import KINDS, LOOKALIKES, SIZES, SPLITS, Goal
+from environments.base import Opening, Suite, TextEnvironment, load
+from tools.tiny_policies import reading
+from tools.tiny_policies.curricula import CURRICULA
+from tools.tiny_policies.demonstrations import episode, success
+from tools.tiny_policies.housekeepers import Housekeeper, Situation
+
+SETTING = CURRICULA["alfworld_pairs"].setting
+FOLDER = Path(alignopsd_trl.__file__).parent / "data" / "tiny_pairs"
+OWN = {kind: [kind] for kind in KINDS}
+OTHER = {kind: [other for other in KINDS if other != kind] for kind in KINDS}
+ROOM = ["desk 1: mug 1, cup 2", "drawer 1 (closed): cup 1", "shelf 1:", "shelf 2:", "sinkbasin 1:"]
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Suite:
+    return load("alfworld_pairs")
+
+
+@pytest.fixture
+def game(pairs: Suite) -> TextEnvironment:
+    """Two clean cups to put in a shelf, of which there are two; a mug lies beside one, the other is in a drawer."""
+    environment = pairs.factory()
+    environment.reset(task="put two clean cup in shelf.", places=ROOM, category="apart")
+    return environment
+
+
+def play(environment: TextEnvironment, *commands: str) -> list:
+    return [environment.step(command) for command in commands]
+
+
+def fetch(thing: str, place: str, shelf: str, clean: bool = True) -> list[str]:
+    opening = [f"open {place}"] if place.startswith("drawer") else []
+    wash = ["go to sinkbasin 1", f"clean {thing} with sinkbasin 1"] if clean else []
+    brought = [f"go to {shelf}", f"move {thing} to {shelf}"]
+    return [f"go to {place}", *opening, f"take {thing} from {place}", *wash, *brought]
+
+
+def test_games_are_the_same_everywhere(pairs: Suite):
+    assert pairs.panel("test").checksum == "3245535154de4340"
+    assert pairs.panel("train").checksum == "20841a3adc245bb8"
+    assert load("alfworld_pairs", seed=1).panel("test").checksum != pairs.panel("test").checksum
+
+
+def test_splits_share_no_game_and_kinds_are_spread_evenly(pairs: Suite):
+    games = {split: {(row["task"], *sorted(row["places"])) for row in pairs.tasks(split)} for split in SPLITS}
+    assert not games["train"] & games["test"]
+    for split in SPLITS:
+        kinds = pairs.tasks(split)["category"]
+        assert len(games[split]) == SIZES[split]
+        assert [kinds.count(kind) for kind in KINDS] == [SIZES[split] / len(KINDS)] * len(KINDS)
+
+
+def test_every_game_holds_its_trap_and_no_other(pairs: Suite):
+    for row in pairs.tasks("test"):
+        goal, house = Goal.read(row["task"]), House.read(row["places"])
+        things = [thing for place in house.places.values() for thing in place.things]
+        assert sum(thing.startswith(f"{goal.thing} ") for thing in things) == 2
+        shut = any(place.closed and place.things for place in house.places.values())
+        ends = sum(name.startswith(f"{goal.place} ") for name in house.places)
+        alike = any(thing.startswith(f"{LOOKALIKES[goal.thing]} ") for thing in things)
+        traps = {"untreated": bool(goal.state), "lookalike": alike, "closed": shut, "apart": ends == 2}
+        assert [kind for kind, there in traps.items() if there] == [row["category"]]
+
+
+def test_a_golden_transcript(pairs: Suite):
+    environment = pairs.factory()
+    opening = environment.reset(task="put two clean cup in shelf.", places=ROOM, category="untreated")
+    assert isinstance(opening, Opening)
+    assert (opening.task_text, opening.task_key, opening.category) == (
+        "put two clean cup in shelf.",
+        "untreated",
+        "untreated",
+    )
+    said = {
+        "go to drawer 1": "The drawer 1 is closed.",
+        "take cup 2 from desk 1": NOTHING,
+        "open drawer 1": "You open the drawer 1. In the drawer 1, you see a cup 1.",
+        "take cup 1 from drawer 1": "You pick up the cup 1 from the drawer 1.",
+        "go to sinkbasin 1": "On the sinkbasin 1, you see nothing.",
+        "clean cup 1 with sinkbasin 1": "You clean the cup 1 using the sinkbasin 1.",
+        "go to shelf 2": "On the shelf 2, you see nothing.",
+        "move cup 1 to shelf 2": "You move the cup 1 to the shelf 2.",
+        "go to desk 1": "On the desk 1, you see a mug 1, a cup 2.",
+    }
+    for command, text in said.items():
+        step = environment.step(command)
+        assert step.observation == text and not step.done and step.reward == 0.0
+    assert "take mug 1 from desk 1" in step.admissible and "open drawer 1" not in step.admissible
+    step = play(environment, *fetch("cup 2", "desk 1", "shelf 2")[1:])[-1]
+    assert step.done and step.won and step.reward == step.score == 1.0
+    assert environment.step("go to desk 1").observation == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("second", "score"),
+    [
+        (fetch("cup 2", "desk 1", "shelf 1"), 1.0),
+        (fetch("cup 2", "desk 1", "shelf 2"), 0.5),
+        (fetch("cup 2", "desk 1", "shelf 1", clean=False), 0.5),
+        (fetch("mug 1", "desk 1", "shelf 1"), 0.5),
+    ],
+)
+def test_what_the_second_delivery_is_worth(game: TextEnvironment, second: list[str], score: float):
+    first = play(game, *fetch("cup 1", "drawer 1", "shelf 1"))[-1]
+    assert not first.done and first.score == 0.5
+    assert "take cup 1 from shelf 1" not in first.admissible  # what is delivered stays
+    last = play(game, *second)[-1]
+    assert last.done and last.score == score and last.won == (score == 1.0) and last.reward == float(last.won)
+
+
+def test_a_thing_that_was_put_elsewhere_is_not_delivered(game: TextEnvironment):
+    step = play(game, "go to desk 1", "take mug 1 from desk 1", "move mug 1 to desk 1")[-1]
+    assert step.metrics["delivered"] == 0 and "take mug 1 from desk 1" in step.admissible
+
+
+@pytest.mark.parametrize("options", [{"games": "official"}, {"max_turns": 0}])
+def test_what_pairs_cannot_be_is_refused(options: dict):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        load("alfworld_pairs", **options)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"), [({"task": "put a cup in shelf."}, "put two clean cup"), ({"places": ["desk"]}, "desk 1: mug 1")]
+)
+def test_rows_of_another_form_are_refused(pairs: Suite, row: dict, said: str):
+    with pytest.raises(ValueError, match=said):
+        pairs.factory().reset(**{"task": "put two cup in shelf.", "places": ROOM} | row)
+
+
+def test_a_careful_housekeeper_wins_every_game(pairs: Suite):
+    environment, keeper = pairs.factory(), Housekeeper(KINDS, random.Random(0))
+    keeper._gives_in = lambda kind, habit: False
+    for row in pairs.panel("test").rows:
+        views, _, won = episode(environment, row, keeper.answer)
+        assert won and 8 <= len(views) <= 14
+
+
+def test_heeding_the_fitting_skill_avoids_the_trap_and_another_does_not(pairs: Suite):
+    none, own, other = (success(pairs, Housekeeper, heeds, 200, 1) for heeds in ({}, OWN, OTHER))
+    for kind in KINDS:
+        assert own[kind] > 0.85
+        assert none[kind] < 0.6 and other[kind] < 0.6
+
+
+def test_a_thought_states_the_situation(pairs: Suite):
+    environment, draw = pairs.factory(), random.Random(4)
+    for row in pairs.panel("test").rows[:20]:
+        views, responses, _ = episode(environment, row, Housekeeper([], draw).answer)
+        for view, response in zip(views, responses, strict=True):
+            now, thought = Situation.read(view), response.partition("</think>")[0]
+            assert now.carried in thought
+            assert now.carried or all(place in thought for place in now.unseen)
+            assert (f"one on {now.delivered[0][1]}" if now.delivered else " none") in thought
+
+
+def test_what_a_prompt_shows(pairs: Suite):
+    environment, row = pairs.factory(), pairs.panel("test").rows[0]
+    views, _, _ = episode(environment, row, Housekeeper(KINDS, random.Random(0)).answer)
+    shown = environment.prompt.render(views[-1], "Guidance.")
+    assert shown.startswith(f"Task: {row['task']}\nGuidance.\n> go to ")
+    assert all(f"> {record.action}\n" in shown for record in views[-1].history) and len(views[-1].history) > 9
+    assert shown.count("You pick up") <= 1 and "Now: " in shown and "\nPlaces: " in shown
+
+
+def test_demonstrations_come_from_other_games(pairs: Suite, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("environments.alfworld.pairs.SIZES", {"train": 80, "test": 40})
+    shown = list(CURRICULA["alfworld_pairs"].demonstrations(pairs, SkillBank.load(SETTING.skill_bank), 1, 999))
+    under = [one for one in shown if "Guidance" in one.prompt]
+    assert 0.3 < len(under) / len(shown) < 0.8
+    assert len({one.response for one in shown}) > 0.7 * len(shown)
+
+
+def test_the_policy_plays_within_its_limits(pairs: Suite):
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True, dtype="float32").eval()
+    assert model.num_parameters() < 2e6
+    limits = {name: getattr(SETTING, name) for name in ("max_prompt_length", "max_completion_length")}
+    result, _ = evaluate(model, tokenizer, pairs.factory, pairs.panel("test").head(16), temperature=1.0, **limits)
+    assert result.invalid_actions < 0.05 and 7 <= result.turns <= 15
+
+
+@pytest.mark.slow
+def test_the_policy_reads_its_skill():
+    found = reading.main(["--environment", "alfworld_pairs", "--tasks", "120"])["summary"]
+    assert 20 <= found["none"] <= 50
+    assert found["own"] >= found["none"] + 20
+    assert found["own"] >= found["other"] + 15
