@@ -4,8 +4,8 @@
 
 Pairs are of siblings on test tasks that no encoder was trained on: thoughts of scripted shoppers and of the shipped
 policies. Most pairs are easy, being about other requests or pages; "near" pairs share request and kind of page, or have
-come equally far on the way of a question. Beside their AUC: the shares of them that reach the paper's gamma_H = 0.8,
-which AlignOPSD matches rightly and wrongly.
+come equally far on the way of a question, or have delivered the same things. Beside their AUC: the shares of them that
+reach the paper's gamma_H = 0.8, which AlignOPSD matches rightly and wrongly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,18 @@ from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 from alignopsd_trl.policy.shipped import resolve_model
 from environments.base import load
-from tools.encoder.thoughts import Thoughts, in_the_shop, of_hop, of_policy, of_shop, of_trip, on_trips, over_hops
+from tools.encoder.thoughts import (
+    Thoughts,
+    in_the_shop,
+    of_hop,
+    of_pair,
+    of_policy,
+    of_shop,
+    of_trip,
+    on_trips,
+    over_hops,
+    over_pairs,
+)
 
 THRESHOLD = AlignOPSDOptions().similarity_threshold
 LINE = (
@@ -36,6 +47,7 @@ WORLDS = {
     "webshop_trips": (on_trips, of_trip),
     "webshop_tiny": (in_the_shop, of_shop),
     "searchqa_hops": (over_hops, of_hop),
+    "alfworld_pairs": (over_pairs, of_pair),
 }
 
 

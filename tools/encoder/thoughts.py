@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from alignopsd_trl.evaluation import evaluate
+from environments.alfworld import pairs
 from environments.base import Suite, TextEnvironment, View
 from environments.panel import TaskPanel
 from environments.searchqa import hops
 from environments.webshop.trips import KINDS
-from tools.tiny_policies import hoppers
+from tools.tiny_policies import hoppers, housekeepers
 from tools.tiny_policies.demonstrations import episode
 from tools.tiny_policies.shoppers import HABITS, Page, Request, Shopper, since_opening
 from tools.tiny_policies.situated import SituatedShopper, Situation
@@ -59,6 +60,15 @@ def over_hops(suite: Suite, rows: Sequence[Mapping[str, Any]], seed: int) -> Ite
         yield _played(environment, row, [one.answer for one in readers], of_hop)
 
 
+def over_pairs(suite: Suite, rows: Sequence[Mapping[str, Any]], seed: int) -> Iterator[Thoughts]:
+    """Of scripted housekeepers in games that ask for two things, under no skill and under any."""
+    draw, environment = random.Random(seed), suite.factory()
+    for row in rows:
+        heeded = [draw.sample(pairs.KINDS, draw.randint(0, 1)) for _ in range(SIBLINGS)]
+        keepers = [housekeepers.Housekeeper(kinds, draw) for kinds in heeded]
+        yield _played(environment, row, [one.answer for one in keepers], of_pair)
+
+
 def of_policy(
     model: Any, tokenizer: Any, suite: Suite, rows: Sequence[Mapping[str, Any]], decision: Callable, **limits: Any
 ) -> Iterator[Thoughts]:
@@ -91,6 +101,13 @@ def of_hop(view: View) -> Key:
     """The decision of a view of a question of several hops."""
     now = hoppers.Situation.read(view)
     return (view.task_text, len(now.names), now.names, now.query, now.sent, now.passage)
+
+
+def of_pair(view: View) -> Key:
+    """The decision of a view of a game that asks for two things."""
+    now = housekeepers.Situation.read(view)
+    seen = tuple(sorted(now.inside.items()))
+    return (view.task_text, now.delivered, now.here, now.carried, now.treated, now.closed, seen)
 
 
 def _page(page: Page) -> Key:
