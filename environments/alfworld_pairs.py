@@ -1,4 +1,4 @@
-"""Games of ALFWorld's kind that ask for two things in one place: 8 to 14 turns, each game with one trap on its way.
+"""Games of ALFWorld's kind that ask for two things in one place: 8 to 13 turns, each game with one trap on its way.
 
 Rooms, commands and sentences are ALFWorld's, played in plain Python, so that the extra ``alfworld`` is not needed; see
 `environments.alfworld.pairs` for what the games are made of.

@@ -1,4 +1,4 @@
-"""AlignOPSD on games that ask for two things in one place: 8 to 14 turns, one reward at the end.
+"""AlignOPSD on games that ask for two things in one place: 8 to 13 turns, one reward at the end.
 
     python recipes/alfworld_pairs.py
     python recipes/alfworld_pairs.py --method grpo --seed 1 --output_dir outputs/pairs_grpo_1

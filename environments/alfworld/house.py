@@ -74,9 +74,10 @@ class House:
         return tuple(found)
 
     def do(self, command: str) -> str:
-        """Carries a command out and says what happened; one that is not possible changes nothing."""
+        """Carries a command out and says what happened; one that is not possible changes nothing, and whose hands are
+        free is told again what is in sight."""
         if command not in self.commands():
-            return NOTHING
+            return NOTHING if self.carried or not self.here else f"{NOTHING} {self._sight()}"
         verb, rest = command.split(" ", 1)
         return getattr(self, f"_{verb}")(rest)
 

@@ -40,12 +40,12 @@ _ROOMS = {  # things that look alike, open places and closed ones
     "kitchen": (
         ("cup mug", "plate bowl", "fork spoon", "pan pot", "apple tomato"),
         ("countertop", "diningtable", "sidetable", "shelf", "stoveburner", "garbagecan"),
-        ("cabinet", "drawer"),
+        ("cabinet", "drawer", "safe"),
     ),
     "bedroom": (
         ("pen pencil", "book newspaper", "keychain watch", "pillow cloth", "candle vase"),
         ("desk", "bed", "shelf", "sidetable", "dresser", "sofa"),
-        ("drawer", "safe", "cabinet"),
+        ("cabinet", "drawer", "safe"),
     ),
 }
 LOOKALIKES = {
@@ -88,7 +88,7 @@ def game(kind: str, draw: Random) -> dict[str, Any]:
     goal = Goal(thing, draw.choice(opened), state)
     free = [name for name in opened if name != goal.place]
     searched = {"untreated": 3, "closed": 3}.get(kind, 4)
-    stands = [draw.choice(closed if kind == "closed" else free) for _ in range(searched)]
+    stands = draw.sample(closed if kind == "closed" else free, searched)
     stands += [goal.place] * (2 if kind == "apart" else 1)
     tools = [goal.tool, draw.choice([one for one in TOOLS.values() if one != goal.tool])] if state else []
     things: list[list[str]] = [[] for _ in stands]

@@ -51,8 +51,8 @@ def fetch(thing: str, place: str, shelf: str, clean: bool = True) -> list[str]:
 
 
 def test_games_are_the_same_everywhere(pairs: Suite):
-    assert pairs.panel("test").checksum == "3245535154de4340"
-    assert pairs.panel("train").checksum == "20841a3adc245bb8"
+    assert pairs.panel("test").checksum == "8c08f6381145e5e9"
+    assert pairs.panel("train").checksum == "1b373323024b8314"
     assert load("alfworld_pairs", seed=1).panel("test").checksum != pairs.panel("test").checksum
 
 
@@ -88,7 +88,7 @@ def test_a_golden_transcript(pairs: Suite):
     )
     said = {
         "go to drawer 1": "The drawer 1 is closed.",
-        "take cup 2 from desk 1": NOTHING,
+        "take cup 2 from desk 1": f"{NOTHING} The drawer 1 is closed.",
         "open drawer 1": "You open the drawer 1. In the drawer 1, you see a cup 1.",
         "take cup 1 from drawer 1": "You pick up the cup 1 from the drawer 1.",
         "go to sinkbasin 1": "On the sinkbasin 1, you see nothing.",
@@ -103,7 +103,7 @@ def test_a_golden_transcript(pairs: Suite):
     assert "take mug 1 from desk 1" in step.admissible and "open drawer 1" not in step.admissible
     step = play(environment, *fetch("cup 2", "desk 1", "shelf 2")[1:])[-1]
     assert step.done and step.won and step.reward == step.score == 1.0
-    assert environment.step("go to desk 1").observation == NOTHING
+    assert environment.step("go to desk 1").observation.startswith(NOTHING)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_careful_housekeeper_wins_every_game(pairs: Suite):
     keeper._gives_in = lambda kind, habit: False
     for row in pairs.panel("test").rows:
         views, _, won = episode(environment, row, keeper.answer)
-        assert won and 8 <= len(views) <= 14
+        assert won and 8 <= len(views) <= 13
 
 
 def test_heeding_the_fitting_skill_avoids_the_trap_and_another_does_not(pairs: Suite):
@@ -183,6 +183,17 @@ def test_demonstrations_come_from_other_games(pairs: Suite, monkeypatch: pytest.
     under = [one for one in shown if "Guidance" in one.prompt]
     assert 0.3 < len(under) / len(shown) < 0.8
     assert len({one.response for one in shown}) > 0.7 * len(shown)
+
+
+def test_contrasts_show_a_trap_with_and_without_the_fitting_skill(pairs: Suite, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("environments.alfworld.pairs.SIZES", {"train": 80, "test": 40})
+    bank = SkillBank.load(SETTING.skill_bank)
+    shown = list(CURRICULA["alfworld_pairs, contrasts"].demonstrations(pairs, bank, 1, 998))
+    at_doors = [one for one in shown if one.prompt.split("Now: ")[1].split(".")[0].endswith("is closed")]
+    bare = [one.response for one in at_doors if "Guidance" not in one.prompt]
+    warned = [one.response for one in at_doors if any(word in one.prompt for word in ("Open it: ", "no door shut"))]
+    assert sum("so open" in one for one in bare) < 0.6 * len(bare)
+    assert len(warned) > 10 and sum("so open" in one for one in warned) > 0.9 * len(warned)
 
 
 def test_the_policy_plays_within_its_limits(pairs: Suite):

@@ -76,13 +76,15 @@ class Setting:
 @dataclass(frozen=True)
 class Curriculum:
     """How a policy is made. ``phrases`` are the tokens of more than a word, ``pieces`` the patterns of words of more
-    than a token, ``training`` what its training's flags are where they are not given."""
+    than a token, ``training`` what its training's flags are where they are not given, ``then`` the
+    curriculum that goes on from there."""
 
     setting: Setting
     demonstrations: Shown
     phrases: tuple[str, ...]
     pieces: tuple[tuple[str, ...], ...] = ()
     training: Mapping[str, Any] = field(default_factory=dict)
+    then: str = ""
 
 
 def by_care(episodes: Episodes, play: Play) -> Shown:
@@ -132,7 +134,8 @@ CURRICULA = {
         _setting("alfworld_pairs", {}, "alfworld_pairs"),
         housekeepers.demonstrations,
         (*_THINKING, "</think><action>", *housekeepers.PHRASES),
-        training={"passes": 3, "steps": 1600, "batch": 32, "layers": 3, "learning_rate": 3e-3},
+        training={"passes": 3, "steps": 1600, "batch": 32, "layers": 3, "learning_rate": 3e-3, "tasks": 0},
+        then="alfworld_pairs, contrasts",
     ),
     "searchqa_tiny": Curriculum(
         _setting("searchqa_tiny", searchqa_tiny.OPTIONS, "searchqa"),
@@ -141,6 +144,12 @@ CURRICULA = {
         readers.pieces(),
     ),
 }
+CURRICULA["alfworld_pairs, contrasts"] = replace(
+    CURRICULA["alfworld_pairs"],
+    demonstrations=housekeepers.contrasts,
+    training={"passes": 2, "steps": 600, "batch": 24, "layers": 3, "learning_rate": 2e-3, "seed": 1},
+    then="",
+)
 CURRICULA["searchqa_hops, at home"] = replace(
     CURRICULA["searchqa_hops"], demonstrations=partial(hoppers.demonstrations, hoppers.at_home)
 )

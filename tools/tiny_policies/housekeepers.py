@@ -13,6 +13,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from alignopsd_trl.skills import SkillBank
@@ -24,13 +25,15 @@ from tools.tiny_policies.situated import NO_SKILL, guidance
 
 HABITS = {
     "untreated": {"bring": 0.22, "put": 0.8},
-    "lookalike": {"take": 0.45, "keep": 0.85},
+    "lookalike": {"take": 0.4},
     "closed": {"leave": 0.7},
     "apart": {"bring": 0.7, "put": 0.9},
 }
 """How often a housekeeper without the fitting skill gives in, at each decision that a habit has a say in."""
 HEEDED = 0.02  # of these, what is left under the fitting skill
 GAMES_SEED = 1000  # of the games that are shown, for seed 0; the embedded ones have 0
+PLAIN = 1.0  # of the turns of `contrasts` at which no habit has a say
+SLIPS = 0.06  # of the turns of `contrasts`, a command that nobody meant
 WORDINGS = {
     "asked": ("asked", "wanted", "the task is"),
     "here": ("here", "this is", "in sight"),
@@ -84,7 +87,6 @@ PHRASES = (
     "bring it to ",
     "go back for ",
     "put it down",
-    "put it back",
     "it first",
     *(f"{words} " for words in _SAID if " " in words),
 )
@@ -99,7 +101,6 @@ class Situation:
     goal: Goal
     here: str
     carried: str
-    origin: str
     places: tuple[str, ...]
     inside: Mapping[str, tuple[str, ...]]
     shut: tuple[str, ...]
@@ -108,17 +109,17 @@ class Situation:
 
     @classmethod
     def read(cls, view: View) -> Situation:
-        goal, here, carried, origin = Goal.read(view.task_text), "", "", ""
+        goal, here, carried = Goal.read(view.task_text), "", ""
         inside: dict[str, list[str]] = {}
         shut, states, delivered = [], {}, []
         for record in view.history:
-            if record.result == NOTHING:
+            if record.result.startswith(NOTHING):
                 continue
             verb, rest = record.action.split(" ", 1)
             here = rest.removeprefix("to ") if verb == "go" else here
             if verb == "take":
-                carried, origin = rest.split(" from ")
-                inside[origin].remove(carried)
+                carried, place = rest.split(" from ")
+                inside[place].remove(carried)
             elif verb == "move":
                 inside.setdefault(here, []).append(carried)
                 delivered += [(carried, here)] if kind_of(here) == goal.place else []
@@ -131,17 +132,12 @@ class Situation:
                 inside[here] = re.findall(r"a (\w+ \d+)", record.result)
         there = [one.removeprefix("go to ") for one in view.admissible if one.startswith("go to ")]
         seen = {place: tuple(things) for place, things in inside.items()}
-        return cls(goal, here, carried, origin, tuple(there), seen, tuple(shut), states, tuple(delivered))
+        return cls(goal, here, carried, tuple(there), seen, tuple(shut), states, tuple(delivered))
 
     @property
     def closed(self) -> bool:
         """This place is closed."""
         return self.here not in ("", *self.inside)
-
-    @property
-    def fitting(self) -> bool:
-        """What is carried is of the asked kind."""
-        return kind_of(self.carried) == self.goal.thing
 
     @property
     def treated(self) -> bool:
@@ -172,7 +168,8 @@ class Situation:
 
 
 class Housekeeper:
-    """Answers one view at a time; keeps nothing between turns.
+    """Answers one view at a time; keeps nothing between turns but ``tempted``: the kind of the habit that had a say in
+    the last answer, if any.
 
     Args:
         heeds (`Sequence[str]`): the kinds of trap that its skill warns of.
@@ -181,13 +178,16 @@ class Housekeeper:
 
     def __init__(self, heeds: Sequence[str], draw: random.Random):
         self.heeded, self.draw = frozenset(heeds), draw
+        self.tempted: str = ""
 
     def answer(self, view: View) -> str:
+        self.tempted = ""
         now = Situation.read(view)
         decision, action = self._with_it(now) if now.carried else self._searching(now)
         return f"<think>{' ; '.join(self._facts(now))} ; so {decision}</think><action>{action}</action>"
 
     def _gives_in(self, kind: str, habit: str) -> bool:
+        self.tempted = kind
         return self.draw.random() < HABITS[kind][habit] * (HEEDED if kind in self.heeded else 1.0)
 
     def _searching(self, now: Situation) -> tuple[str, str]:
@@ -209,10 +209,7 @@ class Housekeeper:
 
     def _with_it(self, now: Situation) -> tuple[str, str]:
         at_end = kind_of(now.here) == now.goal.place
-        if not now.fitting and not self._gives_in("lookalike", "keep"):
-            back = f"move {now.carried} to {now.here}" if now.here == now.origin else f"go to {now.origin}"
-            return "put it back", back
-        if now.fitting and not now.treated and not self._gives_in("untreated", "put" if at_end else "bring"):
+        if not now.treated and not self._gives_in("untreated", "put" if at_end else "bring"):
             return self._treat(now)
         first = [place for _, place in now.delivered]
         others = [place for place in now.ends if place not in first]
@@ -268,3 +265,35 @@ def demonstrations(suite: Suite, bank: SkillBank, passes: int, seed: int) -> Ite
                 if not kinds and draw.random() < COUNTERPARTS:
                     other = (some_kind(row),)
                     yield shown(view, Housekeeper(other, draw).answer(view), other)
+
+
+def contrasts(suite: Suite, bank: SkillBank, passes: int, seed: int) -> Iterator[Demonstration]:
+    """The turns of such games at which a habit has a say, each three times: without a skill, with one that warns of the
+    habit and with another, each with what a housekeeper answers there who heeds it. Most of the other turns
+    are shown once. Now and then a command is done that nobody meant, so that the policy learns to go on from there."""
+    draw, environment = random.Random(seed), suite.factory()
+
+    def shown(view: View, kinds: Sequence[str]) -> Demonstration:
+        block = guidance(bank, kinds[0], draw) if kinds else ""
+        return Demonstration(environment.prompt.render(view, block), Housekeeper(kinds, draw).answer(view))
+
+    for number in range(passes):
+        for row in PairTasks(GAMES_SEED * (seed + 1) + number).rows("train"):
+            keeper = Housekeeper((), draw)
+            for view in episode(environment, row, partial(_slipping, keeper))[0]:
+                keeper.answer(view)
+                others = [kind for kind in KINDS if kind != keeper.tempted]
+                if keeper.tempted:
+                    yield from (shown(view, kinds) for kinds in ((), (keeper.tempted,), (draw.choice(others),)))
+                elif draw.random() < PLAIN:
+                    yield shown(view, () if draw.random() < NO_SKILL else (draw.choice(KINDS),))
+
+
+def _slipping(keeper: Housekeeper, view: View) -> str:
+    """What a housekeeper does, or a command that nobody meant."""
+    draw, now = keeper.draw, Situation.read(view)
+    if draw.random() >= SLIPS:
+        return keeper.answer(view)
+    place = draw.choice(now.places)
+    slip = draw.choice([f"go to {place}", f"take {now.goal.thing} {draw.randint(1, 2)} from {place}", "look"])
+    return f"<think></think><action>{slip}</action>"

@@ -101,6 +101,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.tasks:
         recipe["measured"] = measure(model, tokenizer, suite, bank, setting, arguments.tasks)
     (output / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
+    if curriculum.then:
+        main([curriculum.then, "--start", str(output), "--output", str(output)])
 
 
 def corpus(shown: Sequence[Demonstration], bank: SkillBank) -> Iterator[str]:
