@@ -3,8 +3,8 @@
     python -m alignopsd_trl.study recipes/studies/trips.yaml
     python benchmarks/larger_panel.py outputs/studies/trips --limit 384 --output trips_384.json
 
-Each policy plays the first ``--limit`` tasks of the panel once; what has been played is kept beside its cell and not
-played again. The table compares every line with the first one.
+Each policy plays the first ``--limit`` tasks of the panel ``--repeats`` times, with other seeds of sampling; what has
+been played is kept beside its cell and not played again. The table compares every line with the first one.
 """
 
 from __future__ import annotations
@@ -20,23 +20,31 @@ import pandas as pd
 from alignopsd_trl.evaluation.command import command
 from alignopsd_trl.study.statistics import mean, paired
 
-KEPT = ("checksum", "temperature", "success", "score", "turns")
+SHARED = ("checksum", "temperature")
+MEASURED = ("success", "score", "turns")
 Outcomes = dict[str, dict[int, dict[str, Any]]]
 
 
-def play(study: Path, panel: str, limit: int, temperature: float) -> Outcomes:
+def play(study: Path, panel: str, limit: int, temperature: float, repeats: int) -> Outcomes:
     """Evaluations by label and seed."""
     found: Outcomes = defaultdict(dict)
     for row in pd.read_parquet(study / "rows.parquet").sort_values("seed", kind="stable").to_dict("records"):
-        cell = Path(row["folder"])
-        target = cell / f"evaluation_{limit}_{temperature:g}"
-        if not (target / "results.json").is_file():
-            task = ["--environment", row["suite"], "--panel", panel, "--limit", str(limit)]
-            sampling = ["--temperature", str(temperature)]
-            command(["--model", str(cell / "run"), *task, *sampling, "--output", str(target)])
-        result = json.loads((target / "results.json").read_text(encoding="utf-8"))
-        found[row["label"]][int(row["seed"])] = {name: result[name] for name in KEPT}
+        cell, task = Path(row["folder"]), ["--environment", row["suite"], "--panel", panel, "--limit", str(limit)]
+        played = []
+        for seed in range(repeats):
+            target = cell / (f"evaluation_{limit}_{temperature:g}" + (f"_seed{seed}" if seed else ""))
+            if not (target / "results.json").is_file():
+                sampling = ["--temperature", str(temperature), "--seed", str(seed)]
+                command(["--model", str(cell / "run"), *task, *sampling, "--output", str(target)])
+            played.append(json.loads((target / "results.json").read_text(encoding="utf-8")))
+        found[row["label"]][int(row["seed"])] = pooled(played)
     return dict(found)
+
+
+def pooled(played: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is kept of a policy's evaluations: what they share, and the mean of what they measured."""
+    kept = {name: played[0][name] for name in SHARED} | {"repeats": len(played)}
+    return kept | {name: sum(one[name]["mean"] for one in played) / len(played) for name in MEASURED}
 
 
 def table(found: Outcomes) -> str:
@@ -52,7 +60,7 @@ def table(found: Outcomes) -> str:
 
 
 def _success(by_seed: dict[int, dict[str, Any]]) -> dict[int, float]:
-    return {seed: result["success"]["mean"] for seed, result in by_seed.items()}
+    return {seed: result["success"] for seed, result in by_seed.items()}
 
 
 def main() -> None:
@@ -63,9 +71,10 @@ def main() -> None:
     parser.add_argument(
         "--temperature", type=float, default=0.4, help="of sampling; the paper's evaluations by default"
     )
+    parser.add_argument("--repeats", type=int, default=1, help="how often each of them is played")
     parser.add_argument("--output", type=Path, required=True, help="JSON with every run's figures")
     arguments = parser.parse_args()
-    found = play(arguments.study, arguments.panel, arguments.limit, arguments.temperature)
+    found = play(arguments.study, arguments.panel, arguments.limit, arguments.temperature, arguments.repeats)
     arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(table(found))
 

@@ -143,6 +143,7 @@ own may start from it: ``{**LAPTOP, "environment": "my_module", ...}``."""
 _TINY: dict[str, dict[str, Any]] = {
     "webshop_tiny": {
         "model_name_or_path": "tiny",
+        "learning_rate": 1.5e-4,
         "max_prompt_length": 256,
         "max_completion_length": 40,
         "rounds": 12,
@@ -161,10 +162,11 @@ _TINY: dict[str, dict[str, Any]] = {
     },
     "searchqa_hops": {
         "model_name_or_path": "tiny_hops",
+        "learning_rate": 2e-4,
         "eval_temperature": 1.0,
         "max_prompt_length": 256,
         "max_completion_length": 48,
-        "rounds": 8,
+        "rounds": 12,
         "panel_limit": 160,
     },
     "alfworld_tiny": {
