@@ -131,8 +131,8 @@ def test_a_cell_is_named_by_what_decides_its_result(tmp_path: Path) -> None:
 def test_shipped_studies_plan_and_share_their_cells() -> None:
     planned = {path.stem: plan(read_study(path)) for path in SHIPPED.glob("*.yaml")}
     tiny = {"table1_tiny", "table1_tiny_all", "ablation_tiny", "sensitivity_tiny"}
-    assert set(planned) == tiny | {"trips", "hops", "table1_3b", "table1_7b"}
-    assert len(planned["trips"]) == 5 * 8 and len(planned["hops"]) == 4 * 8
+    assert set(planned) == tiny | {"trips", "hops", "pairs", "table1_3b", "table1_7b"}
+    assert [len(planned[name]) / 8 for name in ("trips", "hops", "pairs")] == [5, 7, 3]
     table = planned["table1_tiny"]
     shared = {cell.folder for cell in table}
     assert len(planned["table1_tiny_all"]) == 3 * len(table)
