@@ -73,7 +73,7 @@ def test_the_tiny_template_shows_each_result_once_and_no_command_on_things_in_si
 
 
 def test_an_unknown_template_is_refused():
-    with pytest.raises(ValueError, match="template 'big' is unknown; use one of paper, tiny or a file"):
+    with pytest.raises(ValueError, match="template 'big' is unknown; use one of pairs, paper, tiny or a file"):
         AlfWorldPrompt("big")
 
 
