@@ -21,7 +21,6 @@ from alignopsd_trl.evaluation.command import command
 from alignopsd_trl.study.statistics import mean, paired
 
 SHARED = ("checksum", "temperature")
-MEASURED = ("success", "score", "turns")
 Outcomes = dict[str, dict[int, dict[str, Any]]]
 
 
@@ -43,8 +42,11 @@ def play(study: Path, panel: str, limit: int, temperature: float, repeats: int) 
 
 def pooled(played: list[dict[str, Any]]) -> dict[str, Any]:
     """What is kept of a policy's evaluations: what they share, and the mean of what they measured."""
-    kept = {name: played[0][name] for name in SHARED} | {"repeats": len(played)}
-    return kept | {name: sum(one[name]["mean"] for one in played) / len(played) for name in MEASURED}
+    measured = [
+        {"success": one["success"]["mean"], "score": one["score"]["mean"], "turns": one["turns"]} for one in played
+    ]
+    means = {name: sum(one[name] for one in measured) / len(played) for name in measured[0]}
+    return {name: played[0][name] for name in SHARED} | {"repeats": len(played)} | means
 
 
 def table(found: Outcomes) -> str:

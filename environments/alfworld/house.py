@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+OPENING = "You are in the middle of a room."
 NOTHING = "Nothing happens."
 OPENABLE = ("cabinet", "drawer", "safe", "fridge", "microwave")
 TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
@@ -55,10 +56,6 @@ class House:
             read[found["name"]] = Place(found["closed"] is not None, things)
         return cls(read)
 
-    @property
-    def opening(self) -> str:
-        return "You are in the middle of a room."
-
     def commands(self) -> tuple[str, ...]:
         """What can be done now; places in the order of the room."""
         here = self.places.get(self.here)
@@ -79,7 +76,7 @@ class House:
         if command not in self.commands():
             return NOTHING if self.carried or not self.here else f"{NOTHING} {self._sight()}"
         verb, rest = command.split(" ", 1)
-        return getattr(self, f"_{verb}")(rest)
+        return self._treat(verb, rest) if verb in TOOLS else getattr(self, f"_{verb}")(rest)
 
     def _go(self, rest: str) -> str:
         self.here = rest.removeprefix("to ")
@@ -110,15 +107,6 @@ class House:
         done -= set() if verb == "clean" else {"hot", "cool"}
         done.add(STATES[verb])
         return f"You {verb} the {thing} using the {tool}."
-
-    def _clean(self, rest: str) -> str:
-        return self._treat("clean", rest)
-
-    def _heat(self, rest: str) -> str:
-        return self._treat("heat", rest)
-
-    def _cool(self, rest: str) -> str:
-        return self._treat("cool", rest)
 
     def _sight(self) -> str:
         place = self.places[self.here]

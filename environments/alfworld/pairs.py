@@ -21,7 +21,7 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from environments.alfworld.house import OPENABLE, STATES, TOOLS, House, kind_of
+from environments.alfworld.house import OPENABLE, OPENING, STATES, TOOLS, House, kind_of
 from environments.alfworld.options import PairOptions
 from environments.alfworld.prompt import AlfWorldPrompt, project
 from environments.base import Opening, Projection, Step, TextEnvironment
@@ -187,7 +187,7 @@ class PairEnvironment(TextEnvironment):
         """
         self._goal, self._house = Goal.read(task), House.read(places)
         self._delivered: list[tuple[str, str]] = []
-        return Opening(self._house.opening, task, self._commands(), category, category or None)
+        return Opening(OPENING, task, self._commands(), category, category or None)
 
     def step(self, action: str) -> Step:
         """Executes any string; after the second delivery, nothing happens any more."""

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import alignopsd_trl
-from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.skills import SkillBank
 from environments.alfworld.house import NOTHING, House
 from environments.alfworld.pairs import KINDS, LOOKALIKES, SIZES, SPLITS, Goal
 from environments.base import Opening, Suite, TextEnvironment, load
-from tools.tiny_policies import reading
 from tools.tiny_policies.curricula import CURRICULA
 from tools.tiny_policies.demonstrations import episode, success
 from tools.tiny_policies.housekeepers import Housekeeper, Situation
 
 SETTING = CURRICULA["alfworld_pairs"].setting
-FOLDER = Path(alignopsd_trl.__file__).parent / "data" / "tiny_pairs"
 OWN = {kind: [kind] for kind in KINDS}
 OTHER = {kind: [other for other in KINDS if other != kind] for kind in KINDS}
 ROOM = ["desk 1: mug 1, cup 2", "drawer 1 (closed): cup 1", "shelf 1:", "shelf 2:", "sinkbasin 1:"]
@@ -194,20 +188,3 @@ def test_contrasts_show_a_trap_with_and_without_the_fitting_skill(pairs: Suite, 
     warned = [one.response for one in at_doors if any(word in one.prompt for word in ("Open it: ", "no door shut"))]
     assert sum("so open" in one for one in bare) < 0.6 * len(bare)
     assert len(warned) > 10 and sum("so open" in one for one in warned) > 0.9 * len(warned)
-
-
-def test_the_policy_plays_within_its_limits(pairs: Suite):
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER, local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True, dtype="float32").eval()
-    assert model.num_parameters() < 2e6
-    limits = {name: getattr(SETTING, name) for name in ("max_prompt_length", "max_completion_length")}
-    result, _ = evaluate(model, tokenizer, pairs.factory, pairs.panel("test").head(16), temperature=1.0, **limits)
-    assert result.invalid_actions < 0.05 and 7 <= result.turns <= 15
-
-
-@pytest.mark.slow
-def test_the_policy_reads_its_skill():
-    found = reading.main(["--environment", "alfworld_pairs", "--tasks", "120"])["summary"]
-    assert 20 <= found["none"] <= 50
-    assert found["own"] >= found["none"] + 20
-    assert found["own"] >= found["other"] + 15

@@ -1,14 +1,17 @@
-"""The shipped policies that read their skills, beside their recipes and banks."""
+"""The shipped policies that read their skills: beside their recipes and banks, at play, and under which skill."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS
 from alignopsd_trl.skills import SkillBank
+from environments.base import load
+from tools.tiny_policies import reading
 from tools.tiny_policies.curricula import CURRICULA
 
 
@@ -25,3 +28,25 @@ def test_the_recipe_beside_the_weights_and_every_word_of_the_bank(world: str, po
     for text in SkillBank.load(setting.skill_bank).texts():
         ids = tokenizer(text)["input_ids"]
         assert tokenizer.decode(ids) == text and len(ids) <= 2 * len(text.split())
+
+
+@pytest.mark.parametrize(
+    ("world", "policy", "turns"), [("searchqa_hops", "tiny_hops", (3, 8)), ("alfworld_pairs", "tiny_pairs", (7, 15))]
+)
+def test_the_policy_plays_within_its_limits(world: str, policy: str, turns: tuple[int, int]):
+    setting, folder, suite = CURRICULA[world].setting, SHIPPED_MODELS[policy], load(world)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="float32").eval()
+    assert model.num_parameters() < 2e6
+    limits = {name: getattr(setting, name) for name in ("max_prompt_length", "max_completion_length")}
+    result, _ = evaluate(model, tokenizer, suite.factory, suite.panel("test").head(16), temperature=1.0, **limits)
+    assert result.invalid_actions < 0.05 and turns[0] <= result.turns <= turns[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("world", "over_other"), [("searchqa_hops", 10), ("alfworld_pairs", 15)])
+def test_the_policy_reads_its_skill(world: str, over_other: int):
+    found = reading.main(["--environment", world, "--tasks", "120"])["summary"]
+    assert 20 <= found["none"] <= 50
+    assert found["own"] >= found["none"] + 20
+    assert found["own"] >= found["other"] + over_other

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from alignopsd_trl.evaluation import evaluate
@@ -36,12 +37,19 @@ class Thoughts:
     decisions: tuple[Key, ...]
 
 
-def on_trips(suite: Suite, rows: Sequence[Mapping[str, Any]], seed: int) -> Iterator[Thoughts]:
-    """Of scripted shoppers on trips, under no skill and under any."""
+def scripted(
+    player: Callable[[Sequence[str], random.Random], Any],
+    kinds: Sequence[str],
+    decision: Callable[[View], Key],
+    suite: Suite,
+    rows: Sequence[Mapping[str, Any]],
+    seed: int,
+) -> Iterator[Thoughts]:
+    """Of scripted players whose thinking states their situation, under no skill and under any."""
     draw, environment = random.Random(seed), suite.factory()
     for row in rows:
-        shoppers = [SituatedShopper(draw.sample(KINDS, draw.randint(0, 1)), draw) for _ in range(SIBLINGS)]
-        yield _played(environment, row, [one.answer for one in shoppers], of_trip)
+        players = [player(draw.sample(kinds, draw.randint(0, 1)), draw) for _ in range(SIBLINGS)]
+        yield _played(environment, row, [one.answer for one in players], decision)
 
 
 def in_the_shop(suite: Suite, rows: Sequence[Mapping[str, Any]], seed: int) -> Iterator[Thoughts]:
@@ -50,23 +58,6 @@ def in_the_shop(suite: Suite, rows: Sequence[Mapping[str, Any]], seed: int) -> I
     for row in rows:
         shoppers = [Shopper(draw.choice(HABITS), draw) for _ in range(SIBLINGS)]
         yield _played(environment, row, [lambda view, one=one: one.answer(view).text for one in shoppers], of_shop)
-
-
-def over_hops(suite: Suite, rows: Sequence[Mapping[str, Any]], seed: int) -> Iterator[Thoughts]:
-    """Of scripted readers of questions of several hops, under no skill and under any."""
-    draw, environment = random.Random(seed), suite.factory()
-    for row in rows:
-        readers = [hoppers.HopReader(draw.sample(hops.KINDS, draw.randint(0, 1)), draw) for _ in range(SIBLINGS)]
-        yield _played(environment, row, [one.answer for one in readers], of_hop)
-
-
-def over_pairs(suite: Suite, rows: Sequence[Mapping[str, Any]], seed: int) -> Iterator[Thoughts]:
-    """Of scripted housekeepers in games that ask for two things, under no skill and under any."""
-    draw, environment = random.Random(seed), suite.factory()
-    for row in rows:
-        heeded = [draw.sample(pairs.KINDS, draw.randint(0, 1)) for _ in range(SIBLINGS)]
-        keepers = [housekeepers.Housekeeper(kinds, draw) for kinds in heeded]
-        yield _played(environment, row, [one.answer for one in keepers], of_pair)
 
 
 def of_policy(
@@ -108,6 +99,11 @@ def of_pair(view: View) -> Key:
     now = housekeepers.Situation.read(view)
     seen = tuple(sorted(now.inside.items()))
     return (view.task_text, now.delivered, now.here, now.carried, now.treated, now.closed, seen)
+
+
+on_trips = partial(scripted, SituatedShopper, KINDS, of_trip)
+over_hops = partial(scripted, hoppers.HopReader, hops.KINDS, of_hop)
+over_pairs = partial(scripted, housekeepers.Housekeeper, pairs.KINDS, of_pair)
 
 
 def _page(page: Page) -> Key:

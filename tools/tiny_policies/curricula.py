@@ -14,7 +14,7 @@ from environments import alfworld_tiny, searchqa_hops, searchqa_tiny, webshop_ti
 from environments.base import Suite, TextEnvironment
 from tools.tiny_policies import explorers, hoppers, housekeepers, readers, shoppers, situated
 from tools.tiny_policies.demonstrations import Demonstration, Play, demonstrations, every_task
-from tools.tiny_policies.situated import ANY_LENGTH
+from tools.tiny_policies.heeding import ANY_LENGTH
 
 Episodes = Callable[[Suite, int, int], Iterator[tuple[TextEnvironment, Mapping[str, Any]]]]
 """(suite, passes, seed) -> what is played, in order."""

@@ -23,8 +23,8 @@ from environments.base import Suite, TextEnvironment, View
 from environments.searchqa.engine.actions import ANSWER, SEARCH, Action, read_action
 from environments.searchqa.engine.observations import read_titles
 from environments.searchqa.hops import KINDS, SPLITS
-from tools.tiny_policies.demonstrations import COUNTERPARTS, Demonstration, episode, every_task
-from tools.tiny_policies.situated import NO_SKILL, guidance
+from tools.tiny_policies.demonstrations import Demonstration, every_task
+from tools.tiny_policies.heeding import heeding
 from tools.worlds.hops import FACTS, generate, kind_of, stated
 
 Episodes = Callable[[Suite, int, int], Iterator[tuple[TextEnvironment, Mapping[str, Any]]]]
@@ -204,23 +204,5 @@ def at_home(suite: Suite, passes: int, seed: int) -> Iterator[tuple[TextEnvironm
 def demonstrations(
     episodes: Episodes, suite: Suite, bank: SkillBank, passes: int, seed: int
 ) -> Iterator[Demonstration]:
-    """Every turn of the episodes. Half of them are shown without a skill, and every fourth of their turns once more
-    with one and with what a reader who heeds it answers there. Every other skill is of the question's kind and the rest
-    of any kind, so that the policy learns to heed what it reads."""
-    draw = random.Random(seed)
-
-    def shown(environment: TextEnvironment, view: View, response: str, kinds: Sequence[str]) -> Demonstration:
-        block = guidance(bank, kinds[0], draw) if kinds else ""
-        return Demonstration(environment.prompt.render(view, block), response)
-
-    def some_kind(row: Mapping[str, Any]) -> str:
-        return row["category"] if draw.random() < 0.5 else draw.choice(KINDS)
-
-    for environment, row in episodes(suite, passes, seed):
-        kinds = () if draw.random() < NO_SKILL else (some_kind(row),)
-        views, responses, _ = episode(environment, row, HopReader(kinds, draw).answer)
-        for view, response in zip(views, responses, strict=True):
-            yield shown(environment, view, response, kinds)
-            if not kinds and draw.random() < COUNTERPARTS:
-                other = (some_kind(row),)
-                yield shown(environment, view, HopReader(other, draw).answer(view), other)
+    """Every turn of the episodes, see `heeding`."""
+    return heeding(episodes(suite, passes, seed), HopReader, KINDS, bank, random.Random(seed))

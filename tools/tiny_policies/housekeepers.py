@@ -19,9 +19,9 @@ from typing import Any
 from alignopsd_trl.skills import SkillBank
 from environments.alfworld.house import NOTHING, STATES, TOOLS, kind_of
 from environments.alfworld.pairs import KINDS, LOOKALIKES, Goal, PairTasks
-from environments.base import Suite, View
-from tools.tiny_policies.demonstrations import COUNTERPARTS, Demonstration, episode
-from tools.tiny_policies.situated import NO_SKILL, guidance
+from environments.base import Suite, TextEnvironment, View
+from tools.tiny_policies.demonstrations import Demonstration, episode
+from tools.tiny_policies.heeding import NO_SKILL, heeding, under
 
 HABITS = {
     "untreated": {"bring": 0.22, "put": 0.8},
@@ -32,7 +32,6 @@ HABITS = {
 """How often a housekeeper without the fitting skill gives in, at each decision that a habit has a say in."""
 HEEDED = 0.02  # of these, what is left under the fitting skill
 GAMES_SEED = 1000  # of the games that are shown, for seed 0; the embedded ones have 0
-PLAIN = 1.0  # of the turns of `contrasts` at which no habit has a say
 SLIPS = 0.06  # of the turns of `contrasts`, a command that nobody meant
 WORDINGS = {
     "asked": ("asked", "wanted", "the task is"),
@@ -226,7 +225,7 @@ class Housekeeper:
         return f"{verb} it first", there
 
     def _facts(self, now: Situation) -> list[str]:
-        state, where = now.goal.state, dict(enumerate(now.delivered)).get(0, ("", ""))[1]
+        state, where = now.goal.state, next((place for _, place in now.delivered), "")
         done = f"{self._word('done')} {f'one on {where}' if where else 'none'}"
         asked = f"{self._word('asked')} two {f'{state} ' if state else ''}{now.goal.thing}"
         if now.carried:
@@ -244,49 +243,32 @@ class Housekeeper:
 
 
 def demonstrations(suite: Suite, bank: SkillBank, passes: int, seed: int) -> Iterator[Demonstration]:
-    """Every turn of the training games of ``passes`` other seeds. Half of the games are shown without a skill, and
-    every fourth of their turns once more with one and with what a housekeeper who heeds it answers there. Every other
-    skill is of the game's kind and the rest of any kind, so that the policy learns to heed what it reads."""
-    draw, environment = random.Random(seed), suite.factory()
-
-    def shown(view: View, response: str, kinds: Sequence[str]) -> Demonstration:
-        block = guidance(bank, kinds[0], draw) if kinds else ""
-        return Demonstration(environment.prompt.render(view, block), response)
-
-    def some_kind(row: Mapping[str, Any]) -> str:
-        return row["category"] if draw.random() < 0.5 else draw.choice(KINDS)
-
-    for number in range(passes):
-        for row in PairTasks(GAMES_SEED * (seed + 1) + number).rows("train"):
-            kinds = () if draw.random() < NO_SKILL else (some_kind(row),)
-            views, responses, _ = episode(environment, row, Housekeeper(kinds, draw).answer)
-            for view, response in zip(views, responses, strict=True):
-                yield shown(view, response, kinds)
-                if not kinds and draw.random() < COUNTERPARTS:
-                    other = (some_kind(row),)
-                    yield shown(view, Housekeeper(other, draw).answer(view), other)
+    """Every turn of the training games of ``passes`` other seeds, see `heeding`."""
+    return heeding(_games(suite, passes, seed), Housekeeper, KINDS, bank, random.Random(seed))
 
 
 def contrasts(suite: Suite, bank: SkillBank, passes: int, seed: int) -> Iterator[Demonstration]:
     """The turns of such games at which a habit has a say, each three times: without a skill, with one that warns of the
-    habit and with another, each with what a housekeeper answers there who heeds it. Most of the other turns
-    are shown once. Now and then a command is done that nobody meant, so that the policy learns to go on from there."""
-    draw, environment = random.Random(seed), suite.factory()
-
-    def shown(view: View, kinds: Sequence[str]) -> Demonstration:
-        block = guidance(bank, kinds[0], draw) if kinds else ""
-        return Demonstration(environment.prompt.render(view, block), Housekeeper(kinds, draw).answer(view))
-
-    for number in range(passes):
-        for row in PairTasks(GAMES_SEED * (seed + 1) + number).rows("train"):
-            keeper = Housekeeper((), draw)
-            for view in episode(environment, row, partial(_slipping, keeper))[0]:
-                keeper.answer(view)
+    habit and with another, each with what a housekeeper answers there who heeds it. The other turns are shown once. Now
+    and then a command is done that nobody meant, so that the policy learns to go on from there."""
+    draw = random.Random(seed)
+    for environment, row in _games(suite, passes, seed):
+        keeper = Housekeeper((), draw)
+        for view in episode(environment, row, partial(_slipping, keeper))[0]:
+            keeper.answer(view)
+            if keeper.tempted:
                 others = [kind for kind in KINDS if kind != keeper.tempted]
-                if keeper.tempted:
-                    yield from (shown(view, kinds) for kinds in ((), (keeper.tempted,), (draw.choice(others),)))
-                elif draw.random() < PLAIN:
-                    yield shown(view, () if draw.random() < NO_SKILL else (draw.choice(KINDS),))
+                heeded = [(), (keeper.tempted,), (draw.choice(others),)]
+            else:
+                heeded = [() if draw.random() < NO_SKILL else (draw.choice(KINDS),)]
+            for kinds in heeded:
+                yield under(kinds, environment.prompt, view, Housekeeper(kinds, draw).answer(view), bank, draw)
+
+
+def _games(suite: Suite, passes: int, seed: int) -> Iterator[tuple[TextEnvironment, Mapping[str, Any]]]:
+    environment = suite.factory()
+    for number in range(passes):
+        yield from ((environment, row) for row in PairTasks(GAMES_SEED * (seed + 1) + number).rows("train"))
 
 
 def _slipping(keeper: Housekeeper, view: View) -> str:

@@ -38,7 +38,7 @@ from alignopsd_trl.skills import Retrieved, SkillBank, render
 from environments.base import Suite, load
 from tools.tiny_policies.curricula import CURRICULA, Setting
 from tools.tiny_policies.demonstrations import Demonstration
-from tools.tiny_policies.situated import ANY_LENGTH
+from tools.tiny_policies.heeding import ANY_LENGTH
 from tools.tiny_policies.storage import store_in_half
 from tools.tiny_policies.supervised import encode, train
 from tools.tiny_policies.tokenizer import build_tokenizer

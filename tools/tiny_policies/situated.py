@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from alignopsd_trl.skills import Retrieved, SkillBank, render
+from alignopsd_trl.skills import SkillBank
 from environments.base import Record, Suite, View
 from environments.webshop.trips import KINDS
-from tools.tiny_policies.demonstrations import COUNTERPARTS, Demonstration, episode
+from tools.tiny_policies.demonstrations import Demonstration
+from tools.tiny_policies.heeding import heeding
 from tools.tiny_policies.shoppers import ASIN, Answer, Page, Request, Row, click
 
 HABITS = {
@@ -29,8 +29,6 @@ HABITS = {
 """How often a shopper without the fitting skill gives in, at each decision that a habit has a say in."""
 HEEDED = 0.03  # of these, what is left under the fitting skill
 SLIPS = 0.003  # of all other decisions, a page left for the search page
-NO_SKILL = 0.5  # of the episodes
-ANY_LENGTH = 10_000  # tokens: a block of drawn skills is never shortened
 WORDINGS = {
     "asked": ("asked", "wanted", "the request is"),
     "open": ("this is", "open is", "the page shows"),
@@ -215,32 +213,7 @@ def _since_purchase(history: Sequence[Record]) -> list[str]:
 
 
 def demonstrations(suite: Suite, bank: SkillBank, passes: int, seed: int) -> Iterator[Demonstration]:
-    """Every turn of ``passes`` trips on each training task. Half of the trips are shown without a skill, and every
-    fourth of their turns once more with one and with what a shopper who heeds it answers there. Every other skill is of
-    the task's kind and the rest of any kind, so that the policy learns to heed what it reads."""
+    """Every turn of ``passes`` trips on each training task, see `heeding`."""
     draw, rows, environment = random.Random(seed), list(suite.tasks("train")), suite.factory()
-
-    def shown(view: View, response: str, kinds: Sequence[str]) -> Demonstration:
-        block = guidance(bank, kinds[0], draw) if kinds else ""
-        return Demonstration(environment.prompt.render(view, block), response)
-
-    def some_kind(row: Mapping[str, Any]) -> str:
-        return row["category"] if draw.random() < 0.5 else draw.choice(KINDS)
-
-    for _ in range(passes):
-        for row in draw.sample(rows, len(rows)):
-            kinds = () if draw.random() < NO_SKILL else (some_kind(row),)
-            views, responses, _ = episode(environment, row, SituatedShopper(kinds, draw).answer)
-            for view, response in zip(views, responses, strict=True):
-                yield shown(view, response, kinds)
-                if not kinds and draw.random() < COUNTERPARTS:
-                    other = (some_kind(row),)
-                    yield shown(view, SituatedShopper(other, draw).answer(view), other)
-
-
-def guidance(bank: SkillBank, kind: str, draw: random.Random) -> str:
-    """One or all of the skills of a kind, in any order, and sometimes a general one behind them."""
-    skills = next(one.skills for one in bank.task_types if one.key == kind)
-    chosen = draw.sample(skills, draw.randint(1, len(skills)))
-    general = bank.general if draw.random() < 0.5 else ()
-    return render(Retrieved((kind,), tuple(chosen), (0.0,) * len(chosen), general, ()), len, ANY_LENGTH).text
+    trips = ((environment, row) for _ in range(passes) for row in draw.sample(rows, len(rows)))
+    return heeding(trips, SituatedShopper, KINDS, bank, draw)
