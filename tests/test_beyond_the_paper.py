@@ -12,36 +12,12 @@ from test_method_properties import SEEDS, draw, rollouts
 from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.methods.align_opsd.credit import allocate, density_box, turn_weights
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
-from alignopsd_trl.methods.align_opsd.rectification import only_praised
 from alignopsd_trl.methods.align_opsd.spread import temperature_of_spread, weight_spread
 
 
 def assign(seed: int = 0, **changes):
     batch, teacher = small_world(seed)
     return batch, teacher, checked_credit(get_method("align_opsd")(config(**changes)), batch, teacher, 0)
-
-
-# Rectification of praised turns only
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_blamed_turns_keep_their_identity_gap_bit_for_bit_and_praised_ones_the_rectified(seed: int) -> None:
-    batch, teacher, credit = assign(seed, rectify_praised_only=True)
-    full = assign(seed)[2].trace
-    praised = [value > 0 for value in credit.trace["advantage"]]
-    assert any(praised) and not all(praised)
-    for row, kept in enumerate(praised):
-        expected = full["rectified_gap"] if kept else full["identity_gap"]
-        assert credit.trace["rectified_gap"][row] == expected[row]
-        assert kept or credit.trace["alpha"][row] == 0.0
-    own = {(row, row) for row in range(len(batch))}
-    assert all(praised[target] for _, target in set(teacher.pairs) - own), "no other view of a blamed turn is scored"
-    assert credit.trace["rectified_gap"] != full["rectified_gap"]
-
-
-def test_a_turn_without_advantage_has_no_sources() -> None:
-    sources = torch.tensor([[1, -1], [0, 2], [0, 1]])
-    assert only_praised(sources, torch.tensor([0.5, 0.0, -1.0])).tolist() == [[1, -1], [-1, -1], [-1, -1]]
 
 
 # A temperature by the spread of the weights
@@ -104,7 +80,7 @@ def test_two_processes_find_the_temperature_of_the_whole_round() -> None:
     assert alone == pytest.approx(0.25) and among == pytest.approx(math.sqrt(0.25 * 2 / 8))
 
 
-@pytest.mark.parametrize("changes", [{"rectify_praised_only": True}, {"credit_spread": 0.1}, {"gap_bound": 0.2}])
+@pytest.mark.parametrize("changes", [{"credit_spread": 0.1}, {"gap_bound": 0.2}])
 def test_calls_do_not_depend_on_the_batch(changes: dict) -> None:
     method, calls = get_method("align_opsd")(config(**changes)), []
     for batch, teacher in (small_world(), small_world(turns=1), empty_world()):
@@ -146,8 +122,6 @@ def test_evidence_of_bounded_gaps_lies_within_the_bound(seed: int) -> None:
 
 def test_options_that_can_change_nothing_are_refused() -> None:
     for options, message in (
-        ({"rectify_praised_only": True, "rectify": False}, "rectify_praised_only=True with rectify=False"),
-        ({"rectify_praised_only": True, "alpha_max": 0.0}, "alpha_max=0.0 has nothing to leave out"),
         ({"credit_spread": 0.1, "allocation": "token"}, "credit_spread=0.1 needs weights of turns"),
         ({"gap_bound": 0.5, "allocation": "none"}, "gap_bound=0.5 bounds evidence"),
         ({"gap_bound": -1.0}, "gap_bound=-1.0 must be greater than 0, or None"),

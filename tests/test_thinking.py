@@ -186,7 +186,7 @@ def turns_of(batch: TurnBatch, tasks: Sequence[int]) -> list[int]:
         {"boundary_quantile": 0.3, "profile_temperature": 1.0},
         {"profile_distance": "entropy"},
         {"profile_distance": "cosine", "rectify": False},
-        {"credit_spread": 0.3, "rectify_praised_only": True},
+        {"credit_spread": 0.3},
         {"allocation": "random"},
         {"allocation": "turn"},
         {"allocation": "token"},

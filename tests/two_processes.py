@@ -16,7 +16,7 @@ from alignopsd_trl.policy import seams
 from environments.base import Opening
 
 OPTIONS = {"method": "align_opsd", "save_trajectories": True, "beta": 0.02, "optim": "sgd", "scoring_tokens": 300}
-AS_ONE = {"equal": {}, "spread": {"credit_spread": 0.1, "gap_bound": 0.5, "rectify_praised_only": True}}
+AS_ONE = {"equal": {}, "spread": {"credit_spread": 0.1, "gap_bound": 0.5}}
 """Runs that one process must equal."""
 
 

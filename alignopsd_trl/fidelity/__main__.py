@@ -233,7 +233,6 @@ def _settings(variant: Variant) -> dict[str, Any]:
         "credit_temperature",
         "credit_spread",
         "gap_bound",
-        "rectify_praised_only",
     )
     return {name: getattr(config, name) for name in own}
 

@@ -71,7 +71,7 @@ class AlignOPSD(Method):
         result = outcome(batch, self.config)  # A
         thinking = self._think(batch, teacher)  # d+, wherever it can matter
         matches = self._match(batch, thinking)  # d+ and d of each turn, H, Psi
-        identity, views = self._rectify(batch, teacher, result, matches)  # l+ of the turn's own view; the rectified gap
+        identity, views = self._rectify(batch, teacher, matches)  # l+ of the turn's own view; the rectified gap
         spans = self._segment(batch, teacher, matches, thinking)  # P, D, S
         weights = self._weigh(batch, teacher, result, views, spans)  # E, B, Q, W
         metrics, trace = report(self.config, batch, result, matches, views, spans, weights)
@@ -113,12 +113,13 @@ class AlignOPSD(Method):
         return correspond(theirs, ours, thinking.encode, batch.groups, thinking.asked, self.config, self.needs_matches)
 
     def _rectify(
-        self, batch: TurnBatch, teacher: Teacher, result: Outcome, matches: Correspondence | None
+        self, batch: TurnBatch, teacher: Teacher, matches: Correspondence | None
     ) -> tuple[torch.Tensor | None, Rectification | None]:
         if not self.needs_scores:
             return None, None
         student = batch.student_log_probs if self.needs_gap else None
-        return rectify_views(partial(teacher.score, batch), student, matches, result.advantage, self.config)
+        own = torch.arange(len(batch), device=batch.task.device)
+        return rectify_views(partial(teacher.score, batch), own, student, matches, self.config)
 
     def _segment(
         self, batch: TurnBatch, teacher: Teacher, matches: Correspondence | None, thinking: Thinking | None

@@ -43,12 +43,6 @@ class AlignOPSDOptions:
         metadata={"help": "After matching: 'cosine' of actions, 'webshop' (also same operation, target) or 'none'."},
     )
     action_threshold: Share = field(default=0.80, metadata={"help": "Least cosine of actions for the filter."})
-    rectify_praised_only: bool = field(
-        default=False,
-        metadata={
-            "help": "Beyond the paper: rectify turns of positive advantage only; the others keep their identity gap."
-        },
-    )
 
     # Semi-Markov hierarchical credit assignment
     allocation: Annotated[str, OneOf(("span", "turn", "token", "random", "none"))] = field(
@@ -110,11 +104,6 @@ class AlignOPSDOptions:
             raise ValueError(
                 f"max_span={self.max_span} is too small for min_span={self.min_span}: a span one turn too long could "
                 f"not be cut in two. Set max_span to at least {2 * self.min_span - 1}."
-            )
-        if self.rectify_praised_only and not (self.rectify and self.alpha_max > 0):
-            raise ValueError(
-                f"rectify_praised_only=True with rectify={self.rectify}, alpha_max={self.alpha_max} has nothing to "
-                "leave out; set rectify=True and alpha_max above 0, or rectify_praised_only=False"
             )
         if self.credit_spread is not None and self.allocation in ("token", "none"):
             raise ValueError(

@@ -51,34 +51,31 @@ class Rectification:
 
 def rectify_views(
     score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    own: torch.Tensor,
     student: torch.Tensor | None,
     matches: Correspondence | None,
-    advantage: torch.Tensor,
     options: AlignOPSDOptions,
 ) -> tuple[torch.Tensor, Rectification | None]:
     """Scores the identity and the matched views of a batch in one call, and says what they say against the student.
 
     Args:
         score: ``(R,)`` source and ``(R,)`` target turns -> ``(R, L)`` log-probs of the targets' responses.
+        own: ``(M,)`` int64, the turns' numbers, 0 to M - 1.
         student: ``(M, L)``; `None` asks for the identity views alone.
         matches: the retained sources; `None`, or none asked for, leaves every turn its identity view.
-        advantage: ``(M,)`` A.
-        options: for gamma_H, tau, alpha_max, how views are mixed, and whether praised turns alone are rectified.
+        options: for gamma_H, tau, alpha_max and how views are mixed.
 
     Returns:
         ``(M, L)`` identity log-probs, and the rectification if there is a student.
     """
     if matches is None or matches.sources is None:
-        sources = torch.full((len(advantage), 1), -1, device=advantage.device)
+        sources = torch.full((len(own), 1), -1, device=own.device)
         similarity = sources.float()
     else:
         sources, similarity = matches.sources, matches.similarity
-    if options.rectify_praised_only:
-        sources = only_praised(sources, advantage)
-    own = torch.arange(len(advantage), device=advantage.device)
     row, slot = (sources >= 0).nonzero(as_tuple=True)
     views = score(torch.cat([own, sources[row, slot]]), torch.cat([own, row]))
-    identity, matched = views.tensor_split([len(advantage)])
+    identity, matched = views.tensor_split([len(own)])
     if student is None:
         return identity, None
     return identity, rectify(
@@ -95,17 +92,6 @@ def rectify_views(
 
 
 # Formulas
-
-
-def only_praised(sources: torch.Tensor, advantage: torch.Tensor) -> torch.Tensor:
-    """Sources of turns of positive advantage; -1 elsewhere. Beyond the paper: a matched view keeps only sources whose
-    teacher did the very action, so that it approves of what it is asked about, which blame can't afford.
-
-    Args:
-        sources: ``(M, K)`` int64, -1 for none.
-        advantage: ``(M,)`` A.
-    """
-    return sources.masked_fill((advantage <= 0)[:, None], -1)
 
 
 def source_weights(sources: torch.Tensor, similarity: torch.Tensor, temperature: float) -> torch.Tensor:
