@@ -37,7 +37,11 @@ class TableTeacher:
         embeddings: text -> vector.
         views: (source, target) -> log-probs.
         others: divergences of other processes.
+
+    ``ordinary`` is to ordinary prompts what ``views`` is to privileged ones.
     """
+
+    ordinary: Any = None
 
     def __init__(self, thoughts: list[Thought], embeddings: dict, views: Any, others: Sequence[float] = ()):
         self._thoughts, self._embeddings, self._views, self._others = thoughts, embeddings, views, others
@@ -56,10 +60,13 @@ class TableTeacher:
         rows = [torch.tensor(self._embeddings[text], dtype=torch.float32) for text in texts]
         return torch.stack(rows) if rows else torch.zeros(0, width)
 
-    def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def score(
+        self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor, privileged: bool = True
+    ) -> torch.Tensor:
         self.calls.append("score")
         self.pairs = list(zip(source.tolist(), target.tolist(), strict=True))
-        rows = [self._views(*pair) for pair in self.pairs]
+        views = self._views if privileged else self.ordinary
+        rows = [views(*pair) for pair in self.pairs]
         return torch.stack(rows) if rows else torch.zeros(0, batch.policy_mask.shape[1])
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:

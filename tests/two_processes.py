@@ -16,7 +16,7 @@ from alignopsd_trl.policy import seams
 from environments.base import Opening
 
 OPTIONS = {"method": "align_opsd", "save_trajectories": True, "beta": 0.02, "optim": "sgd", "scoring_tokens": 300}
-AS_ONE = {"equal": {}, "spread": {"credit_spread": 0.1, "gap_bound": 0.5}}
+AS_ONE = {"equal": {}, "spread": {"credit_spread": 0.1, "gap_bound": 0.5, "source_baseline": True}}
 """Runs that one process must equal."""
 
 

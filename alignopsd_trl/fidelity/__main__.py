@@ -233,6 +233,7 @@ def _settings(variant: Variant) -> dict[str, Any]:
         "credit_temperature",
         "credit_spread",
         "gap_bound",
+        "source_baseline",
     )
     return {name: getattr(config, name) for name in own}
 

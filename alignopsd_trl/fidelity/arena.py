@@ -259,13 +259,17 @@ class ArenaTeacher:
     def __init__(self, sampled: Sampled, encode: Callable[[Sequence[str]], torch.Tensor], draw: random.Random):
         self._sampled, self._encode, self._draw = sampled, encode, draw
 
-    def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def score(
+        self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor, privileged: bool = True
+    ) -> torch.Tensor:
         pairs = zip(source.tolist(), target.tolist(), strict=True)
-        return torch.tensor([self._log_prob(batch.turns[view], batch.turns[of]) for view, of in pairs])[:, None]
+        scores = [self._log_prob(batch.turns[view], batch.turns[of], privileged) for view, of in pairs]
+        return torch.tensor(scores)[:, None]
 
-    def _log_prob(self, view: Turn, of: Turn) -> float:
+    def _log_prob(self, view: Turn, of: Turn, privileged: bool) -> float:
         game, node, _ = self._sampled.place[id(view)]
-        found = [one.skilled for one in game.nodes[node].choices if one.action == of.action]
+        choices = [one for one in game.nodes[node].choices if one.action == of.action]
+        found = [one.skilled if privileged else one.probability for one in choices]
         return math.log(max(sum(found), LEAST))
 
     def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None) -> list[Thought]:
