@@ -49,7 +49,7 @@ def pooled(folders: Sequence[Path]) -> tuple[Turns, dict[str, np.ndarray], int]:
     columns: dict[str, list[Any]] = {}
     for number, folder in enumerate(folders):
         table = parquet.read_table(folder / "turns.parquet").to_pydict()
-        kept = [place for place, value in enumerate(table["a_mc"]) if value is not None and not np.isnan(value)]
+        kept = measured(folder).nonzero()[0].tolist()
         for name, values in table.items():
             columns.setdefault(name, []).extend(values[place] for place in kept)
         columns.setdefault("folder", []).extend([number] * len(kept))
@@ -65,6 +65,12 @@ def pooled(folders: Sequence[Path]) -> tuple[Turns, dict[str, np.ndarray], int]:
     )
     credit = {name.removeprefix("credit "): np.array(columns[name]) for name in columns if name.startswith("credit ")}
     return turns, credit, len(task)
+
+
+def measured(folder: Path) -> np.ndarray:
+    """Which of the folder's turns have an A_MC, bool."""
+    column = parquet.read_table(folder / "turns.parquet", columns=["a_mc"])["a_mc"].to_numpy()
+    return ~np.isnan(column.astype(float))
 
 
 def _short(figure: dict[str, Any]) -> str:

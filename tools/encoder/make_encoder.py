@@ -2,7 +2,7 @@
 
     python -m tools.encoder.make_encoder --output alignopsd_trl/data/encoder
 
-1. Scripted shoppers play training tasks in sibling groups; each thought knows its decision (`tools.encoder.thoughts`).
+1. Scripted players play training tasks in sibling groups; each thought knows its decision (`tools.encoder.thoughts`).
 2. A word-piece vocabulary of these thoughts and a BERT of two layers of width 64 that averages its tokens.
 3. Thoughts of one task: the same decision shall have a cosine above the paper's gamma_H, another one below it.
 
@@ -28,7 +28,8 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 from environments.base import load
-from tools.encoder.thoughts import Thoughts, in_the_shop, on_trips
+from tools.encoder.same_decision import WORLDS
+from tools.encoder.thoughts import Thoughts
 
 THRESHOLD = AlignOPSDOptions().similarity_threshold
 SHARPNESS = 20.0
@@ -41,24 +42,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="folder of the encoder")
     parser.add_argument("--tasks", type=int, default=400, help="sibling groups of each world")
+    parser.add_argument("--worlds", default="webshop_trips,webshop_tiny", help="names, separated by commas")
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--groups", type=int, default=8, help="sibling groups of a step")
     parser.add_argument("--learning_rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     torch.manual_seed(arguments.seed)
-    groups = list(training_thoughts(arguments.tasks, arguments.seed))
+    groups = list(training_thoughts(arguments.worlds.split(","), arguments.tasks, arguments.seed))
     model = build(groups)
     print(f"{len(groups)} groups, {sum(p.numel() for p in model.parameters())} parameters")
     train(model, groups, arguments.steps, arguments.groups, arguments.learning_rate, arguments.seed)
     model.half().save(str(arguments.output), create_model_card=False)
 
 
-def training_thoughts(tasks: int, seed: int) -> Iterable[Thoughts]:
-    """Of training tasks of both shops, in a drawn order."""
+def training_thoughts(worlds: Sequence[str], tasks: int, seed: int) -> Iterable[Thoughts]:
+    """Of training tasks of these worlds, in a drawn order."""
     draw = random.Random(seed)
-    for name, play in (("webshop_trips", on_trips), ("webshop_tiny", in_the_shop)):
-        suite = load(name)
+    for name in worlds:
+        play, suite = WORLDS[name][0], load(name)
         rows = list(suite.tasks("train"))
         yield from play(suite, draw.sample(rows, min(tasks, len(rows))), seed)
 
