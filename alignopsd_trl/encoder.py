@@ -1,7 +1,7 @@
 """The frozen sentence encoder: unit vectors of texts, for correspondence and for the retrieval of skills.
 
-``load_encoder`` takes a sentence-transformers id or path, any callable, ``"tiny"``, which comes with the package, or
-``"lexical"``, which needs no weights.
+``load_encoder`` takes a sentence-transformers id or path, any callable, ``"tiny"`` or ``"tiny_situated"``, which
+come with the package, or ``"lexical"``, which needs no weights.
 Whatever is behind it, an `Encoder` collapses white space, encodes each distinct text once, never sends an empty text
 through the model (its row is zero), and returns L2-normalised float32 rows. Source: method facts C.11.
 """
@@ -115,10 +115,11 @@ def load_encoder(
 
     Args:
         spec (`str`, callable or `SentenceTransformer`):
-            ``"lexical"`` (hashed words and character 4-grams: offline, no weights), ``"tiny"`` (comes with the package;
-            tells the decisions of shoppers' thoughts apart), a folder with a sentence-transformers model, a Hub id
-            ``owner/name`` (downloaded unless it is in the local cache), a loaded `SentenceTransformer`, or a function
-            from n strings to an ``(n, D)`` array. An `Encoder` is returned as it is.
+            ``"lexical"`` (hashed words and character 4-grams: offline, no weights), ``"tiny"`` and ``"tiny_situated"``
+            (come with the package; tell the decisions of shoppers' thoughts apart, and those of trips, hops and pairs),
+            a folder with a sentence-transformers model, a Hub id ``owner/name`` (downloaded unless it is in the local
+            cache), a loaded `SentenceTransformer`, or a function from n strings to an ``(n, D)`` array. An `Encoder` is
+            returned as it is.
         device (`torch.device`, *optional*, defaults to the CPU):
             Where the model runs and the rows are returned.
 
@@ -139,8 +140,8 @@ def load_encoder(
 
 
 _CHOICES = (
-    "use 'lexical', 'tiny', a Hub id 'owner/name' of a sentence-transformers model, the path of a folder with one, a "
-    "loaded SentenceTransformer, or a function from a list of n strings to an (n, D) array"
+    "use 'lexical', 'tiny', 'tiny_situated', a Hub id 'owner/name' of a sentence-transformers model, the path of a "
+    "folder with one, a loaded SentenceTransformer, or a function from a list of n strings to an (n, D) array"
 )
 
 

@@ -17,7 +17,7 @@ from alignopsd_trl.policy.shipped import resolve_model
 GIB = 2**30
 ADAM_BYTES = 8  # two float32 moments a parameter
 COMPUTE_BYTES = 2  # bfloat16
-ENCODERS = {"lexical": 0, "tiny": 130_000, "Qwen/Qwen3-Embedding-0.6B": 595_776_512}
+ENCODERS = {"lexical": 0, "tiny": 130_000, "tiny_situated": 160_000, "Qwen/Qwen3-Embedding-0.6B": 595_776_512}
 """Parameters of sentence encoders that are named by a name; from the published weights."""
 
 

@@ -83,8 +83,8 @@ def check_encoder(name: str) -> str:
     """What can be said of an encoder without loading it."""
     if name == "lexical":
         return "lexical, no weights"
-    if name == "tiny":
-        return "tiny, comes with the package"
+    if name in ("tiny", "tiny_situated"):
+        return f"{name}, comes with the package"
     folder = Path(name).expanduser()
     if folder.is_dir() and not (folder / "modules.json").is_file():
         raise ValueError(f"--encoder {name}: the folder holds no sentence-transformers model (no modules.json)")

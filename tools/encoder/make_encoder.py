@@ -1,6 +1,8 @@
-"""Makes the sentence encoder that comes with the package, with sentence-transformers.
+"""Makes the sentence encoders that come with the package, with sentence-transformers.
 
-    python -m tools.encoder.make_encoder --output alignopsd_trl/data/encoder
+    python -m tools.encoder.make_encoder --output alignopsd_trl/data/encoders/tiny
+    python -m tools.encoder.make_encoder --worlds webshop_trips,searchqa_hops,alfworld_pairs \
+        --output alignopsd_trl/data/encoders/tiny_situated
 
 1. Scripted players play training tasks in sibling groups; each thought knows its decision (`tools.encoder.thoughts`).
 2. A word-piece vocabulary of these thoughts and a BERT of two layers of width 64 that averages its tokens.

@@ -1,6 +1,6 @@
 """How well encoders tell decisions apart: AUC of pairs of the same decision against pairs of another one.
 
-    python -m tools.encoder.same_decision --encoders lexical,tiny --output docs/results/encoders.json
+    python -m tools.encoder.same_decision --encoders lexical,tiny_situated --output docs/results/encoders.json
 
 Pairs are of siblings on test tasks that no encoder was trained on: thoughts of scripted shoppers and of the shipped
 policies. Most pairs are easy, being about other requests or pages; "near" pairs share request and kind of page, or have
@@ -53,7 +53,8 @@ WORLDS = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--encoders", default="lexical,tiny", help="names, ids or paths, separated by commas")
+    known = "lexical,tiny,tiny_situated"
+    parser.add_argument("--encoders", default=known, help="names, ids or paths, separated by commas")
     parser.add_argument("--tasks", type=int, default=40, help="sibling groups of each world and player")
     parser.add_argument("--resamples", type=int, default=200, help="of tasks, for the intervals")
     parser.add_argument("--seed", type=int, default=1)
