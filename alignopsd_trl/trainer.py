@@ -25,6 +25,7 @@ from alignopsd_trl.fidelity.training import fidelity_metrics, monte_carlo_advant
 from alignopsd_trl.methods import Credit, checked_credit, get_method
 from alignopsd_trl.policy import seams, strategies
 from alignopsd_trl.policy.phases import Phases
+from alignopsd_trl.policy.prefixes import Prefixes
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.policy.turn_rows import (
@@ -155,6 +156,7 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
         self._environment_batch: Any = None
         self._live: tuple[torch.Tensor, ...] | None = None
         self._read: torch.Tensor | None = None  # while TRL's loss runs: its mask
+        self._prefixes: Prefixes | None = None  # while a round is played and credited
         self.phases = Phases(self._show_phase)
         self._rounds_checked = 0
         self._told_of_breaks = False
@@ -269,6 +271,7 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
         return reason is None
 
     @seams.with_sampler_awake
+    @seams.with_prefixes
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         step = self.state.global_step
         self._check_weights()

@@ -43,6 +43,7 @@ from rich.table import Table
 from trl import GRPOTrainer
 
 from alignopsd_trl.launch.arguments import parse
+from alignopsd_trl.launch.cores import keep_memory
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import Padded
 from alignopsd_trl.policy.shipped import resolve_model
@@ -402,6 +403,7 @@ def main() -> None:
     parser.add_argument("--no_stock", action="store_true", help="AlignOPSD and GRPO alone")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    keep_memory()  # as a recipe does
     if options.recording and options.recording.is_file():
         rounds = load(options.recording, options.recipe)[: options.rounds]
     else:

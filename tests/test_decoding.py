@@ -12,7 +12,7 @@ from toy import build_model, build_tokenizer
 from trainers import make_trainer
 from transformers import AutoModelForCausalLM
 
-from alignopsd_trl.policy import decoding, seams
+from alignopsd_trl.policy import decoding, prefixes, seams
 from alignopsd_trl.policy.packing import PROVEN
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
@@ -90,7 +90,7 @@ def test_thinking_takes_as_many_rows_as_have_room(tmp_path: Path, monkeypatch: p
     trainer = make_trainer(tmp_path, script=False, method="align_opsd")
     row = 2 * 2 * 32 * 4 * (3 + 12)  # keys and values of two layers, 32 wide, float32, for 3 + 12 tokens
     prompts = [[5, 6, 7], [5]]
-    monkeypatch.setattr(decoding, "CACHE", 20 * row + row // 2)
+    monkeypatch.setattr(prefixes, "CACHE", 20 * row + row // 2)
     trainer.model.train()
     assert seams.rows_at_once(trainer, prompts, limit=12, least=8) == 20
     assert seams.rows_at_once(trainer, prompts, limit=12, least=30) == 30

@@ -6,7 +6,7 @@ Pairs are compared as bytes: in a sorted list, the texts that begin with a text 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,6 +59,19 @@ class Pairs:
             self._prompts.row(self._prompt[trunk]) + self._responses.row(self._response[trunk]),
             [(self.before[pair], self.answer[pair]) for pair in bundle.along],
             [(self.before[pair], self._responses.row(self._response[pair])) for pair in bundle.beside],
+        )
+
+    def by_prompt(self) -> list[list[int]]:
+        """The pairs of each prompt."""
+        rows: dict[int, list[int]] = {}
+        for pair, prompt in enumerate(self._prompt):
+            rows.setdefault(prompt, []).append(pair)
+        return list(rows.values())
+
+    def behind(self, pairs: Sequence[int]) -> Strand:
+        """Pairs of one prompt, each response beside the others."""
+        return Strand.behind(
+            self._prompts.row(self._prompt[pairs[0]]), [self._responses.row(self._response[pair]) for pair in pairs]
         )
 
 

@@ -1,70 +1,22 @@
 """Sampling with the training process's own model, where no engine serves it.
 
-Equal prompts are encoded once and sorted by length, the cache has room for what comes instead of being copied at every
-token, rows that have ended leave the batch, and the log-probs of the sampled tokens are kept. Tokens come from the
-model's distribution at a temperature; for other ways to sample, and for evaluations, there is transformers'
-``generate``.
+What prompts begin with alike is encoded once, the cache has room for what comes instead of being copied at every token,
+rows that have ended leave the batch, and the log-probs of the sampled tokens are kept. Tokens come from the model's
+distribution at a temperature; for other ways to sample, and for evaluations, there is transformers' ``generate``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from transformers import Cache
-from transformers.cache_utils import DynamicLayer
 
 from alignopsd_trl.policy.packing import as_attention_mask
-from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.scoring import plan_chunks
+from alignopsd_trl.policy.prefixes import Prefixes
 
-CACHE = 128 << 20  # bytes of keys and values that a batch may hold, beyond which more rows hardly make it faster
 LEAVE = 7 / 8  # ended rows leave the batch when fewer than this share of it are live
-
-
-def rows_in_cache(config: Any, tokens: int, number_bytes: int) -> int:
-    """How many rows of so many tokens have room in `CACHE`.
-
-    Args:
-        config: the model's text config.
-        number_bytes: of one key or value.
-    """
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    row = 2 * config.num_hidden_layers * config.num_key_value_heads * head * number_bytes * tokens
-    return CACHE // row
-
-
-class RoomyLayer(DynamicLayer):
-    """A layer's cache ``(rows, heads, tokens, width)`` in buffers that have room for more tokens.
-
-    Args:
-        buffers: keys and values.
-        length: how many of their tokens count so far.
-    """
-
-    def __init__(self, buffers: list[torch.Tensor], length: int):
-        super().__init__()
-        self.lazy_initialization(*buffers)
-        self._buffers, self._length = buffers, length
-        self._show()
-
-    def _show(self) -> None:
-        self.keys, self.values = (buffer[:, :, : self._length] for buffer in self._buffers)
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        first, self._length = self._length, self._length + key_states.size(2)
-        for buffer, new in zip(self._buffers, (key_states, value_states), strict=True):
-            buffer[:, :, first : self._length] = new
-        self._show()
-        return self.keys, self.values
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        self._buffers = [buffer[indices] for buffer in self._buffers]
-        self._show()
 
 
 @dataclass
@@ -108,6 +60,7 @@ def sample(
     pad_id: int,
     attention: str = "sdpa",
     budget: int = 4096,
+    prefixes: Prefixes | None = None,
 ) -> tuple[list[list[int]], list[list[float]]]:
     """One response per prompt.
 
@@ -116,6 +69,7 @@ def sample(
         end_ids: a response ends with one of them, or after ``max_tokens``.
         attention: name of the model's attention implementation.
         budget: padded tokens per forward over prompts.
+        prefixes: of this model, with what it made of earlier prompts.
 
     Returns:
         The responses, end token included, and the float32 log-probs of their tokens at the temperature.
@@ -125,7 +79,8 @@ def sample(
     tokens = torch.full((len(prompts), max_tokens), pad_id, device=device)
     kept = torch.zeros((len(prompts), max_tokens), device=device)
     length = torch.full((len(prompts),), max_tokens, device=device)
-    rows = _encode(model, [prompt[:-1] for prompt in prompts], max_tokens, pad_id, budget)
+    prefixes = prefixes or Prefixes(model, pad_id, attention, budget)
+    rows = _begin(prefixes, [prompt[:-1] for prompt in prompts], max_tokens)
     token = torch.tensor([prompt[-1] for prompt in prompts], device=device)
     for step in range(max_tokens):
         logits = _next(model, rows, token, attention)
@@ -148,34 +103,14 @@ def sample(
     return answers, [row[:end] for row, end in zip(kept.tolist(), lengths, strict=True)]
 
 
-def _encode(model: torch.nn.Module, texts: Sequence[Sequence[int]], room: int, pad_id: int, budget: int) -> Rows:
-    """A row behind each text, with room for more tokens; equal texts are encoded once."""
-    ragged = Ragged.of(texts)
-    first, parent = ragged.distinct()
-    width, buffers = max(int(ragged.length.max()), 1), None
-    for chunk in plan_chunks(ragged.length[first], budget):
-        ids, _ = ragged.padded(first[chunk], pad_id, "right")
-        output = model(input_ids=ids.to(model.device), use_cache=True, logits_to_keep=1)
-        found = [(layer.keys, layer.values) for layer in output.past_key_values.layers]
-        if buffers is None:
-            buffers = [[_room(part, len(texts), width + room) for part in parts] for parts in found]
-        place = torch.full((len(first),), -1).index_put((chunk,), torch.arange(len(chunk)))[parent]
-        mine = (place >= 0).nonzero().squeeze(1)
-        mine, place = mine.to(model.device), place[mine].to(model.device)
-        for into, parts in zip(buffers, found, strict=True):
-            for buffer, part in zip(into, parts, strict=True):
-                buffer[mine, :, : ids.size(1)] = part[place]
-                buffer[mine, :, ids.size(1) : width] = 0  # nobody looks, but 0 x NaN is NaN
-    length = ragged.length.to(model.device)
-    visible = torch.arange(width + room, device=model.device)
-    visible = (visible < length.unsqueeze(1)) | (visible >= width)
-    cache = Cache(layers=[RoomyLayer(into, width) for into in buffers])
-    return Rows(torch.arange(len(texts), device=model.device), visible, length, cache)
-
-
-def _room(part: torch.Tensor, rows: int, tokens: int) -> torch.Tensor:
-    """A buffer for keys or values like these ``(rows, heads, tokens, width)``."""
-    return part.new_empty((rows, part.size(1), tokens, part.size(3)))
+def _begin(prefixes: Prefixes, texts: Sequence[Sequence[int]], room: int) -> Rows:
+    """A row behind each text, with room for more tokens."""
+    cache = prefixes.cache(texts, room)
+    width, device = cache.get_seq_length(), cache.layers[0].keys.device
+    length = torch.tensor([len(text) for text in texts], device=device)
+    column = torch.arange(width + room, device=device)
+    visible = (column < length.unsqueeze(1)) | (column >= width)
+    return Rows(torch.arange(len(texts), device=device), visible, length, cache)
 
 
 def _next(model: torch.nn.Module, rows: Rows, token: torch.Tensor, attention: str) -> torch.Tensor:

@@ -104,14 +104,19 @@ class Packed:
         return cls.strands([Strand.behind(prompt, responses) for prompt, responses in rows], pad_id)
 
     @classmethod
-    def strands(cls, strands: Sequence[Strand], pad_id: int) -> Packed:
-        """Packs a row a strand."""
+    def strands(cls, strands: Sequence[Strand], pad_id: int, trunks: bool = True) -> Packed:
+        """Packs a row a strand.
+
+        Args:
+            trunks: without them, the rows are what stands behind trunks that are known already.
+        """
         columns: tuple[list[list[int]], ...] = ([], [], [], [], [])
-        width = max(map(len, strands))
-        for strand in strands:
+        first = [0 if trunks else len(strand.trunk) - 1 for strand in strands]
+        width = max(len(strand) - start for strand, start in zip(strands, first, strict=True))
+        for strand, start in zip(strands, first, strict=True):
             row = _row(strand)
             for column, values, padding in zip(columns, row, (pad_id, 0, -100, -1, 0), strict=True):
-                column.append([*values, *[padding] * (width - len(values))])
+                column.append([*values[start:], *[padding] * (width - len(values) + start)])
         tensors = (torch.tensor(column, dtype=torch.int64).view(len(strands), width) for column in columns)
         return cls(*tensors, branched=any(strand.branches for strand in strands))
 
@@ -119,18 +124,25 @@ class Packed:
         tensors = (self.ids, self.position, self.labels, self.segment, self.reach)
         return Packed(*(value.to(device) for value in tensors), branched=self.branched)
 
-    def mask(self) -> torch.Tensor:
-        """``(R, 1, T, T)`` bool, which key each query sees. Padding sees the padding before it, for want of anything
-        else."""
+    def mask(self, before: int = 0) -> torch.Tensor:
+        """``(R, 1, T, before + T)`` bool, which key each query sees. Padding sees the padding before it, for want of
+        anything else.
+
+        Args:
+            before: tokens of the trunks, where they are known already and the rows are without them.
+        """
         query, key = self.segment.unsqueeze(2), self.segment.unsqueeze(1)
         width = self.ids.size(1)
         earlier = torch.ones((width, width), dtype=torch.bool, device=self.ids.device).tril()
         place = torch.arange(width, device=self.ids.device)
         trunk = (key == 0) & (query > 0) & (place < self.reach.unsqueeze(2))
-        return (earlier & ((query == key) | trunk)).unsqueeze(1)
+        known = torch.arange(before, device=self.ids.device) < self.reach.unsqueeze(2)
+        return torch.cat([known, earlier & ((query == key) | trunk)], dim=2).unsqueeze(1)
 
-    def attention_mask(self, attention: str) -> torch.Tensor:
+    def attention_mask(self, attention: str, before: int = 0) -> torch.Tensor:
         """The mask as the attention implementation takes it; ``(R, T)`` where the rows are plain text."""
+        if before:
+            return as_attention_mask(self.mask(before), attention)
         return as_attention_mask(self.mask(), attention) if self.branched else (self.segment >= 0).to(torch.int64)
 
 

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from transformers import Cache
 
 from alignopsd_trl.policy.bundles import Pairs, bundles, each_alone
 from alignopsd_trl.policy.packing import Packed, Strand
-from alignopsd_trl.policy.ragged import Ragged
+from alignopsd_trl.policy.prefixes import Prefixes
+from alignopsd_trl.policy.ragged import Ragged, plan_chunks
 
 Agree = Callable[[int], int]
 
@@ -29,8 +31,8 @@ class ScoringModel(Protocol):
 
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor: ...
 
-    def shared(self, rows: Packed) -> torch.Tensor:
-        """``(R, T)``, 0 where no label is."""
+    def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
+        """``(R, T)``, 0 where no label is; ``before``: of the trunks, of which the rows are without then."""
 
     def largest(self, prompt: Padded, response: Padded, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and float32 values of the ``count`` largest logits, ``(rows, T, count)`` each."""
@@ -49,25 +51,6 @@ class Padded:
         return cls(ids.to(device), mask.to(device, torch.int64))
 
 
-def plan_chunks(lengths: torch.Tensor, budget: int) -> list[torch.Tensor]:
-    """Cuts rows, longest first, into chunks of at most ``budget`` padded tokens (one row at least).
-
-    Args:
-        lengths: ``(n,)`` int64 tokens per row.
-
-    Returns:
-        Row numbers per chunk; together a permutation of ``range(n)``. Equal lengths keep their order.
-    """
-    order = torch.argsort(lengths, descending=True, stable=True)
-    ordered = lengths[order].tolist()
-    chunks, first = [], 0
-    while first < len(ordered):
-        rows = max(1, budget // max(ordered[first], 1))
-        chunks.append(order[first : first + rows])
-        first += rows
-    return chunks
-
-
 @torch.no_grad()
 def score_pairs(
     model: ScoringModel,
@@ -81,6 +64,7 @@ def score_pairs(
     shared: bool,
     nested: bool = False,
     agree: Agree = lambda number: number,
+    prefixes: Prefixes | None = None,
 ) -> torch.Tensor:
     """Log-probs of ``responses[response_rows]`` under ``prompts[prompt_rows]``.
 
@@ -92,12 +76,16 @@ def score_pairs(
         nested: without ``shared``, encode pairs that begin one another once all the same: needs nothing of the model
             but that a token does not depend on what follows.
         agree: maximum of a number over all processes; every process runs as many forwards as the busiest one.
+        prefixes: of this model, with what it made of prompts already, taken if they have room for all of these; for a
+            model that is not split over processes.
 
     Returns:
         ``(P, T)`` float32 on the model's device, ``T`` the longest response of the whole set, 0 past a response's end.
     """
     prompt, response, place = _distinct_pairs(prompts, responses, prompt_rows, response_rows)
     pairs = Pairs(prompts, responses, prompt, response)
+    if prefixes is not None and prefixes.learn([prompts.row(row)[:-1] for row in prompt.unique().tolist()]):
+        return _score_behind(model, pairs, prefixes, pad_id, budget, _longest(responses))[place.to(model.device)]
     rows = bundles(pairs, budget, branch=shared) if shared or nested else each_alone(pairs)
     strands = [pairs.strand(row) for row in rows]
     chunks = plan_chunks(torch.tensor([len(strand) + 1 for strand in strands], dtype=torch.int64), budget)
@@ -111,6 +99,31 @@ def score_pairs(
     for _ in range(missing):
         score(model, [Strand([pad_id] * 4, [(2, 2)])], pad_id)
     return result[place.to(model.device)]
+
+
+def _score_behind(
+    model: ScoringModel, pairs: Pairs, prefixes: Prefixes, pad_id: int, budget: int, width: int
+) -> torch.Tensor:
+    """Scores ``(pairs, width)`` from keys and values of the prompts: the responses alone go through the model."""
+    rows = pairs.by_prompt()
+    strands = [pairs.behind(row) for row in rows]
+    trunk = torch.tensor([len(strand.trunk) - 1 for strand in strands], dtype=torch.int64)
+    whole = torch.tensor([len(strand) for strand in strands], dtype=torch.int64)
+    result = torch.zeros((len(pairs), width), dtype=torch.float32, device=model.device)
+    for chunk in plan_chunks(torch.maximum(whole - trunk, whole // 4), budget):  # what is looked back on takes room too
+        chosen = [strands[number] for number in chunk.tolist()]
+        packed = Packed.strands(chosen, pad_id, trunks=False)
+        if not packed.ids.size(1):
+            continue
+        cache = prefixes.cache([strand.trunk[:-1] for strand in chosen], packed.ids.size(1))
+        scores = model.shared(packed.to(model.device), cache).float()
+        starts = trunk[chunk].tolist()
+        places = [
+            [(first - start, length) for first, length in strand.places()]
+            for strand, start in zip(chosen, starts, strict=True)
+        ]
+        _take(scores, list(zip([rows[number] for number in chunk.tolist()], places, strict=True)), result)
+    return result
 
 
 def _take(scores: torch.Tensor, rows: list[tuple[list[int], list[tuple[int, int]]]], result: torch.Tensor) -> None:

@@ -15,6 +15,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import fsdp2_prepare_model
 from torch.distributed.fsdp import FSDPModule
+from transformers import Cache
 from transformers.integrations import deepspeed
 from trl.generation import vllm_generation
 from trl.models.utils import disable_gradient_checkpointing
@@ -22,8 +23,9 @@ from trl.trainer import grpo_trainer
 from trl.trainer import utils as trl_utils
 from trl.trainer.utils import use_adapter
 
-from alignopsd_trl.policy.decoding import rows_in_cache, sample
+from alignopsd_trl.policy.decoding import sample
 from alignopsd_trl.policy.packing import Packed, depends_on_length, why_plain
+from alignopsd_trl.policy.prefixes import Prefixes, tokens_in_cache
 from alignopsd_trl.policy.scoring import Padded
 
 if TYPE_CHECKING:
@@ -54,10 +56,11 @@ class PolicyScorer:
         with self._scoring():
             return trainer._get_per_token_logps_and_entropies(model, ids, mask, response.ids.size(1))[0].float()
 
-    def shared(self, rows: Packed) -> torch.Tensor:
+    def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
         trainer = self._trainer
+        known = {} if before is None else {"past_key_values": before}
         model = trainer.ref_model if self._reference and trainer.ref_model is not None else trainer.model
-        mask = rows.attention_mask(attention_of(trainer))
+        mask = rows.attention_mask(attention_of(trainer), 0 if before is None else before.get_seq_length())
         with self._scoring(), trainer.accelerator.autocast(), head_on_labels(self.device):
             output = model(
                 input_ids=rows.ids,
@@ -65,6 +68,7 @@ class PolicyScorer:
                 position_ids=rows.position,
                 shift_labels=rows.labels,
                 fused_lm_head=True,
+                **known,
             )
         return output.log_probs.float()
 
@@ -304,7 +308,24 @@ def decode(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[in
             pad_id=trainer._tokenizer.pad_token_id,
             attention=attention_of(trainer),
             budget=trainer.args.scoring_tokens,
+            prefixes=trainer._prefixes,
         )
+
+
+def with_prefixes(method: Callable) -> Callable:
+    """A trainer's method during which weights stay as they are, so that what was made of a prompt holds for others."""
+
+    @functools.wraps(method)
+    def call(trainer: GRPOTrainer, *arguments: Any, **options: Any) -> Any:
+        if samples_plainly(trainer):
+            model, pad_id = trainer.accelerator.unwrap_model(trainer.model), trainer._tokenizer.pad_token_id
+            trainer._prefixes = Prefixes(model, pad_id, attention_of(trainer), trainer.args.scoring_tokens)
+        try:
+            return method(trainer, *arguments, **options)
+        finally:
+            trainer._prefixes = None
+
+    return call
 
 
 def rows_at_once(trainer: GRPOTrainer, prompts: list[list[int]], limit: int, least: int) -> int:
@@ -319,7 +340,7 @@ def rows_at_once(trainer: GRPOTrainer, prompts: list[list[int]], limit: int, lea
     if not (trainer.model.training and samples_plainly(trainer)):
         return least
     longest = max(map(len, prompts), default=0) + limit
-    return max(least, rows_in_cache(_text_config(trainer), longest, trainer.model.dtype.itemsize))
+    return max(least, tokens_in_cache(_text_config(trainer), trainer.model.dtype.itemsize) // longest)
 
 
 def scores_as_sampled(trainer: GRPOTrainer) -> bool:

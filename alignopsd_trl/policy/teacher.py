@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.policy.phases import Phases
+from alignopsd_trl.policy.prefixes import Prefixes
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import Agree, ScoringModel, largest_logits, score_pairs
 from alignopsd_trl.reading import Reader
@@ -36,6 +37,7 @@ class PrivilegedTeacher:
         gather: concatenates one-dimensional tensors of all processes.
         phases: where the seconds go.
         reader: finds thinking and actions in it; between ``<think>`` tags by default.
+        prefixes: what ``generate`` made of prompts, where scoring would make the same of them.
     """
 
     def __init__(
@@ -52,10 +54,11 @@ class PrivilegedTeacher:
         gather: Callable[[torch.Tensor], torch.Tensor],
         phases: Phases,
         reader: Reader | None = None,
+        prefixes: Prefixes | None = None,
     ):
         self._model, self._generate, self._tokenizer, self._encoder = model, generate, tokenizer, encoder
         self._budget, self._share, self._nested = budget, share_prefixes, nested
-        self._agree, self._phases = agree, phases
+        self._agree, self._phases, self._prefixes = agree, phases, prefixes
         self.gather, self._reader = gather, reader or Reader(tokenizer)
 
     def score(
@@ -80,6 +83,7 @@ class PrivilegedTeacher:
                 shared=self._share,
                 nested=self._nested,
                 agree=self._agree,
+                prefixes=self._prefixes,
             )
         result = scores.new_zeros((len(target), batch.policy_mask.size(1)))
         result[wanted.to(result.device)] = scores[:, : result.size(1)]

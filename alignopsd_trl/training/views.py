@@ -43,6 +43,7 @@ class Views(GRPOTrainer):
             gather=self.world.gather,
             phases=phases or self.phases,
             reader=self._reader,
+            prefixes=self._prefixes if self._share_prefixes and seams.scores_as_sampled(self) else None,
         )
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:

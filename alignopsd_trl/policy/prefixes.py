@@ -1,0 +1,245 @@
+"""Keys and values of prompts: what several of them begin with is encoded once.
+
+A pool holds the keys and values of single tokens, and a text is a list of places in it. A new text goes on from the
+longest beginning that it has in common with a known one; those are neighbours in sorted order. Many new texts come in
+waves, so that they can go on from one another, here nine in order:
+
+    first     0               8     from what is known
+    second            4             from 0, 8 or what is known
+    third         2       6
+    last        1   3   5   7
+
+After the first wave nothing is encoded twice: what two texts share, every text between them in order begins with.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect, insort
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import Cache
+from transformers.cache_utils import DynamicLayer
+
+from alignopsd_trl.policy.packing import as_attention_mask
+from alignopsd_trl.policy.ragged import Ragged, plan_chunks
+
+CACHE = 128 << 20  # bytes of keys and values of the pool, and of a batch, beyond which more hardly make it faster
+STRIDE = 8  # one in so many sorted texts belongs to the first wave
+
+Text = tuple[int, ...]
+
+
+def tokens_in_cache(config: Any, number_bytes: int) -> int:
+    """How many tokens' keys and values have room in `CACHE`.
+
+    Args:
+        config: the model's text config.
+        number_bytes: of one key or value.
+    """
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return CACHE // (2 * config.num_hidden_layers * config.num_key_value_heads * head * number_bytes)
+
+
+class RoomyLayer(DynamicLayer):
+    """A layer's cache ``(rows, heads, tokens, width)`` in buffers that have room for more tokens.
+
+    Args:
+        buffers: keys and values.
+        length: how many of their tokens count so far.
+    """
+
+    def __init__(self, buffers: Sequence[torch.Tensor], length: int):
+        super().__init__()
+        self.lazy_initialization(*buffers)
+        self._buffers, self._length = list(buffers), length
+        self._show()
+
+    def _show(self) -> None:
+        self.keys, self.values = (buffer[:, :, : self._length] for buffer in self._buffers)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        first, self._length = self._length, self._length + key_states.size(2)
+        for buffer, new in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[:, :, first : self._length] = new
+        self._show()
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        self._buffers = [buffer[indices] for buffer in self._buffers]
+        self._show()
+
+
+class Prefixes:
+    """What one snapshot of a model makes of prompts. It is for those weights only.
+
+    Args:
+        model: a causal language model that is proven for packed rows (`packing.why_plain`), not split over processes.
+        attention: name of its attention implementation.
+        budget: padded tokens per forward.
+    """
+
+    def __init__(self, model: torch.nn.Module, pad_id: int, attention: str = "sdpa", budget: int = 4096):
+        self._model, self._pad_id, self._attention, self._budget = model, pad_id, attention, budget
+        self._size = tokens_in_cache(model.config.get_text_config(), model.dtype.itemsize)
+        self._pool: list[torch.Tensor] = []  # (size, heads, width): keys and values of each layer
+        self._used = 0
+        self._places: dict[Text, torch.Tensor] = {}
+        self._sorted: list[Text] = []
+        self._latest: list[Text] = []
+
+    @torch.no_grad()
+    def learn(self, texts: Sequence[Sequence[int]]) -> bool:
+        """Encodes what is not known of texts, if the pool has room for all of them; whether it has."""
+        wanted = self._texts(texts)
+        fits = sum(map(len, set(wanted))) <= self._size
+        if fits:
+            self._find(wanted)
+        return fits
+
+    def _texts(self, texts: Sequence[Sequence[int]]) -> list[Text]:
+        return [tuple(text) or (self._pad_id,) for text in texts]
+
+    @torch.no_grad()
+    def cache(self, texts: Sequence[Sequence[int]], room: int) -> Cache:
+        """Keys and values of texts, padded on the right to the longest (one token at least), with room for more."""
+        known = self._texts(texts)
+        width, buffers = max(map(len, known)), []
+        for part in self._parts(known):
+            places = self._find([known[row] for row in part])
+            buffers = buffers or self._buffers(len(known), width + room)
+            rows = slice(None) if len(part) == len(known) else torch.tensor(part)
+            self._copy(rows, _padded(places, width), buffers)
+        return _cache_of(buffers, width)
+
+    def _parts(self, texts: Sequence[Text]) -> Iterator[list[int]]:
+        """Numbers of texts, as many neighbours in order at a time as the pool has room for."""
+        part: list[int] = []
+        tokens, last = 0, None
+        for row in sorted(range(len(texts)), key=texts.__getitem__):
+            more = len(texts[row]) if texts[row] != last else 0
+            if part and tokens + more > self._size:
+                yield sorted(part)
+                part, tokens = [], 0
+            part.append(row)
+            tokens, last = tokens + more, texts[row]
+        yield sorted(part)
+
+    def _find(self, texts: Sequence[Text]) -> list[torch.Tensor]:
+        """Where the pool has each text; new ones are encoded first. Together they fit into it, or it is one text."""
+        for kept in (self._latest, ()):
+            if self._used + sum(map(len, set(texts) - self._places.keys())) <= self._size:
+                break
+            self._forget(kept)
+        for wave in _waves(sorted(set(texts) - self._places.keys())):
+            self._encode(wave)
+        self._latest = list(dict.fromkeys(texts))
+        return [self._places[text] for text in texts]
+
+    def _forget(self, kept: Sequence[Text]) -> None:
+        """All but some texts."""
+        places = [self._places[text] for text in kept]
+        used, where = torch.cat(places or [torch.zeros(0, dtype=torch.int64)]).unique(return_inverse=True)
+        for part in self._pool:
+            part[: len(used)] = part[used.to(part.device)]
+        self._used, self._sorted = len(used), sorted(kept)
+        self._places = dict(zip(kept, where.split([len(one) for one in places]), strict=True))
+
+    def _encode(self, texts: Sequence[Text]) -> None:
+        known = [self._beginning(text) for text in texts]
+        self._places |= zip(texts, known, strict=True)  # all of it, for a text that begins another one
+        rest = Ragged.of([text[len(places) :] for text, places in zip(texts, known, strict=True)])
+        whole = torch.tensor([len(text) for text in texts])
+        # what a row looks back on takes room too
+        for chunk in plan_chunks(torch.maximum(rest.length, whole // 4), self._budget):
+            if not rest.length[chunk].any():
+                continue
+            ids, real = rest.padded(chunk, self._pad_id, "right")
+            rows = chunk.tolist()
+            for row, places in zip(rows, self._forward(ids, real, [known[row] for row in rows]), strict=True):
+                self._places[texts[row]] = torch.cat([known[row], places])
+        for text in texts:
+            insort(self._sorted, text)
+
+    def _beginning(self, text: Text) -> torch.Tensor:
+        """Where the pool has the longest known beginning of a text."""
+        place = bisect(self._sorted, text)
+        lengths = {_common(text, near): near for near in self._sorted[max(place - 1, 0) : place + 1]}
+        longest = max(lengths, default=0)
+        return self._places[lengths[longest]][:longest] if longest else torch.zeros(0, dtype=torch.int64)
+
+    def _forward(self, ids: torch.Tensor, real: torch.Tensor, before: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Encodes tokens ``(r, s)`` behind what is in the pool; the places of the real ones, by row."""
+        device, (rows, width) = self._model.device, ids.shape
+        past, options = _padded(before), {}
+        if past.size(1):
+            length = torch.tensor([len(one) for one in before]).unsqueeze(1)
+            seen = (torch.arange(past.size(1)) < length).unsqueeze(1).expand(-1, width, -1)
+            own = torch.ones((width, width), dtype=torch.bool).tril().expand(rows, -1, -1)
+            visible = torch.cat([seen, own], dim=2).unsqueeze(1).to(device)
+            buffers = self._buffers(rows, past.size(1) + width)
+            self._copy(slice(None), past, buffers)
+            options = {
+                "attention_mask": as_attention_mask(visible, self._attention),
+                "position_ids": (length + torch.arange(width)).to(device),
+                "past_key_values": _cache_of(buffers, past.size(1)),
+            }
+        output = self._model(input_ids=ids.to(device), use_cache=True, logits_to_keep=1, **options)
+        found = [part for layer in output.past_key_values.layers for part in (layer.keys, layer.values)]
+        new = torch.arange(self._used, self._used + int(real.sum()))
+        self._used += len(new)
+        if not self._pool or self._used > len(self._pool[0]):
+            self._grow(found)
+        for part, values in zip(self._pool, found, strict=True):
+            part[self._used - len(new) : self._used] = values[:, :, past.size(1) :].transpose(1, 2)[real.to(device)]
+        return new.split(real.sum(1).tolist())
+
+    def _grow(self, like: Sequence[torch.Tensor]) -> None:
+        """Makes the pool, or more of it for a text that is longer than that."""
+        size = max(self._size, self._used)
+        pool = [part.new_empty((size, part.size(1), part.size(3))) for part in like]
+        for new, old in zip(pool, self._pool, strict=False):
+            new[: len(old)] = old
+        self._pool = pool
+
+    def _buffers(self, rows: int, tokens: int) -> list[torch.Tensor]:
+        return [part.new_empty((rows, part.size(1), tokens, part.size(2))) for part in self._pool]
+
+    def _copy(self, rows: slice | torch.Tensor, places: torch.Tensor, buffers: Sequence[torch.Tensor]) -> None:
+        """What is at places ``(r, T)`` into these rows of buffers ``(n, heads, more tokens, width)``."""
+        places = places.to(self._pool[0].device)
+        for part, buffer in zip(self._pool, buffers, strict=True):
+            found = part.index_select(0, places.flatten()).unflatten(0, places.shape)  # three times as fast as indexing
+            buffer[:, :, : places.size(1)][rows] = found.transpose(1, 2)
+
+
+def _cache_of(buffers: Sequence[torch.Tensor], length: int) -> Cache:
+    return Cache(layers=[RoomyLayer(both, length) for both in zip(buffers[::2], buffers[1::2], strict=True)])
+
+
+def _padded(places: Sequence[torch.Tensor], width: int = 0) -> torch.Tensor:
+    """``(n, T)``, at least so wide: the first place of all, which holds something, stands for padding."""
+    found = pad_sequence(list(places), batch_first=True)
+    return torch.nn.functional.pad(found, (0, max(width - found.size(1), 0)))
+
+
+def _waves(texts: list[Text]) -> Iterator[list[Text]]:
+    """Sorted texts: one in some, then again and again those halfway between."""
+    stride = STRIDE
+    while stride > 1 and len(texts) < 4 * stride:
+        stride //= 2
+    if texts:
+        yield texts[::stride]
+    while stride > 1:
+        yield texts[stride // 2 :: stride]
+        stride //= 2
+
+
+def _common(one: Text, other: Text) -> int:
+    """How many tokens two texts begin with alike."""
+    differs = (place for place, (left, right) in enumerate(zip(one, other, strict=False)) if left != right)
+    return next(differs, min(len(one), len(other)))

@@ -1,0 +1,113 @@
+"""Keys and values of prompts, encoded once, against plain forwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from test_packing import CONFIGS, SHAPE
+from trainers import make_trainer
+from transformers import AutoModelForCausalLM
+
+from alignopsd_trl.policy import prefixes, seams
+from alignopsd_trl.policy.packing import PROVEN
+from alignopsd_trl.policy.prefixes import Prefixes
+from alignopsd_trl.policy.ragged import Ragged
+from alignopsd_trl.policy.scoring import score_pairs
+
+
+def _prompts(count: int, seed: int) -> list[list[int]]:
+    """Prompts of four tasks, which go on from their task's beginning and from one another."""
+    draw = torch.Generator().manual_seed(seed)
+    tasks = [torch.randint(3, 50, (9,), generator=draw).tolist() for _ in range(4)]
+    made = list(tasks)
+    for row in range(count):
+        before = made[-4] if row % 3 else tasks[row % 4]
+        tail = torch.randint(3, 50, (int(torch.randint(0, 6, (1,), generator=draw)),), generator=draw).tolist()
+        made.append((before + tail)[:24])
+    return [*made, made[5], made[7][:6], []]
+
+
+class Counted:
+    """How many tokens go through a model."""
+
+    def __init__(self, model: torch.nn.Module):
+        self.tokens = 0
+        model.base_model.register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def _count(self, module: torch.nn.Module, arguments: tuple, options: dict) -> None:
+        self.tokens += options["input_ids"].numel()
+
+
+def _check(model: torch.nn.Module, known: Prefixes, texts: Sequence[Sequence[int]]) -> None:
+    cache = known.cache(texts, room=3)
+    for row, text in enumerate(texts):
+        if not text:
+            continue
+        with torch.no_grad():
+            alone = model(input_ids=torch.tensor([text]), use_cache=True).past_key_values
+        for layer, expected in zip(cache.layers, alone.layers, strict=True):
+            assert torch.allclose(layer.keys[row, :, : len(text)], expected.keys[0], atol=1e-5)
+            assert torch.allclose(layer.values[row, :, : len(text)], expected.values[0], atol=1e-5)
+            assert layer.keys.isfinite().all() and layer.values.isfinite().all()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", PROVEN)
+def test_keys_and_values_are_those_of_plain_forwards(kind: str, attention: str) -> None:
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(CONFIGS[kind](**SHAPE), attn_implementation=attention).eval()
+    known = Prefixes(model, 0, attention, budget=64)
+    for seed in (0, 1, 0):
+        _check(model, known, _prompts(45, seed))
+    _check(model, Prefixes(model, 0, attention), [[], []])
+
+
+@pytest.mark.parametrize("room", [10, 60, 150])
+def test_a_pool_that_is_too_small_forgets(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(CONFIGS["llama"](**SHAPE)).eval()
+    token = prefixes.CACHE // prefixes.tokens_in_cache(model.config, 4)
+    monkeypatch.setattr(prefixes, "CACHE", room * token)
+    known = Prefixes(model, 0)
+    for seed in (0, 0, 1, 2, 0):
+        _check(model, known, _prompts(20, seed))
+
+
+def test_what_begins_alike_goes_through_the_model_once() -> None:
+    model = AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)).eval()
+    stem = list(range(3, 33))
+    texts = [[*stem, *([first] * 3), second] for first in range(34, 42) for second in range(3, 11)]
+    known, seen = Prefixes(model, 0), Counted(model)
+    known.cache(texts, room=1)
+    tree = 30 + 8 * 3 + 64
+    assert tree <= seen.tokens < 0.25 * sum(map(len, texts))
+    seen.tokens = 0
+    known.cache([*texts[::-1], stem], room=1)
+    assert seen.tokens == 0
+    known.cache([[*text, 44, 45] for text in texts], room=1)
+    assert seen.tokens <= 64 * 2 + 16
+
+
+def test_scores_behind_known_prompts_are_those_of_each_pair_alone(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, script=False, temperature=0.8)
+    vocabulary = trainer.model.config.vocab_size
+    prompts = [[token % vocabulary for token in prompt] or [5] for prompt in _prompts(30, 4)]
+    responses = [prompt[: 1 + row % 5] for row, prompt in enumerate(prompts)]
+    responses[-1] = []
+    prompt_rows, response_rows = (torch.randint(0, len(prompts), (90,)) for _ in range(2))
+    known = Prefixes(trainer.model, 0, seams.attention_of(trainer))
+    known.cache([prompt[:-1] for prompt in prompts[:9]], room=1)
+
+    def scores(**options) -> torch.Tensor:
+        return score_pairs(
+            seams.PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), prompt_rows, response_rows,
+            pad_id=0, **options,
+        )  # fmt: skip
+
+    alone = scores(budget=64, shared=False)
+    for budget in (1, 200, 4096):
+        assert torch.allclose(scores(budget=budget, shared=True, prefixes=known), alone, atol=1e-5)
+    assert int((alone != 0).sum()) > 100
