@@ -111,3 +111,18 @@ def test_scores_behind_known_prompts_are_those_of_each_pair_alone(tmp_path: Path
     for budget in (1, 200, 4096):
         assert torch.allclose(scores(budget=budget, shared=True, prefixes=known), alone, atol=1e-5)
     assert int((alone != 0).sum()) > 100
+
+
+@pytest.mark.parametrize("method", ["rlsd", "align_opsd"])
+def test_gradient_checkpointing_keeps_no_cache_and_changes_nothing(tmp_path: Path, method: str) -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        folder = tmp_path / str(checkpointing)
+        folder.mkdir()
+        trainer = make_trainer(folder, method=method, gradient_checkpointing=checkpointing)
+        trainer.train()
+        gradients.append(trainer.seen_gradients[0])
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        assert torch.allclose(gradient, gradients[1][name], atol=1e-6), name
+    assert any(gradient.any() for gradient in gradients[0].values())

@@ -321,7 +321,8 @@ def with_prefixes(method: Callable) -> Callable:
             model, pad_id = trainer.accelerator.unwrap_model(trainer.model), trainer._tokenizer.pad_token_id
             trainer._prefixes = Prefixes(model, pad_id, attention_of(trainer), trainer.args.scoring_tokens)
         try:
-            return method(trainer, *arguments, **options)
+            with disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
+                return method(trainer, *arguments, **options)
         finally:
             trainer._prefixes = None
 
