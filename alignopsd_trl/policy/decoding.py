@@ -37,15 +37,27 @@ class Rows:
     position: torch.Tensor
     cache: Cache
 
-    def keep(self, chosen: torch.Tensor) -> None:
+    def keep(self, live: torch.Tensor) -> torch.Tensor:
+        """Leaves out the rows that are not live ``(n,)``. The last live ones take their places, so that few are copied.
+
+        Returns:
+            Which row each one was.
+        """
+        every = torch.arange(len(live), device=live.device)
+        count = int(live.sum())
+        chosen = every[:count].masked_scatter(~live[:count], every[count:][live[count:]])
+        places = (~live[:count]).nonzero().squeeze(1)
         self.place, self.visible, self.position = self.place[chosen], self.visible[chosen], self.position[chosen]
-        self.cache.batch_select_indices(chosen)
+        for layer in self.cache.layers:
+            layer.move(chosen[places], places, count)
+        return chosen
 
 
 def draw(log_probs: torch.Tensor, place: torch.Tensor, step: int) -> torch.Tensor:
-    """One token a row ``(n,)`` from ``(n, V)`` log-probs. ``place`` and ``step`` say which token of which response."""
+    """One token a row ``(n,)`` from ``(n, V)`` log-probs. ``place`` and ``step`` say which token of which response:
+    random numbers go to responses in order, wherever their rows are."""
     mass = log_probs.double().exp().cumsum(-1)
-    point = torch.rand((len(mass), 1), dtype=mass.dtype, device=mass.device) * mass[:, -1:]
+    point = torch.rand((len(mass), 1), dtype=mass.dtype, device=mass.device)[place.argsort().argsort()] * mass[:, -1:]
     return torch.searchsorted(mass, point, right=True).squeeze(1).clamp_max(mass.size(1) - 1)
 
 
@@ -95,9 +107,7 @@ def sample(
         if count == 0 or step + 1 == max_tokens:
             break
         if count < LEAVE * len(live):
-            chosen = live.nonzero().squeeze(1)
-            rows.keep(chosen)
-            token = token[chosen]
+            token = token[rows.keep(live)]
     lengths = length.tolist()
     answers = [row[:end] for row, end in zip(tokens.tolist(), lengths, strict=True)]
     return answers, [row[:end] for row, end in zip(kept.tolist(), lengths, strict=True)]

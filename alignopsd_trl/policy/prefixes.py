@@ -15,7 +15,8 @@ After the first wave nothing is encoded twice: what two texts share, every text 
 from __future__ import annotations
 
 from bisect import bisect, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -69,8 +70,11 @@ class RoomyLayer(DynamicLayer):
         self._show()
         return self.keys, self.values
 
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        self._buffers = [buffer[indices] for buffer in self._buffers]
+    def move(self, rows: torch.Tensor, places: torch.Tensor, count: int) -> None:
+        """Some rows go to the places of others; the first ``count`` stay."""
+        for buffer in self._buffers:
+            buffer[places] = buffer[rows]
+        self._buffers = [buffer[:count] for buffer in self._buffers]
         self._show()
 
 
@@ -81,16 +85,30 @@ class Prefixes:
         model: a causal language model that is proven for packed rows (`packing.why_plain`), not split over processes.
         attention: name of its attention implementation.
         budget: padded tokens per forward.
+        within: makes a context for a forward, such as one without gradient checkpointing, which makes no cache.
     """
 
-    def __init__(self, model: torch.nn.Module, pad_id: int, attention: str = "sdpa", budget: int = 4096):
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        pad_id: int,
+        attention: str = "sdpa",
+        budget: int = 4096,
+        within: Callable[[], AbstractContextManager] = nullcontext,
+    ):
         self._model, self._pad_id, self._attention, self._budget = model, pad_id, attention, budget
+        self._within = within
         self._size = tokens_in_cache(model.config.get_text_config(), model.dtype.itemsize)
         self._pool: list[torch.Tensor] = []  # (size, heads, width): keys and values of each layer
         self._used = 0
         self._places: dict[Text, torch.Tensor] = {}
         self._sorted: list[Text] = []
         self._latest: list[Text] = []
+        self._kept: set[Text] = set()
+
+    def keep(self, texts: Sequence[Sequence[int]]) -> None:
+        """Texts that will be asked for again: they are the last to be forgotten."""
+        self._kept.update(self._texts(texts))
 
     @torch.no_grad()
     def learn(self, texts: Sequence[Sequence[int]]) -> bool:
@@ -131,23 +149,25 @@ class Prefixes:
 
     def _find(self, texts: Sequence[Text]) -> list[torch.Tensor]:
         """Where the pool has each text; new ones are encoded first. Together they fit into it, or it is one text."""
-        for kept in (self._latest, ()):
-            if self._used + sum(map(len, set(texts) - self._places.keys())) <= self._size:
-                break
-            self._forget(kept)
+        self._make_room(set(texts))
         for wave in _waves(sorted(set(texts) - self._places.keys())):
             self._encode(wave)
         self._latest = list(dict.fromkeys(texts))
         return [self._places[text] for text in texts]
 
-    def _forget(self, kept: Sequence[Text]) -> None:
-        """All but some texts."""
-        places = [self._places[text] for text in kept]
-        used, where = torch.cat(places or [torch.zeros(0, dtype=torch.int64)]).unique(return_inverse=True)
-        for part in self._pool:
-            part[: len(used)] = part[used.to(part.device)]
-        self._used, self._sorted = len(used), sorted(kept)
-        self._places = dict(zip(kept, where.split([len(one) for one in places]), strict=True))
+    def _make_room(self, wanted: set[Text]) -> None:
+        """Forgets no more than it takes for these texts: what the last call did not need, then what nobody keeps."""
+        again = [text for text in self._places if text in self._kept]
+        for kept in (list(self._places), list(dict.fromkeys([*self._latest, *again])), again, []):
+            places = [self._places[text] for text in kept]
+            used, where = torch.cat([*places, torch.zeros(0, dtype=torch.int64)]).unique(return_inverse=True)
+            if len(used) + sum(map(len, wanted.difference(kept))) <= self._size or not kept:
+                break
+        if len(kept) < len(self._places):
+            for part in self._pool:
+                part[: len(used)] = part[used.to(part.device)]
+            self._used, self._sorted = len(used), sorted(kept)
+            self._places = dict(zip(kept, where.split([len(one) for one in places]), strict=True))
 
     def _encode(self, texts: Sequence[Text]) -> None:
         known = [self._beginning(text) for text in texts]
@@ -188,7 +208,8 @@ class Prefixes:
                 "position_ids": (length + torch.arange(width)).to(device),
                 "past_key_values": _cache_of(buffers, past.size(1)),
             }
-        output = self._model(input_ids=ids.to(device), use_cache=True, logits_to_keep=1, **options)
+        with self._within():
+            output = self._model(input_ids=ids.to(device), use_cache=True, logits_to_keep=1, **options)
         found = [part for layer in output.past_key_values.layers for part in (layer.keys, layer.values)]
         new = torch.arange(self._used, self._used + int(real.sum()))
         self._used += len(new)
