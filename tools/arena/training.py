@@ -24,6 +24,7 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
         "align_opsd",
         {"credit_temperature": 0.1, "similarity_threshold": 0.95, "action_filter": "none"},
     ),
+    "source baseline": ("align_opsd", {"source_baseline": True}),
     "spread .3": ("align_opsd", {"credit_spread": 0.3}),
     "spread .3, no rectification": ("align_opsd", {"credit_spread": 0.3, "rectify": False}),
     "gap bound .5": ("align_opsd", {"gap_bound": 0.5}),
