@@ -99,7 +99,6 @@ def test_scores_behind_known_prompts_are_those_of_each_pair_alone(tmp_path: Path
     responses[-1] = []
     prompt_rows, response_rows = (torch.randint(0, len(prompts), (90,)) for _ in range(2))
     known = Prefixes(trainer.model, 0, seams.attention_of(trainer))
-    known.cache([prompt[:-1] for prompt in prompts[:9]], room=1)
 
     def scores(**options) -> torch.Tensor:
         return score_pairs(
@@ -108,8 +107,15 @@ def test_scores_behind_known_prompts_are_those_of_each_pair_alone(tmp_path: Path
         )  # fmt: skip
 
     alone = scores(budget=64, shared=False)
-    for budget in (1, 200, 4096):
+    seen = Counted(trainer.model)
+    assert torch.allclose(scores(budget=4096, shared=True, prefixes=known), alone, atol=1e-5)  # it knows none of them
+    whole = seen.tokens
+    known.cache([prompt[:-1] for prompt in prompts], room=1)
+    for budget in (200, 4096):
+        seen.tokens = 0
         assert torch.allclose(scores(budget=budget, shared=True, prefixes=known), alone, atol=1e-5)
+        assert 0 < seen.tokens < whole
+    assert torch.allclose(scores(budget=1, shared=True, prefixes=known), alone, atol=1e-5)
     assert int((alone != 0).sum()) > 100
 
 

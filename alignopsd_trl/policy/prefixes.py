@@ -110,14 +110,9 @@ class Prefixes:
         """Texts that will be asked for again: they are the last to be forgotten."""
         self._kept.update(self._texts(texts))
 
-    @torch.no_grad()
-    def learn(self, texts: Sequence[Sequence[int]]) -> bool:
-        """Encodes what is not known of texts, if the pool has room for all of them; whether it has."""
-        wanted = self._texts(texts)
-        fits = sum(map(len, set(wanted))) <= self._size
-        if fits:
-            self._find(wanted)
-        return fits
+    def knows(self, texts: Sequence[Sequence[int]]) -> bool:
+        """Whether all texts are in the pool."""
+        return all(text in self._places for text in self._texts(texts))
 
     def _texts(self, texts: Sequence[Sequence[int]]) -> list[Text]:
         return [tuple(text) or (self._pad_id,) for text in texts]

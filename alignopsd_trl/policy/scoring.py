@@ -76,15 +76,15 @@ def score_pairs(
         nested: without ``shared``, encode pairs that begin one another once all the same: needs nothing of the model
             but that a token does not depend on what follows.
         agree: maximum of a number over all processes; every process runs as many forwards as the busiest one.
-        prefixes: of this model, with what it made of prompts already, taken if they have room for all of these; for a
-            model that is not split over processes.
+        prefixes: of this model, with what it made of prompts already, taken if that is all of these; for a model that
+            is not split over processes.
 
     Returns:
         ``(P, T)`` float32 on the model's device, ``T`` the longest response of the whole set, 0 past a response's end.
     """
     prompt, response, place = _distinct_pairs(prompts, responses, prompt_rows, response_rows)
     pairs = Pairs(prompts, responses, prompt, response)
-    if prefixes is not None and prefixes.learn([prompts.row(row)[:-1] for row in prompt.unique().tolist()]):
+    if prefixes is not None and prefixes.knows([prompts.row(row)[:-1] for row in prompt.unique().tolist()]):
         return _score_behind(model, pairs, prefixes, pad_id, budget, _longest(responses))[place.to(model.device)]
     rows = bundles(pairs, budget, branch=shared) if shared or nested else each_alone(pairs)
     strands = [pairs.strand(row) for row in rows]
