@@ -15,8 +15,7 @@ After the first wave nothing is encoded twice: what two texts share, every text 
 from __future__ import annotations
 
 from bisect import bisect, insort
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -79,25 +78,17 @@ class RoomyLayer(DynamicLayer):
 
 
 class Prefixes:
-    """What one snapshot of a model makes of prompts. It is for those weights only.
+    """What one snapshot of a model makes of prompts. It is for those weights only, and while gradient checkpointing
+    is off, which keeps no cache.
 
     Args:
         model: a causal language model that is proven for packed rows (`packing.why_plain`), not split over processes.
         attention: name of its attention implementation.
         budget: padded tokens per forward.
-        within: makes a context for a forward, such as one without gradient checkpointing, which makes no cache.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        pad_id: int,
-        attention: str = "sdpa",
-        budget: int = 4096,
-        within: Callable[[], AbstractContextManager] = nullcontext,
-    ):
+    def __init__(self, model: torch.nn.Module, pad_id: int, attention: str = "sdpa", budget: int = 4096):
         self._model, self._pad_id, self._attention, self._budget = model, pad_id, attention, budget
-        self._within = within
         self._size = tokens_in_cache(model.config.get_text_config(), model.dtype.itemsize)
         self._pool: list[torch.Tensor] = []  # (size, heads, width): keys and values of each layer
         self._used = 0
@@ -203,8 +194,7 @@ class Prefixes:
                 "position_ids": (length + torch.arange(width)).to(device),
                 "past_key_values": _cache_of(buffers, past.size(1)),
             }
-        with self._within():
-            output = self._model(input_ids=ids.to(device), use_cache=True, logits_to_keep=1, **options)
+        output = self._model(input_ids=ids.to(device), use_cache=True, logits_to_keep=1, **options)
         found = [part for layer in output.past_key_values.layers for part in (layer.keys, layer.values)]
         new = torch.arange(self._used, self._used + int(real.sum()))
         self._used += len(new)

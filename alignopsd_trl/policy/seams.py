@@ -319,8 +319,7 @@ def with_prefixes(method: Callable) -> Callable:
     def call(trainer: GRPOTrainer, *arguments: Any, **options: Any) -> Any:
         if samples_plainly(trainer):
             model, pad_id = trainer.accelerator.unwrap_model(trainer.model), trainer._tokenizer.pad_token_id
-            plain = functools.partial(disable_gradient_checkpointing, model, trainer.args.gradient_checkpointing_kwargs)
-            trainer._prefixes = Prefixes(model, pad_id, attention_of(trainer), trainer.args.scoring_tokens, plain)
+            trainer._prefixes = Prefixes(model, pad_id, attention_of(trainer), trainer.args.scoring_tokens)
         try:
             with disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
                 return method(trainer, *arguments, **options)
