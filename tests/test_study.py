@@ -132,15 +132,15 @@ def test_shipped_studies_plan_and_share_their_cells() -> None:
     planned = {path.stem: plan(read_study(path)) for path in SHIPPED.glob("*.yaml")}
     tiny = {"table1_tiny", "table1_tiny_all", "ablation_tiny", "sensitivity_tiny"}
     assert set(planned) == tiny | {"trips", "hops", "pairs", "table1_3b", "table1_7b"}
-    assert [len(planned[name]) / 8 for name in ("trips", "hops", "pairs")] == [5, 7, 3]
+    assert [len(planned[name]) / 8 for name in ("trips", "hops", "pairs")] == [4, 7, 3]
     table = planned["table1_tiny"]
-    shared = {cell.folder for cell in table}
-    assert len(planned["table1_tiny_all"]) == 3 * len(table)
-    assert shared < {cell.folder for cell in planned["table1_tiny_all"]}
     assert len(table) == 36 and sum(cell.trains for cell in table) == 27
     folders = {name: {cell.folder for cell in cells} for name, cells in planned.items()}
-    for other, own in (("ablation_tiny", 4), ("sensitivity_tiny", 6)):
-        assert len(folders[other] - folders["table1_tiny"]) == 3 * own
+    assert len(planned["table1_tiny_all"]) == 3 * 5 * 13
+    for world, lines in (("trips", 2), ("hops", 3), ("pairs", 2)):  # GRPO, AlignOPSD, the ceiling
+        assert len(folders["table1_tiny_all"] & folders[world]) == 5 * lines
+    assert len(folders["ablation_tiny"] - folders["table1_tiny"]) == 3 * 4
+    assert len(folders["sensitivity_tiny"] - folders["hops"]) == 5 * 9
     assert len({cell.arena.label for cell in planned["table1_7b"]}) == 3
 
 
