@@ -132,9 +132,9 @@ class Meter(TrainerCallback):
                 setattr(seams.PolicyScorer, name, inner)
 
     def _counted(self, inner: Callable) -> Callable:
-        def scored(scorer: Any, *batch: Padded | Packed) -> Any:
+        def scored(scorer: Any, *batch: Padded | Packed, **known: Any) -> Any:
             self.tokens["scored"] += sum(map(useful, batch))
-            return inner(scorer, *batch)
+            return inner(scorer, *batch, **known)
 
         return scored
 

@@ -117,6 +117,14 @@ def test_scores_behind_known_prompts_are_those_of_each_pair_alone(tmp_path: Path
         assert 0 < seen.tokens < whole
     assert torch.allclose(scores(budget=1, shared=True, prefixes=known), alone, atol=1e-5)
     assert int((alone != 0).sum()) > 100
+    asked = []
+
+    def agree(number: int) -> int:  # another process lacks a prompt, and has one chunk to score
+        asked.append(number)
+        return max(number, 1)
+
+    assert torch.allclose(scores(budget=10_000, shared=True, prefixes=known, agree=agree), alone, atol=1e-5)
+    assert asked[0] == 0 and len(asked) == 2, "both processes score the other way, and ask the same"
 
 
 @pytest.mark.parametrize("method", ["rlsd", "align_opsd"])

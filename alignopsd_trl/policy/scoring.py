@@ -76,15 +76,15 @@ def score_pairs(
         nested: without ``shared``, encode pairs that begin one another once all the same: needs nothing of the model
             but that a token does not depend on what follows.
         agree: maximum of a number over all processes; every process runs as many forwards as the busiest one.
-        prefixes: of this model, with what it made of prompts already, taken if that is all of these; for a model that
-            is not split over processes.
+        prefixes: of this model, with what it made of prompts already, taken if that is all of these in every
+            process; for a model that is not split over processes.
 
     Returns:
         ``(P, T)`` float32 on the model's device, ``T`` the longest response of the whole set, 0 past a response's end.
     """
     prompt, response, place = _distinct_pairs(prompts, responses, prompt_rows, response_rows)
     pairs = Pairs(prompts, responses, prompt, response)
-    if prefixes is not None and prefixes.knows([prompts.row(row)[:-1] for row in prompt.unique().tolist()]):
+    if prefixes is not None and _known_everywhere(prefixes, prompts, prompt, agree):
         return _score_behind(model, pairs, prefixes, pad_id, budget, _longest(responses))[place.to(model.device)]
     rows = bundles(pairs, budget, branch=shared) if shared or nested else each_alone(pairs)
     strands = [pairs.strand(row) for row in rows]
@@ -99,6 +99,12 @@ def score_pairs(
     for _ in range(missing):
         score(model, [Strand([pad_id] * 4, [(2, 2)])], pad_id)
     return result[place.to(model.device)]
+
+
+def _known_everywhere(prefixes: Prefixes, prompts: Ragged, rows: torch.Tensor, agree: Agree) -> bool:
+    """Whether the prompts of every process are in its pool: the other way to score asks all of them."""
+    here = prefixes.knows([prompts.row(row)[:-1] for row in rows.unique().tolist()])
+    return agree(int(not here)) == 0
 
 
 def _score_behind(
@@ -116,7 +122,7 @@ def _score_behind(
         if not packed.ids.size(1):
             continue
         cache = prefixes.cache([strand.trunk[:-1] for strand in chosen], packed.ids.size(1))
-        scores = model.shared(packed.to(model.device), cache).float()
+        scores = model.shared(packed.to(model.device), before=cache).float()
         starts = trunk[chunk].tolist()
         places = [
             [(first - start, length) for first, length in strand.places()]
