@@ -25,6 +25,7 @@ MAX_TOKENS = 4096
 _PADDING = 32  # every text is padded to its own multiple of this, whatever its companions in a pass are
 _TOKENS_PER_PASS = 16384
 _LEXICAL_WIDTH = 1024
+SHIPPED_ENCODERS = ("tiny", "tiny_situated")
 _SHIPPED = Path(__file__).parent / "data" / "encoders"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -140,8 +141,9 @@ def load_encoder(
 
 
 _CHOICES = (
-    "use 'lexical', 'tiny', 'tiny_situated', a Hub id 'owner/name' of a sentence-transformers model, the path of a "
-    "folder with one, a loaded SentenceTransformer, or a function from a list of n strings to an (n, D) array"
+    f"use 'lexical', {', '.join(map(repr, SHIPPED_ENCODERS))}, a Hub id 'owner/name' of a sentence-transformers model, "
+    "the path of a folder with one, a loaded SentenceTransformer, or a function from a list of n "
+    "strings to an (n, D) array"
 )
 
 
@@ -162,7 +164,7 @@ def _lexical() -> Callable[[list[str]], torch.Tensor]:
 
 
 def _load_weights(spec: str, device: torch.device | str | None) -> SentenceTransformer:
-    folder = _SHIPPED / spec if (_SHIPPED / spec).is_dir() else Path(spec).expanduser()
+    folder = _SHIPPED / spec if spec in SHIPPED_ENCODERS else Path(spec).expanduser()
     is_folder = folder.is_dir()
     if not is_folder and not _HUB_ID.fullmatch(spec):
         raise ValueError(f"encoder={spec!r} is neither an existing folder nor a Hub id 'owner/name'; {_CHOICES}")

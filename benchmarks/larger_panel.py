@@ -1,7 +1,8 @@
 """The trained policies of a study on more test tasks than the study evaluated them on, with differences paired by seed.
 
     python -m alignopsd_trl.study recipes/studies/trips.yaml
-    python benchmarks/larger_panel.py outputs/studies/trips --limit 384 --output trips_384.json
+    python benchmarks/larger_panel.py outputs/studies/trips --environment "WebShop trips, 3e-4" --limit 384 \
+        --output trips_384.json
 
 Each policy plays the first ``--limit`` tasks of the panel ``--repeats`` times, with other seeds of sampling; what has
 been played is kept beside its cell and not played again. The table compares every line with the first one.
@@ -24,10 +25,22 @@ SHARED = ("checksum", "temperature")
 Outcomes = dict[str, dict[int, dict[str, Any]]]
 
 
-def play(study: Path, panel: str, limit: int, temperature: float, repeats: int) -> Outcomes:
+def rows_of(study: Path, environment: str | None) -> pd.DataFrame:
+    """The rows of one of its environments, by seed."""
+    rows = pd.read_parquet(study / "rows.parquet").sort_values("seed", kind="stable")
+    labels = list(rows["environment"].unique())
+    if environment is None and len(labels) == 1:
+        return rows
+    if environment not in labels:
+        known = ", ".join(map(repr, labels))
+        raise SystemExit(f"--environment {environment} is none of this study's; use one of {known}")
+    return rows[rows["environment"] == environment]
+
+
+def play(rows: pd.DataFrame, panel: str, limit: int, temperature: float, repeats: int) -> Outcomes:
     """Evaluations by label and seed."""
     found: Outcomes = defaultdict(dict)
-    for row in pd.read_parquet(study / "rows.parquet").sort_values("seed", kind="stable").to_dict("records"):
+    for row in rows.to_dict("records"):
         cell, task = Path(row["folder"]), ["--environment", row["suite"], "--panel", panel, "--limit", str(limit)]
         played = []
         for seed in range(repeats):
@@ -68,6 +81,7 @@ def _success(by_seed: dict[int, dict[str, Any]]) -> dict[int, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", type=Path, help="output folder of a study")
+    parser.add_argument("--environment", help="label of one of its environments, if it has several")
     parser.add_argument("--panel", default="test", help="name of a panel of its environments")
     parser.add_argument("--limit", type=int, required=True, help="how many tasks of it")
     parser.add_argument(
@@ -76,7 +90,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, help="how often each of them is played")
     parser.add_argument("--output", type=Path, required=True, help="JSON with every run's figures")
     arguments = parser.parse_args()
-    found = play(arguments.study, arguments.panel, arguments.limit, arguments.temperature, arguments.repeats)
+    rows = rows_of(arguments.study, arguments.environment)
+    found = play(rows, arguments.panel, arguments.limit, arguments.temperature, arguments.repeats)
     arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(table(found))
 

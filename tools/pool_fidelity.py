@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     )
     shown = [*SHOWN, f"r_within_minus_{arguments.reference}"]
     for name, figures in found["figures"].items():
-        print(name, {key: _short(figures[key]) for key in shown if key in figures})
+        print(name, {key: short(figures[key]) for key in shown if key in figures})
     if arguments.output:
         arguments.output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     return found
@@ -73,7 +73,7 @@ def measured(folder: Path) -> np.ndarray:
     return ~np.isnan(column.astype(float))
 
 
-def _short(figure: dict[str, Any]) -> str:
+def short(figure: dict[str, Any]) -> str:
     numbers = [figure[name] for name in ("value", "low", "high")]
     return "-" if None in numbers else "{:.2f} [{:.2f}, {:.2f}]".format(*numbers)
 

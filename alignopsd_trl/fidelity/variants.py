@@ -108,7 +108,7 @@ class CachedTeacher:
         new = [view for view in dict.fromkeys(views) if view not in self._scores]
         if new:
             sides = [torch.tensor(side) for side in list(zip(*new, strict=True))[:2]]
-            rows = self._teacher.score(batch, *sides, **({} if privileged else {"privileged": False}))
+            rows = self._teacher.score(batch, *sides, privileged=privileged)
             self._scores |= zip(new, rows, strict=True)
         if not views:
             return torch.zeros(batch.policy_mask.shape, device=batch.policy_mask.device)[:0]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trl import ModelConfig
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.encoder import SHIPPED_ENCODERS
 from alignopsd_trl.launch.checks import named
 from alignopsd_trl.methods import Method, get_method
 from alignopsd_trl.runs.files import plain
@@ -83,7 +84,7 @@ def check_encoder(name: str) -> str:
     """What can be said of an encoder without loading it."""
     if name == "lexical":
         return "lexical, no weights"
-    if name in ("tiny", "tiny_situated"):
+    if name in SHIPPED_ENCODERS:
         return f"{name}, comes with the package"
     folder = Path(name).expanduser()
     if folder.is_dir() and not (folder / "modules.json").is_file():

@@ -317,9 +317,10 @@ def with_prefixes(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def call(trainer: GRPOTrainer, *arguments: Any, **options: Any) -> Any:
-        if samples_plainly(trainer):
-            model, pad_id = trainer.accelerator.unwrap_model(trainer.model), trainer._tokenizer.pad_token_id
-            trainer._prefixes = Prefixes(model, pad_id, attention_of(trainer), trainer.args.scoring_tokens)
+        if not samples_plainly(trainer):
+            return method(trainer, *arguments, **options)
+        model, pad_id = trainer.accelerator.unwrap_model(trainer.model), trainer._tokenizer.pad_token_id
+        trainer._prefixes = Prefixes(model, pad_id, attention_of(trainer), trainer.args.scoring_tokens)
         try:
             with disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
                 return method(trainer, *arguments, **options)

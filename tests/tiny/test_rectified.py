@@ -58,5 +58,7 @@ def test_the_command_says_whose_views_take_credit_away(tmp_path: Path, capsys: p
     for signal in ("own", "history"):
         assert sum(row[f"squares of {signal}"] for row in found["words"].values()) == pytest.approx(1.0)
     assert "matched" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="no parts/identity.json"):
+        next(ask(tmp_path, "tiny_hops"))
     with pytest.raises(ValueError, match="other weights"):
         next(ask(folder, "tiny_pairs"))

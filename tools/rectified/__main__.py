@@ -28,7 +28,7 @@ from alignopsd_trl.fidelity.metrics import Turns, agreement
 from alignopsd_trl.fidelity.report import plain
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.turns import Turn
-from tools.pool_fidelity import measured, pooled
+from tools.pool_fidelity import measured, pooled, short
 from tools.rectified.views import Views, ask
 
 SHOWN = ("r_within", "r_praised", "r_blamed", "r_within_minus_own")
@@ -205,20 +205,15 @@ def words(bench: Pool, place: Callable[[Turn], list[int]]) -> dict[str, Any]:
 def _print(found: dict[str, Any]) -> None:
     print(f"{found['tasks']} tasks that differ, {found['turns']} turns, {found['matched']:.2f} of them matched")
     for name, row in found["signals"].items():
-        print(f"{name:34} {row['deviation']:.3f}", *(_short(row[key]) for key in SHOWN if key in row), sep=" | ")
+        print(f"{name:34} {row['deviation']:.3f}", *(short(row[key]) for key in SHOWN if key in row), sep=" | ")
     for name, row in found["sources"].items():
         shares = [f"{row[key]:.2f}" for key in ("sources", "squares of history", "turns")]
-        ways = [_short(row[way][key]) for way in ("rectified", "source_baseline") for key in (SHOWN[0], SHOWN[3])]
+        ways = [short(row[way][key]) for way in ("rectified", "source_baseline") for key in (SHOWN[0], SHOWN[3])]
         print(f"{name:34}", *shares, *ways, sep=" | ")
     for name, row in found["words"].items():
         shares = [f"{row[key]:.2f}" for key in row if key.startswith("squares")]
-        each = [_short(row[signal][SHOWN[0]]) for signal in ("own", "aligned", "history", "skill")]
+        each = [short(row[signal][SHOWN[0]]) for signal in ("own", "aligned", "history", "skill")]
         print(f"{name:34} {row['tokens']:.2f}", *shares, *each, sep=" | ")
-
-
-def _short(figure: dict[str, Any]) -> str:
-    numbers = [figure[name] for name in ("value", "low", "high")]
-    return "-" if None in numbers else "{:.2f} [{:.2f}, {:.2f}]".format(*numbers)
 
 
 if __name__ == "__main__":

@@ -117,9 +117,13 @@ def ask(folder: Path, model: str, encoder: str | None = None) -> Iterator[Views]
         encoder: in place of the measurement's own.
 
     Raises:
-        ValueError: if the weights are not those that were measured, or nobody knows this environment's decisions.
+        ValueError: if the folder holds no measurement, the weights are not those that were measured, or nobody knows
+            this environment's decisions.
     """
-    known = json.loads((folder / "parts" / "identity.json").read_text(encoding="utf-8"))
+    identity = folder / "parts" / "identity.json"
+    if not identity.is_file():
+        raise ValueError(f"{folder} is no --output of alignopsd_trl.fidelity: it has no parts/identity.json")
+    known = json.loads(identity.read_text(encoding="utf-8"))
     if known["environment"] not in WORLDS:
         raise ValueError(f"{folder} is of {known['environment']}; decisions are known in {', '.join(WORLDS)}")
     config = Settings(folder, known["environment"], {}, "cpu")("align_opsd", {})
