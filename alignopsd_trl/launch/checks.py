@@ -140,12 +140,13 @@ def _model(name: str) -> None:
 
 
 def _encoder(name: str) -> None:
-    if name == "lexical" or (_PACKAGE / "data" / "encoders" / name).is_dir() or Path(name).expanduser().is_dir():
+    shipped = sorted(one.name for one in (_PACKAGE / "data" / "encoders").iterdir())
+    if name in ("lexical", *shipped) or Path(name).expanduser().is_dir():
         return
     if "/" not in name or not _HUB_ID.fullmatch(name):
         raise ValueError(
             f"--encoder {name!r} is no folder, and no Hub id 'owner/name'; use 'lexical', which needs no weights, "
-            "'tiny', which comes with the package, or the path of a sentence-transformers model"
+            f"one that comes with the package ({', '.join(shipped)}), or the path of a sentence-transformers model"
         )
 
 
