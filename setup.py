@@ -73,6 +73,7 @@ setup(
         "httpx",  # as huggingface_hub, whose errors a push explains
         "huggingface_hub>=1",
         "jinja2",
+        "joblib",  # knows the cores that a container may use
         "pandas>=2.2",
         "pyarrow>=18",
         "pyyaml",

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from alignopsd_trl.launch.cores import threads
+from alignopsd_trl.launch.cores import threads, wait_shortly
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,37 @@ from alignopsd_trl.launch.cores import threads
 )
 def test_threads_are_the_users_or_a_share_of_the_cores(environment: dict[str, str], expected: int) -> None:
     assert threads(environment, 8) == expected
+
+
+@pytest.mark.parametrize("own", [{"GOMP_SPINCOUNT": "5"}, {"OMP_WAIT_POLICY": "active"}])
+def test_threads_wait_shortly_unless_the_user_says_how(own: dict[str, str]) -> None:
+    environment: dict[str, str] = {}
+    wait_shortly(environment)
+    assert int(environment["GOMP_SPINCOUNT"]) < 100_000
+    given = dict(own)
+    wait_shortly(given)
+    assert given == own
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["alignopsd_trl.launch.recipe: main('webshop_tiny', [])", "alignopsd_trl.cli: main(['train', 'webshop_tiny'])"],
+)
+def test_waiting_is_set_before_torch_reads_it(entry: str) -> None:
+    module, call = entry.split(": ")
+    program = f"""
+import sys
+import {module} as entry
+
+def seen(environment):
+    print("torch" in sys.modules)
+    raise SystemExit
+
+entry.wait_shortly = seen
+entry.{call}
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's settings")

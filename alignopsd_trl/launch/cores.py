@@ -1,14 +1,15 @@
-"""A run on the CPU uses its cores and keeps its memory; what was chosen is printed."""
+"""A run on the CPU uses its cores, waits for them shortly and keeps its memory; what was chosen is printed."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 
 LAUNCHERS = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # glibc's numbers of the parameters
+SPINS = "10000"  # turns of libgomp's waiting loop, some ten microseconds
 KEPT = {TRIM_THRESHOLD: 1 << 30, TOP_PAD: 64 << 20, MMAP_THRESHOLD: 32 << 20}
 
 
@@ -25,6 +26,19 @@ def threads(environment: Mapping[str, str], cores: int) -> int:
     if given.isdigit() and int(given) > 0 and not (given == "1" and launched):
         return int(given)
     return max(cores // int(environment.get("LOCAL_WORLD_SIZE", "1")), 1)
+
+
+def wait_shortly(environment: MutableMapping[str, str]) -> None:
+    """Threads that wait for each other between two operations sleep soon. GNU OpenMP lets them turn for a millisecond,
+    in which they keep a core from the thread that they wait for as soon as anything else runs on the machine.
+
+    To be called before torch is imported, which brings the library that reads the variable. One of the user's stays.
+
+    Args:
+        environment: of the process, changed in place.
+    """
+    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(environment):
+        environment["GOMP_SPINCOUNT"] = SPINS
 
 
 def use_machine(wanted: int | None = None) -> str:
@@ -47,7 +61,10 @@ def use_machine(wanted: int | None = None) -> str:
 
 
 def available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that the process may use: of the machine, its affinity and a container's quota the fewest."""
+    import joblib
+
+    return joblib.cpu_count()
 
 
 def keep_memory() -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 from functools import cache
 from importlib import metadata
@@ -39,10 +38,11 @@ def code_checksum() -> str:
 
 def machine(processes: int) -> dict[str, str | int]:
     """What a run was made on."""
+    import joblib
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = joblib.cpu_count()
     return {"device": device, "processes": processes, "cores": cores, "platform": platform.platform(terse=True)}
 
 

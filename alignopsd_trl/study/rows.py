@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -107,10 +106,11 @@ def _json(content: Mapping[str, Any]) -> str:
 
 
 def _machine() -> dict[str, Any]:
+    import joblib
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = joblib.cpu_count()
     return {"platform": platform.platform(), "python": platform.python_version(), "device": device, "cores": cores}
 
 

@@ -28,6 +28,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import joblib
+
 from environments.alfworld.engine.worker import FINISH, READY, RESET, RESTORE, STEP
 from environments.base import Ending, Failure, Opening, Projection, Step, TextEnvironment
 
@@ -282,8 +284,7 @@ def _stop(workers: list[_Worker | None], folder: str, owner: int) -> None:
 
 def _cores() -> int:
     """This process's share of the cores: launchers start ``LOCAL_WORLD_SIZE`` processes on a machine."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return max(1, joblib.cpu_count() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def _reason(code: int) -> str:
