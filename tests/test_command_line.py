@@ -29,6 +29,8 @@ WRONG = [
     (["--environment", "my.module"], "no such module"),
     (["--environment_options", "{bad"], "--environment_options is no JSON"),
     (["--environment_options", "[1]"], "--environment_options must be a JSON mapping"),
+    (["--method_options", "{bad"], "--method_options is no JSON"),
+    (["--method_options", "5"], "--method_options must be a JSON mapping"),
     (["--model_name_or_path", "/no/such"], "--model_name_or_path '/no/such' is no folder"),
     (["--encoder", "/no/such"], "use 'lexical', which needs no weights"),
     (["--skill_bank", "nope.json"], "--skill_bank 'nope.json' is unknown; use one of alfworld"),

@@ -69,6 +69,15 @@ def test_a_study_that_cannot_run_is_refused_with_the_place(tmp_path: Path, conte
 
 
 @pytest.mark.parametrize(
+    ("text", "message"), [("methods: [grpo", "study.yaml, line 1"), ("- a", "study.yaml must hold a mapping")]
+)
+def test_a_study_that_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "study.yaml").write_text(text)
+    with pytest.raises(StudyError, match=message):
+        read_study(tmp_path / "study.yaml")
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ({"methods": ["nobody"]}, "nobody"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from transformers import TrainingArguments
 from trl import GRPOConfig, ModelConfig, TrlParser
 
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.launch.checks import near
+from alignopsd_trl.launch.checks import json_mapping, near
 from alignopsd_trl.launch.early import early_value, read_yaml
 from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
@@ -98,10 +97,9 @@ def parse(
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     kind = early_value(argv, "preset", str, "paper")
-    method, options = (
-        early_value(argv, "method", str, "align_opsd"),
-        early_value(argv, "method_options", _json_object, {}),
-    )
+    method = early_value(argv, "method", str, "align_opsd")
+    options = early_value(argv, "method_options", lambda given: given, {})
+    options = json_mapping("method_options", options, '{"walks": 6}')
     chosen = preset(name, kind, method, options) if own is None else own_preset(own, name, kind)
     defaults = {"output_dir": f"outputs/{name}", **chosen}
     defaults |= _round_defaults(argv, defaults)
@@ -236,10 +234,6 @@ def _round_defaults(argv: Sequence[str], defaults: Mapping[str, Any]) -> dict[st
 def planned_launch(plan_for: str | None) -> Launch:
     """The launch that a file describes; without one, that of this process."""
     return from_file(plan_for) if plan_for else launched()
-
-
-def _json_object(value: Any) -> dict[str, Any]:
-    return json.loads(value) if isinstance(value, str) else dict(value)
 
 
 def _has_accelerator() -> bool:

@@ -53,19 +53,22 @@ def check_early(name: str, argv: Sequence[str], own: Mapping[str, Any] | None = 
             _hub(value("hub_token"))
 
 
-def environment_options(text: Any) -> dict[str, Any]:
+def environment_options(given: Any) -> dict[str, Any]:
     """``--environment_options`` as a mapping."""
-    if not text:
+    return json_mapping("environment_options", given, '{"data_dir": "DATA"}')
+
+
+def json_mapping(flag: str, given: Any, example: str) -> dict[str, Any]:
+    """What a flag such as ``--environment_options`` holds as JSON, or a YAML file as a mapping."""
+    if not given:
         return {}
     try:
-        found = json.loads(text) if isinstance(text, str) else text
+        found = json.loads(given) if isinstance(given, str) else given
     except json.JSONDecodeError as error:
-        raise ValueError(
-            f'--environment_options is no JSON ({error}): {text!r}; write for example \'{{"data_dir": "DATA"}}\''
-        ) from error
-    if not isinstance(found, dict):
-        raise ValueError(f"--environment_options must be a JSON mapping, got {text!r}")
-    return found
+        raise ValueError(f"--{flag} is no JSON ({error}): {given!r}; write for example '{example}'") from error
+    if not isinstance(found, Mapping):
+        raise ValueError(f"--{flag} must be a JSON mapping, got {given!r}; write for example '{example}'")
+    return dict(found)
 
 
 def near(word: str, known: Sequence[str]) -> str:

@@ -25,8 +25,8 @@ def early_value(argv: Sequence[str], name: str, kind: Callable[[Any], Any], defa
         raise ValueError(f"--{name} {found!r} must be of type {getattr(kind, '__name__', kind)}") from error
 
 
-def read_yaml(path: str) -> dict[str, Any]:
-    """The mapping of a ``--config`` file.
+def read_yaml(path: str | Path, flag: str = "--config ", such_as: str = "learning_rate: 1.0e-6") -> dict[str, Any]:
+    """The mapping of a ``--config`` file, or of another that messages name by ``flag`` and explain by ``such_as``.
 
     Raises:
         ValueError: names the file, and the line that can't be read.
@@ -36,12 +36,12 @@ def read_yaml(path: str) -> dict[str, Any]:
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"--config {path}: {error.strerror}; give the path of a YAML file") from error
+        raise ValueError(f"{flag}{path}: {error.strerror}; give the path of a YAML file") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "no YAML"
-        raise ValueError(f"--config {path}{where}: {problem}; write lines such as  learning_rate: 1.0e-6") from error
+        raise ValueError(f"{flag}{path}{where}: {problem}; write lines such as  {such_as}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"--config {path} must hold a mapping, lines such as  learning_rate: 1.0e-6")
+        raise ValueError(f"{flag}{path} must hold a mapping, lines such as  {such_as}")
     return content

@@ -7,8 +7,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from alignopsd_trl.launch.early import read_yaml
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 
@@ -124,10 +123,13 @@ def read_study(path: str | Path) -> Study:
     """The study of a YAML file.
 
     Raises:
-        StudyError: for unknown or missing keys, protocol settings in a row, or values out of range.
+        StudyError: for a file that can't be read, unknown or missing keys, protocol settings in a row, or values out of
+            range.
     """
-    content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    content = {"name": Path(path).stem, **_mapping(content, str(path))}
+    try:
+        content = {"name": Path(path).stem, **read_yaml(path, "", "methods: [grpo, align_opsd]")}
+    except ValueError as error:
+        raise StudyError(str(error)) from error
     output = Path(content.get("output") or Path("outputs/studies") / content["name"])
     chosen = content | {
         "output": output,
