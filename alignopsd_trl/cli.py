@@ -62,7 +62,7 @@ def study(argv: list[str]) -> int:
 def fidelity(argv: list[str]) -> None:
     """A measurement, after a look at its command line."""
     _found("alignopsd_trl.fidelity.arguments:read_arguments")(argv)
-    _found("alignopsd_trl.fidelity.__main__:main")(argv)
+    _found("alignopsd_trl.fidelity.__main__:command")(argv)
 
 
 def play(argv: list[str]) -> None:

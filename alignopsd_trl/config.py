@@ -137,7 +137,9 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     fidelity_tasks: PositiveCount = field(
         default=4, metadata={"help": "Sibling groups of a process that a measurement takes, of those that differ."}
     )
-    fidelity_walks: PositiveCount = field(default=8, metadata={"help": "Walks a state on average of a measurement."})
+    fidelity_walks: PositiveCount = field(
+        default=8, metadata={"help": "Walks a state on average of a measurement, at most."}
+    )
 
     # Memory
     rows_per_forward: PositiveCount = field(

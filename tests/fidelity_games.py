@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from datasets import Dataset
@@ -59,13 +60,28 @@ class NoisyCorridor(Corridor):
     noise = "step"
 
 
+class SilentCorridor(Corridor):
+    """Does not say who won."""
+
+    def step(self, action: str) -> Step:
+        return replace(super().step(action), won=None)
+
+
+class BrokenCorridor(Corridor):
+    def reset(self, task_id: str, need: int, **columns: Any) -> Opening:
+        raise OSError("the door is stuck")
+
+
+GAMES = {"noisy": NoisyCorridor, "silent": SilentCorridor, "broken": BrokenCorridor}
+
+
 def corridor_tasks(count: int = 6) -> list[dict[str, Any]]:
     return [{"task_id": f"corridor/{number}", "need": 1 + number % 2} for number in range(count)]
 
 
 def suite(**options: Any) -> Suite:
     rows = corridor_tasks(int(options.get("tasks", 12)))
-    factory = NoisyCorridor if options.get("noisy") else Corridor
+    factory = next((game for name, game in GAMES.items() if options.get(name)), Corridor)
     panel = TaskPanel.of("corridor", "test", rows)
     return Suite(
         "corridor", factory, lambda split: Dataset.from_list(rows), lambda name: panel, (), dict(options), "webshop"

@@ -6,7 +6,7 @@ from fidelity_games import Corridor, Flips, NoisyCorridor, corridor_tasks, playe
 
 from alignopsd_trl.fidelity.measure import Bench, play_groups, take_walks, turn_advantages
 from alignopsd_trl.fidelity.metrics import Turns, agreement, by_kind, kinds, reliability
-from alignopsd_trl.fidelity.plan import further_walks, walk_lengths, worth_walking
+from alignopsd_trl.fidelity.plan import enough_for, further_walks, walk_lengths, worth_walking
 from alignopsd_trl.fidelity.tree import Tree, back_up
 from alignopsd_trl.fidelity.walks import ReplayError, together
 
@@ -76,9 +76,9 @@ def test_siblings_share_states_and_values_are_backed_up() -> None:
     tree.add_walk(0, root, [(left, "elsewhere")], 0.0)
     for outcome in (0.0, 0.0, 1.0):
         tree.add_walk(0, child, [(left, "?")], outcome)
-    values = back_up(tree, 0, 1.0)
+    values = back_up(tree, 0, 0.25)
     assert values.value[child] == 0.5 and values.value[root] == 0.25
-    assert np.isnan(back_up(tree, 1, 1.0).value[root])
+    assert np.isnan(back_up(tree, 1, 0.25).value[root])
 
 
 def test_the_second_round_goes_where_the_error_is() -> None:
@@ -91,12 +91,24 @@ def test_the_second_round_goes_where_the_error_is() -> None:
             outcome = 1.0 if row in sure else float(number % 2)
             for half in (0, 1):
                 tree.add_walk(half, row, [("?", "?")], outcome)
-    wanted = further_walks(tree, states, walk_lengths(tree, played), 24, 1.0)
+    wanted = further_walks(tree, states, walk_lengths(tree, played), 24, 1.0, 1.0)
     depth = {row: len(state.path) for row, state in enumerate(tree.states)}
     taken = {row: sum(n for _, state, n in wanted if state == row) / len(tree.states[row].visits) for row in states}
     for row in sure:
         unsure = [taken[other] for other in states if other not in sure and depth[other] == depth[row]]
         assert not unsure or taken[row] < np.mean(unsure)
+
+
+def test_walking_ends_when_the_turns_are_known_well_enough() -> None:
+    assert [enough_for(turns) for turns in (10, 1111, 100_000)] == [0.8, pytest.approx(0.5, abs=0.001), 0.3]
+    walked = {}
+    for enough in (0.05, None, 1.0):
+        bench = _bench(Flips(6))
+        played = play_groups(bench, corridor_tasks(), 8)
+        tree = take_walks(bench, played, 60, enough=enough)
+        walked[enough] = sum(tree.walked)
+    assert walked[0.05] <= walked[None] < 0.5 * walked[1.0]
+    assert walked[1.0] == pytest.approx(60 * sum(walk_lengths(tree, played)[worth_walking(tree, played)]), rel=0.1)
 
 
 def test_chance_outside_the_seed_is_an_error_that_says_so() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import types
 from functools import partial
@@ -16,7 +17,7 @@ import torch
 from toy import build_model, build_tokenizer
 from trainers import make_trainer
 
-from alignopsd_trl.fidelity.__main__ import main
+from alignopsd_trl.fidelity.__main__ import command, main
 from alignopsd_trl.fidelity.gradients import Loss, cosines, task_gradients
 from alignopsd_trl.fidelity.policy import Sampler, Scorer, response_logits
 from alignopsd_trl.fidelity.variants import CachedTeacher, read_vary
@@ -140,6 +141,34 @@ def test_what_cannot_be_measured_is_refused(policy: Path, tmp_path: Path) -> Non
     assert read_vary("a=1,2+b=x") == [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}]
     with pytest.raises(ValueError, match="NAME=VALUE"):
         read_vary("credit_temperature")
+
+
+def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the other commands end: status 2, what was wrong and what to do, no traceback."""
+    flags = ["--model", str(policy), *FLAGS, *LIMITS, "--walks", "2", "--quiet", "--output", str(tmp_path / "out")]
+    for more, message in (
+        (["--methods", "nonsense"], "nonsense"),
+        (["--environment", "nowhere"], "environment 'nowhere' is unknown"),
+        (["--environment_options", '{"silent": true}'], "does not say who won .*--value reward"),
+        (["--environment_options", '{"broken": true}'], "every episode failed; the first: .*the door is stuck"),
+        (["--environment_options", '{"noisy": true}', "--everywhere"], "not deterministic: after . replayed action"),
+        (["--model", str(tmp_path / "none")], str(tmp_path / "none")),
+        (["--tasks", "99"], "more than the 12 tasks of the split; ask for fewer"),
+        (["--set", "max_turns"], "--set max_turns is not NAME=VALUE"),
+        (["--set", "credit_temperature=0"], "credit_temperature"),
+        (["--skill_bank", "no_such_bank"], "no_such_bank"),
+        (["--device", "abacus"], "--device abacus"),
+        (["--walks", "0"], "must be at least 1"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            command([*flags, "--output", str(tmp_path / "_".join(more).replace("/", "")), *more])
+        said = capsys.readouterr().err
+        assert end.value.code == 2, more
+        assert re.search(message, said) and "Traceback" not in said, said
+    command(flags)
+    with pytest.raises(SystemExit) as end:
+        command([*flags, "--seed", "1"])
+    assert end.value.code == 2 and "seed=0, this one has 1; choose another --output" in capsys.readouterr().err
 
 
 def test_sampling_follows_the_model_with_shared_prompts_and_without(policy: Path) -> None:

@@ -21,10 +21,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 
 from alignopsd_trl.fidelity import report
-from alignopsd_trl.fidelity.arguments import read_arguments
+from alignopsd_trl.fidelity.arguments import read_arguments, read_set
 from alignopsd_trl.fidelity.gradients import Loss, cosines, task_gradients
 from alignopsd_trl.fidelity.measure import (
     Bench,
@@ -36,10 +35,11 @@ from alignopsd_trl.fidelity.measure import (
 )
 from alignopsd_trl.fidelity.metrics import agreement, by_kind, kinds, reliability
 from alignopsd_trl.fidelity.policy import response_logits
-from alignopsd_trl.fidelity.setup import Settings, Subject, environment_preset, make_bench
+from alignopsd_trl.fidelity.setup import Settings, Subject, environment_preset, make_bench, usable_device
 from alignopsd_trl.fidelity.tree import Tree
 from alignopsd_trl.fidelity.variants import Variant, make_variants, read_vary
 from alignopsd_trl.fidelity.walks import Walk
+from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.grpo import outcome
@@ -87,14 +87,30 @@ def _write(path: Path, content: bytes) -> None:
     partial.replace(path)
 
 
+def command(argv: Sequence[str] | None = None) -> None:
+    """`main` as a command of its own: what a user can mend is told in a few lines."""
+    with reported("fidelity", quietly=True, resumes=""):
+        main(argv)
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measures, prints the page and leaves the files; returns what is in ``fidelity.json``."""
     arguments, began = read_arguments(argv), _cpu_seconds()
-    arguments.device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     argv = sys.argv[1:] if argv is None else argv
-    command = "    python -m alignopsd_trl.fidelity " + " ".join(map(str, argv))
+    shown = "    python -m alignopsd_trl.fidelity " + " ".join(map(str, argv))
+    with setup():
+        subject, bench, variants = _prepare(arguments)
+    try:
+        return _measure(arguments, shown, subject, bench, variants, began)
+    finally:
+        bench.player.environments.close()
+
+
+def _prepare(arguments: argparse.Namespace) -> tuple[Subject, Bench, list[Variant]]:
+    """What the arguments name; those that were left open are filled in."""
+    arguments.device = usable_device(arguments.device)
     methods = [name.strip() for name in arguments.methods.split(",") if name.strip()]
-    given = {name: yaml.safe_load(value) for name, _, value in (one.partition("=") for one in arguments.set)}
-    settings = Settings(arguments.output, arguments.environment, given, arguments.device)
+    settings = Settings(arguments.output, arguments.environment, read_set(arguments.set), arguments.device)
     variants = make_variants(settings, methods, [one for text in arguments.vary for one in read_vary(text)])
     config = variants[0].method.config
     subject = Subject.load(
@@ -105,6 +121,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     bank = (arguments.skill_bank or subject.suite.skill_bank or subject.suite.name) if skilled else None
     arguments.skill_bank = bank
     arguments.encoder = (arguments.encoder or defaults.get("encoder", "lexical")) if skilled else None
+    arguments.tasks_per_batch = arguments.tasks_per_batch or defaults.get("tasks_per_round", arguments.tasks)
     bench = make_bench(
         subject,
         [variant.method for variant in variants],
@@ -114,11 +131,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         arguments.encoder,
         arguments.quiet,
     )
-    try:
-        per_batch = arguments.tasks_per_batch or defaults.get("tasks_per_round", arguments.tasks)
-        return _measure(arguments, command, subject, bench, variants, per_batch, began)
-    finally:
-        bench.player.environments.close()
+    return subject, bench, variants
 
 
 def _measure(
@@ -127,22 +140,20 @@ def _measure(
     subject: Subject,
     bench: Bench,
     variants: Sequence[Variant],
-    per_batch: int,
     began: float,
 ) -> dict[str, Any]:
-    kept = Kept(arguments.output / "parts", _identity(arguments, subject))
+    with setup():
+        kept = Kept(arguments.output / "parts", _identity(arguments, subject))
+        rows = draw_tasks(subject.suite.tasks(arguments.split), arguments.tasks, arguments.seed)
     torch.manual_seed(arguments.seed)
-    rows = draw_tasks(subject.suite.tasks(arguments.split), arguments.tasks, arguments.seed)
     siblings = subject.config.num_generations
     played = kept.trajectories(lambda: play_groups(bench, rows, siblings, arguments.seed))
-    played = [one for one in played if not one.failed and one.turns]
-    if not played:
-        raise RuntimeError(
-            "every episode failed in its environment; play some with alignopsd_trl.evaluation to see why"
-        )
-    choices = {"value": arguments.value, "everywhere": arguments.everywhere, "seed": arguments.seed}
+    with setup():
+        played = playable(played, arguments.value)
+    names = ("value", "everywhere", "enough", "seed")
+    choices = {name: getattr(arguments, name) for name in names}
     tree = take_walks(bench, played, arguments.walks, **choices, kept=kept.walks)
-    credited = list(assign_credit(bench, played, variants, per_batch, arguments.seed))
+    credited = list(assign_credit(bench, played, variants, arguments.tasks_per_batch, arguments.seed))
     sides = [outcome(one.batch, subject.config).advantage.cpu().numpy() for one in credited]
     turns, known, found = columns(credited, tree, played, sides, arguments.value)
     owner = {id(turn): one.task for one in played for turn in one.turns}
@@ -176,10 +187,25 @@ def _measure(
     return result
 
 
+def playable(played: Sequence[Trajectory], value: str) -> list[Trajectory]:
+    """The episodes that can be measured.
+
+    Raises:
+        ValueError: if there are none, or their environment does not tell what is asked for.
+    """
+    kept = [one for one in played if not one.failed and one.turns]
+    if not kept:
+        why = next((one.message for one in played if one.message), "no prompt fits max_prompt_length")
+        raise ValueError(f"every episode failed; the first: {why}")
+    if value == "success" and any(one.won is None for one in kept):
+        raise ValueError("this environment does not say who won (Step.won is None); take --value reward")
+    return kept
+
+
 def draw_tasks(dataset: Any, count: int, seed: int) -> list[dict[str, Any]]:
     """Rows of a split, drawn without replacement."""
     if count > len(dataset):
-        raise ValueError(f"tasks={count} is more than the {len(dataset)} tasks of the split")
+        raise ValueError(f"tasks={count} is more than the {len(dataset)} tasks of the split; ask for fewer")
     order = np.random.default_rng(seed).permutation(len(dataset))[:count]
     return [dict(dataset[int(row)]) for row in order]
 
@@ -187,7 +213,7 @@ def draw_tasks(dataset: Any, count: int, seed: int) -> list[dict[str, Any]]:
 def _identity(arguments: argparse.Namespace, subject: Subject) -> dict[str, Any]:
     """All that what was played depends on."""
     names = ("environment", "environment_options", "tasks", "walks", "split", "value", "everywhere", "seed", "slots")
-    names += ("skill_bank", "encoder")
+    names += ("enough", "skill_bank", "encoder")
     shaped = ("num_generations", "temperature", "top_p", "top_k", "max_prompt_length", "max_completion_length")
     return {
         **{name: getattr(arguments, name) for name in names},
@@ -209,7 +235,7 @@ def _facts(
         "measured_tasks": len(set(turns.task.tolist())),
         "states": len(tree.states),
         "walks": taken,
-        "walked_turns": tree.walked_turns,
+        "walked_turns": sum(tree.walked),
         "median_walks": float(np.median(walks[known])) if known.any() else 0.0,
         "reliability": reliability(turns) if known.any() else float("nan"),
         "pivotal": float(turns.pivotal.mean()) if known.any() else float("nan"),
@@ -284,4 +310,4 @@ def _leave(
 
 
 if __name__ == "__main__":
-    main()
+    command()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from alignopsd_trl.fidelity.metrics import Turns
-from alignopsd_trl.fidelity.plan import first_walks, further_walks, walk_lengths, worth_walking
+from alignopsd_trl.fidelity.plan import outcome_scale, rounds, worth_walking
 from alignopsd_trl.fidelity.tree import Advantages, Tree, advantages
 from alignopsd_trl.fidelity.variants import CachedTeacher, Variant, turn_credit
 from alignopsd_trl.fidelity.walks import Start, Walk, portions, together, verify, walk
@@ -22,7 +22,7 @@ from alignopsd_trl.turns import Trajectory, TurnBatch
 
 def _won(one: Trajectory) -> float:
     if one.won is None:
-        raise ValueError("this environment does not know who won; measure the credit against outcome='reward'")
+        raise ValueError("this environment does not know who won; measure against value='reward'")
     return float(one.won)
 
 
@@ -94,6 +94,7 @@ def take_walks(
     *,
     value: str = "success",
     everywhere: bool = False,
+    enough: float | None = 1.0,
     seed: int = 0,
     kept: Portion = lambda name, play: play(),
 ) -> Tree:
@@ -101,9 +102,11 @@ def take_walks(
 
     Args:
         trajectories: played ones that did not fail.
-        walks: walks a state on average; a third is spread evenly, the rest goes where the error is.
+        walks: walks a state on average, at most; a third is spread evenly, the rest goes where the error is.
         value: a key of `OUTCOMES`.
         everywhere: also where all siblings were rewarded alike.
+        enough: reliability of A_MC from which on no more walks are taken; 1 takes them all, `None` is
+            `plan.enough_for`.
 
     Raises:
         ReplayError: if the environment is not deterministic.
@@ -112,16 +115,12 @@ def take_walks(
     states = worth_walking(tree, trajectories, everywhere)
     tasks = {tree.states[state].task for state in states}
     verify(bench.player, [one for one in trajectories if one.task in tasks], bench.slots)
-    for number in (1, 2):
-        if number == 1:
-            wanted = first_walks(states, walks)
-        else:
-            lengths, scale = walk_lengths(tree, trajectories), outcome_scale(tree, trajectories, outcome)
-            wanted = further_walks(tree, states, lengths, walks, scale) if states else []
+    ends = [outcome(one) for one in trajectories]
+    for number, wanted in enumerate(rounds(tree, trajectories, states, ends, walks, enough), 1):
         parts = portions(tree, wanted, bench.slots)
         # All processes of a launch play equally often: a round of generation may hold collectives.
         parts += [[]] * (bench.player.agree(len(parts)) - len(parts))
-        with bench.bars(sum(map(len, parts)), f"walks, round {number} of 2") as progress:
+        with bench.bars(sum(map(len, parts)), f"walks, round {number}") as progress:
             for place, starts in enumerate(parts):
                 play = _Portion(bench, trajectories, tree, starts, outcome, seed + 7919 * place + number, progress)
                 name = f"walks_{number}_{place:04d}"
@@ -146,13 +145,6 @@ class _Portion:
         return walk(player, self.trajectories, self.tree, self.starts, self.outcome)
 
 
-def outcome_scale(tree: Tree, trajectories: Sequence[Trajectory], outcome: Callable[[Trajectory], float]) -> float:
-    """Distance between the worst and the best outcome seen; 1 where all were alike."""
-    ends = [out for halves in tree.seen for seen in halves for out in seen.left]
-    ends += [outcome(one) for one in trajectories]
-    return (max(ends) - min(ends) if ends else 0.0) or 1.0
-
-
 def turn_advantages(
     tree: Tree, trajectories: Sequence[Trajectory], turns: Sequence[Any], value: str = "success"
 ) -> Advantages:
@@ -160,7 +152,7 @@ def turn_advantages(
     place = {id(turn): (row, turn.number) for row, one in enumerate(trajectories) for turn in one.turns}
     outcome = OUTCOMES[value]
     ends = [outcome(one) for one in trajectories]
-    return advantages(tree, [place[id(turn)] for turn in turns], ends, outcome_scale(tree, trajectories, outcome))
+    return advantages(tree, [place[id(turn)] for turn in turns], ends, outcome_scale(tree, ends))
 
 
 @dataclass

@@ -1,20 +1,27 @@
-"""Where walks go: a few everywhere first, then where the error that is left, per turn of walking, is largest.
+"""Where walks go: a few everywhere first, then where the error that is left, per turn of walking, is largest, and no
+more once A_MC is reliable.
 
-Which states get more is read from the *other* half's outcomes: a value whose own outcomes chose its number of walks
-would be biased (states that looked hopeless at first would never be looked at again).
+Which states get more, and whether there is enough, is read from the *other* half's outcomes: a value whose own outcomes
+chose its number of walks would be biased (states that looked hopeless at first would never be looked at again).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from alignopsd_trl.fidelity.tree import HALVES, Tree, back_up
+from alignopsd_trl.fidelity.tree import HALVES, Advantages, Tree, advantages, back_up
 from alignopsd_trl.turns import Trajectory
 
 FIRST_SHARE = 1 / 3  # of the walks, spread evenly
+FURTHER_SHARES = (0.5, 0.75, 1.0)  # of the walks, taken after each later round
+ADDED = 0.03  # of the standard error of r
+LEAST_RELIABLE, MOST_RELIABLE = 0.3, 0.8
+LEAST_DOUBT = 0.01  # of the squared distance between the worst and the best outcome
 MOST = 10  # times the even share that one state may get
+
+Wanted = tuple[int, int, int]  # half, state, how many walks
 
 
 def worth_walking(tree: Tree, trajectories: Sequence[Trajectory], everywhere: bool = False) -> list[int]:
@@ -32,16 +39,89 @@ def walk_lengths(tree: Tree, trajectories: Sequence[Trajectory]) -> np.ndarray:
     )
 
 
-def first_walks(states: Sequence[int], walks: int) -> list[tuple[int, int, int]]:
-    """(half, state, number) of the first round: the same everywhere."""
-    number = max(1, round(walks * FIRST_SHARE / 2))
-    return [(half, state, number) for state in states for half in HALVES]
+def rounds(
+    tree: Tree,
+    trajectories: Sequence[Trajectory],
+    states: Sequence[int],
+    ends: Sequence[float],
+    walks: int,
+    enough: float | None,
+) -> Iterator[list[Wanted]]:
+    """What is to be walked, round by round; the walks of a round are in the tree before the next is asked for. There
+    are as many rounds whatever is found, some of them empty.
+
+    Args:
+        ends: outcomes of the trajectories.
+        walks: walks a state that the whole budget would pay for.
+        enough: reliability of A_MC from which on no more are wanted; `None` for what `enough_for` says.
+    """
+    lengths = walk_lengths(tree, trajectories)
+    for odd in (0, 1):
+        yield first_walks(tree, states, walks, odd)
+    tasks = {tree.states[state].task for state in states}
+    turns = [(row, turn.number) for row, one in enumerate(trajectories) if one.task in tasks for turn in one.turns]
+    enough = enough_for(len(turns)) if enough is None else enough
+    for share in FURTHER_SHARES:
+        scale = outcome_scale(tree, ends)
+        found = advantages(tree, turns, ends, scale) if turns else None
+        unsure = [half for half in HALVES if found and expected_reliability(found, turns, 1 - half) < enough]
+        yield further_walks(tree, states, lengths, walks, share, scale, unsure)
+
+
+def enough_for(turns: int) -> float:
+    """Reliability of A_MC at which its noise adds no more than `ADDED` to the standard error of a correlation over so
+    many turns. What is left of an interval then comes of the tasks, of which more walks make no more."""
+    needed = 1 / (1 + turns * ADDED**2)
+    return min(max(needed, LEAST_RELIABLE), MOST_RELIABLE)
+
+
+def outcome_scale(tree: Tree, ends: Sequence[float]) -> float:
+    """Distance between the worst and the best outcome seen; 1 where all were alike."""
+    seen = [out for halves in tree.seen for one in halves for out in one.left] + list(ends)
+    return (max(seen) - min(seen) if seen else 0.0) or 1.0
+
+
+def expected_reliability(found: Advantages, turns: Sequence[tuple[int, int]], half: int) -> float:
+    """What the reliability of A_MC would be if both halves of the walks were as this one. Errors are the stated ones,
+    which are too large where walks are few, so that it is rather too small.
+
+    Args:
+        turns: (trajectory, turn number) of the rows of ``found``.
+    """
+    known = np.isfinite(found.halves[half])
+    values = found.halves[half][known]
+    group = np.unique(np.array([trajectory for trajectory, _ in turns])[known], return_inverse=True)[1]
+    means = np.bincount(group, weights=values) / np.maximum(np.bincount(group), 1)
+    total, noise = ((values - means[group]) ** 2).sum(), found.variances[half][known].sum()
+    signal = max(total - noise, 0.0)
+    return float(signal / (signal + noise / 2)) if signal else 0.0
+
+
+def first_walks(tree: Tree, states: Sequence[int], walks: int, odd: int) -> list[Wanted]:
+    """As many walks everywhere, in two rounds: those that come through states of odd depth count there."""
+    number = _started(walks)
+    return [
+        (half, state, number - tree.seen[state][half].count)
+        for state in states
+        for half in HALVES
+        if len(tree.states[state].path) % 2 == odd and tree.seen[state][half].count < number
+    ]
+
+
+def _started(walks: int) -> int:
+    return max(1, round(walks * FIRST_SHARE / 2))
 
 
 def further_walks(
-    tree: Tree, states: Sequence[int], lengths: np.ndarray, walks: int, scale: float
-) -> list[tuple[int, int, int]]:
-    """(half, state, number) of the second round.
+    tree: Tree,
+    states: Sequence[int],
+    lengths: np.ndarray,
+    walks: int,
+    share: float,
+    scale: float,
+    halves: Sequence[int] = HALVES,
+) -> list[Wanted]:
+    """What a later round wants.
 
     The best allocation of walks to independent means is in proportion to sqrt(variance / cost), and the budget that is
     left buys it as far as the walks already taken allow. A state counts once for each turn that was taken in it and
@@ -50,19 +130,31 @@ def further_walks(
     Args:
         lengths: ``(S,)`` cost of a walk from each state, in turns.
         walks: walks a state that the whole budget would pay for.
+        share: of the budget that is spent after this round.
+        halves: that get walks.
     """
     rows = np.array(states, dtype=np.int64)
     turns = np.array([len(tree.states[row].visits) * (2 if tree.states[row].path else 1) for row in states])
     chosen = []
-    for half in HALVES:
-        spread = back_up(tree, 1 - half, scale).spread[rows]
-        had = back_up(tree, half, scale).visits[rows]
-        started = max(1, round(walks * FIRST_SHARE / 2))
-        budget = float((walks / 2 - started) * lengths[rows].sum())
-        wanted = np.sqrt(turns * spread / lengths[rows])
+    for half in halves:
+        spread = back_up(tree, 1 - half, doubts(tree, 1 - half, scale)).spread[rows]
+        had = np.array([tree.seen[row][half].count for row in rows])
+        budget = walks / 2 * share * lengths[rows].sum() - tree.walked[half]
+        wanted = np.sqrt(turns * np.nan_to_num(spread, nan=scale**2 / 4) / lengths[rows])
         more = _fill(wanted, had, lengths[rows], budget, MOST * walks // 2)
         chosen += [(half, int(row), int(number)) for row, number in zip(rows, more, strict=True) if number]
     return chosen
+
+
+def doubts(tree: Tree, half: int, scale: float) -> np.ndarray:
+    """``(S,)`` what one more walk of a state may vary by, as far as a half knows: as much as all walks of its task do.
+    Where nearly every walk is lost, a state whose few walks were lost is most likely lost too."""
+    ends: dict[str, list[float]] = {}
+    for state, seen in zip(tree.states, tree.seen, strict=True):
+        ends.setdefault(state.task, []).extend(seen[half].left)
+    least = LEAST_DOUBT * scale**2
+    known = {task: max(float(np.var(found)), least) if found else scale**2 / 4 for task, found in ends.items()}
+    return np.array([known[state.task] for state in tree.states])
 
 
 def _fill(wanted: np.ndarray, had: np.ndarray, cost: np.ndarray, budget: float, most: int) -> np.ndarray:

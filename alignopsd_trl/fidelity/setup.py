@@ -33,6 +33,22 @@ from environments.base import Suite, load
 from environments.batch import open_batch
 
 
+def usable_device(asked: str | None) -> str:
+    """What was asked for; else the GPU, or the CPU where there is none.
+
+    Raises:
+        ValueError: for a device that is not there.
+    """
+    if asked is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=asked)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"--device {asked}: {reason}; leave it out for what there is") from error
+    return asked
+
+
 def environment_preset(environment: str) -> dict[str, Any]:
     """The preset of a shipped environment (of its 7B recipe where there are several); empty for a module of the
     user's."""

@@ -43,12 +43,12 @@ def fidelity_metrics(
 
     Args:
         tasks: sibling groups of this process that are measured at most.
-        walks: walks a state on average.
+        walks: walks a state on average, at most.
     """
     chosen = _groups(trajectories, tasks)
     counted = [one for one in trajectories if one.task in chosen and not one.failed and one.turns]
     with torch.random.fork_rng():
-        tree = take_walks(Bench(player, slots, None, None, 0), counted, walks, seed=seed)
+        tree = take_walks(Bench(player, slots, None, None, 0), counted, walks, enough=None, seed=seed)
     place = {id(turn): row for row, turn in enumerate(batch.turns)}
     turns = [turn for one in counted for turn in one.turns]
     found = turn_advantages(tree, counted, turns)

@@ -68,7 +68,7 @@ class Tree:
         for place, trajectory in enumerate(trajectories):
             self._add(place, trajectory)
         self.seen: list[tuple[Seen, Seen]] = [(Seen(), Seen()) for _ in self.states]
-        self.walked_turns = 0
+        self.walked = [0, 0]  # turns, by half
 
     def _add(self, place: int, trajectory: Trajectory) -> None:
         before: int | None = None
@@ -97,7 +97,7 @@ class Tree:
     def add_walk(self, half: int, start: int, steps: Sequence[Step], outcome: float) -> None:
         """Counts a walk of `steps` from the state `start` to its outcome."""
         state = start
-        self.walked_turns += len(steps)
+        self.walked[half] += len(steps)
         for step in steps:
             following = self.states[state].children.get(step)
             if following is None:
@@ -128,14 +128,15 @@ class Values:
     visits: np.ndarray
 
 
-def back_up(tree: Tree, half: int, scale: float) -> Values:
+def back_up(tree: Tree, half: int, doubt: float | np.ndarray) -> Values:
     """Values of all states from one half of the walks.
 
     Args:
-        scale: distance between the worst and the best outcome. A state whose few walks all ended alike is not known
-            for sure: half an observation of either extreme is added to its spread.
+        doubt: variance that an unseen walk of a state is thought to have, or ``(S,)`` of each. A state whose few walks
+            all ended alike is not known for sure: one such walk is added to its spread.
     """
     count = len(tree.states)
+    doubts = np.broadcast_to(doubt, count)
     value, variance, spread = (np.full(count, np.nan) for _ in range(3))
     visits = np.array([seen[half].count for seen in tree.seen], dtype=np.int64)
     for state in reversed(range(count)):  # a state is numbered after the one it was reached from
@@ -146,7 +147,7 @@ def back_up(tree: Tree, half: int, scale: float) -> Values:
         mean = sum(one * times for one, times in values) / seen.count
         squares = sum(times * (one - mean) ** 2 for one, times in values)
         value[state] = mean
-        spread[state] = (squares + scale**2 / 4) / (seen.count + 1)
+        spread[state] = (squares + doubts[state]) / (seen.count + 1)
         below = sum((times / seen.count) ** 2 * variance[child] for child, times in seen.onward.items())
         variance[state] = spread[state] / seen.count + below
     return Values(value, variance, spread, visits)
@@ -159,8 +160,8 @@ class Advantages:
     Args:
         advantage, error (`np.ndarray`):
             ``(M,)`` A_MC and its standard error, NaN where nobody walked.
-        halves (`np.ndarray`):
-            ``(2, M)`` A_MC of either half of the walks.
+        halves, variances (`np.ndarray`):
+            ``(2, M)`` A_MC of either half of the walks, and the variance of its error.
         before, after (`np.ndarray`):
             ``(M,)`` V of the state in which the turn was taken and of the one it led to.
         walks (`np.ndarray`):
@@ -170,6 +171,7 @@ class Advantages:
     advantage: np.ndarray
     error: np.ndarray
     halves: np.ndarray
+    variances: np.ndarray
     before: np.ndarray
     after: np.ndarray
     walks: np.ndarray
@@ -181,8 +183,10 @@ def advantages(tree: Tree, turns: Sequence[tuple[int, int]], outcomes: Sequence[
     Args:
         turns: (trajectory, turn number).
         outcomes: of each trajectory; what a last turn led to.
+        scale: distance between the worst and the best outcome. Errors take a walk that nobody has seen for a toss
+            between the two, so that they are rather too large where walks are few.
     """
-    found = [back_up(tree, half, scale) for half in HALVES]
+    found = [back_up(tree, half, scale**2 / 4) for half in HALVES]
     before, after, variance = (np.full((2, len(turns)), np.nan) for _ in range(3))
     for row, (trajectory, number) in enumerate(turns):
         state, following = tree.turns[trajectory, number]
@@ -198,4 +202,5 @@ def advantages(tree: Tree, turns: Sequence[tuple[int, int]], outcomes: Sequence[
             variance[half, row] += (1 - 2 * share) * values.variance[following]
     halves = after - before
     walks = np.array([sum(seen.count for seen in tree.seen[tree.turns[turn][0]]) for turn in turns], dtype=np.int64)
-    return Advantages(halves.mean(0), np.sqrt(variance.sum(0)) / 2, halves, before.mean(0), after.mean(0), walks)
+    error = np.sqrt(variance.sum(0)) / 2
+    return Advantages(halves.mean(0), error, halves, variance, before.mean(0), after.mean(0), walks)

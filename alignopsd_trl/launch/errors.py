@@ -10,7 +10,11 @@ from collections.abc import Iterator, Sequence
 WRONG, STOPPED, INTERRUPTED = 2, 1, 130
 """Exit statuses: the command can't be run; the run had to stop; Ctrl-C."""
 
+RESUMES = " with --resume_from_checkpoint True"
+"""What a recipe's command needs beside itself to go on."""
+
 _ENDS_A_RUN = ("RunStopped", "RewardError", "EnvironmentsDown", "PushFailed")
+_TO_MEND = ("RunFolderError", "ReplayError", "SiblingsDiffer")
 _IN_SETUP = (ValueError, TypeError, OSError, ImportError)
 _LINES = 3
 
@@ -36,12 +40,13 @@ def setup() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reported(name: str, quietly: bool) -> Iterator[None]:
+def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Iterator[None]:
     """Ends the process with a message and a status in place of a traceback, where the error says what to do.
 
     Args:
         name: of the command.
         quietly: else errors are raised as they are.
+        resumes: what the same command needs to go on where it stopped, `None` for one that begins anew.
     """
     try:
         yield
@@ -50,23 +55,24 @@ def reported(name: str, quietly: bool) -> Iterator[None]:
         if not quietly or status is None:
             raise
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            print(f"{name}: {_message(error, status)}", file=sys.stderr, flush=True)
+            print(f"{name}: {_message(error, status, resumes)}", file=sys.stderr, flush=True)
         raise SystemExit(status) from None
 
 
 def _status(error: BaseException) -> int | None:
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
-    if getattr(error, "in_setup", False) or type(error).__name__ == "RunFolderError":
+    if getattr(error, "in_setup", False) or type(error).__name__ in _TO_MEND:
         return WRONG
     known = any(kind.__name__ in _ENDS_A_RUN for kind in type(error).__mro__)
     return STOPPED if known or isinstance(error, OSError) else None
 
 
-def _message(error: BaseException, status: int) -> str:
+def _message(error: BaseException, status: int, resumes: str | None) -> str:
+    goes_on = "" if resumes is None else f"the same command{resumes} goes on"
     if status == INTERRUPTED:
-        return "stopped by Ctrl-C; the same command with --resume_from_checkpoint True goes on"
+        return "; ".join(filter(None, ["stopped by Ctrl-C", goes_on]))
     text = "\n".join(str(error).strip().splitlines()[:_LINES]) or type(error).__name__
-    if status == WRONG or type(error).__name__ == "PushFailed":
+    if status == WRONG or resumes is None or type(error).__name__ == "PushFailed":
         return text
-    return f"{text}\nWhat was saved is whole: --resume_from_checkpoint True goes on there"
+    return f"{text}\nWhat was saved is whole: {goes_on} there"

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from alignopsd_trl.fidelity.arena import Game, sample_groups
-from alignopsd_trl.fidelity.plan import first_walks, further_walks, walk_lengths, worth_walking
-from alignopsd_trl.fidelity.tree import Tree, advantages
+from alignopsd_trl.fidelity.arena import Game, Sampled, sample_groups
+from alignopsd_trl.fidelity.plan import rounds, worth_walking
+from alignopsd_trl.fidelity.tree import Advantages, Tree, advantages
 from tools.arena.__main__ import main
 from tools.arena.measuring import cosine, credits, total_gradient
 from tools.arena.shopper import DECISIONS, ArenaShopper, make_games
@@ -49,17 +49,7 @@ def test_monte_carlo_agrees_with_exact_values_within_its_errors(games: list[Game
     draw, scores, differences = random.Random(3), [], []
     for _ in range(6):
         sampled = sample_groups(games, 8, draw)
-        tree = Tree(sampled.trajectories)
-        states = worth_walking(tree, sampled.trajectories)
-        wanted = first_walks(states, 12)
-        for number in range(2):
-            for half, state, times in wanted:
-                for _ in range(times):
-                    _walk(sampled, tree, half, state, draw)
-            if number == 0:
-                wanted = further_walks(tree, states, walk_lengths(tree, sampled.trajectories), 12, 1.0)
-        turns = [(row, turn.number) for row, one in enumerate(sampled.trajectories) for turn in one.turns]
-        found = advantages(tree, turns, [float(one.won) for one in sampled.trajectories], 1.0)
+        tree, found = _measured(sampled, 12, 1.0, draw)
         exact = sampled.advantages([turn for one in sampled.trajectories for turn in one.turns])
         known = np.isfinite(found.advantage)
         scores.append((((found.advantage - exact) / found.error)[known] ** 2).mean())
@@ -69,7 +59,51 @@ def test_monte_carlo_agrees_with_exact_values_within_its_errors(games: list[Game
     assert abs(np.mean(differences)) < 3 * np.std(differences) / np.sqrt(len(differences)) + 0.01
 
 
-def _walk(sampled, tree: Tree, half: int, state: int, draw: random.Random) -> None:
+def test_walking_no_further_than_needed_does_not_move_r(games: list[Game]) -> None:
+    """The same batches and credit under all walks and under early stopping, held against the exact r of each batch:
+    fewer turns are walked, and neither r nor the variance that is not noise goes up or down with it."""
+    draw, noise, walked, r, signal = random.Random(7), np.random.default_rng(7), {}, {}, {}
+    for _ in range(24):
+        sampled = sample_groups(games, 8, draw)
+        turns = [turn for one in sampled.trajectories for turn in one.turns]
+        exact = sampled.advantages(turns)
+        credit = exact + noise.normal(size=len(exact)) * 1.5 * exact.std()
+        for enough in (1.0, 0.7):
+            tree, found = _measured(sampled, 12, enough, draw)
+            known = np.isfinite(found.advantage)
+            inside = {name: _within(sampled, values)[known] for name, values in (("credit", credit), ("exact", exact))}
+            halves = [_within(sampled, np.nan_to_num(half))[known] for half in found.halves]
+            walked.setdefault(enough, []).append(sum(tree.walked))
+            product, truth = (halves[0] * halves[1]).sum(), (inside["exact"] ** 2).sum()
+            length = (inside["credit"] ** 2).sum()
+            seen = (inside["credit"] * (halves[0] + halves[1]) / 2).sum() / np.sqrt(length * product)
+            r.setdefault(enough, []).append(seen - (inside["credit"] * inside["exact"]).sum() / np.sqrt(length * truth))
+            signal.setdefault(enough, []).append(product / truth - 1)
+    assert np.sum(walked[0.7]) < 0.8 * np.sum(walked[1.0])
+    for found in (r, signal):
+        differences = np.array(found[0.7]) - np.array(found[1.0])
+        for values in (differences, np.array(found[0.7])):
+            assert abs(values.mean()) < 3 * values.std() / np.sqrt(len(values))
+
+
+def _within(sampled: Sampled, values: np.ndarray) -> np.ndarray:
+    """Values of all turns less their trajectory's mean."""
+    lengths = [len(one.turns) for one in sampled.trajectories]
+    return np.concatenate([part - part.mean() for part in np.split(values, np.cumsum(lengths)[:-1])])
+
+
+def _measured(sampled: Sampled, walks: int, enough: float, draw: random.Random) -> tuple[Tree, Advantages]:
+    trajectories = sampled.trajectories
+    tree, ends = Tree(trajectories), [float(one.won) for one in trajectories]
+    for wanted in rounds(tree, trajectories, worth_walking(tree, trajectories), ends, walks, enough):
+        for half, state, times in wanted:
+            for _ in range(times):
+                _walk(sampled, tree, half, state, draw)
+    turns = [(row, turn.number) for row, one in enumerate(trajectories) for turn in one.turns]
+    return tree, advantages(tree, turns, ends, 1.0)
+
+
+def _walk(sampled: Sampled, tree: Tree, half: int, state: int, draw: random.Random) -> None:
     """One walk of the scripted policy from a state of the tree to the end."""
     place, number = tree.states[state].visits[0]
     game, node, _ = sampled.place[id(sampled.trajectories[place].turns[number])]

@@ -182,7 +182,7 @@ def test_demonstrations_come_from_other_games(pairs: Suite, monkeypatch: pytest.
 def test_contrasts_show_a_trap_with_and_without_the_fitting_skill(pairs: Suite, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("environments.alfworld.pairs.SIZES", {"train": 80, "test": 40})
     bank = SkillBank.load(SETTING.skill_bank)
-    shown = list(CURRICULA["alfworld_pairs, contrasts"].demonstrations(pairs, bank, 1, 998))
+    shown = list(CURRICULA["alfworld_pairs, round 2"].demonstrations(pairs, bank, 1, 998))
     at_doors = [one for one in shown if one.prompt.split("Now: ")[1].split(".")[0].endswith("is closed")]
     bare = [one.response for one in at_doors if "Guidance" not in one.prompt]
     warned = [one.response for one in at_doors if any(word in one.prompt for word in ("Open it: ", "no door shut"))]

@@ -76,8 +76,8 @@ class Setting:
 @dataclass(frozen=True)
 class Curriculum:
     """How a policy is made. ``phrases`` are the tokens of more than a word, ``pieces`` the patterns of words of more
-    than a token, ``training`` what its training's flags are where they are not given, ``then`` the
-    curriculum that goes on from there."""
+    than a token, ``training`` what its training's flags are where they are not given, ``then`` the curriculum of the
+    round that goes on from there."""
 
     setting: Setting
     demonstrations: Shown
@@ -109,6 +109,11 @@ def _setting(environment: str, options: Mapping[str, Any], skill_bank: str) -> S
     return Setting(environment, options, skill_bank, chosen.get("panel", "test"), **limits)
 
 
+def _flags(seed: int, **flags: float) -> Mapping[str, Any]:
+    """Of a round of a policy that is made in several."""
+    return {**flags, "seed": seed}
+
+
 CURRICULA = {
     "webshop_tiny": Curriculum(
         _setting("webshop_tiny", {**webshop_tiny.OPTIONS, "reward": "won", "validity": "format"}, "webshop"),
@@ -119,11 +124,13 @@ CURRICULA = {
         _setting("webshop_trips", {**webshop_trips.OPTIONS, "reward": "won", "validity": "format"}, "webshop_trips"),
         situated.demonstrations,
         (*_THINKING, "</think><action>", *_WEBSHOP, "' [SEP] 'Request ", *situated.PHRASES),
+        training=_flags(0, passes=2, steps=1200, batch=32, learning_rate=2e-3),
     ),
     "searchqa_hops": Curriculum(
         _setting("searchqa_hops", searchqa_hops.OPTIONS, "searchqa_hops"),
         partial(hoppers.demonstrations, hoppers.elsewhere),
         (*_THINKING, *_SEARCHQA, *hoppers.PHRASES),
+        training=_flags(0, passes=2, steps=1200, batch=16, learning_rate=2.5e-3, layers=3),
     ),
     "alfworld_tiny": Curriculum(
         _setting("alfworld_tiny", alfworld_tiny.OPTIONS, "alfworld"),
@@ -134,8 +141,7 @@ CURRICULA = {
         _setting("alfworld_pairs", {}, "alfworld_pairs"),
         housekeepers.demonstrations,
         (*_THINKING, "</think><action>", *housekeepers.PHRASES),
-        training={"passes": 3, "steps": 1600, "batch": 32, "layers": 3, "learning_rate": 3e-3, "tasks": 0},
-        then="alfworld_pairs, contrasts",
+        training=_flags(0, passes=3, steps=1600, batch=32, learning_rate=3e-3, layers=3),
     ),
     "searchqa_tiny": Curriculum(
         _setting("searchqa_tiny", searchqa_tiny.OPTIONS, "searchqa"),
@@ -144,12 +150,41 @@ CURRICULA = {
         readers.pieces(),
     ),
 }
-CURRICULA["alfworld_pairs, contrasts"] = replace(
-    CURRICULA["alfworld_pairs"],
-    demonstrations=housekeepers.contrasts,
-    training={"passes": 2, "steps": 600, "batch": 24, "layers": 3, "learning_rate": 2e-3, "seed": 1},
-    then="",
+
+
+def _then(name: str, *rounds: tuple[Shown, Mapping[str, Any]]) -> None:
+    """The rounds of training that follow a curriculum's own, each from where the one before it ended."""
+    names = [name, *(f"{name}, round {number}" for number in range(2, len(rounds) + 2))]
+    for before, following, (shown, training) in zip(names, names[1:], rounds, strict=False):
+        CURRICULA[before] = replace(CURRICULA[before], then=following)
+        CURRICULA[following] = replace(CURRICULA[name], demonstrations=shown, training=training, then="")
+
+
+_then(
+    "webshop_trips",
+    (situated.demonstrations, _flags(1, passes=1, copies=4, steps=700, batch=32, learning_rate=2e-3)),
+    (situated.demonstrations, _flags(2, passes=1, copies=5, actions=0.75, steps=600, batch=32, learning_rate=2e-3)),
+    (situated.demonstrations, _flags(5, passes=1, copies=2, actions=0.2, steps=450, batch=32, learning_rate=1e-3)),
+    (situated.demonstrations, _flags(6, passes=1, copies=3, actions=0.3, steps=450, batch=32, learning_rate=1e-3)),
 )
-CURRICULA["searchqa_hops, at home"] = replace(
-    CURRICULA["searchqa_hops"], demonstrations=partial(hoppers.demonstrations, hoppers.at_home)
+_then(
+    "searchqa_hops",
+    (
+        partial(hoppers.demonstrations, hoppers.elsewhere),
+        _flags(1, passes=1, steps=600, batch=16, learning_rate=1.5e-3, layers=3),
+    ),
+    (
+        partial(hoppers.demonstrations, hoppers.at_home),
+        _flags(2, passes=1, steps=550, batch=16, learning_rate=2e-3, layers=3),
+    ),
+    (
+        partial(hoppers.demonstrations, hoppers.at_home),
+        _flags(3, passes=1, steps=480, batch=16, learning_rate=1.2e-3, layers=3),
+    ),
+)
+_then(
+    "alfworld_pairs",
+    (housekeepers.contrasts, _flags(1, passes=2, steps=600, batch=24, learning_rate=2e-3, layers=3)),
+    (housekeepers.contrasts, _flags(2, passes=2, steps=600, batch=24, learning_rate=2e-3, layers=3)),
+    (housekeepers.contrasts, _flags(3, passes=2, steps=700, batch=28, learning_rate=2e-3, layers=3)),
 )

@@ -6,7 +6,8 @@
 1. Scripted players play the training tasks; their turns become demonstrations, with and without a skill block.
 2. Every word of them and of the skill bank becomes one token.
 3. A Qwen2 model of a million parameters is trained on the responses.
-4. The panel says what came out, with and without skills.
+4. Several rounds of this, where the curriculum has them (`curricula`).
+5. The panel says what came out, with and without skills; of a policy that reads its skill, by the skill in the prompt.
 
 Needs one CPU core, 3 GB and about 20 minutes. Seeds are fixed: the same versions on the same machine give the same
 weights. `recipe.json` beside the weights holds the options and limits that the policy was made for. ``--start`` trains
@@ -39,6 +40,8 @@ from environments.base import Suite, load
 from tools.tiny_policies.curricula import CURRICULA, Setting
 from tools.tiny_policies.demonstrations import Demonstration
 from tools.tiny_policies.heeding import ANY_LENGTH
+from tools.tiny_policies.reading import WORLDS
+from tools.tiny_policies.reading import main as reading
 from tools.tiny_policies.storage import store_in_half
 from tools.tiny_policies.supervised import encode, train
 from tools.tiny_policies.tokenizer import build_tokenizer
@@ -60,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=64, help="turns an update")
     parser.add_argument("--learning_rate", type=float, default=2e-3)
     parser.add_argument("--layers", type=int, default=4, help="of a model that does not start from another")
-    parser.add_argument("--tasks", type=int, default=200, help="tasks of the closing measurement; 0 for none")
+    parser.add_argument("--tasks", type=int, default=200, help="tasks of the measurement at the end; 0 for none")
     parser.add_argument("--seed", type=int, default=0)
     parser.set_defaults(**CURRICULA[parser.parse_args(argv).environment].training)
     arguments = parser.parse_args(argv)
@@ -98,11 +101,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.start:
         made["start"] = json.loads((arguments.start / "recipe.json").read_text(encoding="utf-8"))["made_with"]
     recipe = {**setting.to_dict(), "made_with": made, "loss": round(loss, 4)}
-    if arguments.tasks:
-        recipe["measured"] = measure(model, tokenizer, suite, bank, setting, arguments.tasks)
     (output / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
     if curriculum.then:
-        main([curriculum.then, "--start", str(output), "--output", str(output)])
+        return main([curriculum.then, "--start", str(output), "--output", str(output), "--tasks", str(arguments.tasks)])
+    if arguments.tasks and setting.environment in WORLDS:
+        flags = ["--environment", setting.environment, "--model", str(output), "--tasks", str(arguments.tasks)]
+        reading([*flags, "--output", str(output / "reading.json")])
+    elif arguments.tasks:
+        recipe["measured"] = measure(model, tokenizer, suite, bank, setting, arguments.tasks)
+        (output / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
 
 
 def corpus(shown: Sequence[Demonstration], bank: SkillBank) -> Iterator[str]:
