@@ -91,6 +91,14 @@ def test_what_begins_alike_goes_through_the_model_once() -> None:
     assert seen.tokens <= 64 * 2 + 16
 
 
+def test_little_is_encoded_for_padding() -> None:
+    model = AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)).eval()
+    texts = [[3 + row, *[3 + row % 7] * (4 + 5 * row)] for row in range(40)]
+    known, seen = Prefixes(model, 0), Counted(model)
+    known.cache(texts, room=1)
+    assert sum(map(len, texts)) <= seen.tokens < 1.3 * sum(map(len, texts))
+
+
 def test_scores_behind_known_prompts_are_those_of_each_pair_alone(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, script=False, temperature=0.8)
     vocabulary = trainer.model.config.vocab_size

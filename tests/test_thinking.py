@@ -128,8 +128,10 @@ class RandomTeacher:
         self._views = -torch.rand(len(batch), len(batch), batch.policy_mask.shape[1], generator=generator)
         self._turn, self.gather = batch.turn, gather
         self.asked: list[list[int]] = []
+        self.calls: list[str] = []
 
     def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None) -> list[Thought]:
+        self.calls.append("thoughts")
         self.asked.append(list(range(len(batch))) if rows is None else rows.tolist())
         return [Thought(f"t {row}", "go") for row in self.asked[-1]]
 
@@ -142,6 +144,7 @@ class RandomTeacher:
         return torch.nn.functional.normalize(torch.stack(vectors), dim=1) if vectors else torch.zeros(0, 8)
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        self.calls.append("score")
         views = self._views[source, target]
         return views if batch.scored is None else views * batch.scored[target, None]
 
@@ -234,6 +237,18 @@ def test_a_share_of_the_other_groups_may_do() -> None:
     assert [len(call) for call in teacher.asked] == [35, 54, 17] and len(batch) == 180
     assert torch.equal(whole.advantages, short.advantages)
     assert whole.metrics["spans/threshold"] == short.metrics["spans/threshold"] == 0.1
+
+
+def test_turns_are_scored_before_further_groups_are_asked_about() -> None:
+    """So that what was made of their prompts is still there; of further groups nothing but shifts is read."""
+    batch = some_batch(3, tasks=14, dead=range(3, 14))
+    _, (short, teacher) = both_ways(batch, config(profile_temperature=0.6, similarity_threshold=0.1), 3, 1.0)
+    assert teacher.calls == ["thoughts", "score", "thoughts", "thoughts"]
+    further, trace = teacher.asked[1], short.trace
+    assert all(trace["teacher_thinking"][row] and trace["divergence"][row] is not None for row in further)
+    assert all(trace["sources"][row] == [] and trace["rho"][row] is None for row in further)
+    matched = [bool(trace["sources"][row]) for row in teacher.asked[0]]
+    assert short.metrics["correspondence/matched_share"] == sum(matched) / len(matched) > 0
 
 
 def test_turns_that_can_have_no_shift_are_not_waited_for() -> None:

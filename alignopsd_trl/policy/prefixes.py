@@ -24,10 +24,12 @@ from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
 from alignopsd_trl.policy.packing import as_attention_mask
-from alignopsd_trl.policy.ragged import Ragged, plan_chunks
+from alignopsd_trl.policy.ragged import Ragged
 
 CACHE = 128 << 20  # bytes of keys and values of the pool, and of a batch, beyond which more hardly make it faster
 STRIDE = 8  # one in so many sorted texts belongs to the first wave
+ENOUGH = 512  # padded tokens, beyond which a forward of more is hardly cheaper per token
+LIKE = 0.85  # of the longest: beyond ENOUGH, a shorter row goes into the next forward
 
 Text = tuple[int, ...]
 
@@ -159,13 +161,8 @@ class Prefixes:
         known = [self._beginning(text) for text in texts]
         self._places |= zip(texts, known, strict=True)  # all of it, for a text that begins another one
         rest = Ragged.of([text[len(places) :] for text, places in zip(texts, known, strict=True)])
-        whole = torch.tensor([len(text) for text in texts])
-        # what a row looks back on takes room too
-        for chunk in plan_chunks(torch.maximum(rest.length, whole // 4), self._budget):
-            if not rest.length[chunk].any():
-                continue
-            ids, real = rest.padded(chunk, self._pad_id, "right")
-            rows = chunk.tolist()
+        for rows in _batches(rest.length.tolist(), [len(text) for text in texts], self._budget):
+            ids, real = rest.padded(torch.tensor(rows), self._pad_id, "right")
             for row, places in zip(rows, self._forward(ids, real, [known[row] for row in rows]), strict=True):
                 self._places[texts[row]] = torch.cat([known[row], places])
         for text in texts:
@@ -231,6 +228,28 @@ def _padded(places: Sequence[torch.Tensor], width: int = 0) -> torch.Tensor:
     """``(n, T)``, at least so wide: the first place of all, which holds something, stands for padding."""
     found = pad_sequence(list(places), batch_first=True)
     return torch.nn.functional.pad(found, (0, max(width - found.size(1), 0)))
+
+
+def _batches(new: Sequence[int], whole: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Numbers of the texts of which something is to be encoded, most first, as many at a time as have room.
+
+    Args:
+        new: tokens of each that are to be encoded.
+        whole: all tokens of each.
+        budget: padded tokens; what a row looks back on takes room too.
+    """
+    batch: list[int] = []
+    longest = 0
+    for row in sorted(filter(new.__getitem__, range(len(new))), key=lambda row: -new[row]):
+        longest, width = max(longest, whole[row]), new[batch[0]] if batch else 0
+        full = (len(batch) + 1) * max(width, longest // 4) > budget
+        short = new[row] < LIKE * width and len(batch) * width >= ENOUGH
+        if batch and (full or short):
+            yield batch
+            batch, longest = [], whole[row]
+        batch.append(row)
+    if batch:
+        yield batch
 
 
 def _waves(texts: list[Text]) -> Iterator[list[Text]]:

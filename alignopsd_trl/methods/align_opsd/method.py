@@ -1,9 +1,9 @@
 """AlignOPSD: decision-aligned supervision rectification and semi-Markov hierarchical credit assignment.
 
-    thoughts, where needed ─► embeddings ─► per task: H, eligible, Psi, action filter    (Correspondence)
-    one teacher.score of identity and matched pairs ─► rectified gap                     (Rectification)
-    profiles ─► divergence ─► threshold over all processes ─► spans                      (Spans)
-    evidence ─► B, Q, density, box, W                                                    (CreditWeights)
+    thoughts, where credit can move ─► embeddings ─► per task: H, eligible, Psi, action filter    (Correspondence)
+    one teacher.score of identity and matched pairs ─► rectified gap                              (Rectification)
+    profiles ─► divergence ─► further thoughts ─► threshold over all processes ─► spans           (Spans)
+    evidence ─► B, Q, density, box, W                                                             (CreditWeights)
 
 The formulas are in `correspondence`, `rectification`, `spans` and `credit`, a frozen result each; this file connects
 them to the teacher, `thinking` leaves out the thoughts that change nothing, and `report` says what happened. What an
@@ -25,7 +25,7 @@ from alignopsd_trl.methods.align_opsd.credit import CreditWeights, weigh
 from alignopsd_trl.methods.align_opsd.rectification import Rectification, gate, gated_loss, rectify_views
 from alignopsd_trl.methods.align_opsd.report import report
 from alignopsd_trl.methods.align_opsd.spans import Spans, decision_spans
-from alignopsd_trl.methods.align_opsd.thinking import Thinking, think_where_needed
+from alignopsd_trl.methods.align_opsd.thinking import Thinking, think_until_clear, think_where_credit_moves
 from alignopsd_trl.methods.base import Coefficients, Credit, Method, Teacher
 from alignopsd_trl.methods.grpo import Outcome, outcome
 from alignopsd_trl.methods.registry import register
@@ -69,12 +69,13 @@ class AlignOPSD(Method):
     @torch.no_grad()
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         result = outcome(batch, self.config)  # A
-        thinking = self._think(batch, teacher)  # d+, wherever it can matter
+        thinking = self._think(batch, teacher)  # d+, wherever it can matter by itself
         matches = self._match(batch, thinking)  # d+ and d of each turn, H, Psi
         identity, views = self._rectify(batch, teacher, matches)  # l+ of the turn's own view; the rectified gap
+        thinking = self._think_on(batch, teacher, thinking, matches)  # d+ of as many more as the threshold takes
         spans = self._segment(batch, teacher, matches, thinking)  # P, D, S
         weights = self._weigh(batch, teacher, result, views, spans)  # E, B, Q, W
-        metrics, trace = report(self.config, batch, result, matches, views, spans, weights)
+        metrics, trace = report(self.config, batch, result, thinking, matches, views, spans, weights)
         return Credit(self._advantages(batch, result, weights), metrics, self._targets(identity, views), trace)
 
     def unmoved(self, batch: TurnBatch) -> torch.Tensor:
@@ -100,11 +101,7 @@ class AlignOPSD(Method):
     # What the stages ask of the teacher, each only if the config needs it
 
     def _think(self, batch: TurnBatch, teacher: Teacher) -> Thinking | None:
-        if not self.needs_encoder:
-            return None
-        if batch.scored is None:
-            return Thinking(teacher.thoughts(batch), torch.ones_like(batch.task, dtype=torch.bool), teacher.encode)
-        return think_where_needed(batch, teacher, self.config)
+        return think_where_credit_moves(batch, teacher) if self.needs_encoder else None
 
     def _match(self, batch: TurnBatch, thinking: Thinking | None) -> Correspondence | None:
         if thinking is None:
@@ -121,12 +118,21 @@ class AlignOPSD(Method):
         own = torch.arange(len(batch), device=batch.task.device)
         return rectify_views(partial(teacher.score, batch), own, student, matches, self.config)
 
+    def _think_on(
+        self, batch: TurnBatch, teacher: Teacher, thinking: Thinking | None, matches: Correspondence | None
+    ) -> Thinking | None:
+        """After scoring, which goes on from what was made of the first prompts."""
+        if thinking is None or batch.scored is None or self.config.allocation != "span":
+            return thinking
+        return think_until_clear(batch, teacher, thinking, matches.tasks, self.config)
+
     def _segment(
         self, batch: TurnBatch, teacher: Teacher, matches: Correspondence | None, thinking: Thinking | None
     ) -> Spans | None:
         if not self.needs_profiles:
             return None
-        return decision_spans(matches.tasks, batch.groups, self.config, teacher.gather, thinking.bounds)
+        tasks = [*matches.tasks, *thinking.tasks]
+        return decision_spans(tasks, batch.groups, self.config, teacher.gather, thinking.bounds)
 
     def _weigh(
         self, batch: TurnBatch, teacher: Teacher, result: Outcome, views: Rectification | None, spans: Spans | None

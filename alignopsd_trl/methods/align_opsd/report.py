@@ -14,11 +14,12 @@ from alignopsd_trl.methods.align_opsd.rectification import gate
 from alignopsd_trl.methods.token_gaps import token_gaps
 
 if TYPE_CHECKING:
-    from alignopsd_trl.methods.align_opsd.correspondence import Correspondence, DecisionStates
+    from alignopsd_trl.methods.align_opsd.correspondence import Correspondence
     from alignopsd_trl.methods.align_opsd.credit import CreditWeights, Evidence
     from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
     from alignopsd_trl.methods.align_opsd.rectification import Rectification
     from alignopsd_trl.methods.align_opsd.spans import Spans
+    from alignopsd_trl.methods.align_opsd.thinking import Thinking
     from alignopsd_trl.methods.grpo import Outcome
     from alignopsd_trl.turns import TurnBatch
 
@@ -27,6 +28,7 @@ def report(
     options: AlignOPSDOptions,
     batch: TurnBatch,
     result: Outcome,
+    thinking: Thinking | None,
     matches: Correspondence | None,
     views: Rectification | None,
     spans: Spans | None,
@@ -34,9 +36,9 @@ def report(
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Metrics and trace of one `AlignOPSD.assign`, from the stages that ran; `None` for those that did not."""
     metrics, trace = dict(result.metrics), dict(result.trace)
-    if matches is not None:
-        metrics |= thought_metrics(matches.asked)
-        trace |= thought_trace(matches.states, matches.asked)
+    if thinking is not None:
+        metrics |= thought_metrics(thinking.asked)
+        trace |= thought_trace(thinking)
     if matches is not None and matches.sources is not None:
         metrics |= match_metrics(matches.sources, matches.similarity, matches.rejected, batch.turn, matches.asked)
         metrics |= view_metrics(views, matches.asked)
@@ -46,13 +48,13 @@ def report(
     if options.auxiliary_loss == "alignment":
         metrics |= gate_metrics(views, batch.policy_mask, options.gate_beta)
     if spans is not None:
-        metrics |= span_metrics(spans, matches.asked)
-        trace |= span_trace(spans, matches.asked)
+        metrics |= span_metrics(spans, thinking.asked)
+        trace |= span_trace(spans, thinking.asked)
     if weights is not None:
         metrics |= evidence_metrics(weights.identity, weights.rectified, batch.scored)
         trace |= evidence_trace(weights.identity, weights.rectified, batch.scored)
         metrics |= weight_metrics(weights)
-        trace |= weight_trace(weights, matches.asked if spans is not None else None)
+        trace |= weight_trace(weights, thinking.asked if spans is not None else None)
     return metrics, trace
 
 
@@ -60,10 +62,10 @@ def thought_metrics(asked: torch.Tensor) -> dict[str, float]:
     return {"teacher/thought_share": float(asked.double().mean())} if len(asked) else {}
 
 
-def thought_trace(states: DecisionStates, asked: torch.Tensor) -> dict[str, Any]:
+def thought_trace(thinking: Thinking) -> dict[str, Any]:
     return {
-        "teacher_thinking": _where(asked, [thought.thinking for thought in states.teacher]),
-        "teacher_action": _where(asked, [thought.action for thought in states.teacher]),
+        "teacher_thinking": _where(thinking.asked, [thought.thinking for thought in thinking.thoughts]),
+        "teacher_action": _where(thinking.asked, [thought.action for thought in thinking.thoughts]),
     }
 
 

@@ -12,14 +12,13 @@ spans, weights and advantages are those of thinking about all turns.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from alignopsd_trl.methods.align_opsd.correspondence import correspond
+from alignopsd_trl.methods.align_opsd.correspondence import TaskSimilarity, correspond
 from alignopsd_trl.methods.align_opsd.spans import (
-    Shifts,
     correspondence_shifts,
     open_questions,
     possible_shifts,
@@ -47,6 +46,8 @@ class Thinking:
             ``(M,)`` bool, whole tasks.
         encode (`Callable`):
             n texts -> ``(n, D)``, with the embeddings that are known already.
+        tasks (`list[TaskSimilarity]`):
+            H of those tasks that were asked about for their shifts alone.
         bounds (`tuple[float, float]`, *optional*):
             Of the threshold, where the spans were clear before all turns were thought about.
     """
@@ -54,12 +55,29 @@ class Thinking:
     thoughts: list[Thought]
     asked: torch.Tensor
     encode: Callable[[Sequence[str]], torch.Tensor]
+    tasks: list[TaskSimilarity] = field(default_factory=list)
     bounds: tuple[float, float] | None = None
 
 
 @torch.no_grad()
-def think_where_needed(batch: TurnBatch, teacher: Teacher, options: AlignOPSDOptions) -> Thinking:
-    """Asks about the groups of scored turns, then about further ones until the spans are clear or none is left.
+def think_where_credit_moves(batch: TurnBatch, teacher: Teacher) -> Thinking:
+    """Asks about the groups of scored turns: about all turns, where nothing says which are to be scored."""
+    every = torch.ones_like(batch.task, dtype=torch.bool)
+    if batch.scored is None:
+        return Thinking(teacher.thoughts(batch), every, teacher.encode)
+    nothing = Thinking([NO_THOUGHT] * len(batch), ~every, Embeddings(teacher))
+    return _ask(batch, teacher, nothing, [rows for rows in batch.groups.by_task if batch.scored[rows].any()])
+
+
+@torch.no_grad()
+def think_until_clear(
+    batch: TurnBatch,
+    teacher: Teacher,
+    thinking: Thinking,
+    tasks: Sequence[TaskSimilarity],
+    options: AlignOPSDOptions,
+) -> Thinking:
+    """Asks about further groups until the spans of the first ones are clear or no group is left.
 
     How often the teacher is asked follows from sums over all processes: every process asks equally often, about no
     turns where it has none left. In a round, each takes the same share of its own groups.
@@ -67,86 +85,91 @@ def think_where_needed(batch: TurnBatch, teacher: Teacher, options: AlignOPSDOpt
     Args:
         batch: with ``scored``.
         teacher: who thinks, encodes and gathers.
-        options: for gamma_H, the profiles and the threshold; without a threshold no further group is asked about.
+        thinking: of `think_where_credit_moves`.
+        tasks: H of its tasks.
+        options: for gamma_H, the profiles and the threshold.
     """
-    inquiry = _Inquiry(batch, teacher, options)
-    live = inquiry.ask([rows for rows in batch.groups.by_task if batch.scored[rows].any()])
-    bounds = inquiry.settle(live) if options.allocation == "span" else None
-    return Thinking(inquiry.thoughts, inquiry.asked, inquiry.encode, bounds)
+    groups, gather = batch.groups, teacher.gather
+    columns = profile_columns(groups, options, gather)
+    neighbours = Neighbours(batch)
+    moved = [rows for rows in groups.by_rollout if batch.scored[rows].any()]
+    own = new = correspondence_shifts(tasks, groups, options, columns)
+    known = torch.zeros(0, dtype=torch.float64, device=batch.task.device)
+    for estimate in [True] * ESTIMATES + [False]:
+        left = [rows for rows in groups.by_task if not thinking.asked[rows[0]]]
+        every, missing = neighbours.everywhere(gather, groups.by_task, left)
+        if not missing:
+            break
+        known = torch.cat([known, gather(new.value[new.counts])])
+        bounds = threshold_bounds(known, missing, options.boundary_quantile, options.boundary_min, options.boundary_max)
+        points = gather(open_questions(own, moved, options, bounds))
+        if not len(points):
+            return replace(thinking, bounds=bounds)
+        share = share_to_settle(known, every - missing, missing, options.boundary_quantile, points)
+        further = neighbours.first(left, share if estimate else 1.0)
+        thinking = _ask(batch, teacher, thinking, further)
+        found = _similarities(batch, thinking, further, options)
+        thinking = replace(thinking, tasks=[*thinking.tasks, *found])
+        new = correspondence_shifts(found, groups, options, columns)
+    return thinking
 
 
-class _Inquiry:
-    """Asks the teacher about groups of turns, and keeps its answers."""
+def _ask(batch: TurnBatch, teacher: Teacher, thinking: Thinking, tasks: Sequence[torch.Tensor]) -> Thinking:
+    """With the thoughts of these tasks' turns."""
+    new, thoughts = torch.zeros_like(thinking.asked), list(thinking.thoughts)
+    for rows in tasks:
+        new[rows] = True
+    places = new.nonzero().squeeze(1)
+    for row, thought in zip(places.tolist(), teacher.thoughts(batch, places), strict=True):
+        thoughts[row] = thought
+    return replace(thinking, thoughts=thoughts, asked=thinking.asked | new)
 
-    def __init__(self, batch: TurnBatch, teacher: Teacher, options: AlignOPSDOptions):
-        self._batch, self._groups, self._teacher, self._options = batch, batch.groups, teacher, options
-        self._vectors: dict[str, torch.Tensor] = {}
-        self.thoughts = [NO_THOUGHT] * len(batch)
-        self.asked = torch.zeros(len(batch), dtype=torch.bool, device=batch.task.device)
-        self._possible = possible_shifts(self._groups, [turn.thought for turn in batch.turns])
 
-    def ask(self, tasks: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Thoughts of these tasks' turns; which turns these are, ``(M,)`` bool."""
-        new = torch.zeros_like(self.asked)
-        for rows in tasks:
-            new[rows] = True
-        places = new.nonzero().squeeze(1)
-        for row, thought in zip(places.tolist(), self._teacher.thoughts(self._batch, places), strict=True):
-            self.thoughts[row] = thought
-        self.asked |= new
-        return new
+def _similarities(
+    batch: TurnBatch, thinking: Thinking, tasks: Sequence[torch.Tensor], options: AlignOPSDOptions
+) -> list[TaskSimilarity]:
+    """H of these tasks."""
+    chosen = torch.zeros_like(thinking.asked)
+    for rows in tasks:
+        chosen[rows] = True
+    ours = [turn.thought for turn in batch.turns]
+    return correspond(thinking.thoughts, ours, thinking.encode, batch.groups, chosen, options, match=False).tasks
 
-    def settle(self, new: torch.Tensor) -> tuple[float, float] | None:
-        """Goes on asking until the spans are clear; the bounds of the threshold, `None` if that took all turns.
 
-        Args:
-            new: ``(M,)`` bool, the turns that were asked about so far: those of all groups with an advantage.
-        """
-        options, gather = self._options, self._teacher.gather
-        columns = profile_columns(self._groups, options, gather)
-        moved = [rows for rows in self._groups.by_rollout if self._batch.scored[rows].any()]
-        theirs, known = None, torch.zeros(0, dtype=torch.float64, device=new.device)
-        for estimate in [True] * ESTIMATES + [False]:
-            left = [rows for rows in self._groups.by_task if not self.asked[rows[0]]]
-            every, missing = self._everywhere(self._groups.by_task, left)
-            if not missing:
-                break
-            found = self._shifts(new, columns)
-            theirs = theirs or found  # all rollouts of which the spans matter are among the first
-            known = torch.cat([known, gather(found.value[found.counts])])
-            bounds = threshold_bounds(
-                known, missing, options.boundary_quantile, options.boundary_min, options.boundary_max
-            )
-            points = gather(open_questions(theirs, moved, options, bounds))
-            if not len(points):
-                return bounds
-            share = share_to_settle(known, every - missing, missing, options.boundary_quantile, points)
-            new = self.ask(self._first(left, share if estimate else 1.0))
-        return None
+class Neighbours:
+    """How many divergences may come of tasks: of turns with one before them, where the policy thinks at both."""
 
-    def _shifts(self, new: torch.Tensor, columns: int | None) -> Shifts:
-        """The divergences of these turns."""
-        ours = [turn.thought for turn in self._batch.turns]
-        matches = correspond(self.thoughts, ours, self.encode, self._groups, new, self._options, match=False)
-        return correspondence_shifts(matches.tasks, self._groups, self._options, columns)
+    def __init__(self, batch: TurnBatch):
+        self._possible = possible_shifts(batch.groups, [turn.thought for turn in batch.turns])
 
-    def _first(self, left: Sequence[torch.Tensor], share: float) -> list[torch.Tensor]:
-        """The fewest of these tasks, in order, that have such a share of this process's neighbours among them."""
-        neighbours = [self._neighbours(rows) for rows in left]
-        before = [sum(neighbours[:place]) for place in range(len(left))]
-        return [rows for rows, count in zip(left, before, strict=True) if count < share * sum(neighbours)]
-
-    def _neighbours(self, rows: torch.Tensor) -> int:
-        """As many divergences may come of a task."""
+    def of(self, rows: torch.Tensor) -> int:
+        """Of one task."""
         return int(self._possible[rows].sum())
 
-    def _everywhere(self, *parts: Sequence[torch.Tensor]) -> list[int]:
-        """Neighbours in lists of tasks, over all processes."""
-        own = [sum(map(self._neighbours, tasks)) for tasks in parts]
-        counts = torch.tensor(own, dtype=torch.float64, device=self.asked.device)
-        return self._teacher.gather(counts).view(-1, len(parts)).sum(0).long().tolist()
+    def first(self, left: Sequence[torch.Tensor], share: float) -> list[torch.Tensor]:
+        """The fewest of these tasks, in order, that have such a share of this process's neighbours among them."""
+        counts = [self.of(rows) for rows in left]
+        before = [sum(counts[:place]) for place in range(len(left))]
+        return [rows for rows, count in zip(left, before, strict=True) if count < share * sum(counts)]
 
-    def encode(self, texts: Sequence[str]) -> torch.Tensor:
+    def everywhere(self, gather: Callable[[torch.Tensor], torch.Tensor], *parts: Sequence[torch.Tensor]) -> list[int]:
+        """Of lists of tasks, over all processes."""
+        own = [sum(map(self.of, tasks)) for tasks in parts]
+        counts = torch.tensor(own, dtype=torch.float64, device=self._possible.device)
+        return gather(counts).view(-1, len(parts)).sum(0).long().tolist()
+
+
+class Embeddings:
+    """The teacher's encoder, asked about each text once.
+
+    Args:
+        teacher: who encodes; every process must ask equally often.
+    """
+
+    def __init__(self, teacher: Teacher):
+        self._teacher, self._vectors = teacher, {}
+
+    def __call__(self, texts: Sequence[str]) -> torch.Tensor:
         new = [text for text in texts if text not in self._vectors]
         if new or not texts:
             vectors = self._teacher.encode(new)
