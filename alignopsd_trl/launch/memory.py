@@ -12,6 +12,7 @@ from transformers import AutoConfig
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.presets import BACKBONES, Backbone
+from alignopsd_trl.policy.prefixes import CACHE
 from alignopsd_trl.policy.shipped import resolve_model
 
 GIB = 2**30
@@ -113,6 +114,7 @@ def estimate(
         "encoder": encoder or 0.0,
         "activations": _activations(shape, args),
         "scoring": _scoring(shape, args),
+        "prompts": _prompts(shape, args, launch, weight_bytes),
     }
     if launch.strategy == "DDP":
         parts["gradient buckets"] = trained * weight_bytes
@@ -142,6 +144,21 @@ def _scoring(shape: Backbone, args: AlignOPSDConfig) -> float:
     longest = args.max_prompt_length + args.max_completion_length
     tokens = max(args.scoring_tokens, longest)
     return tokens * (shape.hidden * 2 * 16 + max(args.scoring_tokens // 4, longest) * (1 + COMPUTE_BYTES))
+
+
+def _prompts(shape: Backbone, args: AlignOPSDConfig, launch: Launch, weight_bytes: int) -> float:
+    """Keys and values of a round's prompts, where the project's own loop samples from a whole model: the pool, and the
+    cache of what is sampled at once (`policy/prefixes.py`)."""
+    if launch.strategy not in ("one process", "DDP") or args.use_vllm or args.use_transformers_continuous_batching:
+        return 0.0
+    if args.generation_kwargs or args.cache_implementation:
+        return 0.0
+    if args.top_k not in (None, 0) or args.top_p not in (None, 1.0) or args.min_p not in (None, 0.0):
+        return 0.0
+    token = shape.kv_width * shape.layers * weight_bytes
+    longest = (args.max_prompt_length + args.max_completion_length) * token
+    rows = max(args.per_device_train_batch_size * args.steps_per_generation, args.per_device_eval_batch_size)
+    return max(CACHE, longest) + max(CACHE, rows * longest)
 
 
 def _gathered(shape: Backbone) -> float:

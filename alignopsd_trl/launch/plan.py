@@ -87,7 +87,7 @@ def memory_facts(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelCon
         facts["not counted"] = f"the encoder {recipe.encoder!r}: its size can't be told without loading it"
     engine = sampler(shape, args, gpu)
     if engine is None:
-        where = "on the server's GPUs" if args.use_vllm else "the trainer's own weights; its caches are not counted"
+        where = "on the server's GPUs" if args.use_vllm else _own_sampler(found.training["prompts"])
         facts["sampler"] = where
     else:
         if engine.weights > engine.share:
@@ -105,3 +105,13 @@ def memory_facts(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelCon
     facts["host memory per node, while loading"] = f"{found.host:.0f} GiB"
     facts["disk"] = f"{found.checkpoint:.1f} GiB a checkpoint, {found.kept:.1f} GiB for all that are kept"
     return facts
+
+
+def _own_sampler(prompts: float) -> str:
+    """What is said of sampling with the trainer's own weights.
+
+    Args:
+        prompts: GiB of what `estimate` counts for it.
+    """
+    counted = f"keys and values of prompts take {prompts:.2f} GiB" if prompts else "its caches are not counted"
+    return f"the trainer's own weights; {counted}"
