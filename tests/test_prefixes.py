@@ -91,6 +91,17 @@ def test_what_begins_alike_goes_through_the_model_once() -> None:
     assert seen.tokens <= 64 * 2 + 16
 
 
+def test_of_the_last_layer_keys_and_values_are_all_that_is_computed() -> None:
+    model = AutoModelForCausalLM.from_config(CONFIGS["qwen3"](**SHAPE)).eval()
+    rows: list[list[int]] = [[] for _ in model.model.layers]
+    for layer, seen in zip(model.model.layers, rows, strict=True):
+        layer.mlp.register_forward_pre_hook(lambda module, arguments, seen=seen: seen.append(len(arguments[0])))
+    known = Prefixes(model, 0)
+    known.cache([[3, 4, 5], [3, 4, 6]], room=1)
+    known.cache([[3, 4, 5, 7]], room=1)
+    assert len(rows) > 1 and rows[-1] == [] and all(len(seen) >= 2 for seen in rows[:-1])
+
+
 def test_little_is_encoded_for_padding() -> None:
     model = AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)).eval()
     texts = [[3 + row, *[3 + row % 7] * (4 + 5 * row)] for row in range(40)]

@@ -91,7 +91,8 @@ class Prefixes:
 
     def __init__(self, model: torch.nn.Module, pad_id: int, attention: str = "sdpa", budget: int = 4096):
         self._model, self._pad_id, self._attention, self._budget = model, pad_id, attention, budget
-        self._size = tokens_in_cache(model.config.get_text_config(), model.dtype.itemsize)
+        config = model.config.get_text_config()
+        self._size, self._layers = tokens_in_cache(config, model.dtype.itemsize), config.num_hidden_layers
         self._pool: list[torch.Tensor] = []  # (size, heads, width): keys and values of each layer
         self._used = 0
         self._places: dict[Text, torch.Tensor] = {}
@@ -178,7 +179,7 @@ class Prefixes:
     def _forward(self, ids: torch.Tensor, real: torch.Tensor, before: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Encodes tokens ``(r, s)`` behind what is in the pool; the places of the real ones, by row."""
         device, (rows, width) = self._model.device, ids.shape
-        past, options = _padded(before), {}
+        past, options, cache = _padded(before), {}, _empty_cache(self._layers)
         if past.size(1):
             length = torch.tensor([len(one) for one in before]).unsqueeze(1)
             seen = (torch.arange(past.size(1)) < length).unsqueeze(1).expand(-1, width, -1)
@@ -186,13 +187,13 @@ class Prefixes:
             visible = torch.cat([seen, own], dim=2).unsqueeze(1).to(device)
             buffers = self._buffers(rows, past.size(1) + width)
             self._copy(slice(None), past, buffers)
+            cache = _cache_of(buffers, past.size(1))
             options = {
                 "attention_mask": as_attention_mask(visible, self._attention),
                 "position_ids": (length + torch.arange(width)).to(device),
-                "past_key_values": _cache_of(buffers, past.size(1)),
             }
-        output = self._model(input_ids=ids.to(device), use_cache=True, logits_to_keep=1, **options)
-        found = [part for layer in output.past_key_values.layers for part in (layer.keys, layer.values)]
+        _fill(cache, self._model, ids.to(device), options)
+        found = [part for layer in cache.layers for part in (layer.keys, layer.values)]
         new = torch.arange(self._used, self._used + int(real.sum()))
         self._used += len(new)
         if not self._pool or self._used > len(self._pool[0]):
@@ -218,6 +219,33 @@ class Prefixes:
         for part, buffer in zip(self._pool, buffers, strict=True):
             found = part.index_select(0, places.flatten()).unflatten(0, places.shape)  # three times as fast as indexing
             buffer[:, :, : places.size(1)][rows] = found.transpose(1, 2)
+
+
+class _Filled(Exception):
+    """Nothing more is needed of a forward."""
+
+
+def _fill(cache: Cache, model: torch.nn.Module, ids: torch.Tensor, options: dict[str, Any]) -> None:
+    """Keys and values of tokens into a cache. Where the last layer has its own, the forward ends: nobody reads what it
+    would make of them."""
+    last = cache.layers[-1]
+    inner = last.update
+
+    def update(*arguments: object, **named: object) -> None:
+        inner(*arguments, **named)
+        raise _Filled
+
+    last.update = update
+    try:
+        model(input_ids=ids, use_cache=True, past_key_values=cache, logits_to_keep=1, **options)
+    except _Filled:
+        pass
+    finally:
+        del last.update
+
+
+def _empty_cache(layers: int) -> Cache:
+    return Cache(layers=[DynamicLayer() for _ in range(layers)])
 
 
 def _cache_of(buffers: Sequence[torch.Tensor], length: int) -> Cache:
