@@ -31,6 +31,8 @@ WRONG = [
     (["--environment_options", "[1]"], "--environment_options must be a JSON mapping"),
     (["--method_options", "{bad"], "--method_options is no JSON"),
     (["--method_options", "5"], "--method_options must be a JSON mapping"),
+    (["--model", "/no/such"], "--model_name_or_path '/no/such' is no folder"),
+    (["--model=/no/such"], "--model_name_or_path '/no/such' is no folder"),
     (["--model_name_or_path", "/no/such"], "--model_name_or_path '/no/such' is no folder"),
     (["--encoder", "/no/such"], "use 'lexical', which needs no weights"),
     (["--skill_bank", "nope.json"], "--skill_bank 'nope.json' is unknown; use one of alfworld"),
@@ -108,7 +110,14 @@ def test_nothing_heavy_is_imported_for_help_and_wrong_values() -> None:
 def test_the_help_page_names_flags_that_exist_and_all_methods() -> None:
     whole = everything()
     for word in HELP.replace(",", " ").split():
-        if word.startswith("--") and word not in ("--FLAG", "--help", "--debug", "--config", "--config_file"):
+        if word.startswith("--") and word not in (
+            "--FLAG",
+            "--help",
+            "--debug",
+            "--config",
+            "--config_file",
+            "--model",
+        ):
             assert f"{word} " in whole, word
     trained = [name for name in method_names() if name not in ("vanilla", "skill_prompt")]
     assert shipped_methods() == [one for one in method_names() if one in shipped_methods()]

@@ -20,7 +20,7 @@ What is trained
   --method NAME               align_opsd (default), grpo, gigpo, rlsd, sdar, opsd, grpo_opsd, skill_grpo, skill_sd,
                               step_opsd, agent_opsd, monte_carlo; or the module of one of yours
   --preset paper|released     the paper's settings, or the published launcher's
-  --model_name_or_path NAME   a folder, a Hub id, or tiny, tiny_trips, tiny_alfworld, tiny_pairs, tiny_searchqa,
+  --model NAME                a folder, a Hub id, or tiny, tiny_trips, tiny_alfworld, tiny_pairs, tiny_searchqa,
                               tiny_hops (shipped)
   --use_peft                  train a LoRA adapter (--lora_r, --lora_alpha, ...)
   --learning_rate X           and every field of TRL's GRPOConfig

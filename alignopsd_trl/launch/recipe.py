@@ -39,6 +39,7 @@ def main(
         preset (`dict`, *optional*): defaults of a recipe of your own, by argument; see ``docs/your_own_task.md``.
     """
     given, debug = without_debug(sys.argv[1:] if argv is None else argv)
+    given = [_spelt_out(word) for word in given]
     with reported(name, quietly=argv is None and not debug):
         if topic := wanted_help(given):
             print(HELP.format(recipe=name) if topic == "page" else _everything())
@@ -48,6 +49,12 @@ def main(
         from alignopsd_trl.launch.running import start
 
         return start(name, given, preset)
+
+
+def _spelt_out(word: str) -> str:
+    """``--model``, as the other commands call it, is TRL's ``--model_name_or_path``."""
+    flag, sign, value = word.partition("=")
+    return f"--model_name_or_path{sign}{value}" if flag == "--model" else word
 
 
 def parse(
