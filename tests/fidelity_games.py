@@ -83,8 +83,9 @@ def suite(**options: Any) -> Suite:
     rows = corridor_tasks(int(options.get("tasks", 12)))
     factory = next((game for name, game in GAMES.items() if options.get(name)), Corridor)
     panel = TaskPanel.of("corridor", "test", rows)
+    bank = None if options.get("unskilled") else "webshop"
     return Suite(
-        "corridor", factory, lambda split: Dataset.from_list(rows), lambda name: panel, (), dict(options), "webshop"
+        "corridor", factory, lambda split: Dataset.from_list(rows), lambda name: panel, (), dict(options), bank
     )
 
 

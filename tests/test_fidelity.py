@@ -7,7 +7,7 @@ from fidelity_games import Corridor, Flips, NoisyCorridor, corridor_tasks, playe
 from alignopsd_trl.fidelity.measure import Bench, play_groups, take_walks, turn_advantages
 from alignopsd_trl.fidelity.metrics import Turns, agreement, by_kind, kinds, reliability
 from alignopsd_trl.fidelity.plan import enough_for, further_walks, walk_lengths, worth_walking
-from alignopsd_trl.fidelity.tree import Tree, back_up
+from alignopsd_trl.fidelity.tree import Tree, back_up, doubts
 from alignopsd_trl.fidelity.walks import ReplayError, together
 
 
@@ -91,7 +91,8 @@ def test_the_second_round_goes_where_the_error_is() -> None:
             outcome = 1.0 if row in sure else float(number % 2)
             for half in (0, 1):
                 tree.add_walk(half, row, [("?", "?")], outcome)
-    wanted = further_walks(tree, states, walk_lengths(tree, played), 24, 1.0, 1.0)
+    doubt = [doubts(tree, half, [0.0] * 4 + [1.0] * 4) for half in (0, 1)]
+    wanted = further_walks(tree, states, walk_lengths(tree, played), 24, 1.0, doubt)
     depth = {row: len(state.path) for row, state in enumerate(tree.states)}
     taken = {row: sum(n for _, state, n in wanted if state == row) / len(tree.states[row].visits) for row in states}
     for row in sure:

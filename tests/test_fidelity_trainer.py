@@ -157,6 +157,7 @@ def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pyte
         (["--set", "max_turns"], "--set max_turns is not NAME=VALUE"),
         (["--set", "credit_temperature=0"], "credit_temperature"),
         (["--skill_bank", "no_such_bank"], "no_such_bank"),
+        (["--environment_options", '{"unskilled": true}'], "'corridor' has no skills.* --skill_bank"),
         (["--device", "abacus"], "--device abacus"),
         (["--walks", "0"], "must be at least 1"),
     ):

@@ -35,7 +35,7 @@ from alignopsd_trl.fidelity.measure import (
 )
 from alignopsd_trl.fidelity.metrics import agreement, by_kind, kinds, reliability
 from alignopsd_trl.fidelity.policy import response_logits
-from alignopsd_trl.fidelity.setup import Settings, Subject, environment_preset, make_bench, usable_device
+from alignopsd_trl.fidelity.setup import Settings, Subject, bank_of, environment_preset, make_bench, usable_device
 from alignopsd_trl.fidelity.tree import Tree
 from alignopsd_trl.fidelity.variants import Variant, make_variants, read_vary
 from alignopsd_trl.fidelity.walks import Walk
@@ -118,8 +118,7 @@ def _prepare(arguments: argparse.Namespace) -> tuple[Subject, Bench, list[Varian
     )
     defaults = environment_preset(arguments.environment)
     skilled = any(one.method.needs_teacher or one.method.skills_in_rollout for one in variants)
-    bank = (arguments.skill_bank or subject.suite.skill_bank or subject.suite.name) if skilled else None
-    arguments.skill_bank = bank
+    arguments.skill_bank = bank_of(subject.suite, arguments.skill_bank) if skilled else None
     arguments.encoder = (arguments.encoder or defaults.get("encoder", "lexical")) if skilled else None
     arguments.tasks_per_batch = arguments.tasks_per_batch or defaults.get("tasks_per_round", arguments.tasks)
     bench = make_bench(

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from alignopsd_trl.fidelity.metrics import Turns
-from alignopsd_trl.fidelity.plan import outcome_scale, rounds, worth_walking
-from alignopsd_trl.fidelity.tree import Advantages, Tree, advantages
+from alignopsd_trl.fidelity.plan import rounds, worth_walking
+from alignopsd_trl.fidelity.tree import HALVES, Advantages, Tree, advantages, doubts
 from alignopsd_trl.fidelity.variants import CachedTeacher, Variant, turn_credit
 from alignopsd_trl.fidelity.walks import Start, Walk, portions, together, verify, walk
 from alignopsd_trl.methods import Credit, Teacher, checked_credit
@@ -152,7 +152,7 @@ def turn_advantages(
     place = {id(turn): (row, turn.number) for row, one in enumerate(trajectories) for turn in one.turns}
     outcome = OUTCOMES[value]
     ends = [outcome(one) for one in trajectories]
-    return advantages(tree, [place[id(turn)] for turn in turns], ends, outcome_scale(tree, ends))
+    return advantages(tree, [place[id(turn)] for turn in turns], ends, [doubts(tree, half, ends) for half in HALVES])
 
 
 @dataclass

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from alignopsd_trl.fidelity.tree import HALVES, Advantages, Tree, advantages, back_up
+from alignopsd_trl.fidelity.tree import HALVES, Advantages, Tree, advantages, back_up, doubts
 from alignopsd_trl.turns import Trajectory
 
 FIRST_SHARE = 1 / 3  # of the walks, spread evenly
 FURTHER_SHARES = (0.5, 0.75, 1.0)  # of the walks, taken after each later round
 ADDED = 0.03  # of the standard error of r
 LEAST_RELIABLE, MOST_RELIABLE = 0.3, 0.8
-LEAST_DOUBT = 0.01  # of the squared distance between the worst and the best outcome
 MOST = 10  # times the even share that one state may get
 
 Wanted = tuple[int, int, int]  # half, state, how many walks
@@ -62,10 +61,10 @@ def rounds(
     turns = [(row, turn.number) for row, one in enumerate(trajectories) if one.task in tasks for turn in one.turns]
     enough = enough_for(len(turns)) if enough is None else enough
     for share in FURTHER_SHARES:
-        scale = outcome_scale(tree, ends)
-        found = advantages(tree, turns, ends, scale) if turns else None
-        unsure = [half for half in HALVES if found and expected_reliability(found, turns, 1 - half) < enough]
-        yield further_walks(tree, states, lengths, walks, share, scale, unsure)
+        doubt = [doubts(tree, half, ends) for half in HALVES]
+        found = advantages(tree, turns, ends, doubt)
+        unsure = [half for half in HALVES if states and expected_reliability(found, turns, 1 - half) < enough]
+        yield further_walks(tree, states, lengths, walks, share, doubt, unsure)
 
 
 def enough_for(turns: int) -> float:
@@ -75,15 +74,8 @@ def enough_for(turns: int) -> float:
     return min(max(needed, LEAST_RELIABLE), MOST_RELIABLE)
 
 
-def outcome_scale(tree: Tree, ends: Sequence[float]) -> float:
-    """Distance between the worst and the best outcome seen; 1 where all were alike."""
-    seen = [out for halves in tree.seen for one in halves for out in one.left] + list(ends)
-    return (max(seen) - min(seen) if seen else 0.0) or 1.0
-
-
 def expected_reliability(found: Advantages, turns: Sequence[tuple[int, int]], half: int) -> float:
-    """What the reliability of A_MC would be if both halves of the walks were as this one. Errors are the stated ones,
-    which are too large where walks are few, so that it is rather too small.
+    """What the reliability of A_MC would be if both halves of the walks were as this one.
 
     Args:
         turns: (trajectory, turn number) of the rows of ``found``.
@@ -118,7 +110,7 @@ def further_walks(
     lengths: np.ndarray,
     walks: int,
     share: float,
-    scale: float,
+    doubt: Sequence[float | np.ndarray],
     halves: Sequence[int] = HALVES,
 ) -> list[Wanted]:
     """What a later round wants.
@@ -131,30 +123,20 @@ def further_walks(
         lengths: ``(S,)`` cost of a walk from each state, in turns.
         walks: walks a state that the whole budget would pay for.
         share: of the budget that is spent after this round.
+        doubt: of either half, see `tree.back_up`.
         halves: that get walks.
     """
     rows = np.array(states, dtype=np.int64)
     turns = np.array([len(tree.states[row].visits) * (2 if tree.states[row].path else 1) for row in states])
     chosen = []
     for half in halves:
-        spread = back_up(tree, 1 - half, doubts(tree, 1 - half, scale)).spread[rows]
+        spread = back_up(tree, 1 - half, doubt[1 - half]).spread[rows]
         had = np.array([tree.seen[row][half].count for row in rows])
         budget = walks / 2 * share * lengths[rows].sum() - tree.walked[half]
-        wanted = np.sqrt(turns * np.nan_to_num(spread, nan=scale**2 / 4) / lengths[rows])
+        wanted = np.sqrt(turns * np.nan_to_num(spread) / lengths[rows])
         more = _fill(wanted, had, lengths[rows], budget, MOST * walks // 2)
         chosen += [(half, int(row), int(number)) for row, number in zip(rows, more, strict=True) if number]
     return chosen
-
-
-def doubts(tree: Tree, half: int, scale: float) -> np.ndarray:
-    """``(S,)`` what one more walk of a state may vary by, as far as a half knows: as much as all walks of its task do.
-    Where nearly every walk is lost, a state whose few walks were lost is most likely lost too."""
-    ends: dict[str, list[float]] = {}
-    for state, seen in zip(tree.states, tree.seen, strict=True):
-        ends.setdefault(state.task, []).extend(seen[half].left)
-    least = LEAST_DOUBT * scale**2
-    known = {task: max(float(np.var(found)), least) if found else scale**2 / 4 for task, found in ends.items()}
-    return np.array([known[state.task] for state in tree.states])
 
 
 def _fill(wanted: np.ndarray, had: np.ndarray, cost: np.ndarray, budget: float, most: int) -> np.ndarray:

@@ -29,7 +29,7 @@ from alignopsd_trl.reading import reader_for
 from alignopsd_trl.rollout import Player, no_skills
 from alignopsd_trl.skills import load_skills
 from alignopsd_trl.turns import TurnBatch
-from environments.base import Suite, load
+from environments.base import SHIPPED, Suite, load
 from environments.batch import open_batch
 
 
@@ -47,6 +47,20 @@ def usable_device(asked: str | None) -> str:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"--device {asked}: {reason}; leave it out for what there is") from error
     return asked
+
+
+def bank_of(suite: Suite, asked: str | None) -> str:
+    """The skill bank that was asked for, else the environment's own.
+
+    Raises:
+        ValueError: if it has none.
+    """
+    if found := asked or suite.skill_bank or (suite.name if suite.name in SHIPPED else None):
+        return found
+    raise ValueError(
+        f"environment {suite.name!r} has no skills, which a teacher needs: give --skill_bank, or --methods that ask no "
+        "teacher, such as grpo,gigpo"
+    )
 
 
 def environment_preset(environment: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import numpy as np
 from alignopsd_trl.turns import Trajectory
 
 HALVES = (0, 1)
+LEAST_DOUBT = 0.005  # of the squared distance between the worst and the best outcome
 Step = tuple[str, str]  # an action and the observation that answered it
 
 
@@ -68,6 +69,10 @@ class Tree:
         for place, trajectory in enumerate(trajectories):
             self._add(place, trajectory)
         self.seen: list[tuple[Seen, Seen]] = [(Seen(), Seen()) for _ in self.states]
+        self.parents = [-1] * len(self.states)
+        for row, state in enumerate(self.states):
+            for child in state.children.values():
+                self.parents[child] = row
         self.walked = [0, 0]  # turns, by half
 
     def _add(self, place: int, trajectory: Trajectory) -> None:
@@ -177,16 +182,48 @@ class Advantages:
     walks: np.ndarray
 
 
-def advantages(tree: Tree, turns: Sequence[tuple[int, int]], outcomes: Sequence[float], scale: float) -> Advantages:
+def doubts(tree: Tree, half: int, outcomes: Sequence[float]) -> np.ndarray:
+    """``(S,)`` the variance of an unseen walk of each state, as far as a half and the played episodes know: what the
+    walks of the states next to it say, and one more that ends as its group did on the average. Where a path is lost,
+    its next states most likely are too.
+
+    Args:
+        outcomes: of each trajectory.
+    """
+    values, number = back_up(tree, half, 0.0), np.ones(len(tree.states))
+    total, count = np.nan_to_num(values.value) * values.visits, values.visits.astype(np.float64)
+    near = _group_means(tree, outcomes)
+    for row, parent in enumerate(tree.parents):
+        if parent >= 0:
+            near[row], number[row] = near[row] + total[parent], number[row] + count[parent]
+            near[parent], number[parent] = near[parent] + total[row], number[parent] + count[row]
+    near /= number
+    seen = [*outcomes, *(out for halves in tree.seen for out in halves[half].left)] or [0.0]
+    low = min(seen)
+    high = max(seen) if max(seen) > low else low + 1
+    return np.clip((near - low) * (high - near), LEAST_DOUBT * (high - low) ** 2, None)
+
+
+def _group_means(tree: Tree, outcomes: Sequence[float]) -> np.ndarray:
+    """``(S,)`` mean outcome of the episodes of a state's task."""
+    places: dict[str, set[int]] = {}
+    for state in tree.states:
+        places.setdefault(state.task, set()).update(place for place, _ in state.visits)
+    means = {task: float(np.mean([outcomes[place] for place in found])) for task, found in places.items()}
+    return np.array([means[state.task] for state in tree.states])
+
+
+def advantages(
+    tree: Tree, turns: Sequence[tuple[int, int]], outcomes: Sequence[float], doubt: Sequence[float | np.ndarray]
+) -> Advantages:
     """A_MC of turns: the mean over both halves, each backed up by itself.
 
     Args:
         turns: (trajectory, turn number).
         outcomes: of each trajectory; what a last turn led to.
-        scale: distance between the worst and the best outcome. Errors take a walk that nobody has seen for a toss
-            between the two, so that they are rather too large where walks are few.
+        doubt: of either half, see `back_up`.
     """
-    found = [back_up(tree, half, scale**2 / 4) for half in HALVES]
+    found = [back_up(tree, half, doubt[half]) for half in HALVES]
     before, after, variance = (np.full((2, len(turns)), np.nan) for _ in range(3))
     for row, (trajectory, number) in enumerate(turns):
         state, following = tree.turns[trajectory, number]

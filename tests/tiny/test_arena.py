@@ -11,7 +11,7 @@ import pytest
 
 from alignopsd_trl.fidelity.arena import Game, Sampled, sample_groups
 from alignopsd_trl.fidelity.plan import rounds, worth_walking
-from alignopsd_trl.fidelity.tree import Advantages, Tree, advantages
+from alignopsd_trl.fidelity.tree import Advantages, Tree, advantages, doubts
 from tools.arena.__main__ import main
 from tools.arena.measuring import cosine, credits, total_gradient
 from tools.arena.shopper import DECISIONS, ArenaShopper, make_games
@@ -100,7 +100,7 @@ def _measured(sampled: Sampled, walks: int, enough: float, draw: random.Random) 
             for _ in range(times):
                 _walk(sampled, tree, half, state, draw)
     turns = [(row, turn.number) for row, one in enumerate(trajectories) for turn in one.turns]
-    return tree, advantages(tree, turns, ends, 1.0)
+    return tree, advantages(tree, turns, ends, [doubts(tree, half, ends) for half in (0, 1)])
 
 
 def _walk(sampled: Sampled, tree: Tree, half: int, state: int, draw: random.Random) -> None:
