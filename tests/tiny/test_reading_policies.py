@@ -31,6 +31,23 @@ def test_the_recipe_beside_the_weights_and_every_word_of_the_bank(world: str, po
 
 
 @pytest.mark.parametrize(
+    ("world", "policy"),
+    [("webshop_trips", "tiny_trips"), ("searchqa_hops", "tiny_hops"), ("alfworld_pairs", "tiny_pairs")],
+)
+def test_one_command_runs_the_rounds_that_the_recipe_beside_the_weights_names(world: str, policy: str):
+    made = json.loads((SHIPPED_MODELS[policy] / "recipe.json").read_text(encoding="utf-8"))["made_with"]
+    rounds = [made]
+    while "start" in rounds[-1]:
+        rounds.append(rounds[-1]["start"])
+    name, shipped = world, list(reversed(rounds))
+    for flags in shipped:
+        training = CURRICULA[name].training
+        assert {one: flags.get(one) for one in training} == dict(training), name
+        name = CURRICULA[name].then
+    assert name == ""
+
+
+@pytest.mark.parametrize(
     ("world", "policy", "turns"), [("searchqa_hops", "tiny_hops", (3, 8)), ("alfworld_pairs", "tiny_pairs", (7, 15))]
 )
 def test_the_policy_plays_within_its_limits(world: str, policy: str, turns: tuple[int, int]):
