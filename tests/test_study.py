@@ -22,6 +22,7 @@ from toy import build_model, build_tokenizer
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.records import write_records
 from alignopsd_trl.study.__main__ import main
+from alignopsd_trl.study.differences import difference_figure
 from alignopsd_trl.study.figures import save, sensitivity_figure, training_figure
 from alignopsd_trl.study.matched import matched
 from alignopsd_trl.study.planning import plan
@@ -393,7 +394,9 @@ def test_everything_is_rendered_from_the_rows_alone(tmp_path: Path) -> None:
         assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
         assert (tmp_path / f"{name}.svg").read_text().startswith("<?xml")
     assert {file.name for file in (tmp_path / "figures").iterdir()} == {
-        f"{name}.{kind}" for name in ("training_methods", "sensitivity") for kind in ("png", "svg")
+        f"{name}.{kind}"
+        for name in ("training_methods", "differences_methods", "sensitivity")
+        for kind in ("png", "svg")
     }
     drawn = (tmp_path / "figures" / "training_methods.svg").read_text()
     assert "SDAR" in drawn and "Vanilla" not in drawn
@@ -425,6 +428,22 @@ def test_figures_show_means_over_seeds(tmp_path: Path) -> None:
     assert list(points.get_xdata()) == [2, 3, 4] and list(points.get_ydata()) == [72.5, 73.5, 74.5]
     save(figure, tmp_path / "sensitivity")
     assert sensitivity_figure(example()) is None
+
+
+def test_differences_have_a_panel_a_method_paired_by_seed(tmp_path: Path) -> None:
+    rows = example()
+    moved = (rows["label"] == "SDAR") & (rows["seed"] == 1)
+    rows.loc[moved, "curve_success"] = rows.loc[moved, "curve_success"].map(lambda curve: [one + 0.3 for one in curve])
+    figure = difference_figure(rows, "methods", reference_entry(rows, "grpo"))
+    titles = [axis.get_title() for axis in figure.axes]
+    assert len(titles) == 2 and "SDAR" in titles[0] and "RLSD" in titles[1], "only what was trained, not the reference"
+    assert "+11.0 ± 2.5" in titles[0]
+    *seeds, zero, mean = figure.axes[0].lines
+    assert [line.get_ydata()[0] for line in seeds] == pytest.approx([0.0, 30.0, 0.0])
+    assert list(mean.get_xdata()) == [1, 2, 3] and mean.get_ydata()[0] == pytest.approx(10.0)
+    save(figure, tmp_path / "differences")
+    assert difference_figure(rows, "ablations", reference_entry(rows, "grpo")) is None
+    assert difference_figure(rows, "methods", None) is None
 
 
 # ---------------------------------------------------------------------- the real thing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,11 +42,11 @@ _TITLES = {"max_sources": "top-K", "similarity_threshold": r"$\gamma_H$", "credi
 def training_figure(rows: pd.DataFrame, table: str, curve: str = "success") -> Figure | None:
     """A panel per environment: the rollouts' success (or another ``curve_*`` column), smoothed over `SPAN` updates;
     lines are means over seeds, bands their 95 % intervals. `None` without trained rows."""
-    lines = [line for line in entries(rows, table) if _trained(line)]
+    lines = [line for line in entries(rows, table) if trained(line)]
     if not lines:
         return None
     environments = list(dict.fromkeys(name for line in lines for name in line.rows))
-    figure, axes = _grid(1, len(environments), 4.8)
+    figure, axes = grid(1, len(environments), 4.8)
     for axis, environment in zip(axes[0], environments, strict=True):
         for number, line in enumerate(lines):
             _draw_curve(axis, line, environment, curve, number)
@@ -58,24 +59,30 @@ def _percent(curve: str) -> str:
     return " (%)" if curve in ("success", "score") else ""
 
 
-def _trained(line: Entry) -> bool:
+def trained(line: Entry) -> bool:
+    """Whether any of its rows has a training curve."""
     return any(isinstance(row.get("curve_update"), list) for seeds in line.rows.values() for row in seeds.values())
 
 
 def _draw_curve(axis: Axes, line: Entry, environment: str, curve: str, number: int) -> None:
-    smooth = [_smoothed(row, curve) for row in line.rows.get(environment, {}).values()]
+    smooth = [smoothed(row, curve) for row in line.rows.get(environment, {}).values()]
     if not smooth:
         return
-    updates = sorted(set.intersection(*(set(one) for one in smooth)))
+    updates = common_updates(smooth)
     means = [mean([one[update] for one in smooth]) for update in updates]
     own = line.method == "align_opsd" and line.settings == "{}"
     color = "black" if own else plt.get_cmap("tab10")(number % 10)
     style = {"color": color, "linewidth": 2.0 if own else 1.1, "linestyle": "-" if number < 10 else "--"}
     axis.plot(updates, [one.value for one in means], label=line.label, **style)
-    axis.fill_between(updates, *_band(means), color=color, alpha=0.1, linewidth=0)
+    axis.fill_between(updates, *band(means), color=color, alpha=0.1, linewidth=0)
 
 
-def _smoothed(row: dict[str, Any], curve: str) -> dict[int, float]:
+def common_updates(curves: Sequence[Mapping[int, float]]) -> list[int]:
+    return sorted(set.intersection(*(set(one) for one in curves)))
+
+
+def smoothed(row: dict[str, Any], curve: str) -> dict[int, float]:
+    """A row's curve by update: the moving average over `SPAN` updates."""
     import pandas as pd
 
     scale = 100.0 if _percent(curve) else 1.0
@@ -83,7 +90,8 @@ def _smoothed(row: dict[str, Any], curve: str) -> dict[int, float]:
     return values.ewm(span=SPAN).mean().to_dict()
 
 
-def _band(means: list[Mean]) -> tuple[list[float], list[float]]:
+def band(means: Sequence[Mean]) -> tuple[list[float], list[float]]:
+    """Lower and upper ends of the intervals."""
     halves = [0.0 if math.isnan(one.half) else one.half for one in means]
     pairs = list(zip(means, halves, strict=True))
     return [one.value - half for one, half in pairs], [one.value + half for one, half in pairs]
@@ -103,7 +111,7 @@ def sensitivity_figure(rows: pd.DataFrame, reference: Entry | None = None) -> Fi
         return None
     heads = columns(rows, averages_only=True)
     environments = list(dict.fromkeys(head.environment for head in heads))
-    figure, axes = _grid(len(environments), len(names), 3.2)
+    figure, axes = grid(len(environments), len(names), 3.2)
     for line, environment in zip(axes, environments, strict=True):
         for axis, name in zip(line, names, strict=True):
             for number, head in enumerate(head for head in heads if head.environment == environment):
@@ -127,9 +135,10 @@ def _draw_sweep(axis: Axes, lines: list[Entry], head: Column, color: str, refere
         axis.axhline(level, color=color, linestyle="--", linewidth=0.9, label=f"{head.title} of {reference.label}")
 
 
-def _grid(lines: int, places: int, width: float) -> tuple[Figure, Any]:
+def grid(lines: int, places: int, width: float, **shared: str) -> tuple[Figure, Any]:
+    """A figure and its ``(lines, places)`` axes, in the studies' style."""
     with plt.rc_context(_STYLE):
-        return plt.subplots(lines, places, figsize=(width * places + 1.2, 2.8 * lines + 0.4), squeeze=False)
+        return plt.subplots(lines, places, figsize=(width * places + 1.2, 2.8 * lines + 0.4), squeeze=False, **shared)
 
 
 def save(figure: Figure, path: Path) -> None:

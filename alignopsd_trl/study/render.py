@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alignopsd_trl.study.differences import difference_figure
 from alignopsd_trl.study.figures import save, sensitivity_figure, sweeps, training_figure
 from alignopsd_trl.study.matched import matched
 from alignopsd_trl.study.tables import (
@@ -61,7 +62,9 @@ def _minus(rows: pd.DataFrame, table: str, reference: Entry | None) -> list[str]
 
 
 def _pictures(rows: pd.DataFrame, output: Path, base: Entry | None) -> list[str]:
-    figures = {f"training_{table}": training_figure(rows, table) for table in ("methods", "ablations")}
+    tables = ("methods", "ablations")
+    figures = {f"training_{table}": training_figure(rows, table) for table in tables}
+    figures |= {f"differences_{table}": difference_figure(rows, table, base) for table in tables}
     figures["sensitivity"] = sensitivity_figure(rows, base)
     shown = []
     for name, figure in figures.items():

@@ -1,0 +1,71 @@
+"""The figure of differences to a reference, paired by seed: a panel a method."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from alignopsd_trl.study.figures import band, common_updates, grid, smoothed, trained
+from alignopsd_trl.study.statistics import mean, paired
+from alignopsd_trl.study.tables import Column, Entry, columns, entries, per_seed
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ACROSS = 4
+"""Panels side by side."""
+
+
+def difference_figure(rows: pd.DataFrame, table: str, reference: Entry | None) -> Figure | None:
+    """For each environment a panel a trained line: success of the rollouts, smoothed as in the training curves, minus
+    the reference's with the same seed. Grey: seeds; black: their mean with its 95 % interval; above it the difference
+    on the panel. `None` without a reference or another trained line."""
+    lines = [line for line in entries(rows, table) if trained(line) and not _same(line, reference)]
+    if reference is None or not trained(reference) or not lines:
+        return None
+    heads = {head.environment: head for head in reversed(columns(rows, averages_only=True))}  # the first average
+    drawn = [(name, line) for name in reversed(heads) for line in lines if _pairs(line, reference, name)]
+    if not drawn:
+        return None
+    across = min(ACROSS, len(lines))
+    figure, axes = grid(math.ceil(len(drawn) / across), across, 2.6, sharey="row")
+    for axis, (name, line) in zip(axes.flat, drawn, strict=False):
+        _draw(axis, line, reference, heads[name])
+    for axis in axes.flat[len(drawn) :]:
+        axis.remove()
+    for row in axes:
+        row[0].set_ylabel(f"rollout success\nminus {reference.label} (points)")
+    figure.tight_layout()
+    return figure
+
+
+def _same(line: Entry, reference: Entry | None) -> bool:
+    return reference is not None and (line.method, line.settings) == (reference.method, reference.settings)
+
+
+def _pairs(line: Entry, reference: Entry, environment: str) -> list[int]:
+    """Seeds that both have."""
+    return sorted(set(line.rows.get(environment, {})) & set(reference.rows.get(environment, {})))
+
+
+def _draw(axis: Axes, line: Entry, reference: Entry, head: Column) -> None:
+    name = head.environment
+    curves = []
+    for seed in _pairs(line, reference, name):
+        own, other = (smoothed(entry.rows[name][seed], "success") for entry in (line, reference))
+        curves.append({update: own[update] - other[update] for update in own.keys() & other.keys()})
+    updates = common_updates(curves)
+    for curve in curves:
+        axis.plot(updates, [curve[update] for update in updates], color="0.7", linewidth=0.7)
+    means = [mean([curve[update] for curve in curves]) for update in updates]
+    axis.axhline(0.0, color="C3", linewidth=0.9, linestyle="--")
+    axis.plot(updates, [one.value for one in means], color="black", linewidth=1.6)
+    axis.fill_between(updates, *band(means), color="black", alpha=0.15, linewidth=0)
+    difference = paired(per_seed(line, head), per_seed(reference, head))
+    told = f"\n{head.title}: {difference.value:+.1f}" if difference else ""
+    half = f" ± {difference.half:.1f}" if difference and not math.isnan(difference.half) else ""
+    axis.set_title(f"{name}: {line.label}{told}{half}", fontsize=8)
+    axis.set_xlabel("update")
+    axis.xaxis.get_major_locator().set_params(integer=True)
