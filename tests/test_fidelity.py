@@ -100,8 +100,8 @@ def test_the_second_round_goes_where_the_error_is() -> None:
         assert not unsure or taken[row] < np.mean(unsure)
 
 
-def test_walking_ends_when_the_turns_are_known_well_enough() -> None:
-    assert [enough_for(turns) for turns in (10, 1111, 100_000)] == [0.8, pytest.approx(0.5, abs=0.001), 0.3]
+def test_walking_ends_when_values_are_known_well_enough() -> None:
+    assert [enough_for(states) for states in (10, 1111, 100_000)] == [0.8, pytest.approx(0.5, abs=0.001), 0.3]
     walked = {}
     for enough in (0.05, None, 1.0):
         bench = _bench(Flips(6))

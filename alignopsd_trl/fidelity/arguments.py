@@ -52,7 +52,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of AlignOPSDConfig, or METHOD.OPTION")
     add("--tasks", type=_count, default=8, help="sibling groups")
     add("--walks", type=_count, default=12, help="walks a state on average, at most")
-    add("--enough", type=float, help="reliability of A_MC at which walking ends; by default by the turns; 1: all walks")
+    add("--enough", type=float, help="reliability of A_MC at which walking ends, by default by the states; 1: never")
     add("--split", default="train", help="whose tasks are drawn")
     add("--tasks_per_batch", type=_count, help="groups that get credit together; as many as a training round has")
     add("--value", choices=VALUES, default="success", help="what a state's value is the mean of")

@@ -59,7 +59,7 @@ def rounds(
         yield first_walks(tree, states, walks, odd)
     tasks = {tree.states[state].task for state in states}
     turns = [(row, turn.number) for row, one in enumerate(trajectories) if one.task in tasks for turn in one.turns]
-    enough = enough_for(len(turns)) if enough is None else enough
+    enough = enough_for(len(states)) if enough is None else enough
     for share in FURTHER_SHARES:
         doubt = [doubts(tree, half, ends) for half in HALVES]
         found = advantages(tree, turns, ends, doubt)
@@ -67,10 +67,11 @@ def rounds(
         yield further_walks(tree, states, lengths, walks, share, doubt, unsure)
 
 
-def enough_for(turns: int) -> float:
-    """Reliability of A_MC at which its noise adds no more than `ADDED` to the standard error of a correlation over so
-    many turns. What is left of an interval then comes of the tasks, of which more walks make no more."""
-    needed = 1 / (1 + turns * ADDED**2)
+def enough_for(states: int) -> float:
+    """Reliability of A_MC at which its noise adds about `ADDED` to the standard error of a correlation over turns that
+    were taken in so many states; turns of one state share their error. What is left of an interval then comes of the
+    tasks, of which more walks make no more."""
+    needed = 1 / (1 + states * ADDED**2)
     return min(max(needed, LEAST_RELIABLE), MOST_RELIABLE)
 
 
