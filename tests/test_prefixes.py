@@ -70,7 +70,7 @@ def test_a_pool_that_is_too_small_forgets(room: int, monkeypatch: pytest.MonkeyP
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(CONFIGS["llama"](**SHAPE)).eval()
     token = prefixes.CACHE // prefixes.tokens_in_cache(model.config, 4)
-    monkeypatch.setattr(prefixes, "CACHE", room * token)
+    monkeypatch.setattr(prefixes, "POOL", room * token)
     known = Prefixes(model, 0)
     for seed in (0, 0, 1, 2, 0):
         _check(model, known, _prompts(20, seed))

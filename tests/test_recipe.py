@@ -216,7 +216,7 @@ def test_memory_falls_with_shards_and_adapters(tmp_path: Path) -> None:
 
 
 def test_prompts_are_counted_where_the_own_loop_samples(tmp_path: Path) -> None:
-    """A pool of 128 MiB, and as much for what is sampled at once, or what all episodes of a process need."""
+    """A pool of 512 MiB, and 128 MiB for what is sampled at once, or what all episodes of a process need."""
 
     def prompts(launch: Launch = Launch(), **options) -> float:  # noqa: B008
         plain = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 1}
@@ -226,8 +226,8 @@ def test_prompts_are_counted_where_the_own_loop_samples(tmp_path: Path) -> None:
         return estimate(BACKBONES["3b"], config, launch).training["prompts"]
 
     token = 4 * 36 * 2 * 2 * 128  # bytes: float32, layers, keys and values, heads, channels
-    assert prompts() == pytest.approx(0.125 + 8 * 512 * token / 2**30)
-    assert prompts(max_prompt_length=4, per_device_train_batch_size=4, num_generations=4) == 0.25
+    assert prompts() == pytest.approx(0.5 + 8 * 512 * token / 2**30)
+    assert prompts(max_prompt_length=4, per_device_train_batch_size=4, num_generations=4) == 0.625
     assert prompts(Launch(2, 1, "DDP")) == prompts()
     assert prompts(Launch(2, 1, "FSDP2")) == prompts(use_vllm=True) == prompts(top_k=20) == 0
 

@@ -12,7 +12,7 @@ from transformers import AutoConfig
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.presets import BACKBONES, Backbone
-from alignopsd_trl.policy.prefixes import CACHE
+from alignopsd_trl.policy.prefixes import CACHE, POOL
 from alignopsd_trl.policy.shipped import resolve_model
 
 GIB = 2**30
@@ -158,7 +158,7 @@ def _prompts(shape: Backbone, args: AlignOPSDConfig, launch: Launch, weight_byte
     token = shape.kv_width * shape.layers * weight_bytes
     longest = (args.max_prompt_length + args.max_completion_length) * token
     rows = max(args.per_device_train_batch_size * args.steps_per_generation, args.per_device_eval_batch_size)
-    return max(CACHE, longest) + max(CACHE, rows * longest)
+    return max(POOL, longest) + max(CACHE, rows * longest)
 
 
 def _gathered(shape: Backbone) -> float:

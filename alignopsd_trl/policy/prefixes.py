@@ -26,7 +26,8 @@ from transformers.cache_utils import DynamicLayer
 from alignopsd_trl.policy.packing import as_attention_mask
 from alignopsd_trl.policy.ragged import Ragged
 
-CACHE = 128 << 20  # bytes of keys and values of the pool, and of a batch, beyond which more hardly make it faster
+POOL = 512 << 20  # bytes of keys and values that are remembered: those of some hundred turns with the shipped policies
+CACHE = 128 << 20  # bytes of keys and values of a batch, beyond which more hardly make it faster
 STRIDE = 8  # one in so many sorted texts belongs to the first wave
 ENOUGH = 512  # padded tokens, beyond which a forward of more is hardly cheaper per token
 LIKE = 0.85  # of the longest: beyond ENOUGH, a shorter row goes into the next forward
@@ -34,15 +35,18 @@ LIKE = 0.85  # of the longest: beyond ENOUGH, a shorter row goes into the next f
 Text = tuple[int, ...]
 
 
-def tokens_in_cache(config: Any, number_bytes: int) -> int:
-    """How many tokens' keys and values have room in `CACHE`.
+def tokens_in_cache(config: Any, number_bytes: int, room: int | None = None) -> int:
+    """How many tokens' keys and values have room.
 
     Args:
         config: the model's text config.
         number_bytes: of one key or value.
+        room: bytes of all of them, `CACHE` by default.
     """
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return CACHE // (2 * config.num_hidden_layers * config.num_key_value_heads * head * number_bytes)
+    return (CACHE if room is None else room) // (
+        2 * config.num_hidden_layers * config.num_key_value_heads * head * number_bytes
+    )
 
 
 class RoomyLayer(DynamicLayer):
@@ -92,7 +96,7 @@ class Prefixes:
     def __init__(self, model: torch.nn.Module, pad_id: int, attention: str = "sdpa", budget: int = 4096):
         self._model, self._pad_id, self._attention, self._budget = model, pad_id, attention, budget
         config = model.config.get_text_config()
-        self._size, self._layers = tokens_in_cache(config, model.dtype.itemsize), config.num_hidden_layers
+        self._size, self._layers = tokens_in_cache(config, model.dtype.itemsize, POOL), config.num_hidden_layers
         self._pool: list[torch.Tensor] = []  # (size, heads, width): keys and values of each layer
         self._used = 0
         self._places: dict[Text, torch.Tensor] = {}
@@ -146,6 +150,8 @@ class Prefixes:
 
     def _make_room(self, wanted: set[Text]) -> None:
         """Forgets no more than it takes for these texts: what the last call did not need, then what nobody keeps."""
+        if self._used + sum(map(len, wanted - self._places.keys())) <= self._size:
+            return
         again = [text for text in self._places if text in self._kept]
         for kept in (list(self._places), list(dict.fromkeys([*self._latest, *again])), again, []):
             places = [self._places[text] for text in kept]
