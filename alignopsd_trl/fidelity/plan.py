@@ -17,7 +17,7 @@ from alignopsd_trl.turns import Trajectory
 FIRST_SHARE = 1 / 3  # of the walks, spread evenly
 FURTHER_SHARES = (0.5, 0.75, 1.0)  # of the walks, taken after each later round
 ADDED = 0.03  # of the standard error of r
-LEAST_RELIABLE, MOST_RELIABLE = 0.3, 0.8
+LEAST_RELIABLE, MOST_RELIABLE = 0.3, 0.95
 MOST = 10  # times the even share that one state may get
 
 Wanted = tuple[int, int, int]  # half, state, how many walks
