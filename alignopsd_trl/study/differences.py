@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from alignopsd_trl.study.figures import band, common_updates, grid, smoothed, trained
@@ -20,19 +21,23 @@ ACROSS = 4
 
 def difference_figure(rows: pd.DataFrame, table: str, reference: Entry | None) -> Figure | None:
     """For each environment a panel a trained line: success of the rollouts, smoothed as in the training curves, minus
-    the reference's with the same seed. Grey: seeds; black: their mean with its 95 % interval; above it the difference
+    the reference's with the same seed. Grey: seeds; black: their mean with its 95 % interval; above it the differences
     on the panel. `None` without a reference or another trained line."""
     lines = [line for line in entries(rows, table) if trained(line) and not _same(line, reference)]
     if reference is None or not trained(reference) or not lines:
         return None
-    heads = {head.environment: head for head in reversed(columns(rows, averages_only=True))}  # the first average
-    drawn = [(name, line) for name in reversed(heads) for line in lines if _pairs(line, reference, name)]
+    heads: dict[str, list[Column]] = defaultdict(list)
+    for head in columns(rows, averages_only=True):
+        heads[head.environment].append(head)
+    drawn = [(name, line) for name in heads for line in lines if _pairs(line, reference, name)]
     if not drawn:
         return None
     across = min(ACROSS, len(lines))
     figure, axes = grid(math.ceil(len(drawn) / across), across, 2.6, sharey="row")
     for axis, (name, line) in zip(axes.flat, drawn, strict=False):
-        _draw(axis, line, reference, heads[name])
+        _draw(axis, line, reference, name)
+        told = ", ".join(_told(line, reference, head) for head in heads[name])
+        axis.set_title(f"{name}: {line.label}\n{told}", fontsize=8)
     for axis in axes.flat[len(drawn) :]:
         axis.remove()
     for row in axes:
@@ -50,11 +55,10 @@ def _pairs(line: Entry, reference: Entry, environment: str) -> list[int]:
     return sorted(set(line.rows.get(environment, {})) & set(reference.rows.get(environment, {})))
 
 
-def _draw(axis: Axes, line: Entry, reference: Entry, head: Column) -> None:
-    name = head.environment
+def _draw(axis: Axes, line: Entry, reference: Entry, environment: str) -> None:
     curves = []
-    for seed in _pairs(line, reference, name):
-        own, other = (smoothed(entry.rows[name][seed], "success") for entry in (line, reference))
+    for seed in _pairs(line, reference, environment):
+        own, other = (smoothed(entry.rows[environment][seed], "success") for entry in (line, reference))
         curves.append({update: own[update] - other[update] for update in own.keys() & other.keys()})
     updates = common_updates(curves)
     for curve in curves:
@@ -63,9 +67,13 @@ def _draw(axis: Axes, line: Entry, reference: Entry, head: Column) -> None:
     axis.axhline(0.0, color="C3", linewidth=0.9, linestyle="--")
     axis.plot(updates, [one.value for one in means], color="black", linewidth=1.6)
     axis.fill_between(updates, *band(means), color="black", alpha=0.15, linewidth=0)
-    difference = paired(per_seed(line, head), per_seed(reference, head))
-    told = f"\n{head.title}: {difference.value:+.1f}" if difference else ""
-    half = f" ± {difference.half:.1f}" if difference and not math.isnan(difference.half) else ""
-    axis.set_title(f"{name}: {line.label}{told}{half}", fontsize=8)
     axis.set_xlabel("update")
     axis.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _told(line: Entry, reference: Entry, head: Column) -> str:
+    """The difference in one average over the panel."""
+    found = paired(per_seed(line, head), per_seed(reference, head))
+    if found is None:
+        return f"{head.title}: none"
+    return f"{head.title} {found.value:+.1f}" + ("" if math.isnan(found.half) else f" ± {found.half:.1f}")
