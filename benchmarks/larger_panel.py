@@ -5,7 +5,7 @@
         --output trips_384.json
 
 Each policy plays the first ``--limit`` tasks of the panel ``--repeats`` times, with other seeds of sampling; what has
-been played is kept beside its cell and not played again. The table compares every line with the first one.
+been played is kept beside its cell and not played again. The table compares every line with GRPO.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ Outcomes = dict[str, dict[int, dict[str, Any]]]
 
 
 def rows_of(study: Path, environment: str | None) -> pd.DataFrame:
-    """The rows of one of its environments, by seed."""
-    rows = pd.read_parquet(study / "rows.parquet").sort_values("seed", kind="stable")
+    """The rows of one of its environments that were trained, by seed, GRPO first."""
+    rows = pd.read_parquet(study / "rows.parquet")
+    rows = rows[rows["updates"].notna()].assign(other=rows["method"] != "grpo")
+    rows = rows.sort_values(["seed", "other"], kind="stable")
     labels = list(rows["environment"].unique())
     if environment is None and len(labels) == 1:
         return rows
