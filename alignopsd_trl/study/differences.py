@@ -23,9 +23,10 @@ def difference_figure(rows: pd.DataFrame, table: str, reference: Entry | None) -
     """For each environment a panel a trained line: success of the rollouts, smoothed as in the training curves, minus
     the reference's with the same seed. Grey: seeds; black: their mean with its 95 % interval; above it the differences
     on the panel. `None` without a reference or another trained line."""
-    lines = [line for line in entries(rows, table) if trained(line) and not _same(line, reference)]
-    if reference is None or not trained(reference) or not lines:
+    if reference is None or not trained(reference):
         return None
+    own = (reference.method, reference.settings)
+    lines = [line for line in entries(rows, table) if trained(line) and (line.method, line.settings) != own]
     heads: dict[str, list[Column]] = defaultdict(list)
     for head in columns(rows, averages_only=True):
         heads[head.environment].append(head)
@@ -44,10 +45,6 @@ def difference_figure(rows: pd.DataFrame, table: str, reference: Entry | None) -
         row[0].set_ylabel(f"rollout success\nminus {reference.label} (points)")
     figure.tight_layout()
     return figure
-
-
-def _same(line: Entry, reference: Entry | None) -> bool:
-    return reference is not None and (line.method, line.settings) == (reference.method, reference.settings)
 
 
 def _pairs(line: Entry, reference: Entry, environment: str) -> list[int]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
+from alignopsd_trl.launch.cores import available_cores
 from alignopsd_trl.runs.provenance import code_checksum, versions, weights_checksum
 from alignopsd_trl.study.spec import METHOD_FIELDS
 
@@ -106,12 +107,11 @@ def _json(content: Mapping[str, Any]) -> str:
 
 
 def _machine() -> dict[str, Any]:
-    import joblib
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
-    cores = joblib.cpu_count()
-    return {"platform": platform.platform(), "python": platform.python_version(), "device": device, "cores": cores}
+    found = {"platform": platform.platform(), "python": platform.python_version(), "device": device}
+    return found | {"cores": available_cores()}
 
 
 def task_order(folder: Path) -> str | None:

@@ -116,9 +116,7 @@ def think_until_clear(
 
 def _ask(batch: TurnBatch, teacher: Teacher, thinking: Thinking, tasks: Sequence[torch.Tensor]) -> Thinking:
     """With the thoughts of these tasks' turns."""
-    new, thoughts = torch.zeros_like(thinking.asked), list(thinking.thoughts)
-    for rows in tasks:
-        new[rows] = True
+    new, thoughts = _among(thinking.asked, tasks), list(thinking.thoughts)
     places = new.nonzero().squeeze(1)
     for row, thought in zip(places.tolist(), teacher.thoughts(batch, places), strict=True):
         thoughts[row] = thought
@@ -129,11 +127,16 @@ def _similarities(
     batch: TurnBatch, thinking: Thinking, tasks: Sequence[torch.Tensor], options: AlignOPSDOptions
 ) -> list[TaskSimilarity]:
     """H of these tasks."""
-    chosen = torch.zeros_like(thinking.asked)
+    chosen, ours = _among(thinking.asked, tasks), [turn.thought for turn in batch.turns]
+    return correspond(thinking.thoughts, ours, thinking.encode, batch.groups, chosen, options, match=False).tasks
+
+
+def _among(turns: torch.Tensor, tasks: Sequence[torch.Tensor]) -> torch.Tensor:
+    """``(M,)`` bool, as ``turns``: which are of these tasks."""
+    chosen = torch.zeros_like(turns)
     for rows in tasks:
         chosen[rows] = True
-    ours = [turn.thought for turn in batch.turns]
-    return correspond(thinking.thoughts, ours, thinking.encode, batch.groups, chosen, options, match=False).tasks
+    return chosen
 
 
 class Neighbours:
