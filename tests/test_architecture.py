@@ -53,6 +53,7 @@ EXCEPTIONS = {
     ("evaluation.command", "records"): "as above",
     ("evaluation.command", "runs.files"): "results are written whole",
     ("evaluation.command", "launch.errors"): "its errors are told as a recipe's are",
+    ("evaluation.command", "launch.checks"): "as above",
 }
 """(room or module, what it imports): why."""
 

@@ -14,6 +14,7 @@ from toy import NUMBERS, ToyEnvironment, build_model, build_tokenizer, toy_datas
 from trainers import make_trainer
 
 from alignopsd_trl.evaluation import Outcome, evaluate, main, mean_score, success_rate, summarise
+from alignopsd_trl.evaluation.command import command
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player, no_skills, siblings_before
@@ -90,6 +91,14 @@ def test_command_line_writes_result_and_trajectories(tmp_path: Path, monkeypatch
     assert content["panel"] == "test[:5]" and content["skills"] is True
     frame = pd.read_parquet(tmp_path / "out" / "trajectories" / "evaluation.parquet")
     assert frame.groupby("task").ngroups == 5
+
+
+@pytest.mark.parametrize("flag", ["--environment_options", "--chat_template_kwargs"])
+def test_json_that_cannot_be_read_ends_in_a_sentence(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        command(["--model", "tiny", "--environment", "webshop_tiny", flag, "{bad"])
+    assert end.value.code == 2
+    assert f"{flag} is no JSON" in (said := capsys.readouterr().err) and "write for example" in said
 
 
 def test_trained_and_untrained_rows_of_a_table_go_through_one_loop(tmp_path: Path) -> None:

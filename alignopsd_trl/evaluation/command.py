@@ -6,11 +6,11 @@ python -m alignopsd_trl.evaluation --model PATH --environment webshop --panel te
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alignopsd_trl.launch.checks import environment_options, json_mapping
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS
 from environments.base import load
@@ -26,7 +26,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     shipped = ", ".join(SHIPPED_MODELS)
     parser.add_argument("--model", required=True, help=f"hub id or path; shipped are {shipped}")
     parser.add_argument("--environment", required=True, help="webshop, webshop_tiny, alfworld, searchqa or a module")
-    parser.add_argument("--environment_options", type=json.loads, default={}, help="JSON, handed to its suite()")
+    parser.add_argument("--environment_options", help="JSON, handed to its suite()")
     parser.add_argument("--panel", default="test", help="name of a panel of the environment")
     parser.add_argument("--limit", type=int, help="only the first tasks of the panel")
     parser.add_argument("--skills", action="store_true", help="put the retrieved skill into the policy's prompt")
@@ -37,7 +37,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--top_k", type=int, default=0, help="0: all tokens")
     parser.add_argument("--min_p", type=float)
     parser.add_argument("--repetition_penalty", type=float, default=1.0)
-    parser.add_argument("--chat_template_kwargs", type=json.loads, help="JSON, handed to the chat template")
+    parser.add_argument("--chat_template_kwargs", help="JSON, handed to the chat template")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max_prompt_length", type=int, default=4096)
     parser.add_argument("--max_completion_length", type=int, default=512)
@@ -50,7 +50,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16")
     parser.add_argument("--device", help="by default the GPU, or the CPU where there is none")
     parser.add_argument("--output", type=Path, help="folder for results.json and trajectories")
-    return parser.parse_args(argv)
+    given = parser.parse_args(argv)
+    with setup():
+        given.environment_options = environment_options(given.environment_options)
+        given.chat_template_kwargs = json_mapping(
+            "chat_template_kwargs", given.chat_template_kwargs, '{"enable_thinking": false}'
+        )
+    return given
 
 
 def command(argv: Sequence[str] | None = None) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.launch.checks import environment_options
+from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS
 
 VALUES = ("reward", "success")
@@ -46,7 +47,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--model", required=True, help=f"hub id or path; shipped are {', '.join(SHIPPED_MODELS)}")
     add("--environment", required=True, help="webshop_tiny, alfworld_tiny, ... or a module with suite()")
-    add("--environment_options", type=json.loads, default={}, help="JSON, handed to its suite()")
+    add("--environment_options", help="JSON, handed to its suite()")
     add("--methods", default="grpo,align_opsd", help="names, separated by commas")
     add("--vary", action="append", default=[], metavar="NAME=A,B", help="further variants; A=1+B=2 sets two together")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of AlignOPSDConfig, or METHOD.OPTION")
@@ -68,4 +69,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--no_pictures", action="store_true", help="leave out PNG and SVG (which need matplotlib)")
     add("--quiet", action="store_true", help="no progress bars")
     add("--output", type=Path, required=True)
-    return parser.parse_args(argv)
+    given = parser.parse_args(argv)
+    with setup():
+        given.environment_options = environment_options(given.environment_options)
+    return given
