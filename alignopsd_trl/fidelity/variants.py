@@ -36,8 +36,8 @@ def make_variants(
     A field of the config makes variants of AlignOPSD, which alone reads them; ``METHOD.OPTION`` of that method.
 
     Raises:
-        ValueError: for an unknown method or setting, for methods that train nothing, and for methods whose rollouts
-            are another policy's (skills in the policy's own prompt) beside ones whose are not.
+        ValueError: for an unknown method or setting, for methods that train nothing or are A_MC itself, and for
+            methods whose rollouts are another policy's (skills in the policy's own prompt) beside ones whose are not.
     """
     _check(methods)
     variants = [Variant(name, get_method(name)(configure(name, {}))) for name in methods]
@@ -79,6 +79,8 @@ def _check(methods: Sequence[str]) -> None:
     for name, method in found.items():
         if not method.trains:
             raise ValueError(f"method {name!r} trains nothing, so it gives no credit; leave it out")
+        if method.needs_turn_advantages:
+            raise ValueError(f"method {name!r} is what the others are measured against here; leave it out")
     if len({method.skills_in_rollout for method in found.values()}) > 1:
         skilled = [name for name, method in found.items() if method.skills_in_rollout]
         raise ValueError(
