@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -93,11 +94,25 @@ class Reader:
             thought = Thought(thinking, thought.action or calls_in(whole))
         return Reading(whole, thought)
 
+    @cached_property
+    def closing(self) -> list[int]:
+        """Tokens that may end a closing tag."""
+        texts = self._tokenizer.batch_decode([[number] for number in range(len(self._tokenizer))])
+        return [number for number, text in enumerate(texts) if self._tags[1][-1] in text]
+
+    def has_thought(self, prompt: Sequence[int], response: Sequence[int]) -> bool:
+        """Whether a response that is not at its end has its whole thinking already, whatever follows: between tags, and
+        in no format that is read as a whole."""
+        if self._native:
+            return False
+        text = self._canonical(prompt, response, self._decode(list(response)))
+        return bool(parse_response(text).thinking)
+
     def _canonical(self, prompt: Sequence[int], response: Sequence[int], text: str) -> str:
         """The response with its thinking between ``<think>`` tags, whoever opened it and whatever its tags are."""
         first, last = self._tags
         text = text if self._special_tags is None else self._with_tags(response)
-        if self._opened(prompt) and first not in text:
+        if self._opened(prompt) and first not in text.partition(last)[0]:
             text = first + text
         return text if self._tags == THINK else text.replace(first, THINK[0], 1).replace(last, THINK[1], 1)
 

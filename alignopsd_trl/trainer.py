@@ -35,7 +35,7 @@ from alignopsd_trl.policy.turn_rows import (
     sampling_log_probs,
 )
 from alignopsd_trl.policy.world import World
-from alignopsd_trl.reading import require_tools
+from alignopsd_trl.reading import Reader, require_tools
 from alignopsd_trl.rollout import (
     no_skills,
 )
@@ -157,6 +157,7 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
         self._live: tuple[torch.Tensor, ...] | None = None
         self._read: torch.Tensor | None = None  # while TRL's loss runs: its mask
         self._prefixes: Prefixes | None = None  # while a round is played and credited
+        self._until: Reader | None = None  # while thoughts without actions are sampled
         self.phases = Phases(self._show_phase)
         self._rounds_checked = 0
         self._told_of_breaks = False

@@ -8,14 +8,18 @@ import pytest
 import torch
 from peft import LoraConfig
 from test_packing import CONFIGS, SHAPE
+from test_prefixes import Counted
+from tool_classes import chat_tokenizer
 from toy import build_model, build_tokenizer
 from trainers import make_trainer
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from alignopsd_trl.policy import decoding, prefixes, seams
 from alignopsd_trl.policy.packing import PROVEN
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
+from alignopsd_trl.reading import Reader
+from alignopsd_trl.turns import NO_THOUGHT, Thought, Trajectory, Turn, TurnBatch
 
 PROMPTS = [[5, 6, 7, 8, 9], [11], [5, 6, 7, 8, 9], [4, 4, 12, 30, 31, 32, 33, 20], [40, 41], [11]]
 
@@ -96,6 +100,68 @@ def test_thinking_takes_as_many_rows_as_have_room(tmp_path: Path, monkeypatch: p
     assert seams.rows_at_once(trainer, prompts, limit=12, least=30) == 30
     trainer.model.eval()
     assert seams.rows_at_once(trainer, prompts, limit=12, least=8) == 8
+
+
+RESPONSES = [
+    "<think>go left</think><action>left</action>",
+    "<think>left, or right, and then left</think> <action>right</action>",
+    "</think><think>left</think><action>right</action>",
+    "<think></think><think>left</think>",
+    "<action>left</action><think>right</think>",
+    "<think>no end",
+    "left",
+]
+
+
+class Script:
+    """Draws the tokens of texts, whoever is still in the batch."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, texts: list[str]):
+        ended = [tokenizer(text + tokenizer.eos_token, add_special_tokens=False)["input_ids"] for text in texts]
+        self.width = max(map(len, ended))
+        self.tokens = torch.tensor([[*ids, *[tokenizer.eos_token_id] * (self.width - len(ids))] for ids in ended])
+
+    def __call__(self, log_probs: torch.Tensor, place: torch.Tensor, step: int) -> torch.Tensor:
+        return self.tokens[place, step]
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_response_that_ends_with_its_thinking_thinks_what_the_whole_one_does(
+    opened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = chat_tokenizer("qwen3_5_think") if opened else build_tokenizer()
+    options = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
+    prompt = tokenizer.apply_chat_template([{"role": "user", "content": "go"}], **options)["input_ids"]
+    texts = [*RESPONSES, *(["go left</think>right", "</think>", "left</think> <think>right</think>"] if opened else [])]
+    script, reader = Script(tokenizer, texts), Reader(tokenizer)
+    monkeypatch.setattr(decoding, "draw", script)
+    model, thoughts, lengths = build_model(tokenizer).eval(), [], []
+    for until in (None, reader):
+        found, kept = decoding.sample(
+            model, [prompt] * len(texts), temperature=1.0, max_tokens=script.width,
+            end_ids=[tokenizer.eos_token_id], pad_id=0, until=until,
+        )  # fmt: skip
+        decoded = tokenizer.batch_decode(found, skip_special_tokens=True)
+        thoughts.append([reader.read(prompt, *one).thought.thinking for one in zip(found, decoded, strict=True)])
+        lengths.append([len(one) for one in found])
+        assert list(map(len, kept)) == lengths[-1]
+    assert thoughts[0] == thoughts[1] and thoughts[0][0] == "go left"
+    assert [short < whole for whole, short in zip(*lengths, strict=True)] == [bool(one) for one in thoughts[0]]
+
+
+def test_thoughts_without_actions_are_sampled_until_they_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer(tmp_path, script=False, method="align_opsd")
+    trainer.model.train()
+    trainer._environments()
+    script = Script(trainer.processing_class, ["<think>go</think><action>left</action>"] * 2)
+    monkeypatch.setattr(decoding, "draw", script)
+    turns = [Turn(n, "", [5, 6], [5, 6, 7 + n], [8], "", NO_THOUGHT, "", True, "") for n in range(2)]
+    batch = TurnBatch.of([Trajectory({}, "task", str(one.number), turns=[one]) for one in turns], 0)
+    counted = Counted(trainer.model)
+    for actions, thought, steps in ((True, Thought("go", "left"), script.width), (False, Thought("go", ""), 3)):
+        assert trainer._teacher().thoughts(batch, torch.arange(2), actions) == [thought] * 2
+        assert counted.tokens == 2 + 2 * steps  # what both prompts begin with, and a token a step each
+        counted.tokens = 0
 
 
 def test_other_ways_to_sample_are_left_to_generate(tmp_path: Path) -> None:

@@ -130,10 +130,10 @@ class RandomTeacher:
         self.asked: list[list[int]] = []
         self.calls: list[str] = []
 
-    def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None) -> list[Thought]:
-        self.calls.append("thoughts")
+    def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None, actions: bool = True) -> list[Thought]:
+        self.calls.append("thoughts" if actions else "thoughts alone")
         self.asked.append(list(range(len(batch))) if rows is None else rows.tolist())
-        return [Thought(f"t {row}", "go") for row in self.asked[-1]]
+        return [Thought(f"t {row}", "go" if actions else "") for row in self.asked[-1]]
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
         vectors = []
@@ -243,10 +243,12 @@ def test_turns_are_scored_before_further_groups_are_asked_about() -> None:
     """So that what was made of their prompts is still there; of further groups nothing but shifts is read."""
     batch = some_batch(3, tasks=14, dead=range(3, 14))
     _, (short, teacher) = both_ways(batch, config(profile_temperature=0.6, similarity_threshold=0.1), 3, 1.0)
-    assert teacher.calls == ["thoughts", "score", "thoughts", "thoughts"]
+    assert teacher.calls == ["thoughts", "score", "thoughts alone", "thoughts alone"]
     further, trace = teacher.asked[1], short.trace
     assert all(trace["teacher_thinking"][row] and trace["divergence"][row] is not None for row in further)
     assert all(trace["sources"][row] == [] and trace["rho"][row] is None for row in further)
+    acted = [row for row, action in enumerate(trace["teacher_action"]) if action is not None]
+    assert acted == sorted(teacher.asked[0]) and {trace["teacher_action"][row] for row in acted} == {"go"}
     matched = [bool(trace["sources"][row]) for row in teacher.asked[0]]
     assert short.metrics["correspondence/matched_share"] == sum(matched) / len(matched) > 0
 

@@ -272,9 +272,10 @@ class ArenaTeacher:
         found = [one.skilled if privileged else one.probability for one in choices]
         return math.log(max(sum(found), LEAST))
 
-    def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None) -> list[Thought]:
+    def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None, actions: bool = True) -> list[Thought]:
         turns = batch.turns if rows is None else [batch.turns[row] for row in rows.tolist()]
-        return [self._thought(turn) for turn in turns]
+        found = [self._thought(turn) for turn in turns]
+        return found if actions else [replace(thought, action="") for thought in found]
 
     def _thought(self, turn: Turn) -> Thought:
         game, node, _ = self._sampled.place[id(turn)]

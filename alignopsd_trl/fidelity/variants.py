@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -122,11 +122,12 @@ class CachedTeacher:
             self._largest = self._teacher.vocabulary(batch, count)
         return self._largest[0][..., :count], self._largest[1][..., :count]
 
-    def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None) -> list[Thought]:
+    def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None, actions: bool = True) -> list[Thought]:
         self._own(batch)
         if self._thoughts is None:
             self._thoughts = self._teacher.thoughts(batch)
-        return self._thoughts if rows is None else [self._thoughts[row] for row in rows.tolist()]
+        found = self._thoughts if rows is None else [self._thoughts[row] for row in rows.tolist()]
+        return found if actions else [replace(thought, action="") for thought in found]
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
         new = [text for text in dict.fromkeys(texts) if text not in self._vectors]

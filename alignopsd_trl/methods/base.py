@@ -44,9 +44,9 @@ class Teacher(Protocol):
             temperature. ``count`` is cut to the size of the vocabulary.
         """
 
-    def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None) -> list[Thought]:
+    def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None, actions: bool = True) -> list[Thought]:
         """What the privileged view itself thinks and does at each of the M turns, or at the turns ``rows``, ``(R,)``
-        int64 (one generation for all)."""
+        int64 (one generation for all). With ``actions=False`` what it thinks alone: all actions are blank."""
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
         """``(n, D)`` float32 embeddings of the frozen encoder; a zero row for an empty text."""

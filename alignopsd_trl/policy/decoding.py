@@ -15,6 +15,7 @@ from transformers import Cache
 
 from alignopsd_trl.policy.packing import as_attention_mask
 from alignopsd_trl.policy.prefixes import Prefixes
+from alignopsd_trl.reading import Reader
 
 LEAVE = 7 / 8  # ended rows leave the batch when fewer than this share of it are live
 
@@ -73,6 +74,7 @@ def sample(
     attention: str = "sdpa",
     budget: int = 4096,
     prefixes: Prefixes | None = None,
+    until: Reader | None = None,
 ) -> tuple[list[list[int]], list[list[float]]]:
     """One response per prompt.
 
@@ -82,6 +84,7 @@ def sample(
         attention: name of the model's attention implementation.
         budget: padded tokens per forward over prompts.
         prefixes: of this model, with what it made of earlier prompts.
+        until: who reads the responses, where what they think is all that is wanted: they end with that.
 
     Returns:
         The responses, end token included, and the float32 log-probs of their tokens at the temperature.
@@ -91,6 +94,7 @@ def sample(
     tokens = torch.full((len(prompts), max_tokens), pad_id, device=device)
     kept = torch.zeros((len(prompts), max_tokens), device=device)
     length = torch.full((len(prompts),), max_tokens, device=device)
+    closing = torch.tensor(until.closing if until is not None else [], device=device)
     prefixes = prefixes or Prefixes(model, pad_id, attention, budget)
     rows = _begin(prefixes, [prompt[:-1] for prompt in prompts], max_tokens)
     token = torch.tensor([prompt[-1] for prompt in prompts], device=device)
@@ -100,7 +104,13 @@ def sample(
         token = draw(log_probs, rows.place, step)
         tokens[rows.place, step] = token
         kept[rows.place, step] = log_probs.gather(1, token.unsqueeze(1)).squeeze(1)
-        ended = torch.isin(token, ends) & (length[rows.place] == max_tokens)
+        ended = torch.isin(token, ends)
+        if until is not None:
+            closed = torch.isin(token, closing).nonzero().squeeze(1)
+            said = tokens[rows.place[closed], : step + 1].tolist()
+            thought = map(until.has_thought, [prompts[place] for place in rows.place[closed].tolist()], said)
+            ended[closed] |= torch.tensor(list(thought), dtype=torch.bool, device=device)
+        ended &= length[rows.place] == max_tokens
         length[rows.place[ended]] = step + 1
         live = length[rows.place] == max_tokens
         count = int(live.sum())

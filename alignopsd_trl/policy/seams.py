@@ -309,6 +309,7 @@ def decode(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[in
             attention=attention_of(trainer),
             budget=trainer.args.scoring_tokens,
             prefixes=trainer._prefixes,
+            until=trainer._until,
         )
 
 

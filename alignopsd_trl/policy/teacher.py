@@ -6,6 +6,7 @@ Nothing here has gradients, and all of it uses the snapshot that made the rollou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -36,6 +37,7 @@ class PrivilegedTeacher:
         agree: maximum of a number over all processes.
         gather: concatenates one-dimensional tensors of all processes.
         phases: where the seconds go.
+        think_alone: as ``generate``, where only the thinking is wanted: what comes after it may be missing.
         reader: finds thinking and actions in it; between ``<think>`` tags by default.
         prefixes: what ``generate`` made of prompts, where scoring would make the same of them.
     """
@@ -53,11 +55,13 @@ class PrivilegedTeacher:
         agree: Agree,
         gather: Callable[[torch.Tensor], torch.Tensor],
         phases: Phases,
+        think_alone: Generate | None = None,
         reader: Reader | None = None,
         prefixes: Prefixes | None = None,
     ):
         self._model, self._generate, self._tokenizer, self._encoder = model, generate, tokenizer, encoder
         self._budget, self._share, self._nested = budget, share_prefixes, nested
+        self._think_alone = think_alone or generate
         self._agree, self._phases, self._prefixes = agree, phases, prefixes
         self.gather, self._reader = gather, reader or Reader(tokenizer)
 
@@ -104,8 +108,9 @@ class PrivilegedTeacher:
         width = batch.policy_mask.size(1)
         return ids[:, :width], logits[:, :width]
 
-    def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None) -> list[Thought]:
-        """What the privileged view thinks and does at each turn, or at some: one generation for all of them."""
+    def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None, actions: bool = True) -> list[Thought]:
+        """What the privileged view thinks and, unless nobody asks for it, does at each turn, or at some: one generation
+        for all of them."""
         turns = batch.turns if rows is None else [batch.turns[row] for row in rows.tolist()]
         width = self._agree(len(turns))
         if width == 0:
@@ -115,8 +120,9 @@ class PrivilegedTeacher:
             scored = [turn for place, turn in zip(places, turns, strict=True) if batch.scored[place]]
             self._prefixes.keep([turn.privileged_ids[:-1] for turn in scored])
         filler = [[self._tokenizer.pad_token_id] * 2] * (width - len(turns))
+        generate = self._generate if actions else self._think_alone
         with self._phases("privileged_thinking"):
-            responses, _ = self._generate([turn.privileged_ids for turn in turns] + filler)
+            responses, _ = generate([turn.privileged_ids for turn in turns] + filler)
         if not turns:  # decoding no response gives one text
             return []
         texts = self._tokenizer.batch_decode(
@@ -124,7 +130,8 @@ class PrivilegedTeacher:
         )
         read = self._reader.read
         views = zip(turns, responses, texts, strict=False)  # without the responses to fillers
-        return [read(turn.privileged_ids, response, text).thought for turn, response, text in views]
+        found = [read(turn.privileged_ids, response, text).thought for turn, response, text in views]
+        return found if actions else [replace(thought, action="") for thought in found]
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
         """``(n, D)`` float32 unit vectors on the scoring device; a zero row for an empty text.

@@ -43,6 +43,7 @@ class Views(GRPOTrainer):
             gather=self.world.gather,
             phases=phases or self.phases,
             reader=self._reader,
+            think_alone=self._think_alone,
             prefixes=self._prefixes if self._share_prefixes and seams.scores_as_sampled(self) else None,
         )
 
@@ -56,6 +57,14 @@ class Views(GRPOTrainer):
         size = seams.rows_at_once(self, prompts, limit, least=self._environment_slots)
         with seams.sampling(self, self.temperature, limit):
             return generate_sorted(lambda part: seams.generate(self, part), prompts, size)
+
+    def _think_alone(self, prompts: list[list[int]]) -> tuple[list[list[int]], Any]:
+        """Responses that may end with their thinking."""
+        self._until = self._reader
+        try:
+            return self._think(prompts)
+        finally:
+            self._until = None
 
     def _self_check(self, batch: TurnBatch) -> dict[str, float]:
         if not self.args.self_check:

@@ -63,9 +63,12 @@ def thought_metrics(asked: torch.Tensor) -> dict[str, float]:
 
 
 def thought_trace(thinking: Thinking) -> dict[str, Any]:
+    acted = thinking.asked.clone()
+    for task in thinking.tasks:
+        acted[task.rows] = False
     return {
         "teacher_thinking": _where(thinking.asked, [thought.thinking for thought in thinking.thoughts]),
-        "teacher_action": _where(thinking.asked, [thought.action for thought in thinking.thoughts]),
+        "teacher_action": _where(acted, [thought.action for thought in thinking.thoughts]),
     }
 
 

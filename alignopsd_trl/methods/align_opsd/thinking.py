@@ -47,7 +47,7 @@ class Thinking:
         encode (`Callable`):
             n texts -> ``(n, D)``, with the embeddings that are known already.
         tasks (`list[TaskSimilarity]`):
-            H of those tasks that were asked about for their shifts alone.
+            H of those tasks that were asked about for their shifts alone, and so without actions.
         bounds (`tuple[float, float]`, *optional*):
             Of the threshold, where the spans were clear before all turns were thought about.
     """
@@ -107,18 +107,20 @@ def think_until_clear(
             return replace(thinking, bounds=bounds)
         share = share_to_settle(known, every - missing, missing, options.boundary_quantile, points)
         further = neighbours.first(left, share if estimate else 1.0)
-        thinking = _ask(batch, teacher, thinking, further)
+        thinking = _ask(batch, teacher, thinking, further, actions=False)
         found = _similarities(batch, thinking, further, options)
         thinking = replace(thinking, tasks=[*thinking.tasks, *found])
         new = correspondence_shifts(found, groups, options, columns)
     return thinking
 
 
-def _ask(batch: TurnBatch, teacher: Teacher, thinking: Thinking, tasks: Sequence[torch.Tensor]) -> Thinking:
+def _ask(
+    batch: TurnBatch, teacher: Teacher, thinking: Thinking, tasks: Sequence[torch.Tensor], actions: bool = True
+) -> Thinking:
     """With the thoughts of these tasks' turns."""
     new, thoughts = _among(thinking.asked, tasks), list(thinking.thoughts)
     places = new.nonzero().squeeze(1)
-    for row, thought in zip(places.tolist(), teacher.thoughts(batch, places), strict=True):
+    for row, thought in zip(places.tolist(), teacher.thoughts(batch, places, actions), strict=True):
         thoughts[row] = thought
     return replace(thinking, thoughts=thoughts, asked=thinking.asked | new)
 
