@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from alignopsd_trl.policy.decoding import sample
+from alignopsd_trl.policy.guessing import Guesses, sample
 from alignopsd_trl.policy.packing import Packed, why_plain
+from alignopsd_trl.policy.prefixes import Prefixes
 from alignopsd_trl.policy.scoring import Padded
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ def _attention(model: PreTrainedModel) -> str:
 class Sampler:
     """A model as a `Generate`.
 
-    Equal prompts of a call, of which walks from one state have many, are encoded once where the model and the way to
-    sample allow it; else transformers' ``generate`` samples.
+    Where the model and the way to sample allow it, what prompts begin with alike is encoded once, also over calls (so
+    the weights must stay as they are), and tokens are guessed ahead (`policy.guessing`); else transformers'
+    ``generate`` samples.
 
     Args:
         options: of sampling: ``temperature`` and those of `PLAIN`.
@@ -53,6 +55,8 @@ class Sampler:
         self.end_ids = sorted({tokenizer.eos_token_id, *declared})
         plain = all(options.get(name) in values for name, values in PLAIN.items())
         self._shares = plain and shares_prompts(model)
+        self._prefixes = Prefixes(model, tokenizer.pad_token_id, _attention(model)) if self._shares else None
+        self._guesses = Guesses()
 
     def __call__(self, prompts: list[list[int]]) -> tuple[list[list[int]], None]:
         order = sorted(range(len(prompts)), key=lambda place: (len(prompts[place]), prompts[place]))
@@ -65,7 +69,7 @@ class Sampler:
         return responses, None
 
     def _shared(self, prompts: list[list[int]]) -> list[list[int]]:
-        responses, _ = sample(
+        return sample(
             self._model,
             prompts,
             temperature=self._options["temperature"],
@@ -73,8 +77,9 @@ class Sampler:
             end_ids=self.end_ids,
             pad_id=self._tokenizer.pad_token_id,
             attention=_attention(self._model),
+            prefixes=self._prefixes,
+            guesses=self._guesses,
         )
-        return responses
 
     @torch.no_grad()
     def _generated(self, prompts: list[list[int]]) -> list[list[int]]:

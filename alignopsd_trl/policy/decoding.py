@@ -57,8 +57,14 @@ class Rows:
 def draw(log_probs: torch.Tensor, place: torch.Tensor, step: int) -> torch.Tensor:
     """One token a row ``(n,)`` from ``(n, V)`` log-probs. ``place`` and ``step`` say which token of which response:
     random numbers go to responses in order, wherever their rows are."""
+    numbers = torch.rand(len(log_probs), dtype=torch.float64, device=log_probs.device)
+    return draw_at(log_probs, numbers[place.argsort().argsort()])
+
+
+def draw_at(log_probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """One token a row ``(n,)`` from ``(n, V)`` log-probs, by numbers ``(n,)`` between 0 and 1."""
     mass = log_probs.double().exp().cumsum(-1)
-    point = torch.rand((len(mass), 1), dtype=mass.dtype, device=mass.device)[place.argsort().argsort()] * mass[:, -1:]
+    point = numbers.unsqueeze(1) * mass[:, -1:]
     return torch.searchsorted(mass, point, right=True).squeeze(1).clamp_max(mass.size(1) - 1)
 
 

@@ -60,26 +60,26 @@ class RoomyLayer(DynamicLayer):
     def __init__(self, buffers: Sequence[torch.Tensor], length: int):
         super().__init__()
         self.lazy_initialization(*buffers)
-        self._buffers, self._length = list(buffers), length
+        self.buffers, self._length = list(buffers), length
         self._show()
 
     def _show(self) -> None:
-        self.keys, self.values = (buffer[:, :, : self._length] for buffer in self._buffers)
+        self.keys, self.values = (buffer[:, :, : self._length] for buffer in self.buffers)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         first, self._length = self._length, self._length + key_states.size(2)
-        for buffer, new in zip(self._buffers, (key_states, value_states), strict=True):
+        for buffer, new in zip(self.buffers, (key_states, value_states), strict=True):
             buffer[:, :, first : self._length] = new
         self._show()
         return self.keys, self.values
 
     def move(self, rows: torch.Tensor, places: torch.Tensor, count: int) -> None:
         """Some rows go to the places of others; the first ``count`` stay."""
-        for buffer in self._buffers:
+        for buffer in self.buffers:
             buffer[places] = buffer[rows]
-        self._buffers = [buffer[:count] for buffer in self._buffers]
+        self.buffers = [buffer[:count] for buffer in self.buffers]
         self._show()
 
 
@@ -98,6 +98,7 @@ class Prefixes:
         config = model.config.get_text_config()
         self._size, self._layers = tokens_in_cache(config, model.dtype.itemsize, POOL), config.num_hidden_layers
         self._pool: list[torch.Tensor] = []  # (size, heads, width): keys and values of each layer
+        self._last: list[torch.Tensor] = []  # buffers of the last cache
         self._used = 0
         self._places: dict[Text, torch.Tensor] = {}
         self._sorted: list[Text] = []
@@ -117,14 +118,20 @@ class Prefixes:
 
     @torch.no_grad()
     def cache(self, texts: Sequence[Sequence[int]], room: int) -> Cache:
-        """Keys and values of texts, padded on the right to the longest (one token at least), with room for more."""
+        """Keys and values of texts, padded on the right to the longest (one token at least), with room for more. They
+        hold until the next call."""
         known = self._texts(texts)
         width, buffers = max(map(len, known)), []
         for part in self._parts(known):
-            places = self._find([known[row] for row in part])
-            buffers = buffers or self._buffers(len(known), width + room)
-            rows = slice(None) if len(part) == len(known) else torch.tensor(part)
-            self._copy(rows, _padded(places, width), buffers)
+            places = _padded(self._find([known[row] for row in part]), width + room)
+            buffers = buffers or self._scratch(len(known), width + room)
+            if len(part) == len(known):
+                self._copy(places, buffers)
+                continue
+            some = self._buffers(*places.shape)
+            self._copy(places, some)
+            for buffer, found in zip(buffers, some, strict=True):
+                buffer[torch.tensor(part)] = found
         return _cache_of(buffers, width)
 
     def _parts(self, texts: Sequence[Text]) -> Iterator[list[int]]:
@@ -192,7 +199,7 @@ class Prefixes:
             own = torch.ones((width, width), dtype=torch.bool).tril().expand(rows, -1, -1)
             visible = torch.cat([seen, own], dim=2).unsqueeze(1).to(device)
             buffers = self._buffers(rows, past.size(1) + width)
-            self._copy(slice(None), past, buffers)
+            self._copy(_padded(before, past.size(1) + width), buffers)
             cache = _cache_of(buffers, past.size(1))
             options = {
                 "attention_mask": as_attention_mask(visible, self._attention),
@@ -217,14 +224,22 @@ class Prefixes:
         self._pool = pool
 
     def _buffers(self, rows: int, tokens: int) -> list[torch.Tensor]:
-        return [part.new_empty((rows, part.size(1), tokens, part.size(2))) for part in self._pool]
+        return [part.new_empty((rows, tokens, *part.shape[1:])) for part in self._pool]
 
-    def _copy(self, rows: slice | torch.Tensor, places: torch.Tensor, buffers: Sequence[torch.Tensor]) -> None:
-        """What is at places ``(r, T)`` into these rows of buffers ``(n, heads, more tokens, width)``."""
-        places = places.to(self._pool[0].device)
+    def _scratch(self, rows: int, tokens: int) -> list[torch.Tensor]:
+        """Buffers for a cache. On a CPU those of the last one again: fresh memory costs more than what is copied into
+        it."""
+        if self._pool[0].device.type != "cpu":
+            return self._buffers(rows, tokens)
+        if not self._last or len(self._last[0]) < rows * tokens:
+            self._last = [part.new_empty((rows * tokens, *part.shape[1:])) for part in self._pool]
+        return [part[: rows * tokens].unflatten(0, (rows, tokens)) for part in self._last]
+
+    def _copy(self, places: torch.Tensor, buffers: Sequence[torch.Tensor]) -> None:
+        """What is at places ``(r, T)`` into buffers ``(r, T, heads, width)``."""
+        places = places.to(self._pool[0].device).flatten()
         for part, buffer in zip(self._pool, buffers, strict=True):
-            found = part.index_select(0, places.flatten()).unflatten(0, places.shape)  # three times as fast as indexing
-            buffer[:, :, : places.size(1)][rows] = found.transpose(1, 2)
+            torch.index_select(part, 0, places, out=buffer.flatten(0, 1))  # three times as fast as indexing
 
 
 class _Filled(Exception):
@@ -255,7 +270,9 @@ def _empty_cache(layers: int) -> Cache:
 
 
 def _cache_of(buffers: Sequence[torch.Tensor], length: int) -> Cache:
-    return Cache(layers=[RoomyLayer(both, length) for both in zip(buffers[::2], buffers[1::2], strict=True)])
+    """Of buffers ``(rows, tokens, heads, width)``, in which a token's keys of all heads lie together as in the pool."""
+    shown = [buffer.transpose(1, 2) for buffer in buffers]
+    return Cache(layers=[RoomyLayer(both, length) for both in zip(shown[::2], shown[1::2], strict=True)])
 
 
 def _padded(places: Sequence[torch.Tensor], width: int = 0) -> torch.Tensor:
