@@ -78,7 +78,8 @@ class RoomyLayer(DynamicLayer):
     def move(self, rows: torch.Tensor, places: torch.Tensor, count: int) -> None:
         """Some rows go to the places of others; the first ``count`` stay."""
         for buffer in self.buffers:
-            buffer[places] = buffer[rows]
+            known = buffer.transpose(1, 2)[:, : self._length]  # a token's heads lie together
+            known[places] = known.index_select(0, rows)
         self.buffers = [buffer[:count] for buffer in self.buffers]
         self._show()
 
