@@ -127,7 +127,7 @@ class Episode:
         self.trajectory.task_text = opening.task_text
         self.trajectory.skill_text, self.trajectory.skill_ids = skill
 
-    def advance(self, turn: Turn, step: Step, max_turns: int) -> None:
+    def advance(self, turn: Turn, step: Step, max_turns: int, until_lost: bool = False) -> None:
         turn.observation, turn.reward = step.observation, step.reward
         turn.action_valid = turn.action_valid and step.valid
         turn.metrics, turn.info = step.metrics, {**step.info, **step.metrics}
@@ -137,9 +137,11 @@ class Episode:
         trajectory.turns.append(turn)
         trajectory.reward += step.reward
         trajectory.won, trajectory.score = step.won, step.score
+        if step.lost and trajectory.lost is None:
+            trajectory.lost = len(trajectory.turns)
         if step.done:
             trajectory.stop = StopReason.DONE
-        elif len(trajectory.turns) >= max_turns:
+        elif len(trajectory.turns) >= max_turns or (until_lost and step.lost):
             trajectory.stop = StopReason.TURN_LIMIT
 
     def finish(self, ending: Ending) -> None:
@@ -186,6 +188,9 @@ class Player:
             Called with the number of episodes that ended since the last call.
         reader ([`Reader`], *optional*):
             Finds thinking and actions in responses; by default as the environments say, between ``<think>`` tags.
+        until_lost (`bool`, *optional*, defaults to `False`):
+            An episode ends as at its turn limit once the environment says that the turns left can't win it
+            (`Step.lost`): for who only asks who wins.
     """
 
     environments: Border
@@ -199,6 +204,7 @@ class Player:
     agree: Callable[[int], int] = lambda number: number
     progress: Callable[[int], None] = lambda ended: None
     reader: Reader | None = None
+    until_lost: bool = False
 
     def __post_init__(self) -> None:
         self.reader = self.reader or reader_for(self.tokenizer, self.environments)
@@ -387,7 +393,7 @@ class Player:
             if isinstance(answer, Failure):
                 self._fail(episode, turn, answer)
             else:
-                episode.advance(turn, answer, limit)
+                episode.advance(turn, answer, limit, self.until_lost)
 
     def _fail(self, episode: Episode, turn: Turn, failure: Failure) -> None:
         episode.trajectory.turns.append(turn)

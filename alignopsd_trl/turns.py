@@ -145,6 +145,7 @@ class Trajectory:
     reward: float = 0.0
     won: bool | None = False
     score: float = 0.0
+    lost: int | None = None  # turns after which the environment was sure that it could not be won any more
 
     @property
     def failed(self) -> bool:

@@ -94,6 +94,9 @@ class Step:
         valid (`bool`, *optional*, defaults to `True`):
             False takes back what `Projection` said of the action's format: an action that was not on offer, where that
             counts as invalid.
+        lost (`bool`, *optional*, defaults to `False`):
+            The environment is sure that the episode can't be won any more within its ``max_turns``. Training plays on;
+            what only asks who wins (`alignopsd_trl.fidelity`) need not.
         metrics (`Mapping[str, float]`, *optional*):
             Numbers. Those of an episode's last step are logged as ``last_step/<name>``.
         info (`Mapping[str, Any]`, *optional*):
@@ -109,6 +112,7 @@ class Step:
     valid: bool = True
     metrics: Mapping[str, float] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
+    lost: bool = False
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,7 @@ def step_of(value: Any) -> Step:
         done=_flag("Step.done", value.done),
         won=None if value.won is None else _flag("Step.won", value.won),
         valid=_flag("Step.valid", value.valid),
+        lost=_flag("Step.lost", value.lost),
         admissible=_actions("Step.admissible", value.admissible),
         metrics=_numbers("Step.metrics", value.metrics),
         info=_mapping("Step.info", value.info),

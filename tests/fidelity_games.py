@@ -60,6 +60,13 @@ class NoisyCorridor(Corridor):
     noise = "step"
 
 
+class KnowingCorridor(Corridor):
+    """Says when it can't be won any more."""
+
+    def step(self, action: str) -> Step:
+        return replace(super().step(action), lost=self._rights + DEPTH - self._turns < self._need)
+
+
 class SilentCorridor(Corridor):
     """Does not say who won."""
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fidelity_games import Corridor, Flips, NoisyCorridor, corridor_tasks, player, value
+from fidelity_games import Corridor, Flips, KnowingCorridor, NoisyCorridor, corridor_tasks, player, value
 
 from alignopsd_trl.fidelity.measure import Bench, play_groups, take_walks, turn_advantages
 from alignopsd_trl.fidelity.metrics import Turns, agreement, by_kind, kinds, reliability
@@ -43,6 +43,33 @@ def test_advantages_agree_with_exact_ones_within_their_errors() -> None:
         scores.append(np.mean((difference / found.error)[known] ** 2))
     assert 0.5 < np.mean(scores) < 1.5
     assert abs(np.mean(differences)) < 3 * np.std(differences) / np.sqrt(len(differences)) + 0.01
+
+
+def test_walks_end_where_the_environment_says_that_all_is_lost() -> None:
+    scores, differences, walked = [], [], {KnowingCorridor: 0, Corridor: 0}
+    for seed in range(8):
+        for factory in walked:
+            bench = _bench(Flips(seed), factory)
+            played = play_groups(bench, corridor_tasks(), 4)
+            tree = take_walks(bench, played, 16)
+            walked[factory] += sum(tree.walked)
+            assert all(len(one.turns) == 3 for one in played), "the episodes themselves are played to their ends"
+            if factory is KnowingCorridor:
+                found = turn_advantages(tree, played, [turn for one in played for turn in one.turns])
+                difference, known = found.advantage - _exact(played), np.isfinite(found.advantage)
+                differences.append(difference[known].mean())
+                scores.append(np.mean((difference / found.error)[known] ** 2))
+    assert 0.5 < np.mean(scores) < 1.5
+    assert abs(np.mean(differences)) < 3 * np.std(differences) / np.sqrt(len(differences)) + 0.01
+    assert walked[KnowingCorridor] < 0.97 * walked[Corridor], "of episodes of three turns little is left"
+
+
+def test_what_a_lost_episode_is_still_rewarded_for_is_walked_to_the_end() -> None:
+    trees = []
+    for factory in (KnowingCorridor, Corridor):
+        bench = _bench(Flips(0), factory)
+        trees.append(take_walks(bench, play_groups(bench, corridor_tasks(), 4), 16, value="reward"))
+    assert trees[0].seen == trees[1].seen and trees[0].walked == trees[1].walked
 
 
 def test_more_walks_leave_less_error_and_halves_agree() -> None:

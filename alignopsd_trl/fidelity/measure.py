@@ -69,8 +69,8 @@ class Bench:
     device: torch.device | str = "cpu"
     bars: Bars = silent
 
-    def with_progress(self, progress: Callable[[int], None]) -> Player:
-        return replace(self.player, progress=progress)
+    def with_progress(self, progress: Callable[[int], None], until_lost: bool = False) -> Player:
+        return replace(self.player, progress=progress, until_lost=until_lost)
 
 
 def play_groups(bench: Bench, rows: Sequence[Mapping[str, Any]], siblings: int, step: int = 0) -> list[Trajectory]:
@@ -116,13 +116,14 @@ def take_walks(
     tasks = {tree.states[state].task for state in states}
     verify(bench.player, [one for one in trajectories if one.task in tasks], bench.slots)
     ends = [outcome(one) for one in trajectories]
-    for number, wanted in enumerate(rounds(tree, trajectories, states, ends, walks, enough), 1):
+    for number, wanted in enumerate(rounds(tree, trajectories, states, ends, walks, enough, value == "success"), 1):
         parts = portions(tree, wanted, bench.slots)
         # All processes of a launch play equally often: a round of generation may hold collectives.
         parts += [[]] * (bench.player.agree(len(parts)) - len(parts))
         with bench.bars(sum(map(len, parts)), f"walks, round {number}") as progress:
             for place, starts in enumerate(parts):
-                play = _Portion(bench, trajectories, tree, starts, outcome, seed + 7919 * place + number, progress)
+                own = seed + 7919 * place + number
+                play = _Portion(bench, trajectories, tree, starts, value, own, progress)
                 name = f"walks_{number}_{place:04d}"
                 for one in together(bench.player.agree, lambda name=name, play=play: kept(name, play)):
                     tree.add_walk(one.half, one.state, one.steps, one.outcome)
@@ -135,14 +136,14 @@ class _Portion:
     trajectories: Sequence[Trajectory]
     tree: Tree
     starts: Sequence[Start]
-    outcome: Callable[[Trajectory], float]
+    value: str
     seed: int
     progress: Callable[[int], None]
 
     def __call__(self) -> list[Walk]:
         torch.manual_seed(self.seed)
-        player = self.bench.with_progress(self.progress)
-        return walk(player, self.trajectories, self.tree, self.starts, self.outcome)
+        player = self.bench.with_progress(self.progress, until_lost=self.value == "success")
+        return walk(player, self.trajectories, self.tree, self.starts, OUTCOMES[self.value])
 
 
 def turn_advantages(

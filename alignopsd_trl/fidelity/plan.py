@@ -31,10 +31,15 @@ def worth_walking(tree: Tree, trajectories: Sequence[Trajectory], everywhere: bo
     return [row for row, state in enumerate(tree.states) if everywhere or len(rewards[state.task]) > 1]
 
 
-def walk_lengths(tree: Tree, trajectories: Sequence[Trajectory]) -> np.ndarray:
-    """``(S,)`` turns that an episode takes from each state on, by the episodes that were there."""
+def walk_lengths(tree: Tree, trajectories: Sequence[Trajectory], until_lost: bool = False) -> np.ndarray:
+    """``(S,)`` turns that an episode takes from each state on, by the episodes that were there; one at least.
+
+    Args:
+        until_lost: or until it was lost.
+    """
+    ends = [len(one.turns) if one.lost is None or not until_lost else one.lost for one in trajectories]
     return np.array(
-        [np.mean([len(trajectories[place].turns) - number for place, number in state.visits]) for state in tree.states]
+        [np.mean([max(ends[place] - number, 1) for place, number in state.visits]) for state in tree.states]
     )
 
 
@@ -45,6 +50,7 @@ def rounds(
     ends: Sequence[float],
     walks: int,
     enough: float | None,
+    until_lost: bool = False,
 ) -> Iterator[list[Wanted]]:
     """What is to be walked, round by round; the walks of a round are in the tree before the next is asked for. There
     are as many rounds whatever is found, some of them empty.
@@ -53,8 +59,9 @@ def rounds(
         ends: outcomes of the trajectories.
         walks: walks a state that the whole budget would pay for.
         enough: reliability of A_MC from which on no more are wanted; `None` for what `enough_for` says.
+        until_lost: whether walks end where they are lost.
     """
-    lengths = walk_lengths(tree, trajectories)
+    lengths = walk_lengths(tree, trajectories, until_lost)
     for odd in (0, 1):
         yield first_walks(tree, states, walks, odd)
     tasks = {tree.states[state].task for state in states}

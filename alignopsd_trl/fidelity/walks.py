@@ -155,9 +155,11 @@ def walk(
 
 
 def _check(played: Trajectory, number: int, walked: Trajectory) -> None:
-    """The prompt that a walk began with is the one that was played."""
+    """The prompt that a walk began with is the one that was played; there is none where all is lost before."""
     if walked.stop is StopReason.ENVIRONMENT_ERROR and len(walked.turns) <= number:
         raise _different(played, number, "the answer", played.turns[number].prompt_text, walked.message)
+    if walked.lost is not None and walked.lost <= number and played.lost == walked.lost:
+        return
     again = walked.turns[number].prompt_ids if len(walked.turns) > number else []
     if again != played.turns[number].prompt_ids:
         text = walked.turns[number].prompt_text if again else "no prompt: the episode is over"

@@ -54,6 +54,7 @@ class AlfWorldEnvironment(TextEnvironment):
             moment = self._start(identity, task)
         text = task_text(moment.observation)
         self._facts = {"game_id": identity, "category": CATEGORY_OF[kind]}
+        self._turns = 0
         self._last = self._step_of(moment)
         return Opening(moment.observation, text, moment.admissible, CATEGORY_OF[kind], kind)
 
@@ -62,6 +63,7 @@ class AlfWorldEnvironment(TextEnvironment):
         if self._last is None or self._engine is None:
             raise RuntimeError("step before reset: call reset(**task) first")
         if not self._last.done:
+            self._turns += 1
             with LOCK:
                 self._last = self._step_of(self._engine.step(action))
         return self._last
@@ -105,6 +107,7 @@ class AlfWorldEnvironment(TextEnvironment):
             score=float(moment.won),
             admissible=moment.admissible,
             info=self._facts | {"won": moment.won},
+            lost=self._turns + moment.needs > self.max_turns,
         )
 
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
 from environments.alfworld.engine import library
+from environments.alfworld.engine.distance import Goal, least_commands
 from environments.alfworld.engine.grammar import Fact, Grammar, Key, World
 from environments.alfworld.engine.packages import require
 from environments.alfworld.engine.translation import Translation, translate
@@ -27,11 +28,13 @@ NOTHING = "Nothing happens."
 
 @dataclass(frozen=True)
 class Moment:
-    """What the engine says after a reset or a command. ``admissible`` is sorted and includes ``help``."""
+    """What the engine says after a reset or a command. ``admissible`` is sorted and includes ``help``; ``needs`` is how
+    many commands the goal takes at least, as far as the engine knows."""
 
     observation: str
     admissible: tuple[str, ...]
     won: bool
+    needs: int = field(default=0, compare=False)
 
 
 class Engine(Protocol):
@@ -72,6 +75,7 @@ class FastEngine:
     def load(self, game: Mapping[str, Any]) -> None:
         self._grammar = _grammar(game["grammar"])
         self._task = translate(game["pddl_domain"], game["pddl_problem"])
+        self._goal = Goal.of(game["pddl_problem"])
         self._entities: dict[str, Any] = {}
 
     def reset(self) -> Moment:
@@ -86,7 +90,7 @@ class FastEngine:
     def step(self, command: str) -> Moment:
         operator = self._commands.get(command.strip())
         if operator is None:
-            self._moment = Moment(NOTHING, self._moment.admissible, self._moment.won)
+            self._moment = replace(self._moment, observation=NOTHING)
             return self._moment
         effects = (self._atom_type * operator.effects)()
         self._library.apply_operator(operator.number, effects)
@@ -108,7 +112,7 @@ class FastEngine:
         positive = [(name, *arguments) for name, arguments in state if not name.startswith("not_")]
         return self._task.facts + positive
 
-    def _now(self) -> tuple[tuple[str, ...], bool]:
+    def _now(self) -> tuple[tuple[str, ...], bool, int]:
         """Rebuilds the command table; the first operator of a command counts, as in TextWorld."""
         found = (self._operator_type * self._library.get_applicable_operators_count())()
         self._library.get_applicable_operators(found)
@@ -116,7 +120,8 @@ class FastEngine:
         for raw in found:
             operator = self._operators.get(raw.id) or self._learn(raw)
             self._commands.setdefault(operator.command, operator)
-        return tuple(sorted(self._commands)), bool(self._library.check_goal())
+        won = bool(self._library.check_goal())
+        return tuple(sorted(self._commands)), won, 0 if won else least_commands(self._goal, self._world.facts)
 
     def _learn(self, raw: Any) -> _Operator:
         action, *arguments = raw.name.split()

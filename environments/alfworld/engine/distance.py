@@ -1,0 +1,119 @@
+"""How many commands the goal of a game takes at least: what must still be done to a thing, and the ways in between.
+
+Never more than it really takes, so that an episode with fewer turns left is lost. Goals of a form that is not known
+take 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import combinations
+
+from environments.alfworld.engine.grammar import Fact
+
+Facts = Mapping[str, Set[Fact]]
+TOOLS = {"isclean": "sinkbasintype", "ishot": "microwavetype", "iscool": "fridgetype"}
+_KIND = re.compile(r"\(objecttype (\?\w+) (\w+)\)")
+_PLACE = re.compile(r"\(receptacletype \?\w+ (\w+)\)")
+_LAMP = re.compile(r"\(istoggled (\?\w+)\)")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Some thing of a kind in a place of a kind and in a state, two such things, or one held in a lamp's light.
+
+    Args:
+        kind: type of the thing.
+        place: type of the receptacle, or of the lamp.
+        state: key of `TOOLS`, or nothing.
+    """
+
+    kind: str
+    place: str
+    state: str = ""
+    two: bool = False
+    light: bool = False
+
+    @classmethod
+    def of(cls, problem: str) -> Goal | None:
+        """The goal of a PDDL problem; `None` for one of another form."""
+        text = problem.lower()  # as the planner writes names
+        text = text[text.find("(:goal") :].split("(:metric")[0]
+        kinds, places, lamp = dict(_KIND.findall(text)), set(_PLACE.findall(text)), _LAMP.search(text)
+        if lamp and lamp[1] in kinds and len(kinds) == 2:
+            place = kinds.pop(lamp[1])
+            return cls(*kinds.values(), place, light=True)
+        states = [state for state in TOOLS if f"({state} " in text]
+        if lamp or len(set(kinds.values())) != 1 or len(places) != 1 or len(states) > 1:
+            return None
+        return cls(*set(kinds.values()), *places, *states, two=len(kinds) == 2)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is to be done with one thing: commands that are no ways, and the sets of locations to be at, in order."""
+
+    work: int
+    stops: tuple[frozenset[str], ...] = ()
+
+
+def least_commands(goal: Goal | None, facts: Facts) -> int:
+    """Commands from here to a goal, 0 if it is not known.
+
+    Args:
+        facts: predicate -> tuples of ids, as `World.facts`.
+    """
+    if goal is None:
+        return 0
+    scene = _Scene(goal, facts)
+    things = [one for one, kind in facts.get("objecttype", ()) if kind == goal.kind]
+    tasks = [scene.task(one) for one in things]
+    chosen = combinations(tasks, 2) if goal.two else [(one,) for one in tasks]
+    totals = [sum(one.work for one in some) + max(scene.ways(one.stops) for one in some) for some in chosen]
+    least = min(totals, default=0)
+    return least + bool(least and scene.held - set(things))  # what else is carried must be put down
+
+
+class _Scene:
+    def __init__(self, goal: Goal, facts: Facts):
+        self._goal, self._facts = goal, facts
+        self.held = {one for _, one in facts.get("holds", ())}
+        self._here = frozenset(location for _, location in facts.get("atlocation", ()))
+        self._types = dict(facts.get("receptacletype", ()))
+
+    def task(self, thing: str) -> _Task:
+        goal, held = self._goal, thing in self.held
+        inside = {place for one, place in self._facts.get("inreceptacle", ()) if one == thing}
+        shut = not goal.two and all(self._closed(place) for place in inside)  # two things may lie behind one door
+        taking = 0 if held else 1 + shut
+        fetched = () if held else (self._locations(inside),)
+        if goal.light:
+            lamps = {one for one, kind in self._facts.get("objecttype", ()) if kind == goal.place}
+            under = {place for one, place in self._facts.get("inreceptacle", ()) if one in lamps}
+            dark = not any((lamp,) in self._facts.get("istoggled", ()) for lamp in lamps)
+            return _Task(taking + dark, (*fetched, self._locations(under)))
+        ready = not goal.state or (thing,) in self._facts.get(goal.state, ())
+        if ready and any(self._types.get(place) == goal.place for place in inside):
+            return _Task(0)
+        treated = () if ready else (self._of_type(TOOLS[goal.state]),)
+        return _Task(taking + (not ready) + 1, (*fetched, *treated, self._of_type(goal.place)))
+
+    def ways(self, stops: Sequence[Set[str]]) -> int:
+        """How often one must go, at least, to be at all stops in order."""
+        here, count = set(self._here), 0
+        for stop in stops:
+            count += not here & stop
+            here = here & stop or set(stop)
+        return count
+
+    def _closed(self, place: str) -> bool:
+        return (place,) in self._facts.get("openable", ()) and (place,) not in self._facts.get("opened", ())
+
+    def _of_type(self, kind: str) -> frozenset[str]:
+        return self._locations({place for place, own in self._types.items() if own == kind})
+
+    def _locations(self, places: Set[str]) -> frozenset[str]:
+        known = self._facts.get("receptacleatlocation", ())
+        return frozenset(location for place, location in known if place in places)

@@ -1,0 +1,53 @@
+"""How many commands a goal takes at least, held against games that are played."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from alfworld_files import games, needs_engine, task
+
+from environments.alfworld import AlfWorldEnvironment, AlfWorldOptions
+from environments.alfworld.engine.distance import Goal, least_commands
+from environments.alfworld.engine.games import Game
+from environments.alfworld.engine.play import make_engine
+
+needs_engine()
+
+
+@pytest.mark.parametrize("game", games().values(), ids=games())
+def test_no_goal_takes_fewer_commands(game: Game) -> None:
+    """A bound that no command lowers by more than 1, and that is at most 1 before a win, is never above the truth."""
+    engine, rng, solution = make_engine("fast"), random.Random(1), game.walkthrough
+    engine.load(game.joined())
+    for trial in range(6):
+        moment = engine.reset()
+        assert len(solution) - 4 <= moment.needs <= len(solution)
+        known = rng.randrange(len(solution)) if trial else len(solution)
+        for number in range(known + 20):
+            before = moment
+            moment = engine.step(solution[number] if number < known else rng.choice(before.admissible))
+            assert moment.won or moment.needs >= before.needs - 1
+            assert not moment.won or before.needs <= 1
+            if moment.won:
+                break
+        assert trial or moment.won
+    engine.close()
+
+
+def test_goals_of_the_official_games_are_read_and_others_are_left_alone() -> None:
+    found = [Goal.of(game.joined()["pddl_problem"]) for game in games().values()]
+    assert all(found) and any(one.two for one in found) and any(one.light for one in found)
+    assert Goal.of("(define (:goal (opened ?r)) (:metric minimize))") is None
+    assert least_commands(None, {}) == 0
+
+
+def test_an_episode_is_lost_when_the_turns_left_are_too_few() -> None:
+    game = next(iter(games().values()))
+    environment = AlfWorldEnvironment(AlfWorldOptions(max_turns=8))
+    environment.reset(**task(game))
+    said = [environment.step("look").lost for _ in range(8)]
+    assert said[-1] and not said[0] and said == sorted(said)
+    environment.reset(**task(game))
+    assert not environment.step("look").lost, "a new episode has its own turns"
+    environment.close()
