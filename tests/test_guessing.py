@@ -83,6 +83,20 @@ def test_what_was_said_before_takes_few_forwards() -> None:
     assert len(forwards) < max(map(len, responses)) / 2
 
 
+def test_a_policy_that_cannot_be_guessed_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guessing, "TRIAL", 10)
+    guesses, begin = Guesses(), list(guessing.BEGIN)
+    guesses.learn([1, 2, 3])
+    guesses.count(11, 3)
+    assert guesses.after(begin) == [1, 2, 3]
+    guesses.count(11, 0)
+    assert guesses.after(begin) == []
+    model, wrong = _model("qwen2"), Wrong()
+    _sample(model, Prefixes(model, 0), wrong, 0)
+    wrong.learn([1, 2, 3])
+    assert Guesses.after(wrong, begin) == [], "sampling counts"
+
+
 def test_guesses_follow_the_latest_response_and_are_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     guesses, begin = Guesses(), list(guessing.BEGIN)
     assert guesses.after(begin) == []

@@ -20,23 +20,31 @@ from alignopsd_trl.policy.prefixes import Prefixes, RoomyLayer
 AHEAD = 4  # tokens that are guessed at a time
 ALIKE = (6, 3)  # last tokens of a response by which what followed an earlier one is found
 MOST = 500_000  # beginnings that are remembered
+TRIAL, PAYS = 2000, 0.2  # guesses after which a lower share of right ones ends the guessing
 BEGIN = (-1,) * ALIKE[0]  # stands before the first token of a response
 
 
 class Guesses:
-    """What followed the latest responses that had the same last tokens."""
+    """What followed the latest responses that had the same last tokens, as long as that tends to be right."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], list[int]] = {}
+        self._guessed = self._right = 0
 
     def after(self, written: Sequence[int]) -> list[int]:
-        """Up to `AHEAD` tokens that may follow, none where nothing is known.
+        """Up to `AHEAD` tokens that may follow, none where nothing is known or guesses cost more than they spare.
 
         Args:
             written: `BEGIN` and a response so far.
         """
+        if self._guessed > TRIAL and self._right < PAYS * self._guessed:
+            return []
         found = (self._known.get(tuple(written[-count:])) for count in ALIKE)
         return next(filter(None, found), [])
+
+    def count(self, guessed: int, right: int) -> None:
+        self._guessed += guessed
+        self._right += right
 
     def learn(self, response: Sequence[int]) -> None:
         if len(self._known) > MOST:
@@ -123,6 +131,7 @@ def sample(
         chosen = numbers[torch.tensor(live, device=device).unsqueeze(1), index.clamp_max(max_tokens - 1)]
         drawn = draw_at(log_probs, chosen.flatten()).view_as(ids).tolist()
         taken = [_taken(*pair, ends) for pair in zip(drawn, ahead, strict=True)]
+        guesses.count(sum(map(len, ahead)), sum(len(new) - 1 for new in taken))
         for row, new in zip(live, taken, strict=True):
             written[row] += new
         position = position + torch.tensor([len(new) for new in taken], device=device)
