@@ -79,7 +79,20 @@ LIMITS = ["--set", "max_prompt_length=400", "--set", "max_completion_length=14",
 
 
 def _command(policy: Path, output: Path, *more: str) -> dict:
-    flags = ["--model", str(policy), *FLAGS, *LIMITS, "--walks", "6", "--quiet", "--output", str(output), *more]
+    flags = [
+        "--model",
+        str(policy),
+        *FLAGS,
+        *LIMITS,
+        "--walks",
+        "6",
+        "--seed",
+        "1",
+        "--quiet",
+        "--output",
+        str(output),
+        *more,
+    ]
     return main(flags)
 
 
