@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from os.path import commonprefix
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -67,9 +68,21 @@ def _by_tools(prompts: Sequence[Rendered]) -> Iterator[tuple[list[int], list[Map
     return iter(groups)
 
 
+SEAMS = 8  # tokens by which the text around a skill may be cut otherwise
+
+
+def _most_added(ordinary: Rendered, privileged: Rendered) -> float:
+    """How many tokens a prompt with a skill has more than the one without it, at most: a token holds a byte or more."""
+    if not (isinstance(ordinary, str) and isinstance(privileged, str)):
+        return float("inf")
+    begin = len(commonprefix([ordinary, privileged]))
+    end = len(commonprefix([ordinary[begin:][::-1], privileged[begin:][::-1]]))
+    return len(privileged[begin : len(privileged) - end].encode()) + SEAMS
+
+
 @dataclass(frozen=True)
 class Fitted:
-    """A view whose prompt fits, and that prompt with the skill in its slot."""
+    """A view whose prompt with the skill in its slot fits, and the prompt that was asked for."""
 
     view: View
     shown: Rendered
@@ -168,4 +181,22 @@ class Renderer:
                     cut[row] = replace(cut[row], history=cut[row].history[1:])
                     long.append(row)
             open_rows = long
+        return fitted
+
+    def fit_ordinary(self, views: Sequence[View], skills: Sequence[str]) -> list[Fitted | None]:
+        """The views cut as `fit` cuts them, and their prompts *without* skills. Those with skills are encoded only
+        where they may be too long."""
+        shown = [self.show(view, "") for view in views]
+        whole = zip(views, shown, self.encode(shown), strict=True)
+        fitted: list[Fitted | None] = [Fitted(view, prompt, ids) for view, prompt, ids in whole]
+        room = [self.max_length - len(one.ids) for one in fitted]
+        rows = [
+            row for row, view in enumerate(views) if _most_added(shown[row], self.show(view, skills[row])) > room[row]
+        ]
+        for row, one in zip(rows, self.fit([views[row] for row in rows], [skills[row] for row in rows]), strict=True):
+            if one is None:
+                fitted[row] = None
+            elif one.view is not views[row]:
+                prompt = self.show(one.view, "")
+                fitted[row] = Fitted(one.view, prompt, self.encode([prompt])[0])
         return fitted

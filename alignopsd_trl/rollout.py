@@ -188,6 +188,8 @@ class Player:
             Called with the number of episodes that ended since the last call.
         reader ([`Reader`], *optional*):
             Finds thinking and actions in responses; by default as the environments say, between ``<think>`` tags.
+        privileged (`bool`, *optional*, defaults to `True`):
+            Turns hold the privileged prompt too (`Turn.privileged_ids`). Without it, prompts are cut as if they did.
         until_lost (`bool`, *optional*, defaults to `False`):
             An episode ends as at its turn limit once the environment says that the turns left can't win it
             (`Step.lost`): for who only asks who wins.
@@ -204,6 +206,7 @@ class Player:
     agree: Callable[[int], int] = lambda number: number
     progress: Callable[[int], None] = lambda ended: None
     reader: Reader | None = None
+    privileged: bool = True
     until_lost: bool = False
 
     def __post_init__(self) -> None:
@@ -335,7 +338,11 @@ class Player:
     def _show(self, episodes: Sequence[Episode]) -> list[Turn | None]:
         """Turns whose prompts are rendered from views."""
         full = [episode.view(self.environments.history_length) for episode in episodes]
-        fitted = self.renderer.fit(full, [episode.trajectory.skill_text for episode in episodes])
+        skills = [episode.trajectory.skill_text for episode in episodes]
+        if not (self.privileged or self.skills_in_rollout or self.renderer.converses):
+            fitted = self.renderer.fit_ordinary(full, skills)
+            return [one and _shown_turn(view, one, []) for view, one in zip(full, fitted, strict=True)]
+        fitted = self.renderer.fit(full, skills)
         ordinary = self._ordinary([one for one in fitted if one is not None])
         turns: list[Turn | None] = []
         for episode, view, privileged in zip(episodes, full, fitted, strict=True):
@@ -343,8 +350,7 @@ class Player:
                 turns.append(None)
                 continue
             prompt, ids = next(ordinary)
-            cut = len(privileged.view.history) < len(view.history)
-            turns.append(_blank_turn(view.step_count, text_of(prompt), ids, privileged.ids, cut))
+            turns.append(_shown_turn(view, Fitted(privileged.view, prompt, ids), privileged.ids))
             if self.renderer.converses:
                 own = Conversation(self.renderer, prompt, ids)
                 same = prompt == privileged.shown
@@ -408,6 +414,11 @@ class Player:
                 episode.fail(ending, self.environments.name)
             elif ending is not None:
                 episode.finish(ending)
+
+
+def _shown_turn(view: View, fitted: Fitted, privileged_ids: list[int]) -> Turn:
+    shortened = len(fitted.view.history) < len(view.history)
+    return _blank_turn(view.step_count, text_of(fitted.shown), fitted.ids, privileged_ids, shortened)
 
 
 def _blank_turn(number: int, text: str, ids: list[int], privileged_ids: list[int], shortened: bool) -> Turn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,26 @@ def test_history_is_dropped_from_messages_too() -> None:
     whole = _renderer(Dialogue()).fit([VIEW], ["skill"])[0]
     cut = _renderer(Dialogue(), max_length=len(whole.ids) - 1).fit([VIEW], ["skill"])[0]
     assert len(whole.view.history) == 2 and len(cut.view.history) == 1 and cut.shown[1]["content"] == "zero"
+
+
+@pytest.mark.parametrize("prompt", [ToyPrompt(), Dialogue()])
+@pytest.mark.parametrize("length", range(10, 64))
+def test_prompts_without_skills_are_cut_as_if_the_skill_had_to_fit(prompt: Any, length: int) -> None:
+    renderer = _renderer(prompt, max_length=length)
+    views, skills = [VIEW, replace(VIEW, history=()), VIEW], ["look twice before you leap", "look twice", ""]
+    both = zip(renderer.fit(views, skills), renderer.fit_ordinary(views, skills), strict=True)
+    for whole, ordinary in both:
+        assert (whole is None) == (ordinary is None)
+        if whole is not None:
+            assert ordinary.view == whole.view
+            assert ordinary.ids == renderer.encode([renderer.show(whole.view, "")])[0]
+
+
+def test_where_there_is_room_prompts_with_skills_are_not_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    renderer, encode, seen = _renderer(ToyPrompt(), max_length=200), Renderer.encode, []
+    monkeypatch.setattr(Renderer, "encode", lambda self, prompts: seen.extend(prompts) or encode(self, prompts))
+    renderer.fit_ordinary([VIEW], ["look twice"])
+    assert seen == [renderer.show(VIEW, "")]
 
 
 @pytest.mark.parametrize("bad", [None, [], ["go"], Chat([]), 3, Chat("go")])

@@ -69,8 +69,12 @@ class Bench:
     device: torch.device | str = "cpu"
     bars: Bars = silent
 
-    def with_progress(self, progress: Callable[[int], None], until_lost: bool = False) -> Player:
-        return replace(self.player, progress=progress, until_lost=until_lost)
+    def with_progress(self, progress: Callable[[int], None]) -> Player:
+        return replace(self.player, progress=progress)
+
+    def walker(self, progress: Callable[[int], None], until_lost: bool) -> Player:
+        """Of walks nobody asks what a teacher would say."""
+        return replace(self.player, progress=progress, privileged=False, until_lost=until_lost)
 
 
 def play_groups(bench: Bench, rows: Sequence[Mapping[str, Any]], siblings: int, step: int = 0) -> list[Trajectory]:
@@ -142,7 +146,7 @@ class _Portion:
 
     def __call__(self) -> list[Walk]:
         torch.manual_seed(self.seed)
-        player = self.bench.with_progress(self.progress, until_lost=self.value == "success")
+        player = self.bench.walker(self.progress, until_lost=self.value == "success")
         return walk(player, self.trajectories, self.tree, self.starts, OUTCOMES[self.value])
 
 
