@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from environments.alfworld.engine.categories import CATEGORY_OF, task_type_of
+from environments.alfworld.engine.distance import MOST_NEEDED
 from environments.alfworld.engine.games import read_game
 from environments.alfworld.engine.grammar import Grammar
 from environments.alfworld.engine.packages import logic_files, require
@@ -107,8 +108,12 @@ class AlfWorldEnvironment(TextEnvironment):
             score=float(moment.won),
             admissible=moment.admissible,
             info=self._facts | {"won": moment.won},
-            lost=self._turns + moment.needs > self.max_turns,
+            lost=self._is_lost(),
         )
+
+    def _is_lost(self) -> bool:
+        left = self.max_turns - self._turns
+        return left < MOST_NEEDED and self._engine.least_commands() > left
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 from alfworld_files import games, needs_engine, task
 
 from environments.alfworld import AlfWorldEnvironment, AlfWorldOptions
-from environments.alfworld.engine.distance import Goal, least_commands
+from environments.alfworld.engine.distance import MOST_NEEDED, Goal, least_commands
 from environments.alfworld.engine.games import Game
 from environments.alfworld.engine.play import make_engine
 
@@ -21,14 +21,15 @@ def test_no_goal_takes_fewer_commands(game: Game) -> None:
     engine, rng, solution = make_engine("fast"), random.Random(1), game.walkthrough
     engine.load(game.joined())
     for trial in range(6):
-        moment = engine.reset()
-        assert len(solution) - 4 <= moment.needs <= len(solution)
+        moment, needed = engine.reset(), engine.least_commands()
+        assert len(solution) - 4 <= needed <= min(len(solution), MOST_NEEDED)
         known = rng.randrange(len(solution)) if trial else len(solution)
         for number in range(known + 20):
-            before = moment
-            moment = engine.step(solution[number] if number < known else rng.choice(before.admissible))
-            assert moment.won or moment.needs >= before.needs - 1
-            assert not moment.won or before.needs <= 1
+            before = needed
+            moment = engine.step(solution[number] if number < known else rng.choice(moment.admissible))
+            needed = engine.least_commands()
+            assert needed <= MOST_NEEDED and (moment.won or needed >= before - 1)
+            assert not moment.won or before <= 1
             if moment.won:
                 break
         assert trial or moment.won
@@ -44,9 +45,9 @@ def test_goals_of_the_official_games_are_read_and_others_are_left_alone() -> Non
 
 def test_an_episode_is_lost_when_the_turns_left_are_too_few() -> None:
     game = next(iter(games().values()))
-    environment = AlfWorldEnvironment(AlfWorldOptions(max_turns=8))
+    environment = AlfWorldEnvironment(AlfWorldOptions(max_turns=18))
     environment.reset(**task(game))
-    said = [environment.step("look").lost for _ in range(8)]
+    said = [environment.step("look").lost for _ in range(18)]
     assert said[-1] and not said[0] and said == sorted(said)
     environment.reset(**task(game))
     assert not environment.step("look").lost, "a new episode has its own turns"

@@ -15,6 +15,7 @@ from environments.alfworld.engine.grammar import Fact
 
 Facts = Mapping[str, Set[Fact]]
 TOOLS = {"isclean": "sinkbasintype", "ishot": "microwavetype", "iscool": "fridgetype"}
+MOST_NEEDED = 10  # of two things: to take, treat and put each, three ways, and to put down what is carried
 _KIND = re.compile(r"\(objecttype (\?\w+) (\w+)\)")
 _PLACE = re.compile(r"\(receptacletype \?\w+ (\w+)\)")
 _LAMP = re.compile(r"\(istoggled (\?\w+)\)")

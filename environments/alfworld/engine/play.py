@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -28,13 +28,11 @@ NOTHING = "Nothing happens."
 
 @dataclass(frozen=True)
 class Moment:
-    """What the engine says after a reset or a command. ``admissible`` is sorted and includes ``help``; ``needs`` is how
-    many commands the goal takes at least, as far as the engine knows."""
+    """What the engine says after a reset or a command. ``admissible`` is sorted and includes ``help``."""
 
     observation: str
     admissible: tuple[str, ...]
     won: bool
-    needs: int = field(default=0, compare=False)
 
 
 class Engine(Protocol):
@@ -45,6 +43,9 @@ class Engine(Protocol):
     def reset(self) -> Moment: ...
 
     def step(self, command: str) -> Moment: ...
+
+    def least_commands(self) -> int:
+        """How many the goal takes at least from here on, as far as the engine knows; `MOST_NEEDED` at most."""
 
     def close(self) -> None: ...
 
@@ -100,6 +101,9 @@ class FastEngine:
         self._moment = Moment(text, *self._now())
         return self._moment
 
+    def least_commands(self) -> int:
+        return 0 if self._moment.won else least_commands(self._goal, self._world.facts)
+
     def close(self) -> None:
         if self._library is not None:
             library.release(self._library)
@@ -112,7 +116,7 @@ class FastEngine:
         positive = [(name, *arguments) for name, arguments in state if not name.startswith("not_")]
         return self._task.facts + positive
 
-    def _now(self) -> tuple[tuple[str, ...], bool, int]:
+    def _now(self) -> tuple[tuple[str, ...], bool]:
         """Rebuilds the command table; the first operator of a command counts, as in TextWorld."""
         found = (self._operator_type * self._library.get_applicable_operators_count())()
         self._library.get_applicable_operators(found)
@@ -120,8 +124,7 @@ class FastEngine:
         for raw in found:
             operator = self._operators.get(raw.id) or self._learn(raw)
             self._commands.setdefault(operator.command, operator)
-        won = bool(self._library.check_goal())
-        return tuple(sorted(self._commands)), won, 0 if won else least_commands(self._goal, self._world.facts)
+        return tuple(sorted(self._commands)), bool(self._library.check_goal())
 
     def _learn(self, raw: Any) -> _Operator:
         action, *arguments = raw.name.split()
@@ -159,6 +162,9 @@ class PlainEngine:
 
     def step(self, command: str) -> Moment:
         return self._moment(self._environment.step(command)[0])
+
+    def least_commands(self) -> int:
+        return 0
 
     def close(self) -> None:
         self._environment = None
