@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import types
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from toy import build_model, build_tokenizer
+from toy import ToyEnvironment, build_model, build_tokenizer
 from trainers import make_trainer
 
 from alignopsd_trl.fidelity.__main__ import command, main
@@ -139,6 +140,21 @@ def test_the_command_leaves_everything_and_goes_on_where_it_stopped(
     assert json.loads((tmp_path / "fidelity.json").read_text())["figures"].keys() == {"grpo", "align_opsd", "rlsd"}
     with pytest.raises(ValueError, match="walks=6, this one has 8"):
         _command(policy, tmp_path, "--walks", "8")
+
+
+def test_an_environment_that_does_not_say_who_won_is_measured_by_its_rewards(
+    policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewarded = ["--value", "reward", "--no_pictures"]
+    silent = _command(policy, tmp_path / "silent", "--environment_options", '{"silent": true}', *rewarded)
+    said = capsys.readouterr().out
+    assert (
+        silent["success"] is None
+        and f"mean reward {silent['reward']:.3g}" in said
+        and said.endswith(f"figures, turns and page are in {tmp_path / 'silent'}\n")
+    )
+    telling = _command(policy, tmp_path / "telling", *rewarded)
+    assert telling["success"] == telling["reward"] == silent["reward"] and silent["figures"] == telling["figures"]
 
 
 def test_what_cannot_be_measured_is_refused(policy: Path, tmp_path: Path) -> None:
@@ -295,6 +311,16 @@ def test_training_logs_fidelity_and_is_not_changed_by_it(tmp_path: Path) -> None
     assert not any("fidelity/tasks" in entry for entry in logs[0])
     with pytest.raises(ValueError, match="fidelity_every=-1"):
         make_trainer(tmp_path / "bad", fidelity_every=-1)
+
+
+def test_training_measures_by_rewards_where_nobody_says_who_won(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = ToyEnvironment.step
+    monkeypatch.setattr(ToyEnvironment, "step", lambda self, action: replace(step(self, action), won=None))
+    trainer = make_trainer(tmp_path, script=False, max_steps=1, fidelity_every=1, fidelity_walks=2)
+    trainer.train()
+    assert any("fidelity/turns" in entry for entry in trainer.state.log_history)
 
 
 def test_monte_carlo_trains_on_what_the_walks_say(tmp_path: Path) -> None:

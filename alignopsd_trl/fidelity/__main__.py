@@ -228,7 +228,8 @@ def _facts(
     return {
         "rollouts": len(played),
         "tasks": len({one.task for one in played}),
-        "success": sum(one.won for one in played) / len(played),
+        "success": None if any(one.won is None for one in played) else float(np.mean([one.won for one in played])),
+        "reward": float(np.mean([one.reward for one in played])),
         "turns": len(known),
         "measured_turns": int(known.sum()),
         "measured_tasks": len(set(turns.task.tolist())),
@@ -300,12 +301,13 @@ def _leave(
     _write(folder / "fidelity.json", json.dumps(result, indent=2, default=str).encode())
     _write(folder / "report.md", text.encode())
     write_records(folder / "turns.parquet", records)
-    if figures and not arguments.no_pictures:
+    pictured = bool(figures) and not arguments.no_pictures
+    if pictured:
         drawn = report.picture(figures, f"{arguments.model} in {arguments.environment}")
         for kind in ("png", "svg"):
             drawn.savefig(folder / f"fidelity.{kind}", dpi=150, metadata={"Date": None} if kind == "svg" else None)
     print(text)
-    print(f"figures, turns, page and picture are in {folder}")
+    print(f"figures, turns{', page and picture' if pictured else ' and page'} are in {folder}")
 
 
 if __name__ == "__main__":

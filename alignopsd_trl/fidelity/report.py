@@ -96,8 +96,9 @@ def page(
 
 
 def _summary(facts: Mapping[str, Any]) -> str:
+    won = f"mean reward {facts['reward']:.3g}" if facts["success"] is None else f"{facts['success']:.0%} won"
     return (
-        f"{facts['rollouts']} rollouts of {facts['tasks']} tasks, {facts['success']:.0%} won; {facts['turns']} turns, "
+        f"{facts['rollouts']} rollouts of {facts['tasks']} tasks, {won}; {facts['turns']} turns, "
         f"{facts['measured_turns']} of them in the {facts['measured_tasks']} groups that differ. {facts['walks']} "
         f"walks ({facts['walked_turns']} turns), median {facts['median_walks']:.0f} through a turn's state. "
         f"Reliability of A_MC {_number(facts['reliability'])}; {_number(facts['pivotal'])} of the turns are pivotal "

@@ -39,7 +39,8 @@ def fidelity_metrics(
     walks: int,
     seed: int,
 ) -> dict[str, float]:
-    """Scalars for the log: how the credit of a round agrees with A_MC on the first of its groups that differ.
+    """Scalars for the log: how the credit of a round agrees with A_MC on the first of its groups that differ. Values
+    are of success, of rewards where the environment does not say who won.
 
     Args:
         tasks: sibling groups of this process that are measured at most.
@@ -47,11 +48,12 @@ def fidelity_metrics(
     """
     chosen = _groups(trajectories, tasks)
     counted = [one for one in trajectories if one.task in chosen and not one.failed and one.turns]
+    value = "reward" if any(one.won is None for one in counted) else "success"
     with torch.random.fork_rng():
-        tree = take_walks(Bench(player, slots, None, None, 0), counted, walks, enough=None, seed=seed)
+        tree = take_walks(Bench(player, slots, None, None, 0), counted, walks, value=value, enough=None, seed=seed)
     place = {id(turn): row for row, turn in enumerate(batch.turns)}
     turns = [turn for one in counted for turn in one.turns]
-    found = turn_advantages(tree, counted, turns)
+    found = turn_advantages(tree, counted, turns, value)
     known = np.isfinite(found.advantage)
     metrics = {"fidelity/tasks": float(len(chosen)), "fidelity/turns": float(known.sum())}
     if not known.any():
