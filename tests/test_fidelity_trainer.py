@@ -22,6 +22,7 @@ from alignopsd_trl.fidelity.__main__ import command, main
 from alignopsd_trl.fidelity.gradients import Loss, cosines, task_gradients
 from alignopsd_trl.fidelity.policy import Sampler, Scorer, response_logits
 from alignopsd_trl.fidelity.variants import CachedTeacher, read_vary
+from alignopsd_trl.fidelity.walks import ReplayError
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.policy.packing import Packed
 from alignopsd_trl.policy.scoring import Padded
@@ -138,8 +139,35 @@ def test_the_command_leaves_everything_and_goes_on_where_it_stopped(
     }
     assert again["figures"]["align_opsd"] == first["figures"]["align_opsd"]
     assert json.loads((tmp_path / "fidelity.json").read_text())["figures"].keys() == {"grpo", "align_opsd", "rlsd"}
-    with pytest.raises(ValueError, match="walks=6, this one has 8"):
+    with pytest.raises(ValueError, match="walks=6, this one has 8; choose another"):
         _command(policy, tmp_path, "--walks", "8")
+
+
+def test_a_folder_is_used_again_only_for_what_the_same_policy_plays(policy: Path, tmp_path: Path) -> None:
+    from alignopsd_trl.fidelity import __main__ as module
+
+    bank = Path(module.__file__).parents[1] / "data" / "skills" / "webshop.json"
+    own = tmp_path / "bank.json"
+    own.write_bytes(bank.read_bytes())
+    few = ["--tasks", "4", "--walks", "2", "--skill_bank", str(own), "--no_pictures", "--methods"]
+    first = _command(policy, tmp_path / "out", *few, "grpo,align_opsd")
+    for more, differs in (
+        (["skill_grpo"], "skills_in_rollout=False, this one has True"),
+        (["grpo", "--skill_bank", "webshop"], "skill_bank='.*bank.json', this one has None"),
+        (["grpo,align_opsd", "--set", "repetition_penalty=3.0"], "repetition_penalty=1.0, this one has 3.0"),
+        (["grpo,align_opsd", "--set", "min_p=0.2"], "min_p=None, this one has 0.2"),
+        (["grpo,align_opsd", "--set", "skill_tokens=30"], "skill_budget=20, this one has 30"),
+        (["grpo,align_opsd", "--set", "thinking_tags=[<a>, </a>]"], "thinking_tags=.*'</a>'"),
+        (["grpo,align_opsd", "--set", "chat_template_kwargs={a: 1}"], "chat_template_kwargs=.*'a': 1"),
+        (["grpo,align_opsd", "--seed", "2", "--enough", "0.9"], "seed=1, .* 2; enough=None, .* 0.9"),
+    ):
+        with pytest.raises(ValueError, match=f"holds a measurement with {differs}.*choose another --output"):
+            _command(policy, tmp_path / "out", *few, *more)
+    again = _command(policy, tmp_path / "out", *few, "gigpo,align_opsd", "--encoder", "lexical", "--batch_size", "9")
+    assert again["figures"]["align_opsd"] == first["figures"]["align_opsd"] and again["walks"] == first["walks"]
+    own.write_text(own.read_text().replace("the", "a"))
+    with pytest.raises(ReplayError, match="played beside the skills .* bank or encoder"):
+        _command(policy, tmp_path / "out", *few, "grpo,align_opsd")
 
 
 def test_an_environment_that_does_not_say_who_won_is_measured_by_its_rewards(
@@ -355,7 +383,7 @@ def test_the_command_of_the_page_on_the_shipped_policy(tmp_path: Path) -> None:
     flags = "--model tiny --environment webshop_tiny --methods grpo,align_opsd --tasks 4 --walks 6".split()
     result = main([*flags, "--vary", "rectify=false", "--quiet", "--output", str(tmp_path)])
     assert result["rollouts"] == 32 and result["measured_turns"] > 20
-    assert result["identity"]["max_completion_length"] == 40 and result["identity"]["encoder"] == "lexical"
+    assert result["identity"]["max_completion_length"] == 40 and result["encoder"] == "lexical"
     assert result["figures"]["grpo"]["r_within"]["value"] is None
     assert -1.5 < result["figures"]["align_opsd rectify=False"]["r_within"]["value"] < 1.5
     kinds = {row["kind"] for row in result["kinds"]}

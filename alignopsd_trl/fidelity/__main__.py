@@ -60,11 +60,12 @@ class Kept:
         path = folder / "identity.json"
         if path.is_file():
             before = json.loads(path.read_text(encoding="utf-8"))
-            if changed := sorted(name for name in identity | before if identity.get(name) != before.get(name)):
-                name = changed[0]
+            now = json.loads(json.dumps(identity))
+            if changed := [name for name in now | before if now.get(name) != before.get(name)]:
+                told = [f"{name}={before.get(name)!r}, this one has {now.get(name)!r}" for name in changed]
                 raise ValueError(
-                    f"{folder.parent} holds a measurement with {name}={before.get(name)!r}, this one has "
-                    f"{identity.get(name)!r}; choose another --output or remove the folder"
+                    f"{folder.parent} holds a measurement with {'; '.join(told)}; choose another --output or remove "
+                    "the folder"
                 )
         _write(path, json.dumps(identity, indent=2).encode())
 
@@ -142,7 +143,8 @@ def _measure(
     began: float,
 ) -> dict[str, Any]:
     with setup():
-        kept = Kept(arguments.output / "parts", _identity(arguments, subject))
+        identity = _identity(arguments, subject, bench.player.skills_in_rollout)
+        kept = Kept(arguments.output / "parts", identity)
         rows = draw_tasks(subject.suite.tasks(arguments.split), arguments.tasks, arguments.seed)
     torch.manual_seed(arguments.seed)
     siblings = subject.config.num_generations
@@ -176,7 +178,8 @@ def _measure(
         "figures": figures,
         "kinds": table,
         "gradients": gradients,
-        "identity": _identity(arguments, subject),
+        "identity": identity,
+        "encoder": arguments.encoder,
         "environment": dict(subject.suite.description),
         "settings": {one.label: _settings(one) for one in variants},
     }
@@ -209,15 +212,21 @@ def draw_tasks(dataset: Any, count: int, seed: int) -> list[dict[str, Any]]:
     return [dict(dataset[int(row)]) for row in order]
 
 
-def _identity(arguments: argparse.Namespace, subject: Subject) -> dict[str, Any]:
-    """All that what was played depends on."""
-    names = ("environment", "environment_options", "tasks", "walks", "split", "value", "everywhere", "seed", "slots")
-    names += ("enough", "skill_bank", "encoder")
-    shaped = ("num_generations", "temperature", "top_p", "top_k", "max_prompt_length", "max_completion_length")
+_PLAYED = ("num_generations", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_prompt_length")
+_PLAYED += ("max_completion_length", "max_turns", "environment_time_limit", "chat_template_kwargs", "thinking_tags")
+_PLAYED += ("skill_budget",)
+
+
+def _identity(arguments: argparse.Namespace, subject: Subject, skills_in_rollout: bool) -> dict[str, Any]:
+    """All that what was played and walked depends on, but for what only deals out random numbers (device, batch size).
+    Which skills were found (the encoder may decide) is compared where episodes are played again."""
+    asked = ("environment", "environment_options", "tasks", "walks", "split", "value", "everywhere", "seed", "slots")
     return {
-        **{name: getattr(arguments, name) for name in names},
-        **{name: getattr(subject.config, name) for name in (*shaped, "max_turns", "skill_tokens")},
+        **{name: getattr(arguments, name) for name in (*asked, "enough", "skill_bank")},
+        **{name: getattr(subject.config, name) for name in _PLAYED},
+        "skills_in_rollout": skills_in_rollout,
         "weights": subject.checksum(),
+        "chat_template": subject.template_checksum(),
     }
 
 

@@ -124,8 +124,15 @@ class Subject:
 
     def checksum(self) -> str:
         """Of the weights, cheaply: their sums."""
-        sums = [float(one.detach().double().sum()) for one in self.model.parameters()]
-        return hashlib.sha256(repr(sums).encode()).hexdigest()[:12]
+        return _digest([float(one.detach().double().sum()) for one in self.model.parameters()])
+
+    def template_checksum(self) -> str:
+        """Of the chat template."""
+        return _digest(self.tokenizer.chat_template)
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(repr(content).encode()).hexdigest()[:12]
 
 
 def make_bench(

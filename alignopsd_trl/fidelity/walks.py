@@ -85,6 +85,11 @@ def _compare(played: Trajectory, again: Trajectory) -> None:
         raise _different(played, len(again.turns), "the answer", "an observation", again.message)
     if again.task_text != played.task_text:
         raise _different(played, 0, "the request", played.task_text, again.task_text)
+    if again.skill_text != played.skill_text:
+        raise ReplayError(
+            f"task {played.task!r} was played beside the skills {played.skill_ids} and now finds {again.skill_ids}, or "
+            "their texts differ: bank or encoder are not those of the measurement. Choose another folder, or remove it"
+        )
     for number, (turn, other) in enumerate(zip(played.turns, again.turns, strict=False), 1):
         if other.observation != turn.observation:
             raise _different(played, number, "the observation", turn.observation, other.observation)

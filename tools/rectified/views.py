@@ -121,8 +121,8 @@ def ask(folder: Path, model: str, encoder: str | None = None) -> Iterator[Views]
             this environment's decisions.
     """
     identity = folder / "parts" / "identity.json"
-    if not identity.is_file():
-        raise ValueError(f"{folder} is no --output of alignopsd_trl.fidelity: it has no parts/identity.json")
+    if missing := [path.name for path in (identity, folder / "fidelity.json") if not path.is_file()]:
+        raise ValueError(f"{folder} is no --output of a finished alignopsd_trl.fidelity: it has no {missing[0]}")
     known = json.loads(identity.read_text(encoding="utf-8"))
     if known["environment"] not in WORLDS:
         raise ValueError(f"{folder} is of {known['environment']}; decisions are known in {', '.join(WORLDS)}")
@@ -132,7 +132,7 @@ def ask(folder: Path, model: str, encoder: str | None = None) -> Iterator[Views]
     if subject.checksum() != known["weights"]:
         raise ValueError(f"--model {model} has other weights than those that were measured in {folder}")
     method = get_method("align_opsd")(config)
-    encoder = encoder or known["encoder"]
+    encoder = encoder or json.loads((folder / "fidelity.json").read_text(encoding="utf-8"))["encoder"]
     bench = make_bench(subject, [method], known["slots"], 256, known["skill_bank"], encoder, quiet=True)
     played = [one for one in pickle.loads((folder / "parts" / "played.pkl").read_bytes()) if not one.failed]
     per = environment_preset(known["environment"]).get("tasks_per_round", known["tasks"])
