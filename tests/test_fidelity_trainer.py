@@ -290,6 +290,10 @@ def test_gradient_cosines_have_their_ceiling_and_their_floor() -> None:
     found = cosines({"a_mc": truth, "grpo": noise, "good": common + torch.randn(12, 500, generator=draw)}, "a_mc")
     assert found["a_mc"].value > 0.8 and abs(found["grpo"].value) < 0.15 and found["good"].value > 0.8
     assert found["good - grpo"].low > 0.5
+    few = cosines({"a_mc": truth * (torch.arange(12) < 3)[:, None], "grpo": noise}, "a_mc")
+    assert np.isnan(few["a_mc"].value), "three tasks with a gradient can't be split in halves of two"
+    five, twelve = (cosines({"a_mc": truth[:count]}, "a_mc")["a_mc"] for count in (5, 12))
+    assert five.high - five.low > 1.5 * (twelve.high - twelve.low)
 
 
 def test_the_teacher_is_asked_once() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as parquet
 
+from alignopsd_trl.fidelity.intervals import Interval
 from alignopsd_trl.fidelity.metrics import Turns, agreement
 from alignopsd_trl.fidelity.report import plain
 
@@ -74,8 +75,8 @@ def measured(folder: Path) -> np.ndarray:
 
 
 def short(figure: dict[str, Any]) -> str:
-    numbers = [figure[name] for name in ("value", "low", "high")]
-    return "-" if None in numbers else "{:.2f} [{:.2f}, {:.2f}]".format(*numbers)
+    """As `Interval` is shown."""
+    return str(Interval(*(np.nan if figure[name] is None else figure[name] for name in ("value", "low", "high"))))
 
 
 if __name__ == "__main__":

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from alignopsd_trl.fidelity.metrics import Interval
+from alignopsd_trl.fidelity.intervals import Interval, stretched
 from alignopsd_trl.methods import Credit, Method
 from alignopsd_trl.policy.scoring import Padded
 from alignopsd_trl.turns import TurnBatch
 
 KEPT = 1 << 20  # numbers of a gradient that are kept: more are folded, with random signs, onto these
 SPLITS = 64
+LEAST_TASKS = 4  # two a half
 
 Logits = Callable[[Padded, Padded], torch.Tensor]
 """Prompts and responses to the logits ``(rows, T, V)`` that predict the responses, with gradient."""
@@ -116,17 +117,18 @@ class _Fold:
 
 def cosines(gradients: Mapping[str, torch.Tensor], truth: str, seed: int = 0) -> dict[str, Interval]:
     """For each label the cosine of its gradient on half of the tasks with that of ``truth`` on the other half, the mean
-    over `SPLITS` splits; the row ``truth`` is the ceiling. Intervals: jackknife over tasks.
+    over `SPLITS` splits; the row ``truth`` is the ceiling. Intervals: jackknife over tasks. All NaN where ``truth`` has
+    a gradient on fewer than four tasks.
 
     Returns:
         Label -> interval, and ``label - grpo`` for the paired differences where ``grpo`` is there.
     """
-    tasks = len(gradients[truth])
-    if tasks < 4:
-        return {label: Interval(np.nan, np.nan, np.nan) for label in gradients}
+    tasks = int((gradients[truth] != 0).any(1).sum())
+    if tasks < LEAST_TASKS:
+        return {label: Interval(np.nan) for label in gradients}
     with_truth = {label: (one @ gradients[truth].T).double().numpy() for label, one in gradients.items()}
     own = {label: (one @ one.T).double().numpy() for label, one in gradients.items()}
-    everyone = np.arange(tasks)
+    everyone = np.arange(len(gradients[truth]))
     kept = [everyone] + [np.delete(everyone, task) for task in everyone]
     values = {
         label: np.array([_split_cosine(with_truth[label], own[label], own[truth], chosen, seed) for chosen in kept])
@@ -134,7 +136,7 @@ def cosines(gradients: Mapping[str, torch.Tensor], truth: str, seed: int = 0) ->
     }
     if "grpo" in values:
         values |= {f"{label} - grpo": one - values["grpo"] for label, one in values.items() if label != "grpo"}
-    return {label: _jackknife(one) for label, one in values.items()}
+    return {label: _jackknife(one, tasks) for label, one in values.items()}
 
 
 def _split_cosine(cross: np.ndarray, own: np.ndarray, truth: np.ndarray, tasks: np.ndarray, seed: int) -> float:
@@ -148,9 +150,12 @@ def _split_cosine(cross: np.ndarray, own: np.ndarray, truth: np.ndarray, tasks: 
     return float(np.nanmean(found)) if np.isfinite(found).any() else np.nan
 
 
-def _jackknife(values: np.ndarray) -> Interval:
-    """The first is of all tasks, the others leave one out."""
+def _jackknife(values: np.ndarray, tasks: int) -> Interval:
+    """The first is of all tasks, the others leave one out.
+
+    Args:
+        tasks: that have a part in the figure.
+    """
     value, left_out = values[0], values[1:]
-    count = len(left_out)
-    error = np.sqrt((count - 1) / count * ((left_out - left_out.mean()) ** 2).sum())
-    return Interval(float(value), float(value - 1.96 * error), float(value + 1.96 * error))
+    half = 1.96 * np.sqrt((tasks - 1) / tasks * left_out.var() * (len(left_out) - 1))  # as a bootstrap would have it
+    return stretched(value, value - half, value + half, tasks)

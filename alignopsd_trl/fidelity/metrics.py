@@ -13,10 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
-DRAWS = 2000
+from alignopsd_trl.fidelity.intervals import resampled, task_draws
+
 FLAT = 1e-9  # relative spread below which credit is the same on all turns of its trajectories
 PIVOTAL = 2.0  # standard errors
 NAMES = ("r_within", "r_praised", "r_blamed", "spearman", "cosine", "slope", "sign_agreement", "lift")
+COLUMNS = {  # of `_sums`
+    **{name: slice(3 * place, 3 * place + 3) for place, name in enumerate(NAMES[:5])},
+    **{"slope": slice(0, 3), "sign_agreement": slice(15, 17), "lift": slice(17, 19)},
+}
+UNBOUNDED = (-np.inf, np.inf)
+LIMITS = {"spearman": (-1.0, 1.0), "sign_agreement": (0.0, 1.0)}  # others may pass theirs: noise is taken out
 COMPARED = ("r_within", "r_praised", "r_blamed", "lift")
 MEANING = {
     "r_within": "correlation with A_MC over the turns of a trajectory, noise out",
@@ -56,23 +63,19 @@ class Turns:
     def pivotal(self) -> np.ndarray:
         return np.abs(self.advantage) > PIVOTAL * self.error
 
+    @property
+    def tasks(self) -> int:
+        return int(self.task.max()) + 1 if len(self.task) else 0
+
+    def by_task(self, columns: Sequence[np.ndarray]) -> np.ndarray:
+        """``(tasks, columns)`` their sums over the turns of each task."""
+        return np.stack([np.bincount(self.task, weights=one, minlength=self.tasks) for one in columns], axis=1)
+
     def within(self, values: np.ndarray) -> np.ndarray:
         """``(M,)`` less their mean over each trajectory."""
         count = np.bincount(self.trajectory)
         mean = np.bincount(self.trajectory, weights=values) / np.maximum(count, 1)
         return values - mean[self.trajectory]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A figure with its 95 % interval; NaN where it is not defined (credit that is flat, say)."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return "-" if np.isnan(self.value) else f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
 def agreement(turns: Turns, credit: Mapping[str, np.ndarray], reference: str, seed: int = 0) -> dict[str, dict]:
@@ -83,15 +86,18 @@ def agreement(turns: Turns, credit: Mapping[str, np.ndarray], reference: str, se
         credit: label -> ``(M,)``.
         reference: the variant that differences are taken to, on the same resampled tasks.
     """
-    weights = _draws(int(turns.task.max()) + 1 if len(turns.task) else 0, seed)
-    drawn = {label: _figures(weights @ _sums(turns, values)) for label, values in credit.items()}
+    weights = task_draws(turns.tasks, seed)
+    sums = {label: _sums(turns, values) for label, values in credit.items()}
+    drawn = {label: _figures(weights @ one) for label, one in sums.items()}
+    tasks = {label: _tasks(one) for label, one in sums.items()}
     result = {}
     for label, figures in drawn.items():
-        result[label] = {name: _interval(figures[name]) for name in NAMES}
+        own = tasks[label]
+        result[label] = {name: resampled(figures[name], own[name], LIMITS.get(name, UNBOUNDED)) for name in NAMES}
         if label != reference:
             for name in COMPARED:
-                difference = figures[name] - drawn[reference][name]
-                result[label][f"{name}_minus_{reference}"] = _interval(difference)
+                difference, fewer = figures[name] - drawn[reference][name], min(own[name], tasks[reference][name])
+                result[label][f"{name}_minus_{reference}"] = resampled(difference, fewer)
     return result
 
 
@@ -101,15 +107,8 @@ def reliability(turns: Turns) -> float:
     return float((turns.within(turns.halves[0]) * turns.within(turns.halves[1])).sum() / total) if total else np.nan
 
 
-def _draws(tasks: int, seed: int) -> np.ndarray:
-    """``(1 + DRAWS, tasks)`` how often each task counts: once each, then as resampled."""
-    generator = np.random.default_rng(seed)
-    drawn = generator.multinomial(tasks, np.full(tasks, 1 / max(tasks, 1)), size=DRAWS)
-    return np.concatenate([np.ones((1, tasks)), drawn])
-
-
 def _sums(turns: Turns, credit: np.ndarray) -> np.ndarray:
-    """``(tasks, columns)`` what `_figures` needs, in its order."""
+    """``(tasks, columns)`` what `_figures` needs, see `COLUMNS`."""
     inside, truth = turns.within(credit), turns.within(turns.advantage)
     flat = (inside**2).sum() <= FLAT**2 * (credit**2).sum()
     inside = np.zeros_like(inside) if flat else inside
@@ -125,39 +124,30 @@ def _sums(turns: Turns, credit: np.ndarray) -> np.ndarray:
     columns += [credit**2, credit * turns.advantage, turns.halves[0] * turns.halves[1]]
     columns += [pivotal & (np.sign(credit) == np.sign(turns.advantage)) & (credit != 0), pivotal & (credit != 0)]
     columns += [np.abs(credit) * pivotal, np.abs(credit) * share]
-    tasks = int(turns.task.max()) + 1 if len(turns.task) else 0
-    return np.stack([np.bincount(turns.task, weights=column, minlength=tasks) for column in columns], axis=1)
+    return turns.by_task(columns)
 
 
 def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
-    column = iter(sums.T)
+    """Of each row of sums."""
 
-    def correlation() -> np.ndarray:
-        own, both, other = next(column), next(column), next(column)
+    def correlation(own: np.ndarray, both: np.ndarray, other: np.ndarray) -> np.ndarray:
         return _ratio(both, np.sqrt(np.clip(own * other, 0, None)))
 
-    slope = _ratio(np.where(sums[:, 0] > 0, sums[:, 1], np.nan), sums[:, 2])
-    names = ("r_within", "r_praised", "r_blamed", "spearman", "cosine")
-    figures = {name: correlation() for name in names}
-    return figures | {
-        "slope": slope,
-        "sign_agreement": _ratio(next(column), next(column)),
-        "lift": _ratio(next(column), next(column)),
-    }
+    def slope(own: np.ndarray, both: np.ndarray, other: np.ndarray) -> np.ndarray:
+        return _ratio(np.where(own > 0, both, np.nan), other)
+
+    made = {"slope": slope, "sign_agreement": _ratio, "lift": _ratio}
+    return {name: made.get(name, correlation)(*sums[:, COLUMNS[name]].T) for name in NAMES}
+
+
+def _tasks(sums: np.ndarray) -> dict[str, int]:
+    """How many tasks have a part in each figure."""
+    return {name: int((sums[:, COLUMNS[name]] != 0).any(1).sum()) for name in NAMES}
 
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     safe = np.where(denominator > 0, denominator, np.nan)
     return numerator / safe
-
-
-def _interval(drawn: np.ndarray) -> Interval:
-    """The first draw is the data themselves."""
-    others = drawn[1:][np.isfinite(drawn[1:])]
-    if not np.isfinite(drawn[0]) or not len(others):
-        return Interval(np.nan, np.nan, np.nan)
-    low, high = np.quantile(others, [0.025, 0.975])
-    return Interval(float(drawn[0]), float(low), float(high))
 
 
 # Kinds of decision
