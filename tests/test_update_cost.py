@@ -13,7 +13,7 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "update_cost.py"
 
 
-@pytest.mark.parametrize("recipe", ["webshop_tiny", "searchqa_tiny"])
+@pytest.mark.parametrize("recipe", ["webshop_tiny", pytest.param("searchqa_tiny", marks=pytest.mark.slow)])
 def test_a_round_is_recorded_replayed_and_compared(tmp_path: Path, recipe: str) -> None:
     output, recording = tmp_path / "cost.json", tmp_path / "rounds.pt"
     size = ["--recipe", recipe, "--rounds", "1", "--tasks", "2", "--repeats", "1", "--threads", "1", "--clock", "cpu"]
