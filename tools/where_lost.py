@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as parquet
 
-from alignopsd_trl.fidelity.metrics import Turns
+from alignopsd_trl.fidelity.metrics import Turns, task_mean
 from alignopsd_trl.fidelity.report import plain
-from tools.pool_fidelity import pooled
+from tools.pool_fidelity import pooled, short
 
 CAREFUL_SEARCHES = ("search all its words", "search another")
 
@@ -37,8 +37,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         print(f"\n{side}\n| decision | turns | A_MC | share of A_MC^2 |", *(f"{one} |" for one in arguments.variants))
         for row in rows:
             parts = " | ".join(f"{row['weight'][one]:.2f}, {row['part_of_r'][one]:+.2f}" for one in arguments.variants)
-            amc = f"{row['a_mc']:+.3f} ± {row['a_mc_error']:.3f}"
-            print(f"| {row['decision']} | {row['turns']} | {amc} | {row['share']:.2f} | {parts} |")
+            print(f"| {row['decision']} | {row['turns']} | {short(row['a_mc'])} | {row['share']:.2f} | {parts} |")
     if arguments.output:
         arguments.output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     return found
@@ -71,8 +70,8 @@ def sides(turns: Turns) -> list[tuple[str, np.ndarray]]:
 def table(
     turns: Turns, names: np.ndarray, credit: dict[str, np.ndarray], chosen: np.ndarray, variants: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """One row a decision: its A_MC, its share of A_MC's squares, and of each variant the mean weight, the share of
-    the squares of credit, and the part of r."""
+    """One row a decision: its A_MC (`Interval`), its share of A_MC's squares, and of each variant the mean weight, the
+    share of the squares of credit, and the part of r."""
     truth = turns.within(turns.advantage)
     clean = turns.within(turns.halves[0]) * turns.within(turns.halves[1])
     inside = {one: turns.within(credit[one]) for one in variants}
@@ -83,14 +82,11 @@ def table(
         weight = {one: float(np.mean(credit[one][here] / turns.outcome[here])) for one in variants}
         spread = {one: float((inside[one] ** 2)[here].sum() / (inside[one] ** 2)[chosen].sum()) for one in variants}
         part = {one: float((inside[one] * truth)[here].sum() / size[one]) for one in variants}
-        advantage = turns.advantage[here]
-        error = advantage.std() / np.sqrt(here.sum())
         rows.append(
             {
                 "decision": name,
                 "turns": int(here.sum()),
-                "a_mc": float(advantage.mean()),
-                "a_mc_error": float(error),
+                "a_mc": task_mean(turns, turns.advantage, here),
                 "share": float(clean[here].sum() / clean[chosen].sum()),
                 "weight": weight,
                 "share_of_credit": spread,

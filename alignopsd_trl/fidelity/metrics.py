@@ -6,14 +6,16 @@ squares of A_MC would hold its noise, the product of its two independent halves 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 
-from alignopsd_trl.fidelity.intervals import resampled, task_draws
+from alignopsd_trl.fidelity.intervals import Interval, resampled, task_draws
 
 FLAT = 1e-9  # relative spread below which credit is the same on all turns of its trajectories
 PIVOTAL = 2.0  # standard errors
@@ -175,38 +177,44 @@ def kinds(actions: Sequence[str], tasks: Sequence[str], least: float = 0.03) -> 
 
 
 def _words(action: str) -> list[str]:
-    """``click[buy now]`` as ``click[``, ``buy ``, ``now]``."""
-    parts, word = [], ""
-    for character in action:
-        word += character
-        if character in " [(":
-            parts.append(word)
-            word = ""
-    return [*parts, word] if word else parts or ["(none)"]
+    """``click[buy now]`` as ``click[``, ``buy ``, ``now]``; ``<search>Kelheim</search>`` as its tags and what is in."""
+    return [part for part in re.split(r"(?<=[ \[(>])|(?=<)", action) if part] or ["(none)"]
 
 
-def by_kind(turns: Turns, names: list[str], credit: Mapping[str, np.ndarray]) -> list[dict]:
-    """One row a kind and side (praised or blamed trajectories): turns, mean A_MC with its error, share of pivotal
-    turns, and each variant's credit over a flat split's."""
-    label = np.array(names)
+def by_kind(
+    turns: Turns, names: Sequence[str], credit: Mapping[str, np.ndarray], seed: int = 0
+) -> list[dict[str, Any]]:
+    """One row a kind and side (praised or blamed trajectories): turns, mean A_MC (`Interval`), share of pivotal turns,
+    and each variant's credit over a flat split's (`Interval`)."""
+    label, side, size = np.array(names), np.sign(turns.outcome), np.abs(turns.outcome)
     rows = []
     for kind in sorted(set(names), key=lambda one: -names.count(one)):
-        for side, chosen in (("praised", turns.outcome > 0), ("blamed", turns.outcome < 0)):
-            here = chosen & (label == kind)
+        for name, sign in (("praised", 1), ("blamed", -1)):
+            here = (side == sign) & (label == kind)
             if not here.any():
                 continue
             rows.append(
                 {
                     "kind": kind,
-                    "side": side,
+                    "side": name,
                     "turns": int(here.sum()),
-                    "a_mc": float(turns.advantage[here].mean()),
-                    "a_mc_error": float(turns.advantage[here].std() / np.sqrt(here.sum())),
+                    "tasks": len(set(turns.task[here])),
+                    "a_mc": task_mean(turns, turns.advantage, here, seed),
                     "pivotal": float(turns.pivotal[here].mean()),
                     "weight": {
-                        name: float((values * np.sign(turns.outcome))[here].sum() / np.abs(turns.outcome)[here].sum())
-                        for name, values in credit.items()
+                        one: task_mean(turns, values * side / np.where(size, size, 1), here * size, seed)
+                        for one, values in credit.items()
                     },
                 }
             )
     return rows
+
+
+def task_mean(turns: Turns, values: np.ndarray, weights: np.ndarray, seed: int = 0) -> Interval:
+    """Weighted mean over turns; those of one task come and go together.
+
+    Args:
+        weights: ``(M,)`` 0 or more.
+    """
+    sums = turns.by_task([values * weights, weights])
+    return resampled(_ratio(*(task_draws(turns.tasks, seed) @ sums).T), int((sums[:, 1] > 0).sum()))

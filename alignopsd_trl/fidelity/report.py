@@ -117,13 +117,13 @@ def _kind_lines(kinds: Sequence[Mapping[str, Any]]) -> list[str]:
     labels = list(kinds[0]["weight"])[:6]
     names = list(dict.fromkeys(row["kind"] for row in kinds))[:MOST_KINDS]
     lines = ["## By kind of decision", "", "Weight: credit over the outcome advantage, 1 for a flat split.", ""]
-    lines += ["| decision | side | turns | A_MC | pivotal | " + " | ".join(f"weight {one}" for one in labels) + " |"]
-    lines += ["|---" * (len(labels) + 5) + "|"]
+    head = ["decision", "side", "turns", "tasks", "A_MC", "pivotal", *(f"weight {one}" for one in labels)]
+    lines += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for row in kinds:
         if row["kind"] in names:
-            shown = [row["kind"].replace("|", "\\|"), row["side"], str(row["turns"])]
-            shown += [f"{row['a_mc']:+.3f} ± {row['a_mc_error']:.3f}", f"{row['pivotal']:.2f}"]
-            lines.append("| " + " | ".join(shown + [f"{row['weight'][one]:.3f}" for one in labels]) + " |")
+            shown = [row["kind"].replace("|", "\\|"), row["side"], str(row["turns"]), str(row["tasks"])]
+            shown += [f"{row['a_mc']:+.2f}", f"{row['pivotal']:.2f}", *(str(row["weight"][one]) for one in labels)]
+            lines.append("| " + " | ".join(shown) + " |")
     return [*lines, ""]
 
 

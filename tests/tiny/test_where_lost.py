@@ -45,6 +45,6 @@ def test_parts_of_r_add_up_and_lie_where_the_credit_is_wrong(tmp_path: Path, cap
         assert sum(row["share_of_credit"]["align_opsd"] for row in found[side]) == pytest.approx(1.0)
         assert sum(row["share"] for row in found[side]) == pytest.approx(1.0)
     first = found["praised"][0]
-    assert first["decision"] == "buy" and first["turns"] == 2 and first["a_mc"] == pytest.approx(0.3)
+    assert first["decision"] == "buy" and first["turns"] == 2 and first["a_mc"]["value"] == pytest.approx(0.3)
     assert first["part_of_r"]["align_opsd"] < 0 < first["part_of_r"]["rlsd"]
     assert "| buy | 2 |" in capsys.readouterr().out
