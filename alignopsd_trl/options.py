@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def check_options(options: Any, place: str = "{name}={value!r}") -> None:
 def read_options(kind: type, given: Mapping[str, Any] | None, owner: str, source: str = "method_options") -> Any:
     """An instance of the options class ``kind`` from a mapping such as `AlignOPSDConfig.method_options`.
 
-    The type of a value must be that of the field's default; an integer may stand for a float.
+    A value must be of its field's type, see `as_type`.
 
     Args:
         kind (`type`):
@@ -139,21 +140,74 @@ def read_options(kind: type, given: Mapping[str, Any] | None, owner: str, source
     Raises:
         ValueError: for an unknown option, with the known ones; for a value of another type or against its rule.
     """
-    known = {one.name: one for one in fields(kind)}
-    if unknown := sorted(set(given or {}) - set(known)):
+    given, known = given or {}, [one.name for one in fields(kind)]
+    if unknown := sorted(set(given) - set(known)):
         options = f"known options: {', '.join(known)}" if known else "it has no options"
         raise ValueError(f"{source}[{unknown[0]!r}] is unknown to {owner}; {options}")
     place = f"{source}[{{name!r}}]={{value!r}} of {owner}"
-    values = {name: _typed(known[name], value, place) for name, value in (given or {}).items()}
+    hints = get_type_hints(kind, include_extras=True)
+    values = {name: as_type(value, hints[name], place.format(name=name, value=value)) for name, value in given.items()}
     options = kind(**values)
     check_options(options, place)
     return options
 
 
-def _typed(option: Any, value: Any, place: str) -> Any:
-    wanted = type(option.default)
-    if wanted is float and type(value) is int:
+_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
+
+
+def as_type(value: Any, hint: Any, place: str) -> Any:
+    """A value that somebody wrote, as the type of its field has it.
+
+    Whole numbers may stand for floats and floats without fraction for whole numbers, and text for either: YAML reads
+    5e-2, which has no point, as text. Types that are no plain ones, lists or mappings are left to whoever knows them.
+
+    Args:
+        hint: of the field, `Annotated` or not.
+        place (`str`): field and value, for the message.
+
+    Raises:
+        ValueError: if it is nothing of that type.
+    """
+    kinds = _kinds(hint)
+    if any(_plain(value, kind) for kind in kinds) or not all(_known(kind) for kind in kinds):
+        return value
+    if float in kinds or int in kinds:
+        number = _number(value)
+        if number is not None and (float in kinds or number.is_integer()):
+            return number if float in kinds else int(number)
+    wanted = [_NAMES.get(kind) or _described(kind) for kind in kinds]
+    raise ValueError(f"{place} must be {' or '.join(wanted)}")
+
+
+def _kinds(hint: Any) -> list[Any]:
+    """The alternatives of a type."""
+    if get_origin(hint) is Annotated:
+        return _kinds(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return [kind for part in get_args(hint) for kind in _kinds(part)]
+    return [hint]
+
+
+def _known(kind: Any) -> bool:
+    return kind in _NAMES or get_origin(kind) is Literal or (get_origin(kind) or kind) in (list, dict)
+
+
+def _plain(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    return type(value) is (get_origin(kind) or kind)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
         return float(value)
-    if option.default is not None and type(value) is not wanted:
-        raise ValueError(f"{place.format(name=option.name, value=value)} must be of type {wanted.__name__}")
-    return value
+    except ValueError:
+        return None
+
+
+def _described(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(repr, get_args(kind)))}"
+    return {list: "a list", dict: "a mapping"}[get_origin(kind) or kind]

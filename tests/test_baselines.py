@@ -384,9 +384,9 @@ def test_every_option_has_help_and_every_choice_is_accepted(tmp_path: Path) -> N
         ("rlsd", {"lambda": 0.5}, "'lambda'.* is unknown to method 'rlsd'; known options: mixing, band, decay_steps"),
         ("skill_grpo", {"mixing": 0.5}, "unknown to method 'skill_grpo'; it has no options"),
         ("opsd", {"form": "logits"}, "choose one of 'sampled_token', 'gated', 'vocabulary'"),
-        ("sdar", {"gate_beta": "5"}, "'gate_beta'.*must be of type float"),
-        ("rlsd", {"decay_steps": 1.5}, "must be of type int"),
-        ("rlsd", {"negative_only": 1}, "must be of type bool"),
+        ("sdar", {"gate_beta": "five"}, "'gate_beta'.*'five' of method 'sdar' must be a number"),
+        ("rlsd", {"decay_steps": 1.5}, "must be a whole number"),
+        ("rlsd", {"negative_only": 1}, "must be true or false"),
         ("rlsd", {"mixing": -0.1}, "must not be negative"),
     ],
 )
@@ -398,6 +398,7 @@ def test_bad_options_are_refused(name: str, options: dict[str, Any], message: st
 def test_options_arrive_as_json_from_the_command_line(tmp_path: Path) -> None:
     row = method("step_opsd", tmp_path, method_options='{"aggregate": "turn", "mixing": 1}')
     assert (row.options.aggregate, row.options.mixing) == ("turn", 1.0)
+    assert method("step_opsd", tmp_path, method_options={"mixing": "5e-2"}).options.mixing == 0.05  # as YAML reads it
 
 
 # Formulas by hand

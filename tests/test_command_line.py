@@ -71,8 +71,10 @@ def test_a_wrong_value_is_named_with_its_remedy(
 YAML = [
     ("learning_rate: [1", "line 1"),
     ("- a\n", "must hold a mapping"),
-    ("learning_rate: fast", "learning_rate must be a number, got 'fast'"),
-    ("save_steps: [1, 2]", "save_steps must be a number"),
+    ("learning_rate: fast", "learning_rate='fast' must be a number"),
+    ("save_steps: [1, 2]", "save_steps=[1, 2] must be a number"),
+    ("num_generations: 2.5", "num_generations=2.5 must be a whole number"),
+    ("alpha_max: yes", "alpha_max=True must be a number"),
     ("learnig_rate: 1.0", "learnig_rate is unknown; did you mean 'learning_rate'?"),
 ]
 

@@ -103,7 +103,7 @@ def test_the_command_leaves_everything_and_goes_on_where_it_stopped(
 ) -> None:
     vary = [
         "--vary",
-        "credit_temperature=0.1,0.5",
+        "credit_temperature=1e-1,0.5",
         "--vary",
         "rectify=false+allocation=turn",
         "--vary",
@@ -189,7 +189,17 @@ def test_what_cannot_be_measured_is_refused(policy: Path, tmp_path: Path) -> Non
     for flags, message in (
         (["--methods", "grpo,skill_grpo"], "skill_grpo play with the skill in the policy's own prompt"),
         (["--methods", "vanilla"], "trains nothing"),
-        (["--vary", "nonsense=1"], "'nonsense' is no field"),
+        (["--set", "nonsense=1"], "'nonsense' is no field"),
+        (["--vary", "nonsense=1"], "'nonsense' is nothing that changes credit alone"),
+        (["--vary", "max_turns=1"], "'max_turns' is nothing .* --set it .* varied: METHOD.OPTION, rectify, "),
+        (["--vary", "rectify=false+temperature=0.1"], "'temperature' is nothing that changes credit alone"),
+        (["--vary", "rectify=maybe"], "rectify='maybe' must be true or false"),
+        (["--vary", "rlsd.band=wide"], "'band'.*='wide' of method 'rlsd' must be a number"),
+        (["--vary", "allocation=turn,word"], "allocation='word': choose one of"),
+        (["--set", "alpha_max=yes"], "alpha_max=True must be a number"),
+        (["--set", "num_generations=2.5"], "num_generations=2.5 must be a whole number"),
+        (["--set", "max_turns=few"], "max_turns='few' must be a whole number or null"),
+        (["--slots", "4"], "slots=4 can't hold a sibling group.* take 8"),
         (["--methods", "grpo", "--vary", "credit_temperature=1"], "not among the methods"),
         (["--tasks", "99"], "more than the 12 tasks"),
     ):
@@ -219,12 +229,24 @@ def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pyte
         (["--environment_options", '{"unskilled": true}'], "'corridor' has no skills.* --skill_bank"),
         (["--device", "abacus"], "--device abacus"),
         (["--walks", "0"], "must be at least 1"),
+        (["--slots", "4"], "slots=4 .* take 8 .* or more"),
+        (["--set", "max_turns=["], r"--set max_turns=\[: .* can't be read"),
+        (["--vary", "rectify=["], r"--vary rectify=\[: .* can't be read"),
+        (["--dtype", "int9"], "--dtype: invalid choice: 'int9' .*float32"),
+        (["--model", "/nonexistent/x"], "--model '/nonexistent/x' is no folder, no shipped policy .* and no Hub id"),
+        (["--seed", "-1"], "--seed: must be at least 0, not -1"),
+        (["--enough", "7"], "--enough: must lie above 0 and be 1 at most, not 7"),
+        (["--enough", "-1"], "--enough: must lie above 0"),
     ):
         with pytest.raises(SystemExit) as end:
             command([*flags, "--output", str(tmp_path / "_".join(more).replace("/", "")), *more])
         said = capsys.readouterr().err
         assert end.value.code == 2, more
         assert re.search(message, said) and "Traceback" not in said, said
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as end:
+        command([*flags, "--output", str(tmp_path / "file")])
+    assert end.value.code == 2 and "file is a file; choose another folder" in capsys.readouterr().err
     command(flags)
     with pytest.raises(SystemExit) as end:
         command([*flags, "--seed", "1"])

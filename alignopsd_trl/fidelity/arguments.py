@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.launch.checks import environment_options
+from alignopsd_trl.launch.checks import check_folder, check_model, environment_options
+from alignopsd_trl.launch.early import read_value
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS
 
 VALUES = ("reward", "success")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+def _from(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, not {number}")
+        return number
+
+    read.__name__ = "whole number"  # what argparse calls it in a message
+    return read
+
+
+_count = _from(1)
+
+
+def _reliability(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"must lie above 0 and be 1 at most, not {text}")
     return number
 
 
-_count.__name__ = "whole number"  # what argparse calls it in a message
+_reliability.__name__ = "number"
 
 
 def read_set(given: Sequence[str]) -> dict[str, Any]:
@@ -30,14 +46,12 @@ def read_set(given: Sequence[str]) -> dict[str, Any]:
     Raises:
         ValueError: for what is no such text.
     """
-    import yaml
-
     chosen = {}
     for one in given:
         name, equals, value = one.partition("=")
         if not equals or not name.strip() or not value.strip():
             raise ValueError(f"--set {one} is not NAME=VALUE")
-        chosen[name.strip()] = yaml.safe_load(value)
+        chosen[name.strip()] = read_value(value, f"--set {one}")
     return chosen
 
 
@@ -53,18 +67,22 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of AlignOPSDConfig, or METHOD.OPTION")
     add("--tasks", type=_count, default=8, help="sibling groups")
     add("--walks", type=_count, default=12, help="walks a state on average, at most")
-    add("--enough", type=float, help="reliability of A_MC at which walking ends, by default by the states; 1: never")
+    add(
+        "--enough",
+        type=_reliability,
+        help="reliability of A_MC at which walking ends, by default by the states; 1: never",
+    )
     add("--split", default="train", help="whose tasks are drawn")
     add("--tasks_per_batch", type=_count, help="groups that get credit together; as many as a training round has")
     add("--value", choices=VALUES, default="success", help="what a state's value is the mean of")
     add("--everywhere", action="store_true", help="walk also where all siblings were rewarded alike")
     add("--gradients", action="store_true", help="compare parameter gradients too")
-    add("--seed", type=int, default=0, help="of the tasks that are drawn and of all sampling")
+    add("--seed", type=_from(0), default=0, help="of the tasks that are drawn and of all sampling")
     add("--skill_bank", help="shipped name or path; the environment's own by default")
     add("--encoder", help="'lexical', an id or a path; the preset's by default")
     add("--slots", type=_count, default=256, help="episodes side by side")
     add("--batch_size", type=_count, default=256, help="responses generated side by side")
-    add("--dtype", default="auto", help="auto, float32, bfloat16")
+    add("--dtype", choices=DTYPES, default="auto", help="of the weights; auto: as they were saved")
     add("--device", help="by default the GPU, or the CPU where there is none")
     add("--no_pictures", action="store_true", help="leave out PNG and SVG (which need matplotlib)")
     add("--quiet", action="store_true", help="no progress bars")
@@ -72,4 +90,6 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     given = parser.parse_args(argv)
     with setup():
         given.environment_options = environment_options(given.environment_options)
+        check_model(given.model, "model")
+        check_folder(str(given.output), "output")
     return given

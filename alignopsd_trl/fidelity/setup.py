@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -18,6 +18,7 @@ from alignopsd_trl.fidelity.measure import Bench
 from alignopsd_trl.fidelity.policy import Sampler, Scorer, shares_prompts
 from alignopsd_trl.launch.presets import BENCHMARKS, preset
 from alignopsd_trl.methods import Method
+from alignopsd_trl.options import as_type
 from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.progress import Bar
 from alignopsd_trl.policy.ragged import Ragged
@@ -90,7 +91,7 @@ class Settings:
         """The configuration of a method.
 
         Raises:
-            ValueError: for a setting that `AlignOPSDConfig` does not have.
+            ValueError: for a setting that `AlignOPSDConfig` does not have, or a value that is not of its type.
         """
         known = AlignOPSDConfig.__dataclass_fields__
         asked = {**self.given, **own}
@@ -98,6 +99,8 @@ class Settings:
         fields = {name: value for name, value in asked.items() if "." not in name}
         if unknown := sorted(set(fields) - set(known)):
             raise ValueError(f"{unknown[0]!r} is no field of AlignOPSDConfig; an option of a method is METHOD.OPTION")
+        hints = get_type_hints(AlignOPSDConfig, include_extras=True)
+        fields = {name: as_type(value, hints[name], f"{name}={value!r}") for name, value in fields.items()}
         chosen = {name: value for name, value in environment_preset(self.environment).items() if name in known}
         chosen |= {"bf16": False, "gradient_checkpointing": False, "report_to": "none"} | fields
         chosen |= {"method": method, "output_dir": str(self.output), "use_cpu": self.device == "cpu"}
@@ -148,9 +151,14 @@ def make_bench(
     ``bench.player.environments``.
 
     Raises:
-        ValueError: for conversations.
+        ValueError: for conversations, or fewer slots than a sibling group has episodes.
     """
     config, tokenizer, model = subject.config, subject.tokenizer, subject.model
+    if slots < config.num_generations:
+        raise ValueError(
+            f"slots={slots} can't hold a sibling group, which is played side by side: take "
+            f"{config.num_generations} (num_generations) or more"
+        )
     if config.history != "window":
         raise ValueError(f"history={config.history!r}: walks replay actions, which make no conversation; use 'window'")
     loaded = load_encoder(encoder, device=model.device) if encoder else None

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from alignopsd_trl.launch.early import read_value
 from alignopsd_trl.methods import Credit, Method, Teacher, get_method
+from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
 from alignopsd_trl.turns import Thought, TurnBatch
 
 if TYPE_CHECKING:
@@ -33,36 +35,48 @@ def make_variants(
 ) -> list[Variant]:
     """Every method as it is configured, then with each of the settings in ``vary``.
 
-    A field of the config makes variants of AlignOPSD, which alone reads them; ``METHOD.OPTION`` of that method.
+    An option of AlignOPSD makes variants of it, which alone reads them; ``METHOD.OPTION`` of that method.
 
     Raises:
-        ValueError: for an unknown method or setting, for methods that train nothing or are A_MC itself, and for
-            methods whose rollouts are another policy's (skills in the policy's own prompt) beside ones whose are not.
+        ValueError: for an unknown method or setting, for a setting that changes more than credit, for methods that
+            train nothing or are A_MC itself, and for methods whose rollouts are another policy's (skills in the
+            policy's own prompt) beside ones whose are not.
     """
     _check(methods)
     variants = [Variant(name, get_method(name)(configure(name, {}))) for name in methods]
     for settings in vary:
         method = _method_of(settings, methods)
-        label = " ".join([method, *(f"{name.partition('.')[2] or name}={value}" for name, value in settings.items())])
-        variants.append(Variant(label, get_method(method)(configure(method, settings))))
+        made = get_method(method)(configure(method, settings))
+        variants.append(Variant(" ".join([method, *(_shown(made, name) for name in settings)]), made))
     return list({variant.label: variant for variant in variants}.values())
 
 
 def read_vary(text: str) -> list[dict[str, Any]]:
     """``credit_temperature=0.05,0.1`` as two settings; ``rectify=false+allocation=turn`` as one of two fields."""
-    import yaml
-
     names, values = [], []
     for part in text.split("+"):
         name, equals, several = part.partition("=")
         if not equals or not name or not several:
             raise ValueError(f"vary={text!r} is not NAME=VALUE,VALUE or NAME=VALUE+NAME=VALUE")
         names.append(name.strip())
-        values.append([yaml.safe_load(value) for value in several.split(",")])
+        values.append([read_value(value, f"--vary {text}") for value in several.split(",")])
     return [dict(zip(names, chosen, strict=True)) for chosen in product(*values)]
 
 
+def _shown(method: Method, name: str) -> str:
+    """The setting as the method has it, whatever way it was written."""
+    option = name.partition(".")[2]
+    return f"{option}={getattr(method.options, option)}" if option else f"{name}={getattr(method.config, name)}"
+
+
 def _method_of(settings: Mapping[str, Any], methods: Sequence[str]) -> str:
+    for name in settings:
+        if "." not in name and name not in OPTION_NAMES:
+            raise ValueError(
+                f"vary: {name!r} is nothing that changes credit alone, so its row would be measured on play that is "
+                f"not its own; --set it for all rows, in a folder of its own. What may be varied: METHOD.OPTION, "
+                f"{', '.join(OPTION_NAMES)}"
+            )
     owners = {name.partition(".")[0] if "." in name else "align_opsd" for name in settings}
     if len(owners) > 1:
         raise ValueError(f"vary={dict(settings)} mixes settings of {', '.join(sorted(owners))}; vary them apart")

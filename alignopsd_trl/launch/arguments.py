@@ -6,7 +6,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args, get_type_hints
 
 from transformers import TrainingArguments
 from trl import GRPOConfig, ModelConfig, TrlParser
@@ -17,6 +17,7 @@ from alignopsd_trl.launch.early import early_value, read_yaml
 from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
 from alignopsd_trl.methods import method_names
+from alignopsd_trl.options import as_type
 
 
 @dataclass
@@ -136,21 +137,17 @@ class Parser(TrlParser):
 
     def _check_yaml(self, content: Mapping[str, Any], file: str, flags: Sequence[str]) -> None:
         """A value of a wrong type would otherwise fail somewhere far away, without its name."""
-        actions = {action.dest: action for action in self._actions}
+        actions = {action.dest for action in self._actions}
+        hints = {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
         for name, value in content.items():
             if name == "env":
                 continue
             if name not in actions:
                 known = [flag.removeprefix("--") for flag in flags]
                 raise ValueError(f"--config {file}: {name} is unknown; {near(name, known)}correct or remove it")
-            kind = actions[name].type
-            if isinstance(value, list | dict) and kind in (int, float) and actions[name].nargs is None:
-                raise ValueError(f"--config {file}: {name} must be a number, got {value!r}")
-            if isinstance(value, str) and kind in (int, float):
-                try:
-                    kind(value)
-                except ValueError as error:
-                    raise ValueError(f"--config {file}: {name} must be a number, got {value!r}") from error
+            hint = hints.get(name)
+            if set(get_args(hint) or (hint,)) <= {int, float, type(None)} and value not in (None, "None"):
+                as_type(value, hint, f"--config {file}: {name}={value!r}")
 
 
 def differences_from_preset(

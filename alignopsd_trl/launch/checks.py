@@ -43,10 +43,10 @@ def check_early(name: str, argv: Sequence[str], own: Mapping[str, Any] | None = 
         _method(str(value("method", "align_opsd")))
         _environment(str(value("environment", "webshop")))
         environment_options(value("environment_options"))
-        _model(str(value("model_name_or_path", "")))
+        check_model(str(value("model_name_or_path", "")))
         _encoder(str(value("encoder", "lexical")))
         _bank(value("skill_bank"))
-        _folder(str(value("output_dir", f"outputs/{name}")))
+        check_folder(str(value("output_dir", f"outputs/{name}")))
         _trackers(value("report_to"))
         bare = any(word == "--push_to_hub" and after.startswith("--") for word, after in pairwise([*argv, "--"]))
         if bare or str(value("push_to_hub", False)).lower() in ("true", "1", "yes") or value("trajectories_hub_repo"):
@@ -132,12 +132,13 @@ def _importable(module: str) -> bool:
         return False
 
 
-def _model(name: str) -> None:
+def check_model(name: str, flag: str = "model_name_or_path") -> None:
+    """Raises for what is no folder, no shipped policy and can be no Hub id."""
     if not name or name in SHIPPED_MODELS or Path(name).expanduser().is_dir():
         return
     if not _HUB_ID.fullmatch(name):
         raise ValueError(
-            f"--model_name_or_path {name!r} is no folder, no shipped policy ({', '.join(SHIPPED_MODELS)}) and no Hub "
+            f"--{flag} {name!r} is no folder, no shipped policy ({', '.join(SHIPPED_MODELS)}) and no Hub "
             "id 'owner/name'; correct the path"
         )
 
@@ -165,12 +166,13 @@ def _bank(name: Any) -> None:
     )
 
 
-def _folder(name: str) -> None:
+def check_folder(name: str, flag: str = "output_dir") -> None:
+    """Raises where a file stands in the way of a folder."""
     path = Path(name)
     while not path.exists() and path != path.parent:
         path = path.parent
     if not path.is_dir():
-        raise ValueError(f"--output_dir {name!r}: {path} is a file; choose another folder")
+        raise ValueError(f"--{flag} {name!r}: {path} is a file; choose another folder")
 
 
 _TRACKERS = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}

@@ -25,6 +25,24 @@ def early_value(argv: Sequence[str], name: str, kind: Callable[[Any], Any], defa
         raise ValueError(f"--{name} {found!r} must be of type {getattr(kind, '__name__', kind)}") from error
 
 
+def read_value(text: str, given: str) -> Any:
+    """A value on a command line, as YAML reads it.
+
+    Args:
+        given: what it was part of, for the message.
+
+    Raises:
+        ValueError: if it is no YAML.
+    """
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        problem = getattr(error, "problem", None) or "no YAML"
+        raise ValueError(f"{given}: {text!r} can't be read ({problem}); write a number, true, false or text") from error
+
+
 def read_yaml(path: str | Path, flag: str = "--config ", such_as: str = "learning_rate: 1.0e-6") -> dict[str, Any]:
     """The mapping of a ``--config`` file, or of another that messages name by ``flag`` and explain by ``such_as``.
 

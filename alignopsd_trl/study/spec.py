@@ -9,7 +9,7 @@ from typing import Any
 
 from alignopsd_trl.launch.early import read_yaml
 from alignopsd_trl.launch.presets import preset
-from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
+from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
 
 LABELS = {
     "vanilla": "Vanilla",
@@ -29,7 +29,7 @@ LABELS = {
 }
 """The rows' names in the paper's Table 1. A star: evaluated with skills."""
 
-METHOD_FIELDS = ("method_options", *(one.name for one in fields(AlignOPSDOptions)))
+METHOD_FIELDS = ("method_options", *OPTION_NAMES)
 """What one row may set for itself. Everything else is protocol and the same for all rows."""
 
 _OWNED = ("method", "seed", "output_dir", "evaluate_first", "resume_from_checkpoint", "plan", "config", "disable_tqdm")

@@ -6,7 +6,7 @@ recipes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated
 
 from alignopsd_trl.options import AtLeast, OneOf, Positive, PositiveCount, Share, Size, check_options
@@ -132,3 +132,7 @@ class AlignOPSDOptions:
                 f"boundary_min={self.boundary_min} must not exceed boundary_max={self.boundary_max}: the threshold is "
                 "clipped between them"
             )
+
+
+OPTION_NAMES = tuple(one.name for one in fields(AlignOPSDOptions))
+"""What rows of a study may differ in, beside the options of other methods, and variants of a measurement too."""
