@@ -314,7 +314,7 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
             return
         player, slots, seed = self._walker()
         with self.phases("walks"):
-            metrics = fidelity_metrics(player, slots, trajectories, batch, credit, **limits, seed=seed)
+            metrics = fidelity_metrics(player, slots, trajectories, batch, credit, self.args, **limits, seed=seed)
         self._log_metrics("train", metrics)
 
     @property

@@ -74,6 +74,20 @@ class SilentCorridor(Corridor):
         return replace(super().step(action), won=None)
 
 
+class Climb(Corridor):
+    """Ends at the first left, or after six turns. Good episodes are long, and the first rights are worth most."""
+
+    max_turns = 2 * DEPTH
+
+    def step(self, action: str) -> Step:
+        self._turns += 1
+        self._rights += action == "right"
+        done = action == "left" or self._turns == self.max_turns
+        reward = 1 - 0.4**self._rights if done else 0.0
+        seen = "zero one two three four five six".split()[self._rights]
+        return Step(f"you are at {seen}", reward, done, None, reward)
+
+
 class BrokenCorridor(Corridor):
     def reset(self, task_id: str, need: int, **columns: Any) -> Opening:
         raise OSError("the door is stuck")

@@ -1,18 +1,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from fidelity_games import Corridor, Flips, KnowingCorridor, NoisyCorridor, corridor_tasks, player, value
+import torch
+from fidelity_games import Climb, Corridor, Flips, KnowingCorridor, NoisyCorridor, corridor_tasks, player, value
 
+from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.fidelity import intervals
-from alignopsd_trl.fidelity.measure import Bench, play_groups, take_walks, turn_advantages
-from alignopsd_trl.fidelity.metrics import Turns, agreement, by_kind, kinds, reliability
+from alignopsd_trl.fidelity.measure import Bench, Credited, columns, play_groups, take_walks, turn_advantages
+from alignopsd_trl.fidelity.metrics import NAMES, Turns, agreement, by_kind, kinds, reliability
 from alignopsd_trl.fidelity.plan import enough_for, further_walks, walk_lengths, worth_walking
 from alignopsd_trl.fidelity.report import page, plain
+from alignopsd_trl.fidelity.training import fidelity_metrics
 from alignopsd_trl.fidelity.tree import Tree, back_up, doubts
 from alignopsd_trl.fidelity.walks import ReplayError, together
+from alignopsd_trl.methods import Credit, grpo
+from alignopsd_trl.turns import TurnBatch
 
 
 def _bench(policy: Flips, factory: type = Corridor, slots: int = 64) -> Bench:
@@ -177,6 +183,25 @@ def test_walks_are_the_same_when_portions_are_kept_and_read_again() -> None:
     again = take_walks(bench, played, 6, kept=kept)
     assert len(policy.calls) == asked and len(store) > 2
     assert [halves for halves in first.seen] == [halves for halves in again.seen]
+
+
+def test_praise_and_blame_in_training_are_those_of_the_outcome(tmp_path: Path) -> None:
+    """Rewards that are no 0 and 1, of episodes of 1 to 6 turns: what the command makes of them is what is logged."""
+    bench = _bench(Flips(7), Climb)
+    played = play_groups(bench, corridor_tasks(12), 8)
+    batch = TurnBatch.of(played, bench.pad_id, "cpu")
+    values = torch.randn(batch.policy_mask.shape, generator=torch.Generator().manual_seed(0))
+    credit = Credit(values * batch.policy_mask)
+    config = AlignOPSDConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none")
+    again = _bench(Flips(11), Climb)
+    logged = fidelity_metrics(again.player, again.slots, played, batch, credit, config, tasks=12, walks=4, seed=0)
+    tree = take_walks(_bench(Flips(11), Climb), played, 4, value="reward", enough=None)
+    credited = [Credited(batch, {"c": credit})]
+    turns, known, _ = columns(credited, tree, played, [grpo.outcome(batch, config).advantage.numpy()], "reward")
+    figures = agreement(turns, {"c": credited[0].column("c")[known]}, "c")["c"]
+    assert logged["fidelity/turns"] == known.sum() > 60
+    for name in NAMES:
+        assert logged[f"fidelity/{name}"] == pytest.approx(figures[name].value), name
 
 
 # Metrics

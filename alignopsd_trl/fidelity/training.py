@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,8 +12,12 @@ from alignopsd_trl.fidelity.measure import Bench, take_walks, turn_advantages
 from alignopsd_trl.fidelity.metrics import NAMES, Turns, agreement, reliability
 from alignopsd_trl.fidelity.variants import turn_credit
 from alignopsd_trl.methods import Credit
+from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.rollout import Player
 from alignopsd_trl.turns import Trajectory, TurnBatch
+
+if TYPE_CHECKING:
+    from alignopsd_trl.config import AlignOPSDConfig
 
 
 def monte_carlo_advantages(
@@ -34,6 +39,7 @@ def fidelity_metrics(
     trajectories: Sequence[Trajectory],
     batch: TurnBatch,
     credit: Credit,
+    config: AlignOPSDConfig,
     *,
     tasks: int,
     walks: int,
@@ -43,6 +49,7 @@ def fidelity_metrics(
     are of success, of rewards where the environment does not say who won.
 
     Args:
+        config: what the round's outcome advantages were made with.
         tasks: sibling groups of this process that are measured at most.
         walks: walks a state on average, at most.
     """
@@ -60,14 +67,13 @@ def fidelity_metrics(
         return metrics
     rows = [place[id(turn)] for turn in turns]
     values = turn_credit(credit, batch).cpu().numpy()[rows][known]
-    ends = np.repeat([one.reward for one in counted], [len(one.turns) for one in counted])[known]
+    sides = outcome(batch, config).advantage.cpu().numpy()[rows][known]
     task = np.repeat([chosen.index(one.task) for one in counted], [len(one.turns) for one in counted])[known]
     trajectory = np.repeat(np.arange(len(counted)), [len(one.turns) for one in counted])[known]
-    mean = np.bincount(task, weights=ends) / np.maximum(np.bincount(task), 1)
     columns = Turns(
         np.unique(task, return_inverse=True)[1],
         np.unique(trajectory, return_inverse=True)[1],
-        ends - mean[task],
+        sides,
         found.advantage[known],
         found.error[known],
         found.halves[:, known],
