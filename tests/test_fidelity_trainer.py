@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import types
 from dataclasses import replace
@@ -18,6 +19,7 @@ import torch
 from toy import ToyEnvironment, build_model, build_tokenizer
 from trainers import make_trainer
 
+from alignopsd_trl.fidelity import report
 from alignopsd_trl.fidelity.__main__ import command, main
 from alignopsd_trl.fidelity.gradients import Loss, cosines, task_gradients
 from alignopsd_trl.fidelity.policy import Sampler, Scorer, response_logits
@@ -101,6 +103,7 @@ def _command(policy: Path, output: Path, *more: str) -> dict:
 def test_the_command_leaves_everything_and_goes_on_where_it_stopped(
     policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    all_tasks = ["--tasks", "12"]  # at least four of them differ, which gradients need
     vary = [
         "--vary",
         "credit_temperature=1e-1,0.5",
@@ -109,7 +112,7 @@ def test_the_command_leaves_everything_and_goes_on_where_it_stopped(
         "--vary",
         "rlsd.band=0.4",
     ]
-    first = _command(policy, tmp_path, *vary, "--gradients")
+    first = _command(policy, tmp_path, *all_tasks, *vary, "--gradients")
     assert {path.name for path in tmp_path.iterdir()} >= {
         "fidelity.json",
         "report.md",
@@ -133,14 +136,14 @@ def test_the_command_leaves_everything_and_goes_on_where_it_stopped(
 
     for part in sorted((tmp_path / "parts").glob("walks_2*"))[:1]:
         part.unlink()
-    again = _command(policy, tmp_path, "--no_pictures")
+    again = _command(policy, tmp_path, *all_tasks, "--no_pictures")
     assert {name: again[name] for name in ("success", "walks", "reliability")} == {
         name: first[name] for name in ("success", "walks", "reliability")
     }
     assert again["figures"]["align_opsd"] == first["figures"]["align_opsd"]
     assert json.loads((tmp_path / "fidelity.json").read_text())["figures"].keys() == {"grpo", "align_opsd", "rlsd"}
     with pytest.raises(ValueError, match="walks=6, this one has 8; choose another"):
-        _command(policy, tmp_path, "--walks", "8")
+        _command(policy, tmp_path, *all_tasks, "--walks", "8")
 
 
 def test_a_folder_is_used_again_only_for_what_the_same_policy_plays(policy: Path, tmp_path: Path) -> None:
@@ -168,6 +171,60 @@ def test_a_folder_is_used_again_only_for_what_the_same_policy_plays(policy: Path
     own.write_text(own.read_text().replace("the", "a"))
     with pytest.raises(ReplayError, match="played beside the skills .* bank or encoder"):
         _command(policy, tmp_path / "out", *few, "grpo,align_opsd")
+
+
+def test_cpu_seconds_add_up_over_commands_and_the_page_can_be_pasted(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from alignopsd_trl.fidelity import __main__ as module
+
+    few = [
+        "--tasks",
+        "4",
+        "--walks",
+        "2",
+        "--no_pictures",
+        "--environment_options",
+        '{"tasks": 9}',
+        "--methods",
+        "grpo",
+    ]
+
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(module, "assign_credit", killed)
+        _command(policy, tmp_path, *few)
+    before = json.loads((tmp_path / "parts" / "cpu_seconds.json").read_text())
+    found = _command(policy, tmp_path, *few)
+    assert found["cpu_seconds"] == pytest.approx(before + found["cpu_seconds_of_this_command"], abs=0.2)
+    assert before > 0.1 and found["walks"] > 0
+    page = (tmp_path / "report.md").read_text()
+    line = next(line for line in page.splitlines() if "-m alignopsd_trl.fidelity" in line)
+    assert shlex.split(line)[-3:] == ['{"tasks": 9}', "--methods", "grpo"]
+    facts = {**found, "cpu_seconds": 9.0, "cpu_seconds_of_this_command": 4.0}
+    assert "9 CPU seconds, 4 of them in this command." in report.page(facts, {}, [], None)
+
+
+def test_gradients_of_few_tasks_say_why_there_are_none(policy: Path, tmp_path: Path) -> None:
+    few = ["--tasks", "3", "--walks", "2", "--no_pictures", "--methods", "grpo,gigpo", "--gradients"]
+    found = _command(policy, tmp_path, *few)
+    assert found["gradient_tasks"] <= 3 and found["gradients"]["a_mc"]["value"] is None
+    said = (
+        f"'-': A_MC has a gradient on {found['gradient_tasks']} tasks, and halves take at least 4. Ask for more --tasks"
+    )
+    assert said in (tmp_path / "report.md").read_text()
+
+
+def test_schedules_are_asked_at_the_step_that_is_given(policy: Path, tmp_path: Path) -> None:
+    few = ["--tasks", "4", "--walks", "2", "--no_pictures", "--methods", "grpo,rlsd"]
+    credit = {}
+    for step in ("0", "100000"):
+        assert _command(policy, tmp_path, *few, "--step", step)["step"] == int(step)
+        credit[step] = pd.read_parquet(tmp_path / "turns.parquet")
+    assert not np.allclose(credit["0"]["credit rlsd"], credit["0"]["credit grpo"])
+    assert np.allclose(credit["100000"]["credit rlsd"], credit["100000"]["credit grpo"], atol=1e-6)
 
 
 def test_an_environment_that_does_not_say_who_won_is_measured_by_its_rewards(

@@ -13,6 +13,7 @@ import argparse
 import json
 import pickle
 import resource
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -48,14 +49,17 @@ from alignopsd_trl.turns import Trajectory
 
 
 class Kept:
-    """Played episodes and walks in the output folder.
+    """Played episodes and walks in the output folder, and the CPU seconds of all commands that worked on it.
+
+    Args:
+        clock: CPU seconds of this command so far.
 
     Raises:
         ValueError: if the folder holds those of another measurement.
     """
 
-    def __init__(self, folder: Path, identity: dict[str, Any]):
-        self._folder = folder
+    def __init__(self, folder: Path, identity: dict[str, Any], clock: Callable[[], float]):
+        self._folder, self._clock = folder, clock
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "identity.json"
         if path.is_file():
@@ -68,18 +72,28 @@ class Kept:
                     "the folder"
                 )
         _write(path, json.dumps(identity, indent=2).encode())
+        self._seconds = folder / "cpu_seconds.json"
+        self._before = json.loads(self._seconds.read_text()) if self._seconds.is_file() else 0.0
 
     def trajectories(self, play: Callable[[], list[Trajectory]]) -> list[Trajectory]:
         path = self._folder / "played.pkl"
         if not path.is_file():
             _write(path, pickle.dumps(play()))
+            self.cpu_seconds()
         return pickle.loads(path.read_bytes())
 
     def walks(self, name: str, play: Callable[[], list[Walk]]) -> list[Walk]:
         path = self._folder / f"{name}.json"
         if not path.is_file():
             _write(path, json.dumps([one.to_list() for one in play()]).encode())
+            self.cpu_seconds()
         return [Walk.of(content) for content in json.loads(path.read_text(encoding="utf-8"))]
+
+    def cpu_seconds(self) -> float:
+        """Of all commands so far; one that was cut off counts up to what it kept last."""
+        total = self._before + self._clock()
+        _write(self._seconds, json.dumps(total).encode())
+        return total
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -98,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measures, prints the page and leaves the files; returns what is in ``fidelity.json``."""
     arguments, began = read_arguments(argv), _cpu_seconds()
     argv = sys.argv[1:] if argv is None else argv
-    shown = "    python -m alignopsd_trl.fidelity " + " ".join(map(str, argv))
+    shown = "    python -m alignopsd_trl.fidelity " + shlex.join(map(str, argv))
     with setup():
         subject, bench, variants = _prepare(arguments)
     try:
@@ -144,7 +158,7 @@ def _measure(
 ) -> dict[str, Any]:
     with setup():
         identity = _identity(arguments, subject, bench.player.skills_in_rollout)
-        kept = Kept(arguments.output / "parts", identity)
+        kept = Kept(arguments.output / "parts", identity, lambda: _cpu_seconds() - began)
         rows = draw_tasks(subject.suite.tasks(arguments.split), arguments.tasks, arguments.seed)
     torch.manual_seed(arguments.seed)
     siblings = subject.config.num_generations
@@ -154,7 +168,7 @@ def _measure(
     names = ("value", "everywhere", "enough", "seed")
     choices = {name: getattr(arguments, name) for name in names}
     tree = take_walks(bench, played, arguments.walks, **choices, kept=kept.walks)
-    credited = list(assign_credit(bench, played, variants, arguments.tasks_per_batch, arguments.seed))
+    credited = list(assign_credit(bench, played, variants, arguments.tasks_per_batch, arguments.seed, arguments.step))
     sides = [outcome(one.batch, subject.config).advantage.cpu().numpy() for one in credited]
     turns, known, found = columns(credited, tree, played, sides, arguments.value)
     owner = {id(turn): one.task for one in played for turn in one.turns}
@@ -164,13 +178,15 @@ def _measure(
     reference = "align_opsd" if "align_opsd" in credit else variants[0].label
     figures = agreement(turns, credit, reference, arguments.seed) if known.any() else {}
     table = by_kind(turns, [name for name, keep in zip(names, known, strict=True) if keep], credit)
-    gradients = None
+    gradients, with_gradient = None, None
     if arguments.gradients and known.any():
-        gradients = _gradients(subject, bench, variants, credited, found.advantage)
+        gradients, with_gradient = _gradients(subject, bench, variants, credited, found.advantage, arguments.step)
     facts = {
         "command": command,
         **_facts(played, tree, turns, known, found.walks),
-        "cpu_seconds": _cpu_seconds() - began,
+        "gradient_tasks": with_gradient,
+        "cpu_seconds": kept.cpu_seconds(),
+        "cpu_seconds_of_this_command": _cpu_seconds() - began,
     }
     text = report.page(facts, figures, table, gradients)
     result = {
@@ -180,6 +196,7 @@ def _measure(
         "gradients": gradients,
         "identity": identity,
         "encoder": arguments.encoder,
+        "step": arguments.step,
         "environment": dict(subject.suite.description),
         "settings": {one.label: _settings(one) for one in variants},
     }
@@ -274,8 +291,14 @@ def _settings(variant: Variant) -> dict[str, Any]:
 
 
 def _gradients(
-    subject: Subject, bench: Bench, variants: Sequence[Variant], credited: Sequence[Credited], advantage: np.ndarray
-) -> dict[str, Any]:
+    subject: Subject,
+    bench: Bench,
+    variants: Sequence[Variant],
+    credited: Sequence[Credited],
+    advantage: np.ndarray,
+    step: int,
+) -> tuple[dict[str, Any], int]:
+    """The cosines, and on how many tasks A_MC has a gradient."""
     truth, found, first = torch.from_numpy(np.nan_to_num(advantage)), {}, 0
     total = sum(len(one.batch.task.unique()) for one in credited)
     with bench.bars(total, "gradients") as progress:
@@ -283,7 +306,7 @@ def _gradients(
             batch = one.batch
             exact = token_advantages(truth[first : first + len(batch)].to(batch.task.device), batch.policy_mask)
             first += len(batch)
-            losses = {variant.label: Loss(one.credits[variant.label], variant.method) for variant in variants}
+            losses = {variant.label: Loss(one.credits[variant.label], variant.method, step) for variant in variants}
             parts = task_gradients(
                 subject.model,
                 partial(response_logits, subject.model),
@@ -296,7 +319,7 @@ def _gradients(
             found = {
                 label: torch.cat([found[label], part]) if label in found else part for label, part in parts.items()
             }
-    return cosines(found, "a_mc")
+    return cosines(found, "a_mc"), int((found["a_mc"] != 0).any(1).sum())
 
 
 def _leave(

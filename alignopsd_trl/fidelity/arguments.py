@@ -78,6 +78,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--everywhere", action="store_true", help="walk also where all siblings were rewarded alike")
     add("--gradients", action="store_true", help="compare parameter gradients too")
     add("--seed", type=_from(0), default=0, help="of the tasks that are drawn and of all sampling")
+    add("--step", type=_from(0), default=0, help="training round at which schedules of methods are asked")
     add("--skill_bank", help="shipped name or path; the environment's own by default")
     add("--encoder", help="'lexical', an id or a path; the preset's by default")
     add("--slots", type=_count, default=256, help="episodes side by side")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from alignopsd_trl.fidelity.gradients import LEAST_TASKS
 from alignopsd_trl.fidelity.intervals import Interval
 from alignopsd_trl.fidelity.measure import Credited
 from alignopsd_trl.fidelity.metrics import MEANING, PIVOTAL
@@ -93,6 +94,9 @@ def page(
     if gradients:
         lines += ["## Gradients", "", "Cosine with the gradient of A_MC on other tasks; `a_mc` is the ceiling.", ""]
         lines += ["| variant | cosine |", "|---|---|", *(f"| {name} | {one} |" for name, one in gradients.items()), ""]
+        if facts["gradient_tasks"] < LEAST_TASKS:
+            few = f"'-': A_MC has a gradient on {facts['gradient_tasks']} tasks, and halves take at least {LEAST_TASKS}"
+            lines += [f"{few}. Ask for more --tasks", ""]
     return "\n".join(lines)
 
 
@@ -103,8 +107,14 @@ def _summary(facts: Mapping[str, Any]) -> str:
         f"{facts['measured_turns']} of them in the {facts['measured_tasks']} groups that differ. {facts['walks']} "
         f"walks ({facts['walked_turns']} turns), median {facts['median_walks']:.0f} through a turn's state. "
         f"Reliability of A_MC {_number(facts['reliability'])}; {_number(facts['pivotal'])} of the turns are pivotal "
-        f"(|A_MC| above {PIVOTAL:g} standard errors). {facts['cpu_seconds']:.0f} CPU seconds."
+        f"(|A_MC| above {PIVOTAL:g} standard errors). {_seconds(facts)}."
     )
+
+
+def _seconds(facts: Mapping[str, Any]) -> str:
+    total = facts["cpu_seconds"]
+    here = facts.get("cpu_seconds_of_this_command", total)
+    return f"{total:.0f} CPU seconds" + (f", {here:.0f} of them in this command" if total - here >= 0.5 else "")
 
 
 def _number(value: float) -> str:
