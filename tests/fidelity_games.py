@@ -74,6 +74,18 @@ class SilentCorridor(Corridor):
         return replace(super().step(action), won=None)
 
 
+class SeededCorridor(Corridor):
+    """Opens alike and shows its seed at the first step: chance that siblings do not share."""
+
+    def reset(self, task_id: str, need: int, seed: int, **columns: Any) -> Opening:
+        self._seed = seed
+        return super().reset(task_id, need)
+
+    def step(self, action: str) -> Step:
+        step = super().step(action)
+        return replace(step, observation=f"{step.observation} {self._seed}")
+
+
 class Climb(Corridor):
     """Ends at the first left, or after six turns. Good episodes are long, and the first rights are worth most."""
 

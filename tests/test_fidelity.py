@@ -1,12 +1,23 @@
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from fidelity_games import Climb, Corridor, Flips, KnowingCorridor, NoisyCorridor, corridor_tasks, player, value
+from fidelity_games import (
+    Climb,
+    Corridor,
+    Flips,
+    KnowingCorridor,
+    NoisyCorridor,
+    SeededCorridor,
+    corridor_tasks,
+    player,
+    value,
+)
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.fidelity import intervals
@@ -202,6 +213,25 @@ def test_praise_and_blame_in_training_are_those_of_the_outcome(tmp_path: Path) -
     assert logged["fidelity/turns"] == known.sum() > 60
     for name in NAMES:
         assert logged[f"fidelity/{name}"] == pytest.approx(figures[name].value), name
+
+
+def test_walks_take_turns_with_the_seeds_of_all_siblings_over_the_rounds() -> None:
+    """Either half has its own siblings' seeds; a later round goes on where the last one stopped."""
+    bench, walks = _bench(Flips(0), SeededCorridor, slots=16), []
+
+    def kept(name, play):
+        portion = play()
+        walks.extend((name.split("_")[1], one) for one in portion)
+        return portion
+
+    played = play_groups(bench, corridor_tasks(3), 8)
+    tree = take_walks(bench, played, 24, everywhere=True, kept=kept)
+    for root in (row for row, state in enumerate(tree.states) if not state.path):
+        for half in (0, 1):
+            begun = [(number, one.steps[0][1]) for number, one in walks if (one.state, one.half) == (root, half)]
+            seeds = Counter(seen.split()[-1] for _, seen in begun)
+            assert len({number for number, _ in begun}) > 1 and len(begun) == tree.begun[root][half] > 4
+            assert len(seeds) == 4 and max(seeds.values()) - min(seeds.values()) <= 1
 
 
 # Metrics

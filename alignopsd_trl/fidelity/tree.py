@@ -74,6 +74,7 @@ class Tree:
             for child in state.children.values():
                 self.parents[child] = row
         self.walked = [0, 0]  # turns, by half
+        self.begun = [[0, 0] for _ in self.states]  # walks that set out there, by half
 
     def _add(self, place: int, trajectory: Trajectory) -> None:
         before: int | None = None
@@ -103,6 +104,7 @@ class Tree:
         """Counts a walk of `steps` from the state `start` to its outcome."""
         state = start
         self.walked[half] += len(steps)
+        self.begun[start][half] += 1
         for step in steps:
             following = self.states[state].children.get(step)
             if following is None:

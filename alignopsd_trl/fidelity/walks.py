@@ -109,7 +109,7 @@ def _different(one: Trajectory, actions: int, what: str, played: object, again: 
     )
 
 
-Start = tuple[int, int, int]  # half, state, number of the walk from there
+Start = tuple[int, int, int]  # half, state, number of the walk among all that set out there
 
 
 def portions(tree: Tree, wanted: Sequence[tuple[int, int, int]], slots: int) -> list[list[Start]]:
@@ -119,7 +119,9 @@ def portions(tree: Tree, wanted: Sequence[tuple[int, int, int]], slots: int) -> 
     Args:
         wanted: (half, state, how many).
     """
-    starts = [(half, state, number) for half, state, times in wanted for number in range(times)]
+    starts = [
+        (half, state, tree.begun[state][half] + number) for half, state, times in wanted for number in range(times)
+    ]
     starts.sort(key=lambda start: (-len(tree.states[start[1]].path), start[1]))
     return [starts[first : first + slots] for first in range(0, len(starts), slots)]
 
@@ -130,7 +132,7 @@ def walk(
     """Walks from states of the tree to the end. Those that the environment fails are left out.
 
     Chance that siblings do not share (their seeds) is chance for the policy too: walks take turns with the seeds of
-    those that came to the state.
+    those that came to the state, on over the rounds. Values are conditional on these seeds.
 
     Args:
         player: with a slot a walk.
