@@ -290,6 +290,7 @@ def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pyte
         (["--set", "max_turns=["], r"--set max_turns=\[: .* can't be read"),
         (["--vary", "rectify=["], r"--vary rectify=\[: .* can't be read"),
         (["--dtype", "int9"], "--dtype: invalid choice: 'int9' .*float32"),
+        (["--model", "outputs/gone"], "--model outputs/gone is no folder and no shipped policy .*, and as a Hub id: "),
         (["--model", "/nonexistent/x"], "--model '/nonexistent/x' is no folder, no shipped policy .* and no Hub id"),
         (["--seed", "-1"], "--seed: must be at least 0, not -1"),
         (["--enough", "7"], "--enough: must lie above 0 and be 1 at most, not 7"),

@@ -23,7 +23,7 @@ from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.progress import Bar
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
-from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.policy.shipped import SHIPPED_MODELS, resolve_model
 from alignopsd_trl.policy.teacher import PrivilegedTeacher, skill_source
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.reading import reader_for
@@ -121,8 +121,22 @@ class Subject:
     def load(
         cls, model: str, environment: str, options: Mapping[str, Any], config: AlignOPSDConfig, dtype: str, device: str
     ) -> Subject:
+        """Loads what is named.
+
+        Raises:
+            ValueError: for a model that is no folder, no shipped policy, and not to be had from the Hub.
+        """
         path = resolve_model(model)
-        loaded = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(device).eval()
+        try:
+            loaded = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(device).eval()
+        except OSError as error:
+            if Path(path).is_dir():
+                raise
+            reason = str(error).strip().splitlines()[0]
+            shipped = ", ".join(SHIPPED_MODELS)
+            raise ValueError(
+                f"--model {model} is no folder and no shipped policy ({shipped}), and as a Hub id: {reason}"
+            ) from error
         return cls(loaded, AutoTokenizer.from_pretrained(path), load(environment, **options), config)
 
     def checksum(self) -> str:
@@ -154,13 +168,13 @@ def make_bench(
         ValueError: for conversations, or fewer slots than a sibling group has episodes.
     """
     config, tokenizer, model = subject.config, subject.tokenizer, subject.model
+    if config.history != "window":
+        raise ValueError(f"history={config.history!r}: walks replay actions, which make no conversation; use 'window'")
     if slots < config.num_generations:
         raise ValueError(
             f"slots={slots} can't hold a sibling group, which is played side by side: take "
             f"{config.num_generations} (num_generations) or more"
         )
-    if config.history != "window":
-        raise ValueError(f"history={config.history!r}: walks replay actions, which make no conversation; use 'window'")
     loaded = load_encoder(encoder, device=model.device) if encoder else None
     skills = no_skills
     if skill_bank:

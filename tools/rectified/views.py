@@ -121,7 +121,7 @@ def ask(folder: Path, model: str, encoder: str | None = None) -> Iterator[Views]
             this environment's decisions.
     """
     identity = folder / "parts" / "identity.json"
-    if missing := [path.name for path in (identity, folder / "fidelity.json") if not path.is_file()]:
+    if missing := [name for name in ("parts/identity.json", "fidelity.json") if not (folder / name).is_file()]:
         raise ValueError(f"{folder} is no --output of a finished alignopsd_trl.fidelity: it has no {missing[0]}")
     known = json.loads(identity.read_text(encoding="utf-8"))
     if known["environment"] not in WORLDS:
