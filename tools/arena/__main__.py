@@ -60,6 +60,10 @@ WORLDS = {
     "trip, template": World(situated=False, requests=3, care=(0.8, 0.8)),
     "trip, situation": World(situated=True, requests=3, care=(0.8, 0.8)),
     "trip, situation, skill names the decision": World(situated=True, naming=True, requests=3, care=(0.9, 0.5)),
+    "one weak decision, template": World(situated=False, naming=True, care=(0.97, 0.5)),
+    "one weak decision, situation": World(situated=True, naming=True, care=(0.97, 0.5)),
+    "trip, one weak decision, template": World(situated=False, naming=True, requests=3, care=(0.97, 0.6)),
+    "trip, one weak decision, situation": World(situated=True, naming=True, requests=3, care=(0.97, 0.6)),
 }
 
 
