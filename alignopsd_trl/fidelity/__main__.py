@@ -16,6 +16,7 @@ import resource
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,10 +116,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     shown = "    python -m alignopsd_trl.fidelity " + shlex.join(map(str, argv))
     with setup():
         subject, bench, variants = _prepare(arguments)
-    try:
-        return _measure(arguments, shown, subject, bench, variants, began)
-    finally:
-        bench.player.environments.close()
+    return _measure(arguments, shown, subject, bench, variants, began)
 
 
 def _prepare(arguments: argparse.Namespace) -> tuple[Subject, Bench, list[Variant]]:
@@ -156,19 +154,22 @@ def _measure(
     variants: Sequence[Variant],
     began: float,
 ) -> dict[str, Any]:
-    with setup():
-        identity = _identity(arguments, subject, bench.player.skills_in_rollout)
-        kept = Kept(arguments.output / "parts", identity, lambda: _cpu_seconds() - began)
-        rows = draw_tasks(subject.suite.tasks(arguments.split), arguments.tasks, arguments.seed)
-    torch.manual_seed(arguments.seed)
-    siblings = subject.config.num_generations
-    played = kept.trajectories(lambda: play_groups(bench, rows, siblings, arguments.seed))
-    with setup():
-        played = playable(played, arguments.value)
-    names = ("value", "everywhere", "enough", "seed")
-    choices = {name: getattr(arguments, name) for name in names}
-    tree = take_walks(bench, played, arguments.walks, **choices, kept=kept.walks)
-    credited = list(assign_credit(bench, played, variants, arguments.tasks_per_batch, arguments.seed, arguments.step))
+    with closing(bench.player.environments):  # CPU seconds of its processes count once they have ended
+        with setup():
+            identity = _identity(arguments, subject, bench.player.skills_in_rollout)
+            kept = Kept(arguments.output / "parts", identity, lambda: _cpu_seconds() - began)
+            rows = draw_tasks(subject.suite.tasks(arguments.split), arguments.tasks, arguments.seed)
+        torch.manual_seed(arguments.seed)
+        siblings = subject.config.num_generations
+        played = kept.trajectories(lambda: play_groups(bench, rows, siblings, arguments.seed))
+        with setup():
+            played = playable(played, arguments.value)
+        names = ("value", "everywhere", "enough", "seed")
+        choices = {name: getattr(arguments, name) for name in names}
+        tree = take_walks(bench, played, arguments.walks, **choices, kept=kept.walks)
+        credited = list(
+            assign_credit(bench, played, variants, arguments.tasks_per_batch, arguments.seed, arguments.step)
+        )
     sides = [outcome(one.batch, subject.config).advantage.cpu().numpy() for one in credited]
     turns, known, found = columns(credited, tree, played, sides, arguments.value)
     owner = {id(turn): one.task for one in played for turn in one.turns}
