@@ -12,7 +12,7 @@ from environments.alfworld import AlfWorldEnvironment, AlfWorldOptions
 from environments.alfworld.engine import library, translation
 from environments.alfworld.engine.grammar import Grammar
 from environments.alfworld.engine.packages import logic_files
-from environments.alfworld.engine.play import display_names, make_engine
+from environments.alfworld.engine.play import display_names, known, make_engine
 
 needs_engine()
 
@@ -40,7 +40,9 @@ def test_fast_equals_plain_on_other_games_and_commands():
     fast, plain = make_engine("fast"), make_engine("plain")
     for kind, seed in (("pick_heat_then_place_in_recep", 5), ("look_at_obj_in_light", 11)):
         game = draw(kind, seed, variant=Variant(size=(5, 8))).joined()
-        assert curious_play(fast, game, 15, seed) == curious_play(plain, game, 15, seed)
+        expected = curious_play(plain, game, 15, seed)
+        assert curious_play(fast, game, 15, seed) == expected
+        assert curious_play(make_engine("fast"), game, 15, seed) == expected, "a game that is known already"
 
 
 def tour(engine, verbs):
@@ -119,7 +121,7 @@ def test_only_a_win_ends_an_episode_and_nothing_comes_after():
 def test_play_leaves_global_state_alone(capsys):
     random.seed(7)
     state, arguments, output = random.getstate(), list(sys.argv), sys.stdout
-    translation.translate.cache_clear()
+    known.cache_clear()
     environment = AlfWorldEnvironment()
     environment.reset(**task(FIRST))
     environment.step(FIRST.walkthrough[0])
@@ -170,7 +172,6 @@ def test_a_known_problem_is_not_translated_again(monkeypatch):
 
     domain, problem = logic_files()[0], FIRST.pddl_problem
     expected = translation.translate(domain, problem)
-    translation.translate.cache_clear()
     monkeypatch.setattr(fast_downward, "pddl2sas", lambda *_: pytest.fail("translated again"))
     assert translation.translate(domain, problem) == expected
 
@@ -181,7 +182,6 @@ def test_a_damaged_cache_is_replaced(damage, caplog):
     expected = translation.translate(domain, problem)
     path = translation._path(domain, problem)
     path.write_bytes(damage)
-    translation.translate.cache_clear()
     assert translation.translate(domain, problem) == expected
     assert str(path) in caplog.text and path.read_bytes() != damage
 
@@ -192,7 +192,7 @@ def test_a_full_disk_does_not_stop_play(monkeypatch, caplog):
 
     monkeypatch.setattr(translation, "write_atomically", full)
     translation._path(logic_files()[0], FIRST.pddl_problem).unlink(missing_ok=True)
-    translation.translate.cache_clear()
+    known.cache_clear()
     environment = AlfWorldEnvironment()
     environment.reset(**task(FIRST))
     assert [environment.step(command) for command in FIRST.walkthrough][-1].won

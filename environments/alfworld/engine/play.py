@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -74,18 +74,19 @@ class FastEngine:
         self._library = library.acquire()
 
     def load(self, game: Mapping[str, Any]) -> None:
-        self._grammar = _grammar(game["grammar"])
-        self._task = translate(game["pddl_domain"], game["pddl_problem"])
-        self._goal = Goal.of(game["pddl_problem"])
-        self._entities: dict[str, Any] = {}
+        self._game = known(game["pddl_domain"], game["pddl_problem"], game["grammar"])
 
     def reset(self) -> Moment:
-        self._library.load_sas(zlib.decompress(self._task.sas))
-        facts = self._initial_facts()
-        self._entities = self._entities or _entities(facts, self._task)
-        self._world = World(self._entities, self._task.types, facts)
-        self._operators: dict[int, _Operator] = {}
-        self._moment = Moment(self._grammar.opening(self._world), *self._now())
+        game = self._game
+        self._library.load_sas(zlib.decompress(game.task.sas))
+        if not game.facts:
+            game.facts = self._initial_facts()
+            game.entities = _entities(game.facts, game.task)
+        self._world = World(game.entities, game.task.types, game.facts)
+        if game.start is None:
+            game.start = Moment(game.grammar.opening(self._world), *self._now())
+            game.commands = self._commands
+        self._moment, self._commands = game.start, game.commands
         return self._moment
 
     def step(self, command: str) -> Moment:
@@ -97,12 +98,12 @@ class FastEngine:
         self._library.apply_operator(operator.number, effects)
         for effect in effects:
             self._world.apply(*_literal(effect.name))
-        text = self._grammar.feedback(operator.action, operator.mapping, self._world)
+        text = self._game.grammar.feedback(operator.action, operator.mapping, self._world)
         self._moment = Moment(text, *self._now())
         return self._moment
 
     def least_commands(self) -> int:
-        return 0 if self._moment.won else least_commands(self._goal, self._world.facts)
+        return 0 if self._moment.won else least_commands(self._game.goal, self._world.facts)
 
     def close(self) -> None:
         if self._library is not None:
@@ -114,7 +115,7 @@ class FastEngine:
         self._library.get_state(atoms)
         state = (_literal(atom.name) for atom in atoms)
         positive = [(name, *arguments) for name, arguments in state if not name.startswith("not_")]
-        return self._task.facts + positive
+        return self._game.task.facts + positive
 
     def _now(self) -> tuple[tuple[str, ...], bool]:
         """Rebuilds the command table; the first operator of a command counts, as in TextWorld."""
@@ -122,16 +123,16 @@ class FastEngine:
         self._library.get_applicable_operators(found)
         self._commands: dict[str, _Operator] = {}
         for raw in found:
-            operator = self._operators.get(raw.id) or self._learn(raw)
+            operator = self._game.operators.get(raw.id) or self._learn(raw)
             self._commands.setdefault(operator.command, operator)
         return tuple(sorted(self._commands)), bool(self._library.check_goal())
 
     def _learn(self, raw: Any) -> _Operator:
         action, *arguments = raw.name.split()
-        mapping = dict(zip(self._task.parameters[action], arguments, strict=False))
-        command = self._grammar.command(action, mapping, self._world)
+        mapping = dict(zip(self._game.task.parameters[action], arguments, strict=False))
+        command = self._game.grammar.command(action, mapping, self._world)
         operator = _Operator(raw.id, action, mapping, command, raw.nb_effect_atoms)
-        self._operators[raw.id] = operator
+        self._game.operators[raw.id] = operator
         return operator
 
 
@@ -142,6 +143,26 @@ class _Operator:
     mapping: Mapping[Key, str]
     command: str
     effects: int
+
+
+@dataclass
+class Known:
+    """What all plays of a game share, learned at its first reset and, operators, when they are first met."""
+
+    grammar: Grammar
+    task: Translation
+    goal: Goal
+    facts: list[Fact] = field(default_factory=list)
+    entities: Mapping[str, Any] = field(default_factory=dict)
+    operators: dict[int, _Operator] = field(default_factory=dict)
+    start: Moment | None = None
+    commands: Mapping[str, _Operator] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=64)
+def known(domain: str, problem: str, grammar: str) -> Known:
+    """A game, learned so far by this process. Raises as `translate`."""
+    return Known(_grammar(grammar), translate(domain, problem), Goal.of(problem))
 
 
 class PlainEngine:

@@ -1,7 +1,7 @@
 """A problem translated for the planner, once for each machine.
 
-The translator (pure Python, 0.1 to 0.3 s a problem) is asked once; what a game needs of its answer is kept in memory
-and on disk, under a key of domain, problem and translator version.
+The translator (pure Python, 0.1 to 0.3 s a problem) is asked once; what a game needs of its answer is kept on disk,
+under a key of domain, problem and translator version.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 import tempfile
 import zlib
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from environments.cache import cache_folder
@@ -45,9 +44,8 @@ class Translation:
     facts: list[tuple[str, ...]]
 
 
-@lru_cache(maxsize=64)
 def translate(domain: str, problem: str) -> Translation:
-    """The translation of a problem, from memory, from disk or from the translator.
+    """The translation of a problem, from disk or from the translator.
 
     Raises:
         ValueError: if the translator refuses the problem.
