@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os.path import commonprefix
@@ -68,6 +69,7 @@ def _by_tools(prompts: Sequence[Rendered]) -> Iterator[tuple[list[int], list[Map
     return iter(groups)
 
 
+MOST_HELD = 4_000_000  # tokens of texts that are remembered, some 8 bytes each with the text
 SEAMS = 8  # tokens by which the text around a skill may be cut otherwise
 
 
@@ -118,6 +120,8 @@ class Renderer:
         self._kwargs = dict(chat_template_kwargs or {})
         self.max_length, self.converses = max_length, history == "conversation"
         self.past_thinking, self.thinking_tags = past_thinking, tuple(thinking_tags)
+        self._known: dict[str, array[int]] = {}
+        self._held = 0
 
     def show(self, view: View, skill: str) -> Rendered:
         """What the environment's prompt makes of a view.
@@ -151,7 +155,20 @@ class Renderer:
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def encode(self, prompts: Sequence[Rendered]) -> list[list[int]]:
-        """Token ids of prompts, up to where the policy's response begins."""
+        """Token ids of prompts, up to where the policy's response begins. Texts are remembered: siblings, and walks
+        above all, meet the same views again."""
+        if self._held > MOST_HELD:
+            self._known.clear()
+            self._held = 0
+        texts = dict.fromkeys(prompt for prompt in prompts if isinstance(prompt, str))
+        new = [text for text in texts if text not in self._known]
+        for text, ids in zip(new, self._encode(new), strict=True):
+            self._known[text] = array("I", ids)
+            self._held += len(ids)
+        others = iter(self._encode([prompt for prompt in prompts if not isinstance(prompt, str)]))
+        return [self._known[one].tolist() if isinstance(one, str) else next(others) for one in prompts]
+
+    def _encode(self, prompts: Sequence[Rendered]) -> list[list[int]]:
         encoded: list[list[int]] = [[] for _ in prompts]
         for rows, tools in _by_tools(prompts):
             ids = self._tokenizer.apply_chat_template(

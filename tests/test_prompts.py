@@ -102,6 +102,17 @@ def test_where_there_is_room_prompts_with_skills_are_not_encoded(monkeypatch: py
     assert seen == [renderer.show(VIEW, "")]
 
 
+def test_a_text_goes_to_the_tokenizer_once_until_too_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    renderer, inner, seen = _renderer(ToyPrompt()), Renderer._encode, []
+    monkeypatch.setattr(Renderer, "_encode", lambda self, prompts: seen.extend(prompts) or inner(self, prompts))
+    first = renderer.encode(["one", "two", "one"])
+    first[0].append(0)  # what a caller does with it is not remembered
+    again = renderer.encode(["two", "one"])
+    assert seen == ["one", "two"] and again == [first[1], first[2]]
+    monkeypatch.setattr("alignopsd_trl.prompts.MOST_HELD", 1)
+    assert renderer.encode(["two", "three"])[0] == first[1] and seen == ["one", "two", "two", "three"]
+
+
 @pytest.mark.parametrize("bad", [None, [], ["go"], Chat([]), 3, Chat("go")])
 def test_what_is_no_prompt_is_named(bad: Any) -> None:
     class Bad(ToyPrompt):
