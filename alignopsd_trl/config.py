@@ -208,12 +208,20 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         self._check_groups(self.steps_per_generation)
         self._check_losses()
         self._check_tags()
+        self._check_temperature()
         self._check_conversation()
         self._check_engine()
 
     def _check_tags(self) -> None:
         if len(self.thinking_tags) != 2 or not all(self.thinking_tags):
             raise ValueError(f"thinking_tags={self.thinking_tags!r} must be an opening and a closing tag")
+
+    def _check_temperature(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(
+                f"temperature={self.temperature} must be above 0: rollouts are sampled, and log-probs are "
+                "taken at the same temperature"
+            )
 
     def _check_groups(self, steps: int) -> None:
         local, siblings = self.per_device_train_batch_size * steps, self.num_generations

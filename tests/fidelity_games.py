@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
-from toy import build_tokenizer
+from toy import build_model, build_tokenizer
 
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player
@@ -150,3 +152,44 @@ def player(policy: Any, factory: Any = Corridor, slots: int = 64) -> Player:
     tokenizer, environments = build_tokenizer(), open_batch(factory, slots)
     renderer = Renderer(tokenizer, environments.prompt, 128)
     return Player(environments, renderer, policy, tokenizer, [tokenizer.eos_token_id])
+
+
+def save_policy(folder: Path) -> Path:
+    """A model that was shown what a response looks like, so that it acts."""
+    tokenizer = build_tokenizer()
+    model = build_model(tokenizer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    chats, responses = [], []
+    for need in (1, 2):
+        for path in (
+            [],
+            ["left"],
+            ["right"],
+            ["left", "left"],
+            ["left", "right"],
+            ["right", "left"],
+            ["right", "right"],
+        ):
+            names = "zero one two three".split()
+            lines = [f"you seek the number {names[need]}", *(f"action {action}" for action in path)]
+            lines.append(f"you are at {names[path.count('right')]}")
+            for action in ("left", "right"):
+                chats.append([{"role": "user", "content": "\n".join(lines)}])
+                responses.append(f"<think>go {action}</think><action>{action}</action>")
+    prompts = tokenizer.apply_chat_template(chats, add_generation_prompt=True)["input_ids"]
+    answers = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(responses)["input_ids"]]
+    width = max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
+    ids = torch.zeros(len(prompts), width, dtype=torch.int64)
+    labels = torch.full_like(ids, -100)
+    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        ids[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
+        labels[row, len(prompt) : len(prompt) + len(answer)] = torch.tensor(answer)
+    for _ in range(150):
+        logits = model(input_ids=ids).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from toy import ToyEnvironment, build_model, build_tokenizer
+from toy import ToyEnvironment
 from trainers import make_trainer
 
 from alignopsd_trl.fidelity import report
@@ -32,44 +32,7 @@ from alignopsd_trl.policy.scoring import Padded
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that was shown what a response looks like, so that it acts."""
-    folder, tokenizer = tmp_path_factory.mktemp("policy"), build_tokenizer()
-    model = build_model(tokenizer)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    chats, responses = [], []
-    for need in (1, 2):
-        for path in (
-            [],
-            ["left"],
-            ["right"],
-            ["left", "left"],
-            ["left", "right"],
-            ["right", "left"],
-            ["right", "right"],
-        ):
-            names = "zero one two three".split()
-            lines = [f"you seek the number {names[need]}", *(f"action {action}" for action in path)]
-            lines.append(f"you are at {names[path.count('right')]}")
-            for action in ("left", "right"):
-                chats.append([{"role": "user", "content": "\n".join(lines)}])
-                responses.append(f"<think>go {action}</think><action>{action}</action>")
-    prompts = tokenizer.apply_chat_template(chats, add_generation_prompt=True)["input_ids"]
-    answers = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(responses)["input_ids"]]
-    width = max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
-    ids = torch.zeros(len(prompts), width, dtype=torch.int64)
-    labels = torch.full_like(ids, -100)
-    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-        ids[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
-        labels[row, len(prompt) : len(prompt) + len(answer)] = torch.tensor(answer)
-    for _ in range(150):
-        logits = model(input_ids=ids).logits[:, :-1]
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return fidelity_games.save_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(autouse=True)

@@ -50,10 +50,13 @@ def play_siblings(
     Returns:
         The two folders.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
+
+    from alignopsd_trl.policy.tokenizer import load_tokenizer
 
     path = resolve_model(model)
-    tokenizer, policy = AutoTokenizer.from_pretrained(path), AutoModelForCausalLM.from_pretrained(path).to(device)
+    policy = AutoModelForCausalLM.from_pretrained(path).to(device)
+    tokenizer = load_tokenizer(path, policy)
     bank = load_skills(skill_bank or suite.skill_bank or suite.name, load_encoder("lexical"))
     skills = skill_source(bank, tokenizer, skill_tokens or skill_budget(max_prompt_length))
     rows = [row for row in suite.panel(panel).head(tasks).rows for _ in range(siblings)]

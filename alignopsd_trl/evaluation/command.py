@@ -74,12 +74,13 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     arguments = _arguments(argv)  # before PyTorch is imported
     import torch
     from tqdm.auto import tqdm
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     from alignopsd_trl.encoder import load_encoder
     from alignopsd_trl.evaluation.play import evaluate
     from alignopsd_trl.policy.shipped import resolve_model
     from alignopsd_trl.policy.teacher import skill_source
+    from alignopsd_trl.policy.tokenizer import load_tokenizer
     from alignopsd_trl.records import SCHEMA, turn_records, write_records
     from alignopsd_trl.runs.files import write_json
     from alignopsd_trl.skills import load_skills, skill_budget
@@ -91,8 +92,8 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
         panel = suite.panel(arguments.panel)
         panel = panel.head(arguments.limit) if arguments.limit else panel
         path = resolve_model(arguments.model)
-        tokenizer = AutoTokenizer.from_pretrained(path)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=arguments.dtype).to(device).eval()
+        tokenizer = load_tokenizer(path, model)
         skills = None
         if arguments.skills:
             bank = load_skills(arguments.skill_bank or suite.skill_bank or suite.name, load_encoder(arguments.encoder))

@@ -40,7 +40,7 @@ from alignopsd_trl.fidelity.policy import response_logits
 from alignopsd_trl.fidelity.setup import Settings, Subject, bank_of, environment_preset, make_bench, usable_device
 from alignopsd_trl.fidelity.tree import Tree
 from alignopsd_trl.fidelity.variants import Variant, make_variants, read_vary
-from alignopsd_trl.fidelity.walks import Walk
+from alignopsd_trl.fidelity.walks import ReplayError, Walk
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.methods.advantages import token_advantages
@@ -72,14 +72,16 @@ class Kept:
                     f"{folder.parent} holds a measurement with {'; '.join(told)}; choose another --output or remove "
                     "the folder"
                 )
-        _write(path, json.dumps(identity, indent=2).encode())
+        self._identity = path, json.dumps(identity, indent=2).encode()
         self._seconds = folder / "cpu_seconds.json"
         self._before = json.loads(self._seconds.read_text()) if self._seconds.is_file() else 0.0
 
     def trajectories(self, play: Callable[[], list[Trajectory]]) -> list[Trajectory]:
         path = self._folder / "played.pkl"
         if not path.is_file():
-            _write(path, pickle.dumps(play()))
+            played = play()  # what can't be measured raises, and does not bind the folder
+            _write(*self._identity)
+            _write(path, pickle.dumps(played))
             self.cpu_seconds()
         return pickle.loads(path.read_bytes())
 
@@ -127,7 +129,13 @@ def _prepare(arguments: argparse.Namespace) -> tuple[Subject, Bench, list[Varian
     variants = make_variants(settings, methods, [one for text in arguments.vary for one in read_vary(text)])
     config = variants[0].method.config
     subject = Subject.load(
-        arguments.model, arguments.environment, arguments.environment_options, config, arguments.dtype, arguments.device
+        arguments.model,
+        arguments.environment,
+        arguments.environment_options,
+        config,
+        arguments.dtype,
+        arguments.device,
+        arguments.split,
     )
     defaults = environment_preset(arguments.environment)
     skilled = any(one.method.needs_teacher or one.method.skills_in_rollout for one in variants)
@@ -158,15 +166,25 @@ def _measure(
         with setup():
             identity = _identity(arguments, subject, bench.player.skills_in_rollout)
             kept = Kept(arguments.output / "parts", identity, lambda: _cpu_seconds() - began)
-            rows = draw_tasks(subject.suite.tasks(arguments.split), arguments.tasks, arguments.seed)
+            rows = draw_tasks(subject.tasks, arguments.tasks, arguments.seed)
         torch.manual_seed(arguments.seed)
         siblings = subject.config.num_generations
-        played = kept.trajectories(lambda: play_groups(bench, rows, siblings, arguments.seed))
-        with setup():
-            played = playable(played, arguments.value)
+
+        def play() -> list[Trajectory]:
+            found = play_groups(bench, rows, siblings, arguments.seed)
+            with setup():
+                playable(found, arguments.value)
+            return found
+
+        everyone = kept.trajectories(play)
+        played = playable(everyone, arguments.value)
         names = ("value", "everywhere", "enough", "seed")
         choices = {name: getattr(arguments, name) for name in names}
-        tree = take_walks(bench, played, arguments.walks, **choices, kept=kept.walks)
+        try:
+            tree = take_walks(bench, played, arguments.walks, **choices, kept=kept.walks)
+        except ReplayError as error:
+            parts = arguments.output / "parts"
+            raise ReplayError(f"{error}; what was played is kept in {parts}, remove that after a change") from error
         credited = list(
             assign_credit(bench, played, variants, arguments.tasks_per_batch, arguments.seed, arguments.step)
         )
@@ -184,7 +202,7 @@ def _measure(
         gradients, with_gradient = _gradients(subject, bench, variants, credited, found.advantage, arguments.step)
     facts = {
         "command": command,
-        **_facts(played, tree, turns, known, found.walks),
+        **_facts(everyone, played, tree, turns, known, found.walks),
         "gradient_tasks": with_gradient,
         "cpu_seconds": kept.cpu_seconds(),
         "cpu_seconds_of_this_command": _cpu_seconds() - began,
@@ -249,11 +267,18 @@ def _identity(arguments: argparse.Namespace, subject: Subject, skills_in_rollout
 
 
 def _facts(
-    played: Sequence[Trajectory], tree: Tree, turns: Any, known: np.ndarray, walks: np.ndarray
+    everyone: Sequence[Trajectory],
+    played: Sequence[Trajectory],
+    tree: Tree,
+    turns: Any,
+    known: np.ndarray,
+    walks: np.ndarray,
 ) -> dict[str, Any]:
     taken = sum(len(seen.left) for halves in tree.seen for seen in halves)
     return {
         "rollouts": len(played),
+        "failed_rollouts": len(everyone) - len(played),
+        "first_failure": next((one.message for one in everyone if one.failed), None),
         "tasks": len({one.task for one in played}),
         "success": None if any(one.won is None for one in played) else float(np.mean([one.won for one in played])),
         "reward": float(np.mean([one.reward for one in played])),

@@ -79,7 +79,10 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--gradients", action="store_true", help="compare parameter gradients too")
     add("--seed", type=_from(0), default=0, help="of the tasks that are drawn and of all sampling")
     add("--step", type=_from(0), default=0, help="training round at which schedules of methods are asked")
-    add("--skill_bank", help="shipped name or path; the environment's own by default")
+    add(
+        "--skill_bank",
+        help="shipped name, path, column of the rows or module:function; by default the environment's",
+    )
     add("--encoder", help="'lexical', an id or a path; the preset's by default")
     add("--slots", type=_count, default=256, help="episodes side by side")
     add("--batch_size", type=_count, default=256, help="responses generated side by side")

@@ -31,7 +31,7 @@ MEANING = {
     "r_within": "correlation with A_MC over the turns of a trajectory, noise out",
     "r_praised": "the same, trajectories above their group",
     "r_blamed": "the same, trajectories below their group",
-    "spearman": "rank correlation within trajectories, noise in",
+    "spearman": "rank correlation of both less their trajectory's means, noise in",
     "cosine": "cosine with A_MC over all turns, noise out",
     "slope": "credit for a unit of A_MC, within trajectories",
     "sign_agreement": "share of pivotal turns whose credit has the sign of A_MC",

@@ -86,7 +86,7 @@ class Sampler:
         inputs = self._tokenizer.pad({"input_ids": prompts}, padding=True, padding_side="left", return_tensors="pt")
         inputs = {name: inputs[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
         ends = {"eos_token_id": self.end_ids, "pad_token_id": self._tokenizer.pad_token_id}
-        options = {"do_sample": True, **self._options, **ends, "max_new_tokens": self._max_tokens}
+        options = {"do_sample": True, "min_p": None, **self._options, **ends, "max_new_tokens": self._max_tokens}
         sampled = self._model.generate(**inputs, **options)
         return [self._cut(row) for row in sampled[:, inputs["input_ids"].size(1) :].tolist()]
 

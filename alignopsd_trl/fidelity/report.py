@@ -82,7 +82,7 @@ def page(
     gradients: Mapping[str, Interval] | None,
 ) -> str:
     """The page of text (Markdown)."""
-    lines = ["# Credit fidelity", "", facts["command"], "", _summary(facts), ""]
+    lines = ["# Credit fidelity", "", facts["command"], "", _summary(facts), *_failed(facts), ""]
     if not figures:
         return "\n".join([*lines, "No group differs in its rewards: there is no credit to measure.", ""])
     lines += ["| variant | " + " | ".join(SHOWN) + " |", "|---" * (len(SHOWN) + 1) + "|"]
@@ -109,6 +109,13 @@ def _summary(facts: Mapping[str, Any]) -> str:
         f"Reliability of A_MC {_number(facts['reliability'])}; {_number(facts['pivotal'])} of the turns are pivotal "
         f"(|A_MC| above {PIVOTAL:g} standard errors). {_seconds(facts)}."
     )
+
+
+def _failed(facts: Mapping[str, Any]) -> list[str]:
+    if not facts.get("failed_rollouts"):
+        return []
+    first = facts["first_failure"] or "no prompt fits max_prompt_length"
+    return ["", f"Left out: {facts['failed_rollouts']} rollouts that failed; the first: {first}"]
 
 
 def _seconds(facts: Mapping[str, Any]) -> str:

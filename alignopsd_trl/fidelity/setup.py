@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
@@ -25,10 +26,12 @@ from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS, resolve_model
 from alignopsd_trl.policy.teacher import PrivilegedTeacher, skill_source
+from alignopsd_trl.policy.tokenizer import load_tokenizer
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.reading import reader_for
 from alignopsd_trl.rollout import Player, no_skills
 from alignopsd_trl.skills import load_skills
+from alignopsd_trl.training.adapting import adapted
 from alignopsd_trl.turns import TurnBatch
 from environments.base import SHIPPED, Suite, load
 from environments.batch import open_batch
@@ -110,21 +113,30 @@ class Settings:
 
 @dataclass
 class Subject:
-    """What is measured: a model in a suite."""
+    """What is measured: a model in a suite, on the tasks of a split."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     suite: Suite
+    tasks: Dataset
     config: AlignOPSDConfig
 
     @classmethod
     def load(
-        cls, model: str, environment: str, options: Mapping[str, Any], config: AlignOPSDConfig, dtype: str, device: str
+        cls,
+        model: str,
+        environment: str,
+        options: Mapping[str, Any],
+        config: AlignOPSDConfig,
+        dtype: str,
+        device: str,
+        split: str = "train",
     ) -> Subject:
-        """Loads what is named.
+        """Loads what is named; a class of TRL's convention is played as in training.
 
         Raises:
-            ValueError: for a model that is no folder, no shipped policy, and not to be had from the Hub.
+            ValueError: for a model that is no folder, no shipped policy, and not to be had from the Hub, or whose
+                tokenizer can't be used; for tasks without a ``task_id``.
         """
         path = resolve_model(model)
         try:
@@ -137,7 +149,16 @@ class Subject:
             raise ValueError(
                 f"--model {model} is no folder and no shipped policy ({shipped}), and as a Hub id: {reason}"
             ) from error
-        return cls(loaded, AutoTokenizer.from_pretrained(path), load(environment, **options), config)
+        if getattr(loaded, "peft_config", None):
+            loaded.set_adapter(loaded.active_adapters())  # loaded frozen; gradients are those of what is trained
+        suite = load(environment, **options)
+        factory, tasks, _ = adapted(suite.factory, None, suite.tasks(split), None, config)
+        if "task_id" not in tasks.column_names:
+            raise ValueError(
+                f"the rows of environment {suite.name!r} have no column 'task_id' (one row per task), only "
+                f"{tasks.column_names}"
+            )
+        return cls(loaded, load_tokenizer(path, loaded), replace(suite, factory=factory), tasks, config)
 
     def checksum(self) -> str:
         """Of the weights, cheaply: their sums."""
@@ -178,7 +199,8 @@ def make_bench(
     loaded = load_encoder(encoder, device=model.device) if encoder else None
     skills = no_skills
     if skill_bank:
-        skills = skill_source(load_skills(skill_bank, loaded), tokenizer, config.skill_budget)
+        bank = load_skills(skill_bank, loaded, subject.tasks.column_names)
+        skills = skill_source(bank, tokenizer, config.skill_budget)
     sampling = {name: getattr(config, name) for name in ("temperature", "top_p", "top_k", "min_p")}
     sampling |= {"repetition_penalty": config.repetition_penalty}
     sampling = {name: value for name, value in sampling.items() if value is not None}
