@@ -44,6 +44,7 @@ class Policy:
             AutoTokenizer.from_pretrained(path),
         )
         self._tokenizer.padding_side = "left"
+        self._tokenizer.pad_token = self._tokenizer.pad_token or self._tokenizer.eos_token
         self._longest = said["max_prompt_length"]
         options = {name: said[name] for name in ("temperature", "top_p", "top_k")}
         self._options = {"do_sample": True, "max_new_tokens": said["max_completion_length"], **options}
@@ -95,15 +96,17 @@ def outcomes(policy: Policy, walkers: Sequence[Walker]) -> np.ndarray:
     return np.array([one.won for one in walkers], dtype=float)
 
 
-def plain(turns: pd.DataFrame, chosen: pd.DataFrame, policy: Policy, suite: Any, step: int, walks: int) -> pd.DataFrame:
+def plain(
+    turns: pd.DataFrame, chosen: pd.DataFrame, policy: Policy, suite: Any, settings: dict[str, Any], walks: int
+) -> pd.DataFrame:
     """The chosen turns with A_MC of so many plain walks from before and from behind each, and its error."""
-    rows = {row["task_id"]: dict(row) for row in suite.tasks("train")}
+    rows = {row["task_id"]: dict(row) for row in suite.tasks(settings["split"])}
     environments = [suite.factory() for _ in range(walks)]
     episodes = {key: one.sort_values("turn") for key, one in turns.groupby(["task", "rollout"])}
     found = []
     for one in track(chosen.to_dict("records"), "plain walks"):
         actions = list(episodes[one["task"], one["rollout"]].action)
-        seed = episode_seed(one["task"], step, int(one["rollout"]))
+        seed = episode_seed(one["task"], settings["seed"], int(one["rollout"]))
         sides = []
         for count in (one["turn"], one["turn"] + 1):
             if count == len(actions):
@@ -145,8 +148,9 @@ def main() -> None:
     measured = turns[turns.a_mc.notna() & turns.a_mc_error.notna()]
     chosen = measured.sample(min(arguments.turns, len(measured)), random_state=arguments.seed)
     torch.manual_seed(arguments.seed)
-    policy, suite = Policy(arguments.model, settings), load(arguments.environment)
-    result = agreement(plain(turns, chosen, policy, suite, settings["seed"], arguments.walks))
+    policy = Policy(arguments.model, settings)
+    suite = load(arguments.environment, **settings["environment_options"])
+    result = agreement(plain(turns, chosen, policy, suite, settings, arguments.walks))
     result["settings"] = {"measured": said["command"].strip(), "walks": arguments.walks, "seed": arguments.seed}
     print(json.dumps(result, indent=1))
     if arguments.output:

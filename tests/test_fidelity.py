@@ -263,6 +263,17 @@ def test_correlation_is_free_of_the_noise_of_the_walks() -> None:
     assert figures["true"]["spearman"].value < 0.95  # ranks keep their noise
 
 
+def test_turns_that_only_rounding_tells_apart_are_tied_in_ranks() -> None:
+    """Siblings that did the same differ in the last digit after their trajectories' means are taken off."""
+    one, noise = np.array([0.1, 0.2, 0.7]), np.array([0.0, 1e-16, -1e-16])
+    halves = np.tile(np.concatenate([one, one]), (2, 1))
+    trajectory = np.repeat([0, 1], 3)
+    turns = Turns(np.zeros(6, int), trajectory, np.ones(6), halves[0], np.full(6, 0.1), halves)
+    credit = {"clean": np.tile(one, 2), "rounded": np.concatenate([one + noise, one])}
+    found = agreement(turns, credit, "clean")
+    assert found["clean"]["spearman"].value == found["rounded"]["spearman"].value == pytest.approx(1.0)
+
+
 def test_praise_and_blame_are_told_apart() -> None:
     turns, truth = _turns(noise=0.1)
     credit = {"praise only": np.where(turns.outcome > 0, truth, -truth), "slope": 3 * truth}

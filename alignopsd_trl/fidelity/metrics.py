@@ -116,7 +116,7 @@ def _sums(turns: Turns, credit: np.ndarray) -> np.ndarray:
     inside = np.zeros_like(inside) if flat else inside
     clean = turns.within(turns.halves[0]) * turns.within(turns.halves[1])
     praised, blamed = turns.outcome > 0, turns.outcome < 0
-    ranks = rankdata(inside) - (len(inside) + 1) / 2, rankdata(truth) - (len(truth) + 1) / 2
+    ranks = _ranks(inside), _ranks(truth)
     pivotal = turns.pivotal
     count = np.maximum(np.bincount(turns.trajectory), 1)[turns.trajectory]
     share = np.bincount(turns.trajectory, weights=pivotal)[turns.trajectory] / count
@@ -127,6 +127,12 @@ def _sums(turns: Turns, credit: np.ndarray) -> np.ndarray:
     columns += [pivotal & (np.sign(credit) == np.sign(turns.advantage)) & (credit != 0), pivotal & (credit != 0)]
     columns += [np.abs(credit) * pivotal, np.abs(credit) * share]
     return turns.by_task(columns)
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """``(M,)`` less their mean; values that only rounding tells apart, as of siblings that did the same, are tied."""
+    step = FLAT * np.abs(values).max(initial=0.0)
+    return rankdata(np.round(values / step) if step else values) - (len(values) + 1) / 2
 
 
 def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
