@@ -52,13 +52,13 @@ setup(
         "Typing :: Typed",
     ],
     python_requires=">=3.11",  # TRL 1.16 needs it
-    packages=[*find_packages(include=["alignopsd_trl*", "environments*"]), "alignopsd_trl.recipes"],
-    package_dir={"alignopsd_trl.recipes": "recipes"},  # studies and accelerate files go with the wheel
+    # alignopsd_trl/environments and alignopsd_trl/recipes are links to the folders at the top level
+    packages=[*find_packages(include=["alignopsd_trl*"]), "alignopsd_trl.recipes"],
     entry_points={"console_scripts": ["alignopsd=alignopsd_trl.cli:main"]},
     package_data={
         "alignopsd_trl": ["data/**/*", "viewer/assets/*", "sharing/templates/*", "py.typed"],
         "alignopsd_trl.recipes": ["**/*.yaml", "**/*.sbatch"],
-        "environments": ["py.typed", "**/*.json", "**/*.jsonl", "**/*.txt", "**/*.jinja"],
+        "alignopsd_trl.environments": ["**/*.json", "**/*.jsonl", "**/*.txt", "**/*.jinja"],
     },
     install_requires=[
         "torch>=2.6",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,24 +37,6 @@ _HOMES = {
 }
 
 __all__ = sorted(_HOMES)
-
-
-def _check_environments() -> None:
-    """Another package called `environments` would hide ours and fail later, by a name that it does not have."""
-    found = find_spec("environments")
-    places = [Path(place) for place in (found.submodule_search_locations or ())] if found else []
-    if any((place / "panel.py").is_file() for place in places):
-        return
-    hiding = places[0] if places else found and found.origin
-    if hiding is None:
-        raise ImportError("the package 'environments', which comes with alignopsd-trl, is not there; install it again")
-    raise ImportError(
-        f"{hiding} hides the package 'environments' that comes with alignopsd-trl, because its folder comes first on "
-        "sys.path; rename it, or run from another folder"
-    )
-
-
-_check_environments()
 
 
 def __getattr__(name: str) -> Any:

@@ -74,7 +74,7 @@ def play(argv: list[str]) -> None:
         return
     if not argv or argv[0] not in games:
         _refuse(f"play needs an environment: {', '.join(games)}")
-    _found(f"environments.{argv[0]}.__main__:main")(argv[1:])
+    _found(f"alignopsd_trl.environments.{argv[0]}.__main__:main")(argv[1:])
 
 
 def files(argv: list[str]) -> None:

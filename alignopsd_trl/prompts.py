@@ -10,8 +10,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.environments.base import Chat, Prompt, Rendered, View
 from alignopsd_trl.turns import THINK
-from environments.base import Chat, Prompt, Rendered, View
 
 
 def checked(prompt: Any, source: str) -> Rendered:

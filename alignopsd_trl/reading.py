@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerBase
 from trl.chat_template_utils import add_response_schema, supports_tool_calling
 from trl.chat_template_utils import parse_response as parse_message
 
+from alignopsd_trl.environments.adapters.calls import calls_in, text_before_calls
 from alignopsd_trl.turns import THINK, Thought, parse_response
-from environments.adapters.calls import calls_in, text_before_calls
 
 _TAIL = 24  # tokens at the end of a prompt that may hold an opened tag
 
@@ -147,7 +147,7 @@ class Reader:
 
 
 def reader_for(tokenizer: PreTrainedTokenizerBase, environments: Any, tags: Sequence[str] = THINK) -> Reader:
-    """A reader of what is written for some environments (a `Border`)."""
+    """A reader of what is written for some environments (a `ValidatedBatch`)."""
     return Reader(tokenizer, tags, environments.thinks_freely, getattr(environments.prompt, "native", False))
 
 

@@ -17,11 +17,21 @@ from typing import Any, Protocol
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.conversations import Conversation, oldest_to_drop
+from alignopsd_trl.environments.base import (
+    Ending,
+    EnvironmentsDown,
+    Failure,
+    Opening,
+    Projection,
+    Record,
+    Rendered,
+    Step,
+    View,
+)
+from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.prompts import Fitted, Renderer, text_of
 from alignopsd_trl.reading import Reader, reader_for
 from alignopsd_trl.turns import StopReason, Trajectory, Turn, parse_response
-from environments.base import Ending, EnvironmentsDown, Failure, Opening, Projection, Record, Rendered, Step, View
-from environments.batch import Border
 
 Generate = Callable[[list[list[int]]], tuple[list[list[int]], list[list[float]] | None]]
 """Prompts to sampled responses (with the end token, if there is one) and the sampler's log-probs, if it gives them."""
@@ -166,8 +176,8 @@ class Player:
     """Plays episodes with a policy.
 
     Args:
-        environments ([`Border`]):
-            From `environments.batch.open_batch`; as many slots as episodes are played at once, at least.
+        environments ([`ValidatedBatch`]):
+            From `alignopsd_trl.environments.batch.open_batch`; as many slots as episodes are played at once, at least.
         renderer ([`Renderer`]):
             Makes token ids of views.
         generate ([`Generate`]):
@@ -195,7 +205,7 @@ class Player:
             (`Step.lost`): for who only asks who wins.
     """
 
-    environments: Border
+    environments: ValidatedBatch
     renderer: Renderer
     generate: Generate
     tokenizer: PreTrainedTokenizerBase
@@ -490,11 +500,11 @@ class Counters:
     """The counters that an environment batch may keep (``metrics()``: totals since it began), a round at a time.
 
     Args:
-        environments ([`Border`]):
+        environments ([`ValidatedBatch`]):
             What it counts already belongs to no round.
     """
 
-    def __init__(self, environments: Border) -> None:
+    def __init__(self, environments: ValidatedBatch) -> None:
         self._environments = environments
         self._before = environments.metrics()
 

@@ -19,13 +19,16 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 
+from alignopsd_trl import trl_compat
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.fidelity.training import fidelity_metrics, monte_carlo_advantages
 from alignopsd_trl.methods import Credit, checked_credit, get_method
-from alignopsd_trl.policy import seams, strategies
+from alignopsd_trl.policy import strategies
 from alignopsd_trl.policy.phases import Phases
-from alignopsd_trl.policy.prefixes import Prefixes
+from alignopsd_trl.policy.prefix_cache import PrefixCache
+from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.policy.turn_rows import (
@@ -34,7 +37,6 @@ from alignopsd_trl.policy.turn_rows import (
     collate_rows,
     sampling_log_probs,
 )
-from alignopsd_trl.policy.world import World
 from alignopsd_trl.reading import Reader, require_tools
 from alignopsd_trl.rollout import (
     no_skills,
@@ -46,15 +48,14 @@ from alignopsd_trl.runs.log import LogFile
 from alignopsd_trl.runs.order import EpochSampler, WholeRounds
 from alignopsd_trl.runs.rewards import RewardCheck
 from alignopsd_trl.skills import SkillSpec, load_skills
-from alignopsd_trl.training.adapting import adapted, check_rewarded, is_adapted
-from alignopsd_trl.training.keeping import RunKeeping
+from alignopsd_trl.training.checkpoints import RunKeeping
+from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted
 from alignopsd_trl.training.playing import Playing
 from alignopsd_trl.training.rewards import Rewards
 from alignopsd_trl.training.sharing import Sharing
 from alignopsd_trl.training.update import ChunkedUpdate
 from alignopsd_trl.training.views import Views
 from alignopsd_trl.turns import Trajectory, TurnBatch
-from environments.base import EnvironmentsDown
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
         environment_factory (`Callable[[], TextEnvironment]` or one of TRL's convention):
             Makes one environment, without arguments. If it has a method ``batch(size, time_limit)``, that is used. A
             class that was written for [`~trl.GRPOTrainer`] (tools as methods), or a dict of such chosen by the column
-            ``environment``, is played through [`~environments.adapters.ToolEnvironment`].
+            ``environment``, is played through [`~alignopsd_trl.environments.adapters.ToolEnvironment`].
         train_dataset ([`~datasets.Dataset`]):
             One row per task, with a ``task_id``; every column is handed to ``reset``. TRL's classes need no
             ``task_id``, and no dataset if `reset` gives the prompt and ``max_steps`` is set.
@@ -156,7 +157,7 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
         self._environment_batch: Any = None
         self._live: tuple[torch.Tensor, ...] | None = None
         self._read: torch.Tensor | None = None  # while TRL's loss runs: its mask
-        self._prefixes: Prefixes | None = None  # while a round is played and credited
+        self._prefixes: PrefixCache | None = None  # while a round is played and credited
         self._until: Reader | None = None  # while thoughts without actions are sampled
         self.phases = Phases(self._show_phase)
         self._rounds_checked = 0
@@ -171,8 +172,8 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
         self._began: float | None = None
         self.evaluations: dict[str, dict[str, Any]] = {}
         if isinstance(model, str):
-            seams.whole_on_each_process(args)
-        with seams.reference_like_policy(), seams.engine_options(args.engine_options):
+            trl_compat.whole_on_each_process(args)
+        with trl_compat.reference_like_policy(), trl_compat.engine_options(args.engine_options):
             super().__init__(
                 model=model,
                 reward_funcs=[self._reward_check.wrap(one) for one in (environment_reward, *extra)],
@@ -195,8 +196,8 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
         self.add_callback(Lines())
         self.add_callback(LogFile(Path(args.output_dir) / LOG_FILE))
         self._share_prefixes = args.share_prefixes and self._can_share()
-        seams.switch_entropy_bonus_off(self)  # its per-micro-batch mean would change with sub-chunks: see _extra_loss
-        with seams.loaded_whole():
+        trl_compat.switch_entropy_bonus_off(self)  # its per-micro-batch mean: see _extra_loss
+        with trl_compat.loaded_whole():
             self.encoder = load_encoder(encoder, device=self.accelerator.device) if encoder is not None else None
         self.skill_bank = None
         if skill_bank is not None:
@@ -209,7 +210,7 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
         super().create_accelerator_and_postprocess()
         strategies.refuse_unproven(self.accelerator)
         strategies.keep_output_precision(self.accelerator)
-        self.world = World(self.accelerator)
+        self.processes = ProcessGroup(self.accelerator)
 
     def _check_parts(
         self, args: AlignOPSDConfig, dataset: Any, skill_bank: Any, encoder: Any, reward_funcs: Any
@@ -256,23 +257,23 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
                 "a mixture-of-experts load-balancing loss is a mean per micro-batch, which sub-chunks would change; "
                 "set router_aux_loss_coef=0.0"
             )
-        if self._merges and (reason := seams.why_not_merged(self)):
+        if self._merges and (reason := trl_compat.why_not_merged(self)):
             raise ValueError(f"merge_rows=True would change what this model computes: {reason}; set merge_rows=False")
-        if seams.is_multimodal(self):
+        if trl_compat.is_multimodal(self):
             raise ValueError("processing_class must be a tokenizer: prompts are text")
         if self.processing_class.eos_token_id is None:
             raise ValueError("processing_class has no eos_token, which ends a turn; set tokenizer.eos_token")
 
     def _can_share(self) -> bool:
-        reason = seams.why_not_shared(self)
+        reason = trl_compat.why_not_shared(self)
         if reason and self.method.needs_teacher and self.accelerator.is_main_process:
             logger.warning(
                 f"share_prefixes=True scores each pair of prompt and response alone with this model: {reason}"
             )
         return reason is None
 
-    @seams.with_sampler_awake
-    @seams.with_prefixes
+    @trl_compat.with_sampler_awake
+    @trl_compat.with_prefixes
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         step = self.state.global_step
         self._check_weights()
@@ -330,13 +331,13 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
         if self.use_vllm:
             sampled = sampling_log_probs(batch.turns, batch.policy_mask.size(1), self.accelerator.device)
             columns["sampling_per_token_logps"] = sampled
-            if seams.corrects_sampling(self):
+            if trl_compat.corrects_sampling(self):
                 difference = (columns["old_per_token_logps"] - sampled) * batch.policy_mask
-                ratio = columns["importance_sampling_ratio"] = seams.sampling_ratio(self, difference)
-                self._log_metrics("train", seams.sampling_metrics(difference, ratio, batch.policy_mask))
+                ratio = columns["importance_sampling_ratio"] = trl_compat.sampling_ratio(self, difference)
+                self._log_metrics("train", trl_compat.sampling_metrics(difference, ratio, batch.policy_mask))
         parts = self.args.steps_per_generation
         layout = Layout.of(batch, merge=self._merges)
-        count = -(-max(self.world.agree(len(layout)), 1) // parts) * parts
+        count = -(-max(self.processes.agree(len(layout)), 1) // parts) * parts
         tokenizer = self.processing_class
         rows = collate_rows(batch, columns, count, tokenizer.pad_token_id, tokenizer.eos_token_id, layout)
         tokens = batch.policy_mask.sum().reshape(1)

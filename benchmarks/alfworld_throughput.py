@@ -17,12 +17,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from environments.alfworld import Factory
-from environments.alfworld.engine.games import Game
-from environments.alfworld.engine.generator import Variant, generate_all
-from environments.alfworld.engine.packages import versions
-from environments.alfworld.engine.play import Engine, make_engine
-from environments.alfworld.engine.translation import translate
+from alignopsd_trl.environments.alfworld import Factory
+from alignopsd_trl.environments.alfworld.engine.games import Game
+from alignopsd_trl.environments.alfworld.engine.generator import Variant, generate_all
+from alignopsd_trl.environments.alfworld.engine.packages import versions
+from alignopsd_trl.environments.alfworld.engine.play import Engine, make_engine
+from alignopsd_trl.environments.alfworld.engine.translation import translate
 
 SIZES = ((5, 8), (11, 13), (18, 20))
 TYPES = ("pick_heat_then_place_in_recep", "pick_cool_then_place_in_recep", "pick_and_place_simple")
@@ -79,7 +79,7 @@ def measure(engine: Engine, games: Iterable[Game], steps: int, forget: bool) -> 
         joined = game.joined()
         if forget:  # neither from memory nor from disk
             translate.cache_clear()
-            from environments.alfworld.engine.translation import _path
+            from alignopsd_trl.environments.alfworld.engine.translation import _path
 
             _path(joined["pddl_domain"], joined["pddl_problem"]).unlink(missing_ok=True)
         start = time.process_time()
@@ -123,7 +123,7 @@ def pool(games: list[Game], workers: int, steps: int) -> None:
 
 
 def memory(games: list[Game], resets: int) -> None:
-    from environments.alfworld.engine.pool import ProcessBatch
+    from alignopsd_trl.environments.alfworld.engine.pool import ProcessBatch
 
     batch = ProcessBatch(Factory(), 1, workers=1, recycle_after=10**9)
     tasks = [{"task_id": game.task_id, "game": game.joined()} for game in games]

@@ -35,6 +35,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.environments import Opening, Projection, Step, TextEnvironment, View, open_batch
 from alignopsd_trl.policy.packing import Packed
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import Padded, score_pairs
@@ -43,7 +44,6 @@ from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.turns import Trajectory, TurnBatch
-from environments import Opening, Projection, Step, TextEnvironment, View, open_batch
 
 WAYS = {"rows": ("window", False), "conversation": ("conversation", True), "alone": ("conversation", False)}
 LONGEST = 1 << 20

@@ -24,15 +24,14 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 
-from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer
+from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer, trl_compat
+from alignopsd_trl.environments import load
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.memory import GIB, estimate, sampler, shape_of
 from alignopsd_trl.methods import get_method
-from alignopsd_trl.policy import seams
 from alignopsd_trl.policy.packing import Packed
 from alignopsd_trl.policy.scoring import Padded
 from alignopsd_trl.policy.shipped import resolve_model
-from environments import load
 
 SHAPES = {  # hidden, layers, heads, key-value heads, intermediate, vocabulary, tied; from the published config files
     "tiny": (64, 2, 2, 1, 128, 0, True),
@@ -122,14 +121,14 @@ class Meter(TrainerCallback):
 
     @contextlib.contextmanager
     def counting_scores(self) -> Iterator[None]:
-        before = {name: getattr(seams.PolicyScorer, name) for name in ("plain", "shared")}
+        before = {name: getattr(trl_compat.PolicyScorer, name) for name in ("plain", "shared")}
         for name, inner in before.items():
-            setattr(seams.PolicyScorer, name, self._counted(inner))
+            setattr(trl_compat.PolicyScorer, name, self._counted(inner))
         try:
             yield
         finally:
             for name, inner in before.items():
-                setattr(seams.PolicyScorer, name, inner)
+                setattr(trl_compat.PolicyScorer, name, inner)
 
     def _counted(self, inner: Callable) -> Callable:
         def scored(scorer: Any, *batch: Padded | Packed, **known: Any) -> Any:

@@ -29,9 +29,9 @@ from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
 
 from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer, read_records
-from environments.adapters import OpenEnvEnvironment
-from environments.base import Failure, Opening, Step
-from environments.batch import open_batch
+from alignopsd_trl.environments.adapters import OpenEnvEnvironment
+from alignopsd_trl.environments.base import Failure, Opening, Step
+from alignopsd_trl.environments.batch import open_batch
 
 PORT = 8791
 

@@ -28,10 +28,10 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from environments.base import Record, View
-from environments.batch import open_batch
-from environments.searchqa import BM25Retriever, Corpus, suite
-from environments.searchqa.player import ScriptedPlayer
+from alignopsd_trl.environments.base import Record, View
+from alignopsd_trl.environments.batch import open_batch
+from alignopsd_trl.environments.searchqa import BM25Retriever, Corpus, suite
+from alignopsd_trl.environments.searchqa.player import ScriptedPlayer
 
 WORDS = 400_000
 LENGTH = 100

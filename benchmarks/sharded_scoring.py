@@ -27,9 +27,8 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel  # noqa: E402
 
-import environments  # noqa: E402
-from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer  # noqa: E402
-from alignopsd_trl.policy import seams  # noqa: E402
+from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer, trl_compat  # noqa: E402
+from alignopsd_trl.environments import load  # noqa: E402
 from alignopsd_trl.policy.ragged import Ragged  # noqa: E402
 from alignopsd_trl.policy.scoring import score_pairs  # noqa: E402
 from alignopsd_trl.policy.shipped import resolve_model  # noqa: E402
@@ -68,7 +67,7 @@ def main() -> None:
 
 
 def make_trainer(width: int | None) -> AlignOPSDTrainer:
-    suite, folder = environments.load("webshop_tiny"), resolve_model("tiny")
+    suite, folder = load("webshop_tiny"), resolve_model("tiny")
     model = AutoModelForCausalLM.from_pretrained(folder).float()
     return AlignOPSDTrainer(
         model=model if width is None else widened(model, width),
@@ -114,9 +113,9 @@ def seconds(trainer: AlignOPSDTrainer, pairs: Pairs, budget: int, shared: bool, 
         dist.barrier()
         start = time.perf_counter()
         score_pairs(
-            seams.PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), torch.tensor(source),
+            trl_compat.PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), torch.tensor(source),
             torch.tensor(target), pad_id=trainer.processing_class.pad_token_id, budget=budget, shared=shared,
-            agree=trainer.world.agree,
+            agree=trainer.processes.agree,
         )  # fmt: skip
         dist.barrier()
         took.append(time.perf_counter() - start)

@@ -100,7 +100,7 @@ def report(processes: int, results: list[dict[str, float]]) -> None:
 
 
 def prepare(data: str, cache: str) -> dict[str, float]:
-    from environments.webshop.engine.index import open_catalogue
+    from alignopsd_trl.environments.webshop.engine.index import open_catalogue
 
     start = time.process_time()
     catalogue = open_catalogue(data, cache_dir=cache, progress=False)
@@ -111,8 +111,8 @@ def prepare(data: str, cache: str) -> dict[str, float]:
 
 def measure(data: str, cache: str, episodes: int, queries: int, seed: int) -> dict[str, float]:
     start, before = time.process_time(), memory("VmRSS")
-    from environments.webshop.environment import open_shops
-    from environments.webshop.options import WebShopOptions
+    from alignopsd_trl.environments.webshop.environment import open_shops
+    from alignopsd_trl.environments.webshop.options import WebShopOptions
 
     found: dict[str, float] = {"import": time.process_time() - start}
     found["before"] = memory("VmRSS")
@@ -147,7 +147,7 @@ def rate(call: Any, count: int) -> float:
 
 
 def open_session(shop: Any, generator: random.Random) -> Any:
-    from environments.webshop.engine.session import Session
+    from alignopsd_trl.environments.webshop.engine.session import Session
 
     index = shop.goals.draw(generator)
     session = Session(shop, shop.goal(index), generator)
@@ -171,7 +171,7 @@ def played(shop: Any, generator: random.Random, episodes: int, searching: bool, 
 
 
 def observe(session: Any, offering: bool) -> None:
-    from environments.webshop.environment import prompt_actions, prompt_observation
+    from alignopsd_trl.environments.webshop.environment import prompt_actions, prompt_observation
 
     text = session.text
     if offering:

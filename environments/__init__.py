@@ -1,6 +1,6 @@
 """Text environments for multi-turn agents. Usable on their own: nothing here imports `alignopsd_trl`."""
 
-from environments.base import (
+from alignopsd_trl.environments.base import (
     Chat,
     Ending,
     EnvironmentBatch,
@@ -18,9 +18,9 @@ from environments.base import (
     View,
     load,
 )
-from environments.batch import SerialBatch, ThreadedBatch, open_batch
-from environments.panel import TaskPanel
-from environments.plain import PlainEnvironment
+from alignopsd_trl.environments.batch import SerialBatch, ThreadedBatch, open_batch
+from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.environments.plain import PlainEnvironment
 
 __all__ = [
     "Chat",

@@ -1,17 +1,17 @@
 """Games of ALFWorld's kind that ask for two things in one place: 8 to 13 turns, each game with one trap on its way.
 
 Rooms, commands and sentences are ALFWorld's, played in plain Python, so that the extra ``alfworld`` is not needed; see
-`environments.alfworld.pairs` for what the games are made of.
+`alignopsd_trl.environments.alfworld.pairs` for what the games are made of.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from environments.alfworld.options import PairOptions
-from environments.alfworld.pairs import KINDS, PairFactory, PairTasks
-from environments.alfworld.prompt import AlfWorldPrompt
-from environments.base import Suite
+from alignopsd_trl.environments.alfworld.options import PairOptions
+from alignopsd_trl.environments.alfworld.pairs import KINDS, PairFactory, PairTasks
+from alignopsd_trl.environments.alfworld.prompt import AlfWorldPrompt
+from alignopsd_trl.environments.base import Suite
 
 
 def suite(seed: int = 0, **options: Any) -> Suite:

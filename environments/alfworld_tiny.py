@@ -1,7 +1,7 @@
 """ALFWorld as a policy of a few million parameters plays it: small rooms, short prompts, sixteen commands.
 
-Engine, tasks and rewards are ALFWorld's own; `environments.load("alfworld_tiny")` only sets options. Games are
-generated and kept on first use (about a minute). Needs the extra ``alfworld``.
+Engine, tasks and rewards are ALFWorld's own; `alignopsd_trl.environments.load("alfworld_tiny")` only sets options.
+Games are generated and kept on first use (about a minute). Needs the extra ``alfworld``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from environments import alfworld
-from environments.base import Suite
+from alignopsd_trl.environments import alfworld
+from alignopsd_trl.environments.base import Suite
 
 OPTIONS: dict[str, Any] = {
     "template": "tiny",

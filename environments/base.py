@@ -11,7 +11,7 @@ the turns and decides how much of the past fits. ``won`` (the environment verifi
 environment's own number) and ``done`` (the episode ended by itself) are three different things and are never derived
 from each other here.
 
-What an environment returns is checked in `environments.border`, and nowhere else.
+What an environment returns is checked in `alignopsd_trl.environments.validation`, and nowhere else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from weakref import WeakKeyDictionary
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from environments.panel import TaskPanel
+    from alignopsd_trl.environments.panel import TaskPanel
 
 
 @dataclass(frozen=True)
@@ -339,7 +339,7 @@ def load(name: str, **options: Any) -> Suite:
     Raises:
         ValueError: if there is no such environment, the module has no such function, or it returns no `Suite`.
     """
-    found = find_module(f"environments.{name}" if name in SHIPPED else name)
+    found = find_module(f"alignopsd_trl.environments.{name}" if name in SHIPPED else name)
     if found is None:
         raise ValueError(
             f"environment {name!r} is unknown; use one of {', '.join(SHIPPED)}, or the name of a module of yours with "

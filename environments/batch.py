@@ -1,7 +1,7 @@
 """Many episodes side by side: on threads with a time limit, or one after another.
 
 `open_batch` is the one door for callers: it takes the batch that a factory brings, or makes a `ThreadedBatch`, and puts
-the border of `environments.border` around it.
+the border of `alignopsd_trl.environments.validation` around it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from environments.base import Ending, EnvironmentsDown, Failure, Opening, Projection, Step, TextEnvironment
-from environments.border import Border
+from alignopsd_trl.environments.base import (
+    Ending,
+    EnvironmentsDown,
+    Failure,
+    Opening,
+    Projection,
+    Step,
+    TextEnvironment,
+)
+from alignopsd_trl.environments.validation import ValidatedBatch
 
 MOST_STUCK = 64  # calls that hang at once before a batch makes no new environments
 SECONDS_TO_END = 1.0  # what closing waits for threads whose call hangs
 _PENDING = object()
 
 
-def open_batch(factory: Callable[[], TextEnvironment], size: int, time_limit: float = 60.0) -> Border:
+def open_batch(factory: Callable[[], TextEnvironment], size: int, time_limit: float = 60.0) -> ValidatedBatch:
     """The batch that a factory brings (``factory.batch(size, time_limit)``), else one thread-isolated environment a
-    slot; what the environments return is checked on the way (`environments.border`).
+    slot; what the environments return is checked on the way (`alignopsd_trl.environments.validation`).
 
     Args:
         factory (`Callable[[], TextEnvironment]`):
@@ -40,7 +48,7 @@ def open_batch(factory: Callable[[], TextEnvironment], size: int, time_limit: fl
     """
     own = getattr(factory, "batch", None)
     batch = own(size, time_limit) if own is not None else ThreadedBatch(factory, size, time_limit)
-    return Border(batch, getattr(batch, "name", getattr(factory, "__name__", type(factory).__name__)))
+    return ValidatedBatch(batch, getattr(batch, "name", getattr(factory, "__name__", type(factory).__name__)))
 
 
 class SerialBatch:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from environments.base import Projection, TextEnvironment
-from environments.prompt import TemplatePrompt, templates_of
+from alignopsd_trl.environments.base import Projection, TextEnvironment
+from alignopsd_trl.environments.prompt import TemplatePrompt, templates_of
 
 _ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
 

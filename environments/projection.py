@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from environments.base import Projection
+from alignopsd_trl.environments.base import Projection
 
 _IDEOGRAPH = re.compile("[\u4e00-\u9fff]")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import jinja2
 from jinja2 import meta
 
-from environments.base import View
+from alignopsd_trl.environments.base import View
 
 NAMES = frozenset("task skill history step_count observation admissible".split())
 

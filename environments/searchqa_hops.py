@@ -1,7 +1,7 @@
 """Long episodes of Search-QA: questions of three and four hops over a small world, each with one trap on its way.
 
-Search engine, actions and rewards are Search-QA's own; see `environments.searchqa.hops` for what the questions are made
-of. Short prompts, as in `environments.searchqa_tiny`.
+Search engine, actions and rewards are Search-QA's own; see `alignopsd_trl.environments.searchqa.hops` for what the
+questions are made of. Short prompts, as in `alignopsd_trl.environments.searchqa_tiny`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from environments.base import Suite
-from environments.searchqa.engine.bm25 import BM25Retriever
-from environments.searchqa.engine.corpus import Corpus
-from environments.searchqa.hops import FILES, KINDS, HopFactory, HopTasks
-from environments.searchqa.options import SearchQAOptions
-from environments.searchqa.prompt import SearchQAPrompt
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.searchqa.engine.bm25 import BM25Retriever
+from alignopsd_trl.environments.searchqa.engine.corpus import Corpus
+from alignopsd_trl.environments.searchqa.hops import FILES, KINDS, HopFactory, HopTasks
+from alignopsd_trl.environments.searchqa.options import SearchQAOptions
+from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt
 
 OPTIONS: dict[str, Any] = {"template": "tiny", "top_k": 1, "max_turns": 8, "history_length": 7}
 
@@ -25,7 +25,7 @@ def suite(data: str | Path | None = None, **options: Any) -> Suite:
     Args:
         data: folder with ``corpus.jsonl``, ``train.jsonl`` and ``test.jsonl`` as `tools.worlds.hops` writes them; None
             for the embedded one.
-        options: of an episode of `environments.searchqa`, with `OPTIONS` as defaults.
+        options: of an episode of `alignopsd_trl.environments.searchqa`, with `OPTIONS` as defaults.
 
     Raises:
         ValueError: on options of the search engine, and on those that are unknown.

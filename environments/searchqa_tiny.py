@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from environments import searchqa
-from environments.base import Suite
-from environments.searchqa.engine.retrieval import Outcome, Passage, Retriever, SearchFailure
+from alignopsd_trl.environments import searchqa
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.searchqa.engine.retrieval import Outcome, Passage, Retriever, SearchFailure
 
 OPTIONS: dict[str, Any] = {"template": "tiny", "top_k": 1, "max_turns": 4, "history_length": 3}
 SENTENCES = 3  # of a passage that are shown
@@ -49,10 +49,10 @@ def suite(data: str | Path | None = None, **options: Any) -> Suite:
 
     Args:
         data: folder of a closed world; None for the embedded one.
-        options: of `environments.searchqa.suite`, save the corpus, which is the folder's.
+        options: of `alignopsd_trl.environments.searchqa.suite`, save the corpus, which is the folder's.
 
     Raises:
-        ValueError: on options of the search engine, and as `environments.searchqa.suite`.
+        ValueError: on options of the search engine, and as `alignopsd_trl.environments.searchqa.suite`.
     """
     if taken := sorted({"backend", "corpus", "retrieval"} & options.keys()):
         raise ValueError(f"searchqa_tiny searches its own world; leave {taken[0]} out, or use the environment searchqa")

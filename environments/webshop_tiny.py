@@ -1,6 +1,7 @@
 """WebShop as a policy of a few million parameters plays it: the embedded catalogue, short prompts, few results a page.
 
-Engine, goals, actions and rewards are WebShop's own; `environments.load("webshop_tiny")` only sets options.
+Engine, goals, actions and rewards are WebShop's own; `alignopsd_trl.environments.load("webshop_tiny")` only sets
+options.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from environments import webshop
-from environments.base import Suite
+from alignopsd_trl.environments import webshop
+from alignopsd_trl.environments.base import Suite
 
 OPTIONS: dict[str, Any] = {
     "template": "tiny",

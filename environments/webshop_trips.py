@@ -1,18 +1,18 @@
 """Long episodes of the embedded WebShop: trips of several requests that must all be bought right.
 
-Engine, pages, actions and scores are WebShop's own; see `environments.webshop.trips` for what a trip is made of. Short
-prompts, as in `environments.webshop_tiny`.
+Engine, pages, actions and scores are WebShop's own; see `alignopsd_trl.environments.webshop.trips` for what a trip is
+made of. Short prompts, as in `alignopsd_trl.environments.webshop_tiny`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from environments.base import Suite
-from environments.webshop import suite as webshop_suite
-from environments.webshop.environment import open_shops
-from environments.webshop.options import WebShopOptions
-from environments.webshop.trips import KINDS, TripFactory, TripTasks
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.webshop import suite as webshop_suite
+from alignopsd_trl.environments.webshop.environment import open_shops
+from alignopsd_trl.environments.webshop.options import WebShopOptions
+from alignopsd_trl.environments.webshop.trips import KINDS, TripFactory, TripTasks
 
 OPTIONS: dict[str, Any] = {
     "template": "tiny",
@@ -27,7 +27,8 @@ def suite(requests: int = 3, **options: Any) -> Suite:
 
     Args:
         requests (`int`, *optional*, defaults to 3): of a trip; 3 take a careful shopper 12 to 24 turns.
-        options: of `environments.webshop.suite`, with `OPTIONS` as defaults; the catalogue is the embedded one.
+        options: of `alignopsd_trl.environments.webshop.suite`, with `OPTIONS` as defaults; the catalogue is the
+        embedded one.
 
     Raises:
         ValueError: if ``requests`` is below 1, or an option is unknown or can't be set here.

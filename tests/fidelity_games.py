@@ -12,11 +12,11 @@ import torch
 from datasets import Dataset
 from toy import build_model, build_tokenizer
 
+from alignopsd_trl.environments.base import Opening, Projection, Step, Suite, TextEnvironment, View
+from alignopsd_trl.environments.batch import open_batch
+from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player
-from environments.base import Opening, Projection, Step, Suite, TextEnvironment, View
-from environments.batch import open_batch
-from environments.panel import TaskPanel
 
 LEFT = 0.4  # probability of "left" at every turn of the policy `flips`
 DEPTH = 3

@@ -17,8 +17,8 @@ from typing import Any
 
 CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"}
 STEPS = (
-    ("alignopsd_trl.policy.seams", None, "generate"),
-    ("alignopsd_trl.policy.seams", "PolicyScorer", "plain"),
+    ("alignopsd_trl.trl_compat", None, "generate"),
+    ("alignopsd_trl.trl_compat", "PolicyScorer", "plain"),
     ("alignopsd_trl.trainer", "AlignOPSDTrainer", "training_step"),
     ("alignopsd_trl.trainer", "AlignOPSDTrainer", "_save_checkpoint"),
     ("alignopsd_trl.trainer", "AlignOPSDTrainer", "save_model"),

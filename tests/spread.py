@@ -28,10 +28,10 @@ from torch.distributed.tensor import DTensor
 from toy import ToyEnvironment, build_model, build_tokenizer, scripted, toy_dataset
 from trainers import DEFAULTS, losses
 
+from alignopsd_trl import trl_compat
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.policy import seams
+from alignopsd_trl.environments import EnvironmentsDown
 from alignopsd_trl.trainer import AlignOPSDTrainer
-from environments import EnvironmentsDown
 
 BASE = {
     "method": "align_opsd",
@@ -233,7 +233,7 @@ def whole_parameters(trainer: AlignOPSDTrainer) -> tuple[int, int]:
     with torch.no_grad():
         trainer.model(input_ids=torch.full((1, 4), 5))
     after_scoring = count()
-    seams.reshard(trainer.model)
+    trl_compat.reshard(trainer.model)
     return after_scoring, count()
 
 

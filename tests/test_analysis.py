@@ -351,7 +351,7 @@ def test_what_was_not_recorded_is_told_with_the_option(capsys: pytest.CaptureFix
 
 
 def test_siblings_with_and_without_the_skill(tmp_path: Path) -> None:
-    from environments import load
+    from alignopsd_trl.environments import load
 
     limits = {"max_prompt_length": 256, "max_completion_length": 40, "skill_tokens": 64}
     student, privileged = analysis.play_siblings("tiny", load("webshop_tiny"), tmp_path, 2, 2, **limits)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.launch.arguments import everything, parse
 from alignopsd_trl.launch.checks import shipped_methods
@@ -16,7 +17,6 @@ from alignopsd_trl.launch.errors import setup, without_debug
 from alignopsd_trl.launch.help import HELP
 from alignopsd_trl.methods import method_names
 from alignopsd_trl.runs.health import RunStopped
-from environments.base import EnvironmentsDown
 
 ROOT = Path(__file__).parents[1]
 

@@ -12,7 +12,7 @@ from test_tool_environments import trainer_of
 from tool_classes import as_tool_calls, script
 from trl import GRPOConfig, GRPOTrainer
 
-from environments.adapters import ToolEnvironment
+from alignopsd_trl.environments.adapters import ToolEnvironment
 
 
 def rows_of(trainer: Any) -> list[tuple[list[int], list[int], list[int]]]:

@@ -11,11 +11,11 @@ from toy import TEMPLATE, ToyEnvironment, ToyPrompt, build_tokenizer
 from trainers import make_config, make_trainer
 
 from alignopsd_trl.conversations import Conversation, without_thinking
+from alignopsd_trl.environments import Chat, Opening, Projection, Step, TextEnvironment, View, open_batch
 from alignopsd_trl.fidelity.setup import make_bench
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player, conversation_metrics
 from alignopsd_trl.turns import StopReason, Trajectory
-from environments import Chat, Opening, Projection, Step, TextEnvironment, View, open_batch
 
 THINKING = "<think>go left</think>\n<action>left</action>"
 STRIPPING = TEMPLATE.replace(

@@ -8,13 +8,14 @@ import pytest
 import torch
 from peft import LoraConfig
 from test_packing import CONFIGS, SHAPE
-from test_prefixes import Counted
+from test_prefix_cache import Counted
 from tool_classes import chat_tokenizer
 from toy import build_model, build_tokenizer
 from trainers import make_trainer
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
-from alignopsd_trl.policy import decoding, prefixes, seams
+from alignopsd_trl import trl_compat
+from alignopsd_trl.policy import decoding, prefix_cache
 from alignopsd_trl.policy.packing import PROVEN
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
@@ -77,12 +78,12 @@ def test_kept_log_probs_are_those_of_scoring(tmp_path: Path, options: dict) -> N
     parts = {"peft_config": config} if options.pop("lora", False) else None
     trainer = make_trainer(tmp_path, script=False, temperature=0.8, parts=parts, **options)
     trainer.model.train()
-    assert seams.samples_plainly(trainer) and seams.scores_as_sampled(trainer)
+    assert trl_compat.samples_plainly(trainer) and trl_compat.scores_as_sampled(trainer)
     prompts = [[5 + row % 3, 9, 3, *[4] * (row % 7)] for row in range(40)]
-    responses, kept = seams.generate(trainer, prompts)
+    responses, kept = trl_compat.generate(trainer, prompts)
     rows = torch.arange(len(prompts))
     scores = score_pairs(
-        seams.PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), rows, rows, pad_id=0, budget=900,
+        trl_compat.PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), rows, rows, pad_id=0, budget=900,
         shared=True,
     )  # fmt: skip
     for row, values in enumerate(kept):
@@ -94,12 +95,12 @@ def test_thinking_takes_as_many_rows_as_have_room(tmp_path: Path, monkeypatch: p
     trainer = make_trainer(tmp_path, script=False, method="align_opsd")
     row = 2 * 2 * 32 * 4 * (3 + 12)  # keys and values of two layers, 32 wide, float32, for 3 + 12 tokens
     prompts = [[5, 6, 7], [5]]
-    monkeypatch.setattr(prefixes, "CACHE", 20 * row + row // 2)
+    monkeypatch.setattr(prefix_cache, "CACHE", 20 * row + row // 2)
     trainer.model.train()
-    assert seams.rows_at_once(trainer, prompts, limit=12, least=8) == 20
-    assert seams.rows_at_once(trainer, prompts, limit=12, least=30) == 30
+    assert trl_compat.rows_at_once(trainer, prompts, limit=12, least=8) == 20
+    assert trl_compat.rows_at_once(trainer, prompts, limit=12, least=30) == 30
     trainer.model.eval()
-    assert seams.rows_at_once(trainer, prompts, limit=12, least=8) == 8
+    assert trl_compat.rows_at_once(trainer, prompts, limit=12, least=8) == 8
 
 
 RESPONSES = [
@@ -165,8 +166,8 @@ def test_thoughts_without_actions_are_sampled_until_they_end(tmp_path: Path, mon
 
 
 def test_other_ways_to_sample_are_left_to_generate(tmp_path: Path) -> None:
-    assert not seams.samples_plainly(make_trainer(tmp_path / "k", script=False, top_k=5))
-    assert not seams.samples_plainly(make_trainer(tmp_path / "p", script=False, top_p=0.9))
+    assert not trl_compat.samples_plainly(make_trainer(tmp_path / "k", script=False, top_k=5))
+    assert not trl_compat.samples_plainly(make_trainer(tmp_path / "p", script=False, top_p=0.9))
     penalised = make_trainer(tmp_path / "r", script=False, repetition_penalty=1.1)
-    responses, kept = seams.generate(penalised, [[5, 6], [7]])
+    responses, kept = trl_compat.generate(penalised, [[5, 6], [7]])
     assert kept is None and len(responses) == 2

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from toy import ToyEnvironment, toy_dataset
 
-from environments import (
+from alignopsd_trl.environments import (
     Ending,
     Failure,
     Opening,
@@ -27,8 +27,8 @@ from environments import (
     load,
     open_batch,
 )
-from environments.batch import MOST_STUCK
-from environments.border import LONGEST_TEXT
+from alignopsd_trl.environments.batch import MOST_STUCK
+from alignopsd_trl.environments.validation import LONGEST_TEXT
 
 ROWS = [{**row, "seed": 2 + 5 * number} for number, row in enumerate(toy_dataset(4))]
 

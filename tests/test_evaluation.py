@@ -13,13 +13,13 @@ import torch
 from toy import NUMBERS, ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from trainers import make_trainer
 
+from alignopsd_trl.environments import Suite, TaskPanel, open_batch
 from alignopsd_trl.evaluation import Outcome, evaluate, main, mean_score, success_rate, summarise
 from alignopsd_trl.evaluation.command import command
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player, no_skills, siblings_before
 from alignopsd_trl.skills import SkillBank
-from environments import Suite, TaskPanel, open_batch
 
 PANEL = TaskPanel.of("toy", "test", list(toy_dataset(12)))
 

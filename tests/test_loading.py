@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.base import SHIPPED, load
+from alignopsd_trl.environments.base import SHIPPED, load
 
 ROOT = Path(__file__).parents[1]
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 def test_environment_of_a_module_is_found_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = "Suite('plain', object, None, None, (), options)"
     (tmp_path / "plain_world.py").write_text(
-        f"from environments import Suite\n\n\ndef suite(**options):\n    return {made}\n"
+        f"from alignopsd_trl.environments import Suite\n\n\ndef suite(**options):\n    return {made}\n"
     )
     (tmp_path / "odd_world.py").write_text("def suite(**options):\n    return options\n")
     (tmp_path / "empty_world.py").write_text("")
@@ -44,10 +44,10 @@ def test_shipped_environments_are_all_there() -> None:
     assert all((folder / name).is_dir() or (folder / f"{name}.py").is_file() for name in SHIPPED)
 
 
-def test_a_foreign_package_called_environments_is_noticed(tmp_path: Path) -> None:
+def test_a_folder_called_environments_of_the_users_is_in_nobodys_way(tmp_path: Path) -> None:
     (tmp_path / "environments").mkdir()
-    (tmp_path / "environments" / "__init__.py").write_text("")
-    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import alignopsd_trl"
+    (tmp_path / "environments" / "__init__.py").write_text("MINE = 1\n")
+    code = "import environments; from alignopsd_trl.environments import load; load('webshop_tiny'); "
+    code += "print(environments.MINE)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert ended.returncode != 0
-    assert f"{tmp_path / 'environments'} hides the package 'environments'" in ended.stderr
+    assert ended.stdout == "1\n", ended.stderr

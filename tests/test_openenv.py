@@ -13,9 +13,9 @@ from test_tool_environments import trainer_of
 from tool_classes import chat_model, chat_tokenizer, messages
 
 from alignopsd_trl import read_records
-from environments import Failure, Opening
-from environments.adapters import OpenEnvEnvironment
-from environments.batch import open_batch
+from alignopsd_trl.environments import Failure, Opening
+from alignopsd_trl.environments.adapters import OpenEnvEnvironment
+from alignopsd_trl.environments.batch import open_batch
 
 ActionT, ObservationT, StateT = TypeVar("ActionT"), TypeVar("ObservationT"), TypeVar("StateT")
 

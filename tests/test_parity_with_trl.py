@@ -26,7 +26,7 @@ from tool_classes import (
 )
 from trl import GRPOConfig, GRPOTrainer
 
-from environments.adapters import ToolEnvironment
+from alignopsd_trl.environments.adapters import ToolEnvironment
 
 
 def double(number: int) -> int:

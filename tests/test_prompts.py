@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from toy import TEMPLATE, ToyPrompt, build_tokenizer
 
+from alignopsd_trl.environments import Chat, Record, View
 from alignopsd_trl.prompts import Renderer, text_of
-from environments import Chat, Record, View
 
 TOOLS = "{% if tools %}<|im_start|>{% for tool in tools %}{{ tool['name'] }} {% endfor %}<|im_end|>\n{% endif %}"
 VIEW = View("three", "zero", (), (Record(1, "one", "left", "zero"), Record(2, "zero", "up", "three")), 2)

@@ -8,9 +8,9 @@ import pytest
 from tool_classes import Counter, as_text, as_tool_calls, chat_tokenizer, messages
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.environments.adapters.tools import schemas_of
 from alignopsd_trl.reading import Reader
 from alignopsd_trl.turns import Thought
-from environments.adapters.tools import schemas_of
 
 CALL = [("increment", {"step": 3})]
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from toy import ToyEnvironment, ToyPrompt, build_tokenizer
 
+from alignopsd_trl.environments import Ending, Opening, Projection, Step, TextEnvironment, open_batch
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player, rollout_metrics
 from alignopsd_trl.turns import StopReason, Trajectory
-from environments import Ending, Opening, Projection, Step, TextEnvironment, open_batch
 
 TOKENIZER = build_tokenizer()
 

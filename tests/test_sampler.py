@@ -10,7 +10,7 @@ import pytest
 from trainers import make_config
 from trl.generation import vllm_generation
 
-from alignopsd_trl.policy import seams
+from alignopsd_trl import trl_compat
 
 COLOCATE = {"use_vllm": True, "vllm_mode": "colocate"}
 
@@ -18,7 +18,7 @@ COLOCATE = {"use_vllm": True, "vllm_mode": "colocate"}
 def engine_arguments(monkeypatch: pytest.MonkeyPatch, folder: Path, **options: Any) -> dict[str, Any]:
     """What reaches vLLM when TRL asks for an engine of its own."""
     monkeypatch.setattr(vllm_generation, "LLM", dict, raising=False)
-    with seams.engine_options(make_config(folder, **COLOCATE | options).engine_options):
+    with trl_compat.engine_options(make_config(folder, **COLOCATE | options).engine_options):
         made = vllm_generation.LLM(model="policy", max_num_seqs=8, max_num_batched_tokens=4096, max_model_len=None)
     assert vllm_generation.LLM is dict, "the seam must be closed again"
     return made
@@ -81,7 +81,7 @@ def test_sleeping_engine_wakes_once_for_a_round_and_takes_the_weights_again() ->
     engine = Engine()
     trainer = SimpleNamespace(use_vllm=True, vllm_mode="colocate", vllm_generation=engine, _last_loaded_step=3)
 
-    @seams.with_sampler_awake
+    @trl_compat.with_sampler_awake
     def play(self: Any, turns: int) -> int:
         assert not engine.enable_sleep_mode and not engine._llm_weights_sleeping, "TRL would put it to sleep each call"
         assert self._last_loaded_step == -1, "what it slept on is gone: the first generation must push"
@@ -91,7 +91,7 @@ def test_sleeping_engine_wakes_once_for_a_round_and_takes_the_weights_again() ->
     assert play(trainer, turns=2) == 2
     assert engine.calls == ["wake", "generate", "generate", "sleep 2"]
     assert engine.enable_sleep_mode and engine._llm_weights_sleeping
-    with pytest.raises(AssertionError, match="broken"), seams.awake(trainer):
+    with pytest.raises(AssertionError, match="broken"), trl_compat.awake(trainer):
         raise AssertionError("broken")
     assert engine.calls[-1] == "sleep 2" and engine._llm_weights_sleeping
 
@@ -99,9 +99,11 @@ def test_sleeping_engine_wakes_once_for_a_round_and_takes_the_weights_again() ->
 def test_engine_that_never_sleeps_is_left_alone() -> None:
     engine = Engine()
     engine.enable_sleep_mode = False
-    with seams.awake(SimpleNamespace(use_vllm=True, vllm_mode="colocate", vllm_generation=engine, _last_loaded_step=3)):
+    with trl_compat.awake(
+        SimpleNamespace(use_vllm=True, vllm_mode="colocate", vllm_generation=engine, _last_loaded_step=3)
+    ):
         pass
-    with seams.awake(SimpleNamespace(use_vllm=False)):
+    with trl_compat.awake(SimpleNamespace(use_vllm=False)):
         pass
     assert engine.calls == []
 
@@ -109,5 +111,5 @@ def test_engine_that_never_sleeps_is_left_alone() -> None:
 @pytest.mark.parametrize(("processes", "expected"), [(1, {"dtype": "bfloat16"}), (8, {"device_map": None})])
 def test_no_process_spreads_its_model_over_all_gpus(processes: int, expected: dict[str, Any]) -> None:
     args = SimpleNamespace(world_size=processes, model_init_kwargs={"dtype": "bfloat16"})
-    seams.whole_on_each_process(args)
+    trl_compat.whole_on_each_process(args)
     assert args.model_init_kwargs == {"dtype": "bfloat16"} | expected

@@ -17,12 +17,12 @@ from toy_suite import arguments, save_policy
 from trainers import make_config
 
 from alignopsd_trl import AlignOPSDTrainer, cli
+from alignopsd_trl.environments.base import load
 from alignopsd_trl.launch.checks import check_early
 from alignopsd_trl.launch.recipe import main as recipe
 from alignopsd_trl.records import read_records
 from alignopsd_trl.sharing.card import changed_settings, is_hub_id, model_card
 from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
-from environments.base import load
 
 RUNS = Path(__file__).parent / "data" / "runs"
 TOKEN = "hf_a-secret-that-nobody-may-see"

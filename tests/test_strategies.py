@@ -13,11 +13,12 @@ from accelerate.utils import DistributedType
 from toy import ToyEnvironment
 from trainers import make_trainer
 
-from alignopsd_trl.policy import seams, strategies
+from alignopsd_trl import trl_compat
+from alignopsd_trl.environments import EnvironmentsDown
+from alignopsd_trl.policy import strategies
+from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.policy.turn_rows import collate_rows, select_and_trim, with_rows
-from alignopsd_trl.policy.world import World
 from alignopsd_trl.turns import TurnBatch
-from environments import EnvironmentsDown
 
 
 def accelerator(kind: str, parallelism: Any = None, **zero: Any) -> SimpleNamespace:
@@ -69,7 +70,7 @@ def test_loading_whole_leaves_the_environment_as_it_was(monkeypatch: pytest.Monk
     monkeypatch.delenv(name, raising=False)
     if before:
         monkeypatch.setenv(name, before)
-    with seams.loaded_whole():
+    with trl_compat.loaded_whole():
         assert os.environ[name] == "false"
     assert os.environ.get(name) == before
 
@@ -104,7 +105,7 @@ def test_a_sub_chunk_is_filled_to_the_rows_of_another_process_without_adding_tok
 
 
 def test_metrics_of_processes_are_averaged_but_for_extremes(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(SimpleNamespace(process_index=0, num_processes=2))
+    world = ProcessGroup(SimpleNamespace(process_index=0, num_processes=2))
     everywhere = [{"a": 1.0, "b/max": 1.0, "b/min": 1.0}, {"b/max": 3.0, "b/min": 3.0}]
     monkeypatch.setattr(world, "each", lambda own: everywhere)
     assert world.reduce({}) == {"a": 1.0, "b/max": 3.0, "b/min": 1.0}

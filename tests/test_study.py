@@ -450,7 +450,7 @@ def test_differences_have_a_panel_a_method_paired_by_seed(tmp_path: Path) -> Non
 
 SUITE = """
 from toy import ToyEnvironment, toy_dataset
-from environments import Suite, TaskPanel
+from alignopsd_trl.environments import Suite, TaskPanel
 
 
 def suite(**options):

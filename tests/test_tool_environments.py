@@ -27,14 +27,14 @@ from tool_classes import (
 from trainers import make_config
 
 from alignopsd_trl import AlignOPSDTrainer, read_records
+from alignopsd_trl.environments import Failure, Opening, Step, TaskPanel
+from alignopsd_trl.environments.adapters import ToolEnvironment, row_id
+from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.launch.screens import closing
 from alignopsd_trl.runs.files import plain
 from alignopsd_trl.viewer.comparing import paired
 from alignopsd_trl.viewer.reading import episode_curves
-from environments import Failure, Opening, Step, TaskPanel
-from environments.adapters import ToolEnvironment, row_id
-from environments.batch import open_batch
 
 
 @pytest.fixture(scope="module")

@@ -18,13 +18,13 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.environments import EnvironmentsDown, Opening, Step, TaskPanel
+from alignopsd_trl.environments.batch import ThreadedBatch
 from alignopsd_trl.records import read_records
 from alignopsd_trl.runs.checkpoints import last_whole_checkpoint
 from alignopsd_trl.runs.health import RunStopped
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.trainer import AlignOPSDTrainer
-from environments import EnvironmentsDown, Opening, Step, TaskPanel
-from environments.batch import ThreadedBatch
 
 
 @pytest.mark.parametrize("method", ["grpo", "align_opsd"])
@@ -69,8 +69,8 @@ def test_dummy_rows_add_nothing(tmp_path: Path) -> None:
     runs = []
     for extra in (0, 7):
         trainer = make_trainer(tmp_path / str(extra), method="align_opsd")
-        real = trainer.world.agree
-        trainer.world.agree = lambda number, real=real, extra=extra: real(number) + (extra if number else 0)
+        real = trainer.processes.agree
+        trainer.processes.agree = lambda number, real=real, extra=extra: real(number) + (extra if number else 0)
         trainer.train()
         runs.append(trainer)
     assert len(runs[1].seen_rows[0]["advantages"]) == len(runs[0].seen_rows[0]["advantages"]) + 7

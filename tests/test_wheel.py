@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = tmp_path_factory.mktemp("source")
     for name in PARTS:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, source / name)
     build = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
@@ -50,11 +50,15 @@ def _kept(folder: str, *patterns: str) -> set[str]:
 
 def test_it_holds_all_that_a_run_reads(names: set[str]) -> None:
     wanted = _kept("alignopsd_trl", "*.py", "*.jinja", "*.safetensors", "*.json", "*.js", "*.css", "*.html", "py.typed")
-    wanted |= _kept("environments", "*.py", "*.jinja", "*.json", "*.jsonl", "*.txt", "py.typed")
-    wanted |= {f"alignopsd_trl/{one}" for one in _kept("recipes", "*.py", "*.yaml", "*.sbatch")}
+    inside = _kept("environments", "*.py", "*.jinja", "*.json", "*.jsonl", "*.txt") | _kept(
+        "recipes", "*.py", "*.yaml", "*.sbatch"
+    )
+    wanted |= {f"alignopsd_trl/{one}" for one in inside}
     assert wanted <= names, sorted(wanted - names)
-    assert {"alignopsd_trl/py.typed", "environments/py.typed", "alignopsd_trl/recipes/accelerate/fsdp2.yaml"} <= wanted
-    assert not [one for one in names if one.startswith(("tests", "tools", "benchmarks", "docs"))]
+    assert {"alignopsd_trl/py.typed", "alignopsd_trl/recipes/accelerate/fsdp2.yaml"} <= wanted
+    assert not [
+        one for one in names if one.startswith(("tests", "tools", "benchmarks", "docs", "environments", "recipes"))
+    ]
 
 
 MOST = 10_000_000  # bytes of all shipped weights
@@ -129,7 +133,7 @@ def test_it_trains_in_a_clean_environment_from_another_folder(wheel: Path, tmp_p
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
 
-    found = run("python", "-c", "import alignopsd_trl as a, environments as e; print(a.__file__, e.__file__)")
+    found = run("python", "-c", "import alignopsd_trl.environments as e; print(e.__file__)")
     assert all(Path(one).is_relative_to(own) for one in found.split())
     assert str(own) in run("alignopsd", "files", "fsdp2")
     small = "--rounds 1 --tasks_per_round 2 --num_generations 4 --panel_limit 4 --evaluate_first False".split()

@@ -10,7 +10,7 @@ from datasets import Dataset
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from environments.base import Opening, Projection, Step, TextEnvironment, View
+from alignopsd_trl.environments.base import Opening, Projection, Step, TextEnvironment, View
 
 WORDS = (
     "user assistant . : , you are at of go for seek skill hint always pick the largest number history action "

@@ -10,8 +10,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset  # noqa: E402
 
-from environments.base import Step, Suite  # noqa: E402
-from environments.panel import TaskPanel  # noqa: E402
+from alignopsd_trl.environments.base import Step, Suite  # noqa: E402
+from alignopsd_trl.environments.panel import TaskPanel  # noqa: E402
 
 
 class Broken(ToyEnvironment):

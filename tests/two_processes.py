@@ -12,8 +12,8 @@ import torch
 from toy import ToyEnvironment, build_model, build_tokenizer
 from trainers import losses, make_trainer
 
-from alignopsd_trl.policy import seams
-from environments.base import Opening
+from alignopsd_trl import trl_compat
+from alignopsd_trl.environments.base import Opening
 
 OPTIONS = {"method": "align_opsd", "save_trajectories": True, "beta": 0.02, "optim": "sgd", "scoring_tokens": 300}
 AS_ONE = {"equal": {}, "spread": {"credit_spread": 0.1, "gap_bound": 0.5, "source_baseline": True}}
@@ -39,8 +39,8 @@ def count_forwards(trainer: Any) -> Counter:
 
         return call
 
-    seams.PolicyScorer.plain = counted("plain", seams.PolicyScorer.plain)
-    seams.PolicyScorer.shared = counted("shared", seams.PolicyScorer.shared)
+    trl_compat.PolicyScorer.plain = counted("plain", trl_compat.PolicyScorer.plain)
+    trl_compat.PolicyScorer.shared = counted("shared", trl_compat.PolicyScorer.shared)
     trainer._compute_loss = counted("loss", trainer._compute_loss)
     return counts
 

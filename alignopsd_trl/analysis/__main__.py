@@ -109,7 +109,7 @@ def _play_both(folder: Path, options: dict) -> None:
     from tqdm.auto import tqdm
 
     from alignopsd_trl.analysis import play_siblings
-    from environments.base import load
+    from alignopsd_trl.environments.base import load
 
     model, suite = options.pop("model"), load(options.pop("environment"))
     with tqdm(unit="episode", desc=suite.name) as bar:

@@ -8,14 +8,14 @@ from contextlib import closing
 from pathlib import Path
 
 from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.evaluation.play import ModelGenerator, evaluating
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.records import SCHEMA, turn_records, write_records
 from alignopsd_trl.rollout import Player, Renderer, episode_seed
 from alignopsd_trl.skills import load_skills, skill_budget
-from environments.base import Suite
-from environments.batch import open_batch
 
 
 def play_siblings(
@@ -40,7 +40,7 @@ def play_siblings(
 
     Args:
         model (`str`): hub id, path or shipped policy.
-        suite ([`Suite`]): of `environments.load`.
+        suite ([`Suite`]): of `alignopsd_trl.environments.load`.
         folder: gets ``student/`` and ``privileged/``, a parquet file each.
         tasks, siblings (`int`, defaults to 100 and 4, the paper's): the panel's first tasks, rollouts of each.
         panel, skill_bank, temperature, seed, max_prompt_length, max_completion_length, skill_tokens, batch_size: as in

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from alignopsd_trl.environments.adapters import AdaptedEnvironment, as_environment
+from alignopsd_trl.environments.batch import open_batch
+from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation.summary import EvaluationResult, Outcome, summarise
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.reading import THINK, reader_for
 from alignopsd_trl.rollout import Player, SkillSource, episode_seed, no_skills
 from alignopsd_trl.turns import Trajectory
-from environments.adapters import AdaptedEnvironment, as_environment
-from environments.batch import open_batch
-from environments.panel import TaskPanel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

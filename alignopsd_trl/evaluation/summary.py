@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.turns import Trajectory
-from environments.panel import TaskPanel
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from alignopsd_trl.environments.base import Record, TextEnvironment, View
 from alignopsd_trl.turns import StopReason, Thought, Trajectory, Turn, TurnBatch
-from environments.base import Record, TextEnvironment, View
 
 LEAST = 1e-3  # probability of a response that a view's policy would never give
 

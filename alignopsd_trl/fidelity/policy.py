@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from alignopsd_trl.policy.guessing import Guesses, sample
 from alignopsd_trl.policy.packing import Packed, why_plain
-from alignopsd_trl.policy.prefixes import Prefixes
+from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.scoring import Padded
+from alignopsd_trl.policy.speculative import Guesses, sample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -32,7 +32,7 @@ class Sampler:
     """A model as a `Generate`.
 
     Where the model and the way to sample allow it, what prompts begin with alike is encoded once, also over calls (so
-    the weights must stay as they are), and tokens are guessed ahead (`policy.guessing`); else transformers'
+    the weights must stay as they are), and tokens are guessed ahead (`policy.speculative`); else transformers'
     ``generate`` samples.
 
     Args:
@@ -55,7 +55,7 @@ class Sampler:
         self.end_ids = sorted({tokenizer.eos_token_id, *declared})
         plain = all(options.get(name) in values for name, values in PLAIN.items())
         self._shares = plain and shares_prompts(model)
-        self._prefixes = Prefixes(model, tokenizer.pad_token_id, _attention(model)) if self._shares else None
+        self._prefixes = PrefixCache(model, tokenizer.pad_token_id, _attention(model)) if self._shares else None
         self._guesses = Guesses()
 
     def __call__(self, prompts: list[list[int]]) -> tuple[list[list[int]], None]:

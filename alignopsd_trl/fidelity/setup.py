@@ -15,6 +15,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.environments.base import SHIPPED, Suite, load
+from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.fidelity.measure import Bench
 from alignopsd_trl.fidelity.policy import Sampler, Scorer, shares_prompts
 from alignopsd_trl.launch.presets import BENCHMARKS, preset
@@ -31,10 +33,8 @@ from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.reading import reader_for
 from alignopsd_trl.rollout import Player, no_skills
 from alignopsd_trl.skills import load_skills
-from alignopsd_trl.training.adapting import adapted
+from alignopsd_trl.training.compatibility import adapted
 from alignopsd_trl.turns import TurnBatch
-from environments.base import SHIPPED, Suite, load
-from environments.batch import open_batch
 
 
 def usable_device(asked: str | None) -> str:

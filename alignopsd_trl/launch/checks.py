@@ -12,11 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.environments.base import SHIPPED
 from alignopsd_trl.launch.early import early_value, read_yaml
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.presets import own_preset, preset
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS
-from environments.base import SHIPPED
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _PACKAGE = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ from transformers import AutoConfig
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.presets import BACKBONES, Backbone
-from alignopsd_trl.policy.prefixes import CACHE, POOL
+from alignopsd_trl.policy.prefix_cache import CACHE, POOL
 from alignopsd_trl.policy.shipped import resolve_model
 
 GIB = 2**30
@@ -148,7 +148,7 @@ def _scoring(shape: Backbone, args: AlignOPSDConfig) -> float:
 
 def _prompts(shape: Backbone, args: AlignOPSDConfig, launch: Launch, weight_bytes: int) -> float:
     """Keys and values of a round's prompts, where the project's own loop samples from a whole model: the pool, and the
-    cache of what is sampled at once (`policy/prefixes.py`)."""
+    cache of what is sampled at once (`policy/prefix_cache.py`)."""
     if launch.strategy not in ("one process", "DDP") or args.use_vllm or args.use_transformers_continuous_batching:
         return 0.0
     if args.generation_kwargs or args.cache_implementation:

@@ -10,14 +10,14 @@ from trl import ModelConfig
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import SHIPPED_ENCODERS
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.checks import named
 from alignopsd_trl.methods import Method, get_method
 from alignopsd_trl.runs.files import plain
 from alignopsd_trl.runs.folder import RunFolderError, configuration_of, look
 from alignopsd_trl.runs.provenance import weights_checksum
 from alignopsd_trl.skills import load_skills
-from environments.base import Suite
-from environments.panel import TaskPanel
 
 if TYPE_CHECKING:
     from alignopsd_trl.launch.arguments import RecipeArguments

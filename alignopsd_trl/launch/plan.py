@@ -9,13 +9,13 @@ from typing import Any
 from trl import ModelConfig
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
 from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, gpu_memory, sampler
 from alignopsd_trl.launch.parts import check_parts, print_config
 from alignopsd_trl.methods import get_method
-from environments.base import Suite
-from environments.panel import TaskPanel
 
 
 def print_plan(

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
+from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.screens import shown_estimate
 from alignopsd_trl.runs.files import plain, read_json, write_json
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.provenance import weights_checksum
 from alignopsd_trl.sharing.facts import facts_of
-from environments.panel import TaskPanel
 
 if TYPE_CHECKING:
     from trl import ModelConfig
 
+    from alignopsd_trl.environments.base import Suite
     from alignopsd_trl.trainer import AlignOPSDTrainer
-    from environments.base import Suite
 
 SCHEMA = 2
 

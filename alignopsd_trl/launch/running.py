@@ -13,6 +13,8 @@ from transformers.utils.logging import disable_progress_bar
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.environments.base import Suite, load
+from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.arguments import RecipeArguments, differences_from_preset, parse
 from alignopsd_trl.launch.checks import environment_options, named
 from alignopsd_trl.launch.cores import use_machine
@@ -29,8 +31,6 @@ from alignopsd_trl.runs.folder import RESULTS_FILE, claim_together, claimed
 from alignopsd_trl.runs.provenance import weights_checksum
 from alignopsd_trl.sharing.card import model_card
 from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
-from environments.base import Suite, load
-from environments.panel import TaskPanel
 
 
 def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None = None) -> dict[str, Any] | None:

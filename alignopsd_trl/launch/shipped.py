@@ -9,8 +9,8 @@ _PACKAGE = Path(__file__).parents[1]
 
 def shipped_files() -> dict[str, Path]:
     """Name to path, in an installed package or in the repository."""
-    folder = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
-    return {path.stem: path for kind in ("accelerate", "studies") for path in sorted((folder / kind).glob("*.*"))}
+    kinds = ("accelerate", "studies")
+    return {path.stem: path for kind in kinds for path in sorted((_PACKAGE / "recipes" / kind).glob("*.*"))}
 
 
 def shipped_or(path: str) -> str:

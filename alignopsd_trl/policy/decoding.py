@@ -14,7 +14,7 @@ import torch
 from transformers import Cache
 
 from alignopsd_trl.policy.packing import as_attention_mask
-from alignopsd_trl.policy.prefixes import Prefixes
+from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.reading import Reader
 
 LEAVE = 7 / 8  # ended rows leave the batch when fewer than this share of it are live
@@ -79,7 +79,7 @@ def sample(
     pad_id: int,
     attention: str = "sdpa",
     budget: int = 4096,
-    prefixes: Prefixes | None = None,
+    prefixes: PrefixCache | None = None,
     until: Reader | None = None,
 ) -> tuple[list[list[int]], list[list[float]]]:
     """One response per prompt.
@@ -101,7 +101,7 @@ def sample(
     kept = torch.zeros((len(prompts), max_tokens), device=device)
     length = torch.full((len(prompts),), max_tokens, device=device)
     closing = torch.tensor(until.closing if until is not None else [], device=device)
-    prefixes = prefixes or Prefixes(model, pad_id, attention, budget)
+    prefixes = prefixes or PrefixCache(model, pad_id, attention, budget)
     rows = _begin(prefixes, [prompt[:-1] for prompt in prompts], max_tokens)
     token = torch.tensor([prompt[-1] for prompt in prompts], device=device)
     for step in range(max_tokens):
@@ -129,7 +129,7 @@ def sample(
     return answers, [row[:end] for row, end in zip(kept.tolist(), lengths, strict=True)]
 
 
-def _begin(prefixes: Prefixes, texts: Sequence[Sequence[int]], room: int) -> Rows:
+def _begin(prefixes: PrefixCache, texts: Sequence[Sequence[int]], room: int) -> Rows:
     """A row behind each text, with room for more tokens."""
     cache = prefixes.cache(texts, room)
     width, device = cache.get_seq_length(), cache.layers[0].keys.device

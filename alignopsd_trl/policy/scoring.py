@@ -15,9 +15,9 @@ from typing import Protocol
 import torch
 from transformers import Cache
 
-from alignopsd_trl.policy.bundles import Pairs, bundles, each_alone
 from alignopsd_trl.policy.packing import Packed, Strand
-from alignopsd_trl.policy.prefixes import Prefixes
+from alignopsd_trl.policy.prefix_cache import PrefixCache
+from alignopsd_trl.policy.prefix_tree import Pairs, bundles, each_alone
 from alignopsd_trl.policy.ragged import Ragged, plan_chunks
 
 Agree = Callable[[int], int]
@@ -64,7 +64,7 @@ def score_pairs(
     shared: bool,
     nested: bool = False,
     agree: Agree = lambda number: number,
-    prefixes: Prefixes | None = None,
+    prefixes: PrefixCache | None = None,
 ) -> torch.Tensor:
     """Log-probs of ``responses[response_rows]`` under ``prompts[prompt_rows]``.
 
@@ -101,14 +101,14 @@ def score_pairs(
     return result[place.to(model.device)]
 
 
-def _known_everywhere(prefixes: Prefixes, prompts: Ragged, rows: torch.Tensor, agree: Agree) -> bool:
+def _known_everywhere(prefixes: PrefixCache, prompts: Ragged, rows: torch.Tensor, agree: Agree) -> bool:
     """Whether the prompts of every process are in its pool: the other way to score asks all of them."""
     here = prefixes.knows([prompts.row(row)[:-1] for row in rows.unique().tolist()])
     return agree(int(not here)) == 0
 
 
 def _score_behind(
-    model: ScoringModel, pairs: Pairs, prefixes: Prefixes, pad_id: int, budget: int, width: int
+    model: ScoringModel, pairs: Pairs, prefixes: PrefixCache, pad_id: int, budget: int, width: int
 ) -> torch.Tensor:
     """Scores ``(pairs, width)`` from keys and values of the prompts: the responses alone go through the model."""
     rows = pairs.by_prompt()

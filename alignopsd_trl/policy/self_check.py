@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import torch
 
+from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import ScoringModel, score_pairs
-from alignopsd_trl.policy.world import World
 from alignopsd_trl.turns import TurnBatch
 
 ROWS = 4
@@ -88,7 +88,7 @@ class SelfCheck:
     """The comparisons of one run. Every process makes the same calls.
 
     Args:
-        world: the processes.
+        processes.
         policy: scores responses.
         reference: the same with the frozen reference, `None` where there is none or it need not equal the policy.
         teacher: ``(batch, source, target)`` to log-probs under privileged prompts, `None` for methods without.
@@ -100,7 +100,7 @@ class SelfCheck:
 
     def __init__(
         self,
-        world: World,
+        processes: ProcessGroup,
         policy: ScoringModel,
         reference: ScoringModel | None,
         teacher: Callable[[TurnBatch, torch.Tensor, torch.Tensor], torch.Tensor] | None,
@@ -112,9 +112,9 @@ class SelfCheck:
         sampled: bool,
         exact: bool,
     ):
-        self._world, self._policy, self._reference = world, policy, reference
+        self._processes, self._policy, self._reference = processes, policy, reference
         self._teacher, self._encoder = teacher, encoder
-        self._scoring = {"pad_id": pad_id, "budget": budget, "agree": world.agree}
+        self._scoring = {"pad_id": pad_id, "budget": budget, "agree": processes.agree}
         self._shared, self._sampled = shared, sampled
         self._checks = checks(exact)
 
@@ -152,7 +152,7 @@ class SelfCheck:
         found: dict[str, float | None] = {}
         if self._encoder is not None:
             row = self._encoder([TEXT])[0].float().cpu()
-            first = torch.tensor(self._world.each(row.tolist())[0])
+            first = torch.tensor(self._processes.each(row.tolist())[0])
             found["encoder"] = max(float((row - first).abs().max()), abs(float(row.norm()) - 1.0))
         if self._sampled:
             found["sampler"] = _mean(plain - _sampler(few, plain), few)
@@ -170,7 +170,7 @@ class SelfCheck:
         )
 
     def _judge(self, found: Mapping[str, float | None], strict: bool = True) -> dict[str, float]:
-        everywhere = self._world.each(dict(found))
+        everywhere = self._processes.each(dict(found))
         lines, largest = [], {}
         for name in found:
             check = self._checks[name]

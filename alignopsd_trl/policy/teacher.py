@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.policy.phases import Phases
-from alignopsd_trl.policy.prefixes import Prefixes
+from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import Agree, ScoringModel, largest_logits, score_pairs
 from alignopsd_trl.reading import Reader
@@ -57,7 +57,7 @@ class PrivilegedTeacher:
         phases: Phases,
         think_alone: Generate | None = None,
         reader: Reader | None = None,
-        prefixes: Prefixes | None = None,
+        prefixes: PrefixCache | None = None,
     ):
         self._model, self._generate, self._tokenizer, self._encoder = model, generate, tokenizer, encoder
         self._budget, self._share, self._nested = budget, share_prefixes, nested

@@ -27,7 +27,7 @@ def _version(package: str) -> str | None:
 @cache
 def code_checksum() -> str:
     """First 16 hex digits of the sha256 over this project's Python files: a version that needs no repository."""
-    from environments import base
+    from alignopsd_trl.environments import base
 
     digest = hashlib.sha256()
     for folder in (Path(__file__).parents[1], Path(base.__file__).parent):

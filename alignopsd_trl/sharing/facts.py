@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from alignopsd_trl.environments.base import loaded_as
 from alignopsd_trl.runs.files import plain
 from alignopsd_trl.runs.provenance import code_checksum, machine, model_name, versions, weights_checksum
-from environments.base import loaded_as
 
 
 def facts_of(trainer: Any, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def trainer_results(trainer: Any, factory: Callable[[], Any], results: Mapping[s
         trainer ([`AlignOPSDTrainer`]):
             As it is now.
         factory (`Callable`):
-            Its ``environment_factory``; one of `environments.load` is recognised.
+            Its ``environment_factory``; one of `alignopsd_trl.environments.load` is recognised.
         results (`Mapping[str, Mapping[str, Any]]`):
             The evaluations that it made, ``before`` its first update and the last one ``after``.
     """

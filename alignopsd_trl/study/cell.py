@@ -20,11 +20,11 @@ from trl import ModelConfig
 
 from alignopsd_trl import evaluation
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.environments.base import Suite, load
+from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.arguments import RecipeArguments, parse
 from alignopsd_trl.launch.running import run
 from alignopsd_trl.study import rows
-from environments.base import Suite, load
-from environments.panel import TaskPanel
 
 
 class Progress(TrainerCallback):

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from trl import ModelConfig
 
     from alignopsd_trl.config import AlignOPSDConfig
+    from alignopsd_trl.environments.base import Suite
     from alignopsd_trl.launch.arguments import RecipeArguments
     from alignopsd_trl.study.planning import Cell
-    from environments.base import Suite
 
 CURVES = {
     "success": "episodes/success",

@@ -11,16 +11,16 @@ import torch
 from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
+from alignopsd_trl import trl_compat
+from alignopsd_trl.environments.batch import open_batch
+from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation import EvaluationResult, Outcome, evaluating, play_panel, summarise
-from alignopsd_trl.policy import seams
 from alignopsd_trl.policy.progress import Bar
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.reading import reader_for
 from alignopsd_trl.rollout import Counters, Player, episode_seed, no_skills, rollout_metrics, siblings_before
 from alignopsd_trl.runs.health import RunStopped, Tally
 from alignopsd_trl.turns import Trajectory
-from environments.batch import open_batch
-from environments.panel import TaskPanel
 
 
 class Playing(GRPOTrainer):
@@ -59,13 +59,13 @@ class Playing(GRPOTrainer):
                 self.args.past_thinking,
                 self.args.thinking_tags,
             ),
-            generate=lambda prompts: seams.generate(self, prompts),
+            generate=lambda prompts: trl_compat.generate(self, prompts),
             tokenizer=self.processing_class,
             end_ids=self.eos_token_ids,
             skills=self._skills if skilled else no_skills,
             skills_in_rollout=skills_in_rollout,
             max_turns=self.args.max_turns,
-            agree=self.world.agree,
+            agree=self.processes.agree,
             progress=progress,
             reader=self._reader,
         )
@@ -96,7 +96,7 @@ class Playing(GRPOTrainer):
         player = self._player(skilled, self.method.skills_in_rollout)
         return player, self._environment_slots, 1_000_003 * self.accelerator.process_index + self._round
 
-    @seams.with_sampler_awake
+    @trl_compat.with_sampler_awake
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor, None, None]:
@@ -110,7 +110,7 @@ class Playing(GRPOTrainer):
         seeds = [episode_seed(task, 0, place) for task, place in zip(tasks, places, strict=True)]
         skills = self.method.skills_in_evaluation
         with (
-            seams.sampling(self, self.args.eval_temperature, self.max_completion_length),
+            trl_compat.sampling(self, self.args.eval_temperature, self.max_completion_length),
             evaluating(self.model, episode_seed(" ".join(tasks), 0, process)),
         ):
             trajectories = self._player(skills, skills).play(inputs, seeds, tasks)
@@ -118,7 +118,7 @@ class Playing(GRPOTrainer):
         self._log_metrics("eval", rollout_metrics(trajectories))
         return torch.zeros((), device=self.accelerator.device), None, None
 
-    @seams.with_sampler_awake
+    @trl_compat.with_sampler_awake
     def evaluate_panel(
         self, panel: TaskPanel, skills: bool = False, temperature: float | None = None, seed: int = 0
     ) -> EvaluationResult:
@@ -140,7 +140,7 @@ class Playing(GRPOTrainer):
         self._environments()
         with (
             self._bar(len(panel.rows[process::processes]), f"panel {panel.name}") as progress,
-            seams.sampling(self, temperature, self.max_completion_length),
+            trl_compat.sampling(self, temperature, self.max_completion_length),
         ):
             played = play_panel(
                 self._player(skills, skills, progress),

@@ -10,14 +10,14 @@ import torch
 from accelerate.utils import gather_object
 from trl import GRPOTrainer
 
-from alignopsd_trl.policy import seams
+from alignopsd_trl import trl_compat
+from alignopsd_trl.environments.adapters.waiting import settled
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.console import show_note
 from alignopsd_trl.runs.health import RunStopped, Tally
 from alignopsd_trl.runs.rewards import RewardError
-from alignopsd_trl.training.adapting import conversation, is_adapted
+from alignopsd_trl.training.compatibility import conversation, is_adapted
 from alignopsd_trl.turns import Trajectory
-from environments.adapters.waiting import settled
 
 
 class Rewards(GRPOTrainer):
@@ -48,12 +48,12 @@ class Rewards(GRPOTrainer):
             if not self._knows_score:
                 one.score = reward
         for column, name in enumerate(self.reward_func_names):
-            seams.log_value(self, "train", f"rewards/{name}/mean", torch.nanmean(table[:, column]).item())
-        seams.log_value(self, "train", "reward", torch.nanmean(total).item())
-        seams.log_samples(self, "prompt", gather_object(prompts))
-        seams.log_samples(self, "completion", gather_object(completions))
+            trl_compat.log_value(self, "train", f"rewards/{name}/mean", torch.nanmean(table[:, column]).item())
+        trl_compat.log_value(self, "train", "reward", torch.nanmean(total).item())
+        trl_compat.log_samples(self, "prompt", gather_object(prompts))
+        trl_compat.log_samples(self, "completion", gather_object(completions))
         for column, name in enumerate(self.reward_func_names):
-            seams.log_reward_samples(self, name, table[:, column].tolist())
+            trl_compat.log_reward_samples(self, name, table[:, column].tolist())
 
     @property
     def _knows_score(self) -> bool:
@@ -101,7 +101,7 @@ class Rewards(GRPOTrainer):
         ids = [_response_ids(one) for one in trajectories]
         if is_adapted(self._environment_factory):
             self.environments, prompts, completions = self._conversations(trajectories)
-        return seams.rewards(self, rows, list(prompts), list(completions), ids)
+        return trl_compat.rewards(self, rows, list(prompts), list(completions), ids)
 
     def _check_rewards(self, table: torch.Tensor) -> None:
         """Ends the run, on all processes, for a reward that is no finite number."""
@@ -113,7 +113,7 @@ class Rewards(GRPOTrainer):
         if problems:
             raise RewardError(f"update {self.state.global_step + 1}: {problems[0]}")
         for name, count in silent.items():
-            seams.log_value(self, "train", f"rewards/{name}/none", count)
+            trl_compat.log_value(self, "train", f"rewards/{name}/none", count)
 
 
 def _response_ids(trajectory: Trajectory) -> list[int]:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from trl import GRPOTrainer
 
-from alignopsd_trl.policy import seams, strategies
+from alignopsd_trl import trl_compat
+from alignopsd_trl.policy import strategies
 from alignopsd_trl.policy.turn_rows import (
     TARGET,
     VOCABULARY,
@@ -27,9 +28,9 @@ class ChunkedUpdate(GRPOTrainer):
         if return_outputs:
             raise ValueError("AlignOPSDTrainer does not return outputs")
         *earlier, last = chunks = self._sub_chunks(inputs)
-        most = self.world.agree(max(len(chunk["advantages"]) for chunk in chunks))
+        most = self.processes.agree(max(len(chunk["advantages"]) for chunk in chunks))
         done: torch.Tensor | float = 0.0
-        with seams.filled_up(self, most):
+        with trl_compat.filled_up(self, most):
             for chunk in earlier:
                 with strategies.unsynchronised(self.accelerator, model):
                     loss = self._chunk_loss(model, chunk)
@@ -40,7 +41,7 @@ class ChunkedUpdate(GRPOTrainer):
     def _sub_chunks(self, inputs: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
         every = torch.ones(len(inputs["advantages"]), dtype=torch.bool)
         live = live_rows(inputs) if self._needs_live_rows_only(inputs) else every
-        return sub_chunks(inputs, live, self.args.rows_per_forward, self.args.tokens_per_forward, self.world.agree)
+        return sub_chunks(inputs, live, self.args.rows_per_forward, self.args.tokens_per_forward, self.processes.agree)
 
     def _needs_live_rows_only(self, inputs: dict[str, torch.Tensor]) -> bool:
         """Whether a row without advantage adds exactly nothing to loss and gradient."""
@@ -50,7 +51,7 @@ class ChunkedUpdate(GRPOTrainer):
     def _chunk_loss(self, model: Any, chunk: dict[str, torch.Tensor]) -> torch.Tensor:
         self._read = chunk["completion_mask"] * chunk["tool_mask"]
         try:
-            loss = seams.policy_loss(self, model, chunk)
+            loss = trl_compat.policy_loss(self, model, chunk)
         finally:
             self._read = None
         return loss + self._extra_loss(model, chunk)
@@ -58,9 +59,9 @@ class ChunkedUpdate(GRPOTrainer):
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         """Keeps the live log-probs of TRL's own forward for `_extra_loss`. In the update they are 0 where the loss does
         not read them."""
-        with seams.head_on_labels(self.accelerator.device):
+        with trl_compat.head_on_labels(self.accelerator.device):
             output = super()._get_per_token_logps_and_entropies(
-                seams.labelled_where(model, self._read), *args, **kwargs
+                trl_compat.labelled_where(model, self._read), *args, **kwargs
             )
         self._live = output if torch.is_grad_enabled() else None
         return output
@@ -75,9 +76,9 @@ class ChunkedUpdate(GRPOTrainer):
         log_probs = log_probs.masked_fill(mask == 0, 0.0)  # a difference from a target of 0 must stay finite
         per_token = -self.entropy_coef * entropies
         if VOCABULARY in targets:
-            targets["vocabulary"] = seams.live_logits(self, model, chunk, targets[VOCABULARY])
+            targets["vocabulary"] = trl_compat.live_logits(self, model, chunk, targets[VOCABULARY])
         if targets:
             old = chunk.get("old_per_token_logps", log_probs.detach())
             coefficient = self.method.coefficients(self._round).auxiliary
             per_token = per_token + coefficient * self.method.auxiliary(targets, log_probs, old)
-        return (per_token * mask).sum() / seams.token_normalizer(self, chunk)
+        return (per_token * mask).sum() / trl_compat.token_normalizer(self, chunk)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from environments.adapters.rows import is_row_id
-from environments.base import TextEnvironment
+from alignopsd_trl.environments.adapters.rows import is_row_id
+from alignopsd_trl.environments.base import TextEnvironment
 
 
 class AdaptedEnvironment(TextEnvironment):

@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from environments.adapters.actions import ActionForm, Refused
-from environments.adapters.adapted import AdaptedEnvironment, columns_for
-from environments.adapters.rows import messages_of
-from environments.adapters.showing import shown_observation
-from environments.adapters.waiting import EventLoop
-from environments.base import Ending, Opening, Projection, Record, Step, View
-from environments.batch import guarded
+from alignopsd_trl.environments.adapters.actions import ActionForm, Refused
+from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment, columns_for
+from alignopsd_trl.environments.adapters.rows import messages_of
+from alignopsd_trl.environments.adapters.showing import shown_observation
+from alignopsd_trl.environments.adapters.waiting import EventLoop
+from alignopsd_trl.environments.base import Ending, Opening, Projection, Record, Step, View
+from alignopsd_trl.environments.batch import guarded
 
 _ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
 _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL | re.IGNORECASE)

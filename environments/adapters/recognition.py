@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from environments.adapters.adapted import AdaptedEnvironment
-from environments.adapters.tools import ToolEnvironment
-from environments.base import TextEnvironment
+from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment
+from alignopsd_trl.environments.adapters.tools import ToolEnvironment
+from alignopsd_trl.environments.base import TextEnvironment
 
 
 def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any) -> Any:

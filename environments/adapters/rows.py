@@ -60,7 +60,7 @@ def text_of(content: Any, source: str) -> str:
         return "".join(str(block.get("text", "")) for block in content)
     hint = ""
     if hasattr(content, "observation") and hasattr(content, "done"):
-        hint = "; for a client of OpenEnv pass environments.adapters.OpenEnvEnvironment(connect)"
+        hint = "; for a client of OpenEnv pass alignopsd_trl.environments.adapters.OpenEnvEnvironment(connect)"
     raise TypeError(f"{source} is {content!r:.80} ({type(content).__name__}); return a str or None{hint}")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from environments.base import Chat, Record, View
+from alignopsd_trl.environments.base import Chat, Record, View
 
 RULES = """\
 Think between <think> and </think>. Then call tools between <action> and </action>, with literal arguments, for example

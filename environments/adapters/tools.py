@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from environments.adapters.adapted import AdaptedEnvironment
-from environments.adapters.calls import Call, calls_in, calls_of, read_calls
-from environments.adapters.rows import is_blocks, is_row_id, messages_of, text_of
-from environments.adapters.showing import Dialogue, NativePrompt, ToolPrompt, describe, example_of
-from environments.adapters.waiting import OwnThread, settled
-from environments.base import Ending, Opening, Projection, Step
+from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment
+from alignopsd_trl.environments.adapters.calls import Call, calls_in, calls_of, read_calls
+from alignopsd_trl.environments.adapters.rows import is_blocks, is_row_id, messages_of, text_of
+from alignopsd_trl.environments.adapters.showing import Dialogue, NativePrompt, ToolPrompt, describe, example_of
+from alignopsd_trl.environments.adapters.waiting import OwnThread, settled
+from alignopsd_trl.environments.base import Ending, Opening, Projection, Step
 
 Factory = Callable[[], Any]
 Success = Callable[[Any, float | None], bool | None]

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from environments.alfworld.engine.categories import (
+from alignopsd_trl.environments.alfworld.engine.categories import (
     CATEGORIES,
     TASK_TYPES,
     format_rates,
     parse_task_type,
     success_rates,
 )
-from environments.alfworld.engine.packages import MissingPackage, logic_checksum, require, versions
-from environments.alfworld.engine.pool import ProcessBatch
-from environments.alfworld.environment import AlfWorldEnvironment, Factory
-from environments.alfworld.options import AlfWorldOptions
-from environments.alfworld.player import Explorer, Walkthrough, play
-from environments.alfworld.prompt import AlfWorldPrompt, project
-from environments.alfworld.tasks import COUNTS, SPLITS, source
-from environments.base import Suite
-from environments.panel import TaskPanel
+from alignopsd_trl.environments.alfworld.engine.packages import MissingPackage, logic_checksum, require, versions
+from alignopsd_trl.environments.alfworld.engine.pool import ProcessBatch
+from alignopsd_trl.environments.alfworld.environment import AlfWorldEnvironment, Factory
+from alignopsd_trl.environments.alfworld.options import AlfWorldOptions
+from alignopsd_trl.environments.alfworld.player import Explorer, Walkthrough, play
+from alignopsd_trl.environments.alfworld.prompt import AlfWorldPrompt, project
+from alignopsd_trl.environments.alfworld.tasks import COUNTS, SPLITS, source
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.panel import TaskPanel
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 if "ALFWorld-v0" not in gymnasium.registry:
-    gymnasium.register(id="ALFWorld-v0", entry_point="environments.alfworld.gym:ALFWorldGym")
+    gymnasium.register(id="ALFWorld-v0", entry_point="alignopsd_trl.environments.alfworld.gym:ALFWorldGym")
 
 
 def suite(**options: Any) -> Suite:

@@ -1,4 +1,4 @@
-"""Play a game in the terminal: ``python -m environments.alfworld --type heat --seed 3``."""
+"""Play a game in the terminal: ``python -m alignopsd_trl.environments.alfworld --type heat --seed 3``."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 
-from environments.alfworld import suite
-from environments.alfworld.engine.categories import CATEGORIES, TASK_TYPES, parse_task_type
-from environments.alfworld.engine.games import read_game
-from environments.alfworld.engine.generator import Variant, generate
-from environments.alfworld.engine.packages import MissingPackage, require
-from environments.alfworld.environment import AlfWorldEnvironment, Factory
-from environments.alfworld.options import AlfWorldOptions
-from environments.alfworld.player import Explorer
-from environments.alfworld.tasks import SPLITS, source
-from environments.base import Opening, Step
-from environments.batch import ThreadedBatch
-from environments.by_hand import START, ask, find_task, numbered
+from alignopsd_trl.environments.alfworld import suite
+from alignopsd_trl.environments.alfworld.engine.categories import CATEGORIES, TASK_TYPES, parse_task_type
+from alignopsd_trl.environments.alfworld.engine.games import read_game
+from alignopsd_trl.environments.alfworld.engine.generator import Variant, generate
+from alignopsd_trl.environments.alfworld.engine.packages import MissingPackage, require
+from alignopsd_trl.environments.alfworld.environment import AlfWorldEnvironment, Factory
+from alignopsd_trl.environments.alfworld.options import AlfWorldOptions
+from alignopsd_trl.environments.alfworld.player import Explorer
+from alignopsd_trl.environments.alfworld.tasks import SPLITS, source
+from alignopsd_trl.environments.base import Opening, Step
+from alignopsd_trl.environments.batch import ThreadedBatch
+from alignopsd_trl.environments.by_hand import START, ask, find_task, numbered
 
 ENTRIES = {
     "3": "the command of that number",
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m environments.alfworld", description=__doc__)
+    parser = argparse.ArgumentParser(prog="alignopsd play alfworld", description=__doc__)
     parser.add_argument("--type", default="pick", help=f"task type: {', '.join(c.lower() for c in CATEGORIES)}")
     parser.add_argument("--seed", type=int, default=0, help="of the generated game")
     parser.add_argument("--held-out", action="store_true", help="in a room that training never sees")

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from environments.alfworld.engine.categories import CATEGORY_OF, task_type_of
-from environments.alfworld.engine.distance import MOST_NEEDED
-from environments.alfworld.engine.games import read_game
-from environments.alfworld.engine.grammar import Grammar
-from environments.alfworld.engine.packages import logic_files, require
-from environments.alfworld.engine.play import LOCK, Engine, Moment, make_engine
-from environments.alfworld.engine.pool import ProcessBatch
-from environments.alfworld.options import AlfWorldOptions
-from environments.alfworld.prompt import AlfWorldPrompt, project, task_text
-from environments.base import Opening, Projection, Step, TextEnvironment
+from alignopsd_trl.environments.alfworld.engine.categories import CATEGORY_OF, task_type_of
+from alignopsd_trl.environments.alfworld.engine.distance import MOST_NEEDED
+from alignopsd_trl.environments.alfworld.engine.games import read_game
+from alignopsd_trl.environments.alfworld.engine.grammar import Grammar
+from alignopsd_trl.environments.alfworld.engine.packages import logic_files, require
+from alignopsd_trl.environments.alfworld.engine.play import LOCK, Engine, Moment, make_engine
+from alignopsd_trl.environments.alfworld.engine.pool import ProcessBatch
+from alignopsd_trl.environments.alfworld.options import AlfWorldOptions
+from alignopsd_trl.environments.alfworld.prompt import AlfWorldPrompt, project, task_text
+from alignopsd_trl.environments.base import Opening, Projection, Step, TextEnvironment
 
 
 class AlfWorldEnvironment(TextEnvironment):
@@ -118,8 +118,8 @@ class AlfWorldEnvironment(TextEnvironment):
 
 @dataclass(frozen=True)
 class Factory:
-    """Makes environments one by one, or a pool of processes that plays many games (`environments.base.open_batch`
-    asks for it). Can be pickled."""
+    """Makes environments one by one, or a pool of processes that plays many games
+    (`alignopsd_trl.environments.base.open_batch` asks for it). Can be pickled."""
 
     options: AlfWorldOptions = field(default_factory=AlfWorldOptions)
     roots: Mapping[str, str] = field(default_factory=dict)

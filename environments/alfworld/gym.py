@@ -1,4 +1,4 @@
-"""The Gymnasium face: ``gymnasium.make("environments.alfworld:ALFWorld-v0")``."""
+"""The Gymnasium face: ``gymnasium.make("alignopsd_trl.environments.alfworld:ALFWorld-v0")``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class ALFWorldGym(gymnasium.Env[str, str]):
     Args:
         split: ``train``, ``valid_seen`` or ``valid_unseen``.
         max_turns: commands until an episode is truncated.
-        options: of `environments.alfworld.suite`.
+        options: of `alignopsd_trl.environments.alfworld.suite`.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}
 
     def __init__(self, split: str = "train", max_turns: int = 50, render_mode: str | None = None, **options: Any):
-        from environments.alfworld import suite as make_suite
+        from alignopsd_trl.environments.alfworld import suite as make_suite
 
         suite = make_suite(max_turns=max_turns, **options)
         self._rows = list(suite.panel(split))

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from environments.alfworld.engine.generator import THINGS
-from environments.alfworld.engine.rooms import SIZE
-from environments.alfworld.prompt import VALIDITY
-from environments.options import Options, option
+from alignopsd_trl.environments.alfworld.engine.generator import THINGS
+from alignopsd_trl.environments.alfworld.engine.rooms import SIZE
+from alignopsd_trl.environments.alfworld.prompt import VALIDITY
+from alignopsd_trl.environments.options import Options, option
 
 
 @dataclass(frozen=True)
 class AlfWorldOptions(Options):
-    """Options of `environments.alfworld.suite`. Their meaning stands in their metadata (``help``)."""
+    """Options of `alignopsd_trl.environments.alfworld.suite`. Their meaning stands in their metadata (``help``)."""
 
     older: ClassVar[Mapping[str, str]] = {"max_steps": "max_turns"}
     older_values: ClassVar[Mapping[str, Mapping[str, str]]] = {"validity": {"authors": "format"}}
@@ -48,7 +48,7 @@ class AlfWorldOptions(Options):
         "'plain' is TextWorld's own text layer (the reference, several hundred times slower).",
         choices=("fast", "plain"),
     )
-    validity: str = option("format", "See `environments.alfworld.prompt.project`.", choices=VALIDITY)
+    validity: str = option("format", "See `alignopsd_trl.environments.alfworld.prompt.project`.", choices=VALIDITY)
     max_turns: int = option(50, "Commands after which the caller ends an episode.", least=1)
     history_length: int = option(2, "Turns that a prompt shows at most.", least=0)
     template: str = option("paper", "Of the prompt: 'paper', 'tiny' for short prompts, or a jinja file.")
@@ -57,7 +57,7 @@ class AlfWorldOptions(Options):
 
 @dataclass(frozen=True)
 class PairOptions(Options):
-    """Options of `environments.alfworld_pairs.suite`. Their meaning stands in their metadata (``help``)."""
+    """Options of `alignopsd_trl.environments.alfworld_pairs.suite`; their ``help`` says what they mean."""
 
     max_turns: int = option(15, "Commands after which the caller ends an episode.", least=1)
     history_length: int = option(14, "Turns that a prompt shows at most.", least=0)

@@ -1,6 +1,7 @@
 """Pairs: games of ALFWorld's kind that ask for two things in one place, each of which holds one trap.
 
-A game is played in a room of `environments.alfworld.house`. What is put at a place of the asked kind is delivered and
+A game is played in a room of `alignopsd_trl.environments.alfworld.house`. What is put at a place of the asked kind is
+delivered and
 stays there; the second delivery ends the game, and it is won if both things are of the asked kind and state and at the
 same place. A game is of one kind, by the mistake that it invites:
 
@@ -21,12 +22,12 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from environments.alfworld.house import OPENABLE, OPENING, STATES, TOOLS, House, kind_of
-from environments.alfworld.options import PairOptions
-from environments.alfworld.prompt import AlfWorldPrompt, project
-from environments.base import Opening, Projection, Step, TextEnvironment
-from environments.batch import SerialBatch
-from environments.panel import TaskPanel
+from alignopsd_trl.environments.alfworld.house import OPENABLE, OPENING, STATES, TOOLS, House, kind_of
+from alignopsd_trl.environments.alfworld.options import PairOptions
+from alignopsd_trl.environments.alfworld.prompt import AlfWorldPrompt, project
+from alignopsd_trl.environments.base import Opening, Projection, Step, TextEnvironment
+from alignopsd_trl.environments.batch import SerialBatch
+from alignopsd_trl.environments.panel import TaskPanel
 
 if TYPE_CHECKING:
     from datasets import Dataset

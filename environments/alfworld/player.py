@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from environments.base import Record, Step, TextEnvironment, View
+from alignopsd_trl.environments.base import Record, Step, TextEnvironment, View
 
 OPENABLE = ("fridge", "cabinet", "microwave", "drawer", "safe")
 _TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}

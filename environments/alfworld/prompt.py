@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from environments.base import Projection
-from environments.projection import action_in_tags
-from environments.prompt import TemplatePrompt, templates_of
+from alignopsd_trl.environments.base import Projection
+from alignopsd_trl.environments.projection import action_in_tags
+from alignopsd_trl.environments.prompt import TemplatePrompt, templates_of
 
 TEMPLATES = templates_of(Path(__file__).parent)
 VALIDITY = ("format", "admissible")

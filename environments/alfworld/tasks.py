@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environments.alfworld.engine.categories import TASK_TYPES
-from environments.alfworld.engine.games import list_games
-from environments.alfworld.engine.generator import THINGS, VERSION, Variant, generate_all
-from environments.alfworld.engine.packages import logic_checksum, official_folder, versions
-from environments.alfworld.engine.rooms import SIZE
-from environments.alfworld.engine.translation import write_atomically
-from environments.cache import cache_folder
+from alignopsd_trl.environments.alfworld.engine.categories import TASK_TYPES
+from alignopsd_trl.environments.alfworld.engine.games import list_games
+from alignopsd_trl.environments.alfworld.engine.generator import THINGS, VERSION, Variant, generate_all
+from alignopsd_trl.environments.alfworld.engine.packages import logic_checksum, official_folder, versions
+from alignopsd_trl.environments.alfworld.engine.rooms import SIZE
+from alignopsd_trl.environments.alfworld.engine.translation import write_atomically
+from alignopsd_trl.environments.cache import cache_folder
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 COUNTS = {"train": 600, "valid_seen": 120, "valid_unseen": 120}
@@ -95,7 +95,7 @@ class GeneratedGames:
     def _make(self, split: str, numbers: Sequence[int]) -> list[dict[str, Any]]:
         from tqdm import tqdm
 
-        from environments.alfworld.environment import Factory
+        from alignopsd_trl.environments.alfworld.environment import Factory
 
         first = self.seed * _SEEDS + SPLITS.index(split) * _SEEDS_PER_SPLIT
         wanted = [(self.task_types[number % len(self.task_types)], first + number) for number in numbers]

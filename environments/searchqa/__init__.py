@@ -10,17 +10,23 @@ from typing import Any
 
 import gymnasium
 
-from environments.base import Suite
-from environments.searchqa.engine.averages import Averages, averages
-from environments.searchqa.engine.backends import BACKENDS, open_local
-from environments.searchqa.engine.bm25 import BM25Retriever
-from environments.searchqa.engine.client import HttpRetriever
-from environments.searchqa.engine.corpus import Corpus, CorpusError
-from environments.searchqa.engine.retrieval import Outcome, Passage, Retriever, RetrieverDown, SearchFailure
-from environments.searchqa.environment import SearchQA, SearchQABatch, SearchQAFactory
-from environments.searchqa.options import SearchQAOptions
-from environments.searchqa.prompt import SearchQAPrompt
-from environments.searchqa.tasks import CLOSED_WORLD, DATA_SOURCES, DataError, Questions
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.searchqa.engine.averages import Averages, averages
+from alignopsd_trl.environments.searchqa.engine.backends import BACKENDS, open_local
+from alignopsd_trl.environments.searchqa.engine.bm25 import BM25Retriever
+from alignopsd_trl.environments.searchqa.engine.client import HttpRetriever
+from alignopsd_trl.environments.searchqa.engine.corpus import Corpus, CorpusError
+from alignopsd_trl.environments.searchqa.engine.retrieval import (
+    Outcome,
+    Passage,
+    Retriever,
+    RetrieverDown,
+    SearchFailure,
+)
+from alignopsd_trl.environments.searchqa.environment import SearchQA, SearchQABatch, SearchQAFactory
+from alignopsd_trl.environments.searchqa.options import SearchQAOptions
+from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt
+from alignopsd_trl.environments.searchqa.tasks import CLOSED_WORLD, DATA_SOURCES, DataError, Questions
 
 __all__ = [
     "Averages",
@@ -49,7 +55,7 @@ __all__ = [
 
 
 if "SearchQA-v0" not in gymnasium.registry:
-    gymnasium.register(id="SearchQA-v0", entry_point="environments.searchqa.gym:SearchQAGym")
+    gymnasium.register(id="SearchQA-v0", entry_point="alignopsd_trl.environments.searchqa.gym:SearchQAGym")
 
 
 def suite(**options: Any) -> Suite:

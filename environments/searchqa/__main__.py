@@ -2,7 +2,7 @@
 
 Usage:
 
-    python -m environments.searchqa --seed 3
+    python -m alignopsd_trl.environments.searchqa --seed 3
 
 A line is a query; a line that starts with ``=`` is the answer, as in ``= Lumloom``. ``?`` lists what can be typed,
 ``q`` leaves.
@@ -16,17 +16,17 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.panel import Panel
 
-from environments.base import Step
-from environments.by_hand import START, ask, find_task
-from environments.searchqa import suite
-from environments.searchqa.engine.actions import ANSWER, SEARCH, Action
-from environments.searchqa.engine.observations import read_titles
+from alignopsd_trl.environments.base import Step
+from alignopsd_trl.environments.by_hand import START, ask, find_task
+from alignopsd_trl.environments.searchqa import suite
+from alignopsd_trl.environments.searchqa.engine.actions import ANSWER, SEARCH, Action
+from alignopsd_trl.environments.searchqa.engine.observations import read_titles
 
 ENTRIES = {"capital of Marevia": "search for these words", "= Lumloom": "give the answer, which ends the episode"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = argparse.ArgumentParser(prog="python -m environments.searchqa", description="Play Search-QA.")
+    options = argparse.ArgumentParser(prog="alignopsd play searchqa", description="Play Search-QA.")
     options.add_argument("--seed", type=int, default=0, help="which question of the panel")
     options.add_argument("--panel", default="test", help="test, train, or one data source as in test/hotpotqa")
     options.add_argument("--task", metavar="ID", help="play this task of the panel, e.g. nq/test_0")

@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-from environments.base import Failure, Opening, Projection, Step, TextEnvironment
-from environments.batch import SerialBatch, guarded
-from environments.searchqa.engine.actions import ANSWER, PROJECTIONS, SEARCH, read_action
-from environments.searchqa.engine.observations import CORRECTION, show
-from environments.searchqa.engine.retrieval import CachedRetriever, Outcome, Retriever, SearchFailure
-from environments.searchqa.engine.scoring import accepted, contains_match, exact_match
-from environments.searchqa.options import SearchQAOptions
-from environments.searchqa.prompt import SearchQAPrompt
+from alignopsd_trl.environments.base import Failure, Opening, Projection, Step, TextEnvironment
+from alignopsd_trl.environments.batch import SerialBatch, guarded
+from alignopsd_trl.environments.searchqa.engine.actions import ANSWER, PROJECTIONS, SEARCH, read_action
+from alignopsd_trl.environments.searchqa.engine.observations import CORRECTION, show
+from alignopsd_trl.environments.searchqa.engine.retrieval import CachedRetriever, Outcome, Retriever, SearchFailure
+from alignopsd_trl.environments.searchqa.engine.scoring import accepted, contains_match, exact_match
+from alignopsd_trl.environments.searchqa.options import SearchQAOptions
+from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt
 
 
 class SearchQA(TextEnvironment):

@@ -1,4 +1,4 @@
-"""The Gymnasium face: ``gymnasium.make("environments.searchqa:SearchQA-v0")``."""
+"""The Gymnasium face: ``gymnasium.make("alignopsd_trl.environments.searchqa:SearchQA-v0")``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class SearchQAGym(gymnasium.Env[str, str]):
 
     Args:
         panel: ``train``, ``test``, or one data source as in ``test/hotpotqa``.
-        options: of `environments.searchqa.suite`.
+        options: of `alignopsd_trl.environments.searchqa.suite`.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}
 
     def __init__(self, panel: str = "train", render_mode: str | None = None, **options: Any):
-        from environments.searchqa import suite
+        from alignopsd_trl.environments.searchqa import suite
 
         game = suite(**options)
         self.render_mode = render_mode

@@ -20,9 +20,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from environments.base import Opening
-from environments.panel import TaskPanel
-from environments.searchqa.environment import SearchQA, SearchQAFactory
+from alignopsd_trl.environments.base import Opening
+from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.environments.searchqa.environment import SearchQA, SearchQAFactory
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from environments.options import Options, option
-from environments.searchqa.engine.actions import PROJECTIONS
-from environments.searchqa.engine.observations import STYLES
-from environments.searchqa.engine.retrieval import Retriever
+from alignopsd_trl.environments.options import Options, option
+from alignopsd_trl.environments.searchqa.engine.actions import PROJECTIONS
+from alignopsd_trl.environments.searchqa.engine.observations import STYLES
+from alignopsd_trl.environments.searchqa.engine.retrieval import Retriever
 
 
 @dataclass(frozen=True)
 class SearchQAOptions(Options):
-    """Options of `environments.searchqa.suite`. Their meaning stands in their metadata (``help``)."""
+    """Options of `alignopsd_trl.environments.searchqa.suite`. Their meaning stands in their metadata (``help``)."""
 
     older: ClassVar[Mapping[str, str]] = {"dialect": "projection"}
 

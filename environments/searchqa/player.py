@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from environments.base import View
-from environments.searchqa.engine.actions import ANSWER, SEARCH, Action
-from environments.searchqa.engine.observations import read_titles
-from environments.searchqa.engine.wordings import BRIDGE, COMPARE, SINGLE
+from alignopsd_trl.environments.base import View
+from alignopsd_trl.environments.searchqa.engine.actions import ANSWER, SEARCH, Action
+from alignopsd_trl.environments.searchqa.engine.observations import read_titles
+from alignopsd_trl.environments.searchqa.engine.wordings import BRIDGE, COMPARE, SINGLE
 
 # fact of a kind -> where a passage of that kind states it
 _FACTS = {

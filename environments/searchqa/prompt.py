@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from environments.prompt import TemplatePrompt, templates_of
+from alignopsd_trl.environments.prompt import TemplatePrompt, templates_of
 
 TEMPLATES = templates_of(Path(__file__).parent)
 

@@ -2,8 +2,8 @@
 
 Usage:
 
-    python -m environments.searchqa.serve --corpus corpus.jsonl --backend bm25
-    python -m environments.searchqa.serve --corpus wiki-18.jsonl --backend dense --index e5_Flat.index \\
+    python -m alignopsd_trl.environments.searchqa.serve --corpus corpus.jsonl --backend bm25
+    python -m alignopsd_trl.environments.searchqa.serve --corpus wiki-18.jsonl --backend dense --index e5_Flat.index \\
         --encoder intfloat/e5-base-v2 --device cuda
 
 ``POST /retrieve`` takes ``{"queries": [...]}`` or ``{"query": "..."}``, with ``topk`` (default: ``--topk``) and
@@ -23,8 +23,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from environments.searchqa.engine.corpus import CorpusError
-from environments.searchqa.engine.retrieval import Passage, Retriever, SearchFailure
+from alignopsd_trl.environments.searchqa.engine.corpus import CorpusError
+from alignopsd_trl.environments.searchqa.engine.retrieval import Passage, Retriever, SearchFailure
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +211,7 @@ def _decode(content: bytes) -> Any:
 
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
-        prog="python -m environments.searchqa.serve", description="Retrieval service for Search-QA."
+        prog="python -m alignopsd_trl.environments.searchqa.serve", description="Retrieval service for Search-QA."
     )
     options.add_argument("--corpus", type=Path, required=True, help=".jsonl file, or folder with corpus.jsonl")
     options.add_argument("--backend", choices=("bm25", "dense"), default="bm25")
@@ -229,7 +229,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    from environments.searchqa.engine.backends import open_local
+    from alignopsd_trl.environments.searchqa.engine.backends import open_local
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     given = parser().parse_args(arguments)

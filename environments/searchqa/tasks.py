@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from environments.base import View
-from environments.panel import TaskPanel
-from environments.searchqa.prompt import SearchQAPrompt
+from alignopsd_trl.environments.base import View
+from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt
 
 if TYPE_CHECKING:
     from datasets import Dataset

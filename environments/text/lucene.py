@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import regex
 
-from environments.text.porter import stem
+from alignopsd_trl.environments.text.porter import stem
 
 NAME = "lucene-english/2"
 MAX_TOKEN_UNITS = 255  # UTF-16 units, as the reference cuts

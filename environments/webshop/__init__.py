@@ -9,17 +9,17 @@ from typing import Any
 
 import gymnasium
 
-from environments.base import Suite
-from environments.webshop.engine.nouns import extractor
-from environments.webshop.environment import Factory, WebShopEnvironment, open_shops
-from environments.webshop.options import WebShopOptions
-from environments.webshop.prompt import WebShopPrompt
-from environments.webshop.tasks import Tasks, split_rule
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.webshop.engine.nouns import extractor
+from alignopsd_trl.environments.webshop.environment import Factory, WebShopEnvironment, open_shops
+from alignopsd_trl.environments.webshop.options import WebShopOptions
+from alignopsd_trl.environments.webshop.prompt import WebShopPrompt
+from alignopsd_trl.environments.webshop.tasks import Tasks, split_rule
 
 __all__ = ["WebShopEnvironment", "WebShopOptions", "WebShopPrompt", "suite"]
 
 if "WebShop-v0" not in gymnasium.registry:
-    gymnasium.register(id="WebShop-v0", entry_point="environments.webshop.gym:WebShopGym")
+    gymnasium.register(id="WebShop-v0", entry_point="alignopsd_trl.environments.webshop.gym:WebShopGym")
 
 
 def suite(**options: Any) -> Suite:

@@ -1,4 +1,4 @@
-"""Shop by hand: ``python -m environments.webshop --seed 3``.
+"""Shop by hand: ``python -m alignopsd_trl.environments.webshop --seed 3``.
 
 Type a number to take an action of the list, other words to search for them (where there is a search bar), or a whole
 action such as ``search[red shoes]`` from anywhere. ``?`` lists what can be typed, ``q`` leaves.
@@ -14,13 +14,13 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from environments.by_hand import START, ask, find_task, numbered
-from environments.webshop.engine import pages
-from environments.webshop.engine.pages import Role
-from environments.webshop.engine.session import Answer, Session, parse
-from environments.webshop.environment import open_shops
-from environments.webshop.options import WebShopOptions
-from environments.webshop.tasks import Tasks
+from alignopsd_trl.environments.by_hand import START, ask, find_task, numbered
+from alignopsd_trl.environments.webshop.engine import pages
+from alignopsd_trl.environments.webshop.engine.pages import Role
+from alignopsd_trl.environments.webshop.engine.session import Answer, Session, parse
+from alignopsd_trl.environments.webshop.environment import open_shops
+from alignopsd_trl.environments.webshop.options import WebShopOptions
+from alignopsd_trl.environments.webshop.tasks import Tasks
 
 ENTRIES = {
     "3": "the action of that number",
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m environments.webshop", description="Shop in the terminal.")
+    parser = argparse.ArgumentParser(prog="alignopsd play webshop", description="Shop in the terminal.")
     parser.add_argument("--seed", type=int, default=0, help="draws the goal (default: %(default)s)")
     parser.add_argument("--task", metavar="ID", help="play this task, e.g. canonical-00012")
     parser.add_argument("--goal", type=int, help="take this goal of the list instead")

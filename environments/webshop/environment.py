@@ -8,18 +8,18 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from environments.base import Opening, Projection, Step, TextEnvironment
-from environments.batch import SerialBatch
-from environments.cache import cache_folder
-from environments.webshop.engine import pages
-from environments.webshop.engine.files import DataFiles
-from environments.webshop.engine.goals import CONSTRUCT_SEED, SHUFFLE_SEED, GoalList
-from environments.webshop.engine.index import data_checksum, open_catalogue
-from environments.webshop.engine.pages import Role
-from environments.webshop.engine.session import Session
-from environments.webshop.engine.shop import Shop
-from environments.webshop.options import WebShopOptions
-from environments.webshop.prompt import WebShopPrompt, project
+from alignopsd_trl.environments.base import Opening, Projection, Step, TextEnvironment
+from alignopsd_trl.environments.batch import SerialBatch
+from alignopsd_trl.environments.cache import cache_folder
+from alignopsd_trl.environments.webshop.engine import pages
+from alignopsd_trl.environments.webshop.engine.files import DataFiles
+from alignopsd_trl.environments.webshop.engine.goals import CONSTRUCT_SEED, SHUFFLE_SEED, GoalList
+from alignopsd_trl.environments.webshop.engine.index import data_checksum, open_catalogue
+from alignopsd_trl.environments.webshop.engine.pages import Role
+from alignopsd_trl.environments.webshop.engine.session import Session
+from alignopsd_trl.environments.webshop.engine.shop import Shop
+from alignopsd_trl.environments.webshop.options import WebShopOptions
+from alignopsd_trl.environments.webshop.prompt import WebShopPrompt, project
 
 KEPT_SHOPS = 256  # goal lists of different seeds that a process keeps (`splits="released"` has one a group)
 

@@ -1,4 +1,4 @@
-"""The Gymnasium face: ``gymnasium.make("environments.webshop:WebShop-v0")``.
+"""The Gymnasium face: ``gymnasium.make("alignopsd_trl.environments.webshop:WebShop-v0")``.
 
 Observations and actions are strings of any characters. `reset` draws a goal by weight from the environment's own
 generator, or takes ``options={"goal_index": i}``. A purchase terminates; `max_turns` truncates. ``info`` holds
@@ -18,10 +18,10 @@ from gymnasium.spaces import Text
 from gymnasium.spaces.utils import flatten
 from gymnasium.vector.utils import read_from_shared_memory, write_to_shared_memory
 
-from environments.webshop.engine.classic import MODES
-from environments.webshop.engine.session import Session
-from environments.webshop.environment import open_shops
-from environments.webshop.options import WebShopOptions
+from alignopsd_trl.environments.webshop.engine.classic import MODES
+from alignopsd_trl.environments.webshop.engine.session import Session
+from alignopsd_trl.environments.webshop.environment import open_shops
+from alignopsd_trl.environments.webshop.options import WebShopOptions
 
 MAX_OBSERVATION = 1 << 16  # characters; also the shared memory of a vectorised environment, 4 bytes each
 MAX_ACTION = 1 << 12

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from environments.options import Options, option
-from environments.webshop.engine.nouns import Nouns
+from alignopsd_trl.environments.options import Options, option
+from alignopsd_trl.environments.webshop.engine.nouns import Nouns
 
 
 @dataclass(frozen=True)
 class WebShopOptions(Options):
-    """Options of `environments.webshop.suite`. Their meaning stands in their metadata (``help``)."""
+    """Options of `alignopsd_trl.environments.webshop.suite`. Their meaning stands in their metadata (``help``)."""
 
     older: ClassVar[Mapping[str, str]] = {"max_steps": "max_turns"}
 
@@ -22,7 +22,7 @@ class WebShopOptions(Options):
     data_variant: str | None = option(None, "Which files of the folder, e.g. '_1000'.")
     num_products: int | None = option(None, "Look at the first so many raw entries only.", least=1)
     cache_dir: str | None = option(
-        None, "Where prepared catalogues live; see `environments.cache.cache_folder`.", described=False
+        None, "Where prepared catalogues live; see `alignopsd_trl.environments.cache.cache_folder`.", described=False
     )
     lenient: bool = option(False, "Repair or skip records on which the reference would fail.")
     human_goals: bool = option(False, "The instructions of people instead of synthetic ones.")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from environments.base import Projection, View
-from environments.projection import action_in_tags
-from environments.prompt import TemplatePrompt, templates_of
+from alignopsd_trl.environments.base import Projection, View
+from alignopsd_trl.environments.projection import action_in_tags
+from alignopsd_trl.environments.prompt import TemplatePrompt, templates_of
 
 MAX_CHARACTERS = 13_000
 TEMPLATES = templates_of(Path(__file__).parent)

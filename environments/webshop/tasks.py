@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from environments.panel import TaskPanel
-from environments.webshop.engine.goals import GoalList
-from environments.webshop.environment import Shops
-from environments.webshop.options import WebShopOptions
+from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.environments.webshop.engine.goals import GoalList
+from alignopsd_trl.environments.webshop.environment import Shops
+from alignopsd_trl.environments.webshop.options import WebShopOptions
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -20,16 +20,16 @@ from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from environments.base import Opening, Step
-from environments.batch import SerialBatch
-from environments.panel import TaskPanel
-from environments.webshop.engine import pages
-from environments.webshop.engine.goals import NO_BOUND, Goal
-from environments.webshop.engine.session import Session
-from environments.webshop.engine.shop import Shop
-from environments.webshop.environment import Shops, WebShopEnvironment, open_shops
-from environments.webshop.options import WebShopOptions
-from environments.webshop.prompt import WebShopPrompt
+from alignopsd_trl.environments.base import Opening, Step
+from alignopsd_trl.environments.batch import SerialBatch
+from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.environments.webshop.engine import pages
+from alignopsd_trl.environments.webshop.engine.goals import NO_BOUND, Goal
+from alignopsd_trl.environments.webshop.engine.session import Session
+from alignopsd_trl.environments.webshop.engine.shop import Shop
+from alignopsd_trl.environments.webshop.environment import Shops, WebShopEnvironment, open_shops
+from alignopsd_trl.environments.webshop.options import WebShopOptions
+from alignopsd_trl.environments.webshop.prompt import WebShopPrompt
 
 if TYPE_CHECKING:
     from datasets import Dataset

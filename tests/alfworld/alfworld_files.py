@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.alfworld.engine.games import Game
+from alignopsd_trl.environments.alfworld.engine.games import Game
 
 COPIES = Path(__file__).parents[1] / "data" / "alfworld"
 FIXTURES = Path(os.environ.get("ALIGNOPSD_ALFWORLD_FIXTURES", COPIES))

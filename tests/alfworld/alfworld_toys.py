@@ -7,7 +7,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from environments.base import Ending, Opening, Projection, Step, TextEnvironment
+from alignopsd_trl.environments.base import Ending, Opening, Projection, Step, TextEnvironment
 
 
 class Diary(TextEnvironment):

@@ -7,10 +7,10 @@ import random
 import pytest
 from alfworld_files import games, needs_engine, task
 
-from environments.alfworld import AlfWorldEnvironment, AlfWorldOptions
-from environments.alfworld.engine.distance import MOST_NEEDED, Goal, least_commands
-from environments.alfworld.engine.games import Game
-from environments.alfworld.engine.play import make_engine
+from alignopsd_trl.environments.alfworld import AlfWorldEnvironment, AlfWorldOptions
+from alignopsd_trl.environments.alfworld.engine.distance import MOST_NEEDED, Goal, least_commands
+from alignopsd_trl.environments.alfworld.engine.games import Game
+from alignopsd_trl.environments.alfworld.engine.play import make_engine
 
 needs_engine()
 

@@ -8,11 +8,11 @@ import threading
 import pytest
 from alfworld_files import games, needs_engine, task
 
-from environments.alfworld import AlfWorldEnvironment, AlfWorldOptions
-from environments.alfworld.engine import library, translation
-from environments.alfworld.engine.grammar import Grammar
-from environments.alfworld.engine.packages import logic_files
-from environments.alfworld.engine.play import display_names, known, make_engine
+from alignopsd_trl.environments.alfworld import AlfWorldEnvironment, AlfWorldOptions
+from alignopsd_trl.environments.alfworld.engine import library, translation
+from alignopsd_trl.environments.alfworld.engine.grammar import Grammar
+from alignopsd_trl.environments.alfworld.engine.packages import logic_files
+from alignopsd_trl.environments.alfworld.engine.play import display_names, known, make_engine
 
 needs_engine()
 
@@ -35,7 +35,7 @@ def curious_play(engine, game, steps, seed):
 
 
 def test_fast_equals_plain_on_other_games_and_commands():
-    from environments.alfworld.engine.generator import Variant, draw
+    from alignopsd_trl.environments.alfworld.engine.generator import Variant, draw
 
     fast, plain = make_engine("fast"), make_engine("plain")
     for kind, seed in (("pick_heat_then_place_in_recep", 5), ("look_at_obj_in_light", 11)):

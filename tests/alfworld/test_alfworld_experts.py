@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from environments.alfworld import Explorer
-from environments.alfworld.player import Goal, Memory
+from alignopsd_trl.environments.alfworld import Explorer
+from alignopsd_trl.environments.alfworld.player import Goal, Memory
 
 
 @pytest.mark.parametrize(

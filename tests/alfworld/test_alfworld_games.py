@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from environments.alfworld import suite
-from environments.alfworld.engine.games import list_games, read_game
+from alignopsd_trl.environments.alfworld import suite
+from alignopsd_trl.environments.alfworld.engine.games import list_games, read_game
 
 KINDS = ("pick_and_place_simple", "look_at_obj_in_light", "pick_heat_then_place_in_recep")
 
@@ -63,7 +63,7 @@ def test_the_listing_rules_of_the_official_data(split):
 def test_the_index_spares_reading_and_follows_changes(split, monkeypatch):
     expected = list_games(split, "train")
     with monkeypatch.context() as patch:
-        patch.setattr("environments.alfworld.engine.games._read_entry", lambda *_: pytest.fail("read again"))
+        patch.setattr(f"{list_games.__module__}._read_entry", lambda *_: pytest.fail("read again"))
         assert list_games(split, "train") == expected
     changed = split / expected[0]["task_id"]
     write(changed, KINDS[1], task="another")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from alfworld_files import needs_engine
 
-from environments.alfworld import TASK_TYPES, Explorer, Factory, Walkthrough, play, success_rates, suite
-from environments.alfworld.engine.generator import Variant, draw, generate_all, prove
-from environments.alfworld.engine.rooms import KINDS, layout, scenes
-from environments.base import Failure
-from environments.batch import ThreadedBatch
+from alignopsd_trl.environments.alfworld import TASK_TYPES, Explorer, Factory, Walkthrough, play, success_rates, suite
+from alignopsd_trl.environments.alfworld.engine.generator import Variant, draw, generate_all, prove
+from alignopsd_trl.environments.alfworld.engine.rooms import KINDS, layout, scenes
+from alignopsd_trl.environments.base import Failure
+from alignopsd_trl.environments.batch import ThreadedBatch
 
 needs_engine()
 
@@ -22,8 +22,8 @@ TYPES = tuple(TASK_TYPES.values())
 SMALL = [(kind, seed) for kind in TYPES for seed in range(5)]
 HASHES = """
 import hashlib, sys
-from environments.alfworld.engine.generator import draw
-from environments.alfworld.engine.categories import TASK_TYPES
+from alignopsd_trl.environments.alfworld.engine.generator import draw
+from alignopsd_trl.environments.alfworld.engine.categories import TASK_TYPES
 for kind in TASK_TYPES.values():
     for seed in range(int(sys.argv[1])):
         game = draw(kind, seed)
@@ -174,7 +174,7 @@ def test_gymnasium_face():
     import gymnasium
     from gymnasium.utils.env_checker import check_env
 
-    environment = gymnasium.make("environments.alfworld:ALFWorld-v0", counts={"train": 6}, max_turns=2)
+    environment = gymnasium.make("alignopsd_trl.environments.alfworld:ALFWorld-v0", counts={"train": 6}, max_turns=2)
     check_env(environment.unwrapped, skip_render_check=True)
     _, info = environment.reset(seed=1, options={"index": 3})
     assert info["category"] == "Heat" and "look" in info["admissible_commands"]
@@ -184,11 +184,11 @@ def test_gymnasium_face():
 
 
 def test_a_person_can_play():
-    from environments.alfworld.engine.generator import draw
+    from alignopsd_trl.environments.alfworld.engine.generator import draw
 
     commands = "\n".join(["", "99", "fly away", "hint", "1", *draw("pick_heat_then_place_in_recep", 3).walkthrough])
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-m", "environments.alfworld", "--type", "heat", "--seed", "3"]
+    command = [sys.executable, "-m", "alignopsd_trl.environments.alfworld", "--type", "heat", "--seed", "3"]
     done = subprocess.run(command, input=commands, capture_output=True, text=True, env=environment)
     assert "Your task is to:" in done.stdout and "won: True | score: 1" in done.stdout, done.stderr
     assert done.stdout.count("cost nothing") == 3

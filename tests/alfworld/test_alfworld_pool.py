@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from alfworld_toys import DiaryFactory
 
-from environments.alfworld import ProcessBatch
-from environments.base import EnvironmentBatch, Failure, Opening
+from alignopsd_trl.environments.alfworld import ProcessBatch
+from alignopsd_trl.environments.base import EnvironmentBatch, Failure, Opening
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ PARENT = """
     import sys, time
     sys.path[:0] = {paths!r}
     from alfworld_toys import DiaryFactory
-    from environments.alfworld import ProcessBatch
+    from alignopsd_trl.environments.alfworld import ProcessBatch
     batch = ProcessBatch(DiaryFactory(), 2, workers=2)
     batch.reset([0, 1], [dict(task_id="a"), dict(task_id="b")])
     print(*batch.pids, batch._folder, flush=True)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import environments.alfworld as alfworld
-from environments.alfworld import AlfWorldPrompt, format_rates, project, success_rates
-from environments.alfworld.engine.categories import parse_task_type, task_type_of
-from environments.alfworld.prompt import TEMPLATES, VALIDITY, task_text
-from environments.base import Record, View
+import alignopsd_trl.environments.alfworld as alfworld
+from alignopsd_trl.environments.alfworld import AlfWorldPrompt, format_rates, project, success_rates
+from alignopsd_trl.environments.alfworld.engine.categories import parse_task_type, task_type_of
+from alignopsd_trl.environments.alfworld.prompt import TEMPLATES, VALIDITY, task_text
+from alignopsd_trl.environments.base import Record, View
 
 FIRST = "-= Welcome =-\n\nYou see a bed 1, and a desk 1.\n\nYour task is to: put a pen in desk."
 ADMISSIBLE = ("go to bed 1", "go to desk 1", "help", "inventory", "look")
@@ -185,7 +185,7 @@ def test_without_the_extra_everything_imports_and_play_says_what_to_install():
         import importlib.util
         found = importlib.util.find_spec
         importlib.util.find_spec = lambda name, *rest: None if name in GONE else found(name, *rest)
-        import environments.alfworld as alfworld
+        import alignopsd_trl.environments.alfworld as alfworld
         assert not GONE & set(sys.modules), GONE & set(sys.modules)
         for call in (alfworld.suite, alfworld.Factory().prepare, lambda: alfworld.Factory().batch(2),
                      lambda: alfworld.AlfWorldEnvironment().reset(task_id="pick_and_place_simple-a/t", game={"x": 1})):

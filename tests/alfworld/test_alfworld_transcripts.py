@@ -5,7 +5,7 @@ import json
 import pytest
 from alfworld_files import FIXTURES, TRANSCRIPTS, games, needs_engine, task
 
-from environments.alfworld import AlfWorldEnvironment, AlfWorldOptions
+from alignopsd_trl.environments.alfworld import AlfWorldEnvironment, AlfWorldOptions
 
 needs_engine()
 

@@ -21,12 +21,15 @@ if "--fsdp" in FLAGS:
 from peft import LoraConfig  # noqa: E402
 from trl.generation import vllm_generation  # noqa: E402
 
-from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer  # noqa: E402
-from alignopsd_trl.policy import seams  # noqa: E402
+from alignopsd_trl import (  # noqa: E402
+    AlignOPSDConfig,
+    AlignOPSDTrainer,
+    trl_compat,  # noqa: E402
+)
+from alignopsd_trl.environments import load  # noqa: E402
 from alignopsd_trl.policy.ragged import Ragged  # noqa: E402
 from alignopsd_trl.policy.scoring import score_pairs  # noqa: E402
 from alignopsd_trl.policy.shipped import resolve_model  # noqa: E402
-from environments import load  # noqa: E402
 
 ROUNDS = 3
 
@@ -100,10 +103,10 @@ def furthest(rows: dict[str, torch.Tensor]) -> float:
 def now(trainer: AlignOPSDTrainer, rows: dict[str, torch.Tensor]) -> float:
     """The same for fresh responses of the policy as it is after its last update."""
     prompts = [ids[mask.bool()].tolist() for ids, mask in zip(rows["prompt_ids"], rows["prompt_mask"], strict=True)]
-    responses, sampled = seams.generate(trainer, prompts[:16])
+    responses, sampled = trl_compat.generate(trainer, prompts[:16])
     every = torch.arange(16)
     scores = score_pairs(
-        seams.PolicyScorer(trainer),
+        trl_compat.PolicyScorer(trainer),
         Ragged.of(prompts[:16]),
         Ragged.of(responses),
         every,
@@ -111,7 +114,7 @@ def now(trainer: AlignOPSDTrainer, rows: dict[str, torch.Tensor]) -> float:
         pad_id=trainer.processing_class.pad_token_id,
         budget=100_000,
         shared=False,
-        agree=trainer.world.agree,
+        agree=trainer.processes.agree,
     )
     return max(
         float((scores[row, : len(values)] - torch.tensor(values)).abs().max()) for row, values in enumerate(sampled)
@@ -164,7 +167,7 @@ def main(folder: Path) -> None:
     trainer.train()
     if "--fsdp" in FLAGS:
         assert_sharded(trainer)
-    with seams.awake(trainer):
+    with trl_compat.awake(trainer):
         trainer._last_loaded_step = trainer.state.global_step  # the control: TRL believes that it has pushed
         stale = now(trainer, rounds[-1])
         trainer._last_loaded_step = -1

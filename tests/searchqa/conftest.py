@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from searchqa_helpers import FIXTURES, ScriptedServer
 
-from environments.searchqa import CLOSED_WORLD, BM25Retriever, Corpus
+from alignopsd_trl.environments.searchqa import CLOSED_WORLD, BM25Retriever, Corpus
 
 
 @pytest.fixture(scope="session")

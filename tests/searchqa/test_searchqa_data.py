@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from environments.searchqa import DATA_SOURCES, DataError, Questions, averages, suite
-from environments.searchqa.tasks import read_answers
+from alignopsd_trl.environments.searchqa import DATA_SOURCES, DataError, Questions, averages, suite
+from alignopsd_trl.environments.searchqa.tasks import read_answers
 
 ROW = {"id": "test_0", "question": "who", "golden_answers": ["a"], "data_source": "nq"}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from environments.searchqa import CLOSED_WORLD, Corpus, CorpusError, open_local
-from environments.searchqa.engine.dense import DenseRetriever
+from alignopsd_trl.environments.searchqa import CLOSED_WORLD, Corpus, CorpusError, open_local
+from alignopsd_trl.environments.searchqa.engine.dense import DenseRetriever
 
 
 def encode(texts: list[str]) -> np.ndarray:

@@ -13,9 +13,9 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.base import Failure, Record, View, load
-from environments.batch import open_batch
-from environments.searchqa import (
+from alignopsd_trl.environments.base import Failure, Record, View, load
+from alignopsd_trl.environments.batch import open_batch
+from alignopsd_trl.environments.searchqa import (
     Outcome,
     Passage,
     Retriever,
@@ -25,9 +25,9 @@ from environments.searchqa import (
     SearchQAPrompt,
     open_retriever,
 )
-from environments.searchqa.engine.actions import project_agent_loop, project_search_r1
-from environments.searchqa.engine.observations import read_titles, show
-from environments.searchqa.engine.scoring import extract_answer
+from alignopsd_trl.environments.searchqa.engine.actions import project_agent_loop, project_search_r1
+from alignopsd_trl.environments.searchqa.engine.observations import read_titles, show
+from alignopsd_trl.environments.searchqa.engine.scoring import extract_answer
 
 
 class Echo(Retriever):
@@ -270,7 +270,7 @@ def test_the_suite_is_found_by_name() -> None:
 
 
 def test_the_gymnasium_face() -> None:
-    game = gymnasium.make("environments.searchqa:SearchQA-v0", panel="test")
+    game = gymnasium.make("alignopsd_trl.environments.searchqa:SearchQA-v0", panel="test")
     check_env(game.unwrapped, skip_render_check=True)
     question, info = game.reset(options={"index": 0})
     assert (question, info["task_id"]) == ("in which year was lidda eskerry born", "nq/test_0")

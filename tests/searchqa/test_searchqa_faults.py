@@ -17,10 +17,12 @@ from typing import Any
 import pytest
 from searchqa_helpers import ScriptedServer
 
-from environments.batch import open_batch
-from environments.searchqa import HttpRetriever, Passage, RetrieverDown, SearchFailure, SearchQAFactory
-from environments.searchqa.engine.observations import FAILED_SEARCH
+from alignopsd_trl.environments.batch import open_batch
+from alignopsd_trl.environments.searchqa import HttpRetriever, Passage, RetrieverDown, SearchFailure, SearchQAFactory
+from alignopsd_trl.environments.searchqa.engine.observations import FAILED_SEARCH
 from tools.worlds.closed_world import generate
+
+SERVE = (sys.executable, "-m", "alignopsd_trl.environments.searchqa.serve")
 
 QUESTION = {"question": "where?", "golden_answers": ["here"], "data_source": "nq"}
 
@@ -237,7 +239,15 @@ def test_wrong_options(wrong: dict[str, Any]) -> None:
 
 
 def start_process(corpus: Any, port: int = 0) -> tuple[subprocess.Popen[str], str]:
-    command = [sys.executable, "-m", "environments.searchqa.serve", "--corpus", str(corpus), "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "alignopsd_trl.environments.searchqa.serve",
+        "--corpus",
+        str(corpus),
+        "--port",
+        str(port),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     found = re.search(r"http://127\.0\.0\.1:\d+/retrieve", process.stdout.readline())
     assert found, process.wait(10)
@@ -270,6 +280,12 @@ def test_a_server_process_that_dies_in_a_batch_and_comes_back(tmp_path: Any) -> 
 
 
 def test_the_server_refuses_a_missing_corpus(tmp_path: Any) -> None:
-    command = [sys.executable, "-m", "environments.searchqa.serve", "--corpus", str(tmp_path / "none.jsonl")]
+    command = [
+        sys.executable,
+        "-m",
+        "alignopsd_trl.environments.searchqa.serve",
+        "--corpus",
+        str(tmp_path / "none.jsonl"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert done.returncode == 1 and done.stderr.startswith("error: corpus") and "Traceback" not in done.stderr

@@ -12,10 +12,10 @@ import pytest
 import urllib3
 from searchqa_helpers import cases
 
-from environments.searchqa import BM25Retriever, HttpRetriever, SearchFailure
-from environments.searchqa.engine.client import read_reply
-from environments.searchqa.engine.observations import show
-from environments.searchqa.serve import Server, Service
+from alignopsd_trl.environments.searchqa import BM25Retriever, HttpRetriever, SearchFailure
+from alignopsd_trl.environments.searchqa.engine.client import read_reply
+from alignopsd_trl.environments.searchqa.engine.observations import show
+from alignopsd_trl.environments.searchqa.serve import Server, Service
 
 PAIRS = cases("retrieval_protocol*.json", "pairs")
 

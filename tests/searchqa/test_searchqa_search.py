@@ -12,12 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from environments.searchqa import BM25Retriever, Corpus, CorpusError, open_local, open_retriever, suite
-from environments.searchqa.engine.bm25 import top
-from environments.searchqa.engine.retrieval import CachedRetriever, Outcome, Passage, Retriever, SearchFailure
-from environments.text.bm25 import quantised
-from environments.text.lucene import terms
-from environments.text.porter import stem
+from alignopsd_trl.environments.searchqa import BM25Retriever, Corpus, CorpusError, open_local, open_retriever, suite
+from alignopsd_trl.environments.searchqa.engine.bm25 import top
+from alignopsd_trl.environments.searchqa.engine.retrieval import (
+    CachedRetriever,
+    Outcome,
+    Passage,
+    Retriever,
+    SearchFailure,
+)
+from alignopsd_trl.environments.text.bm25 import quantised
+from alignopsd_trl.environments.text.lucene import terms
+from alignopsd_trl.environments.text.porter import stem
 
 
 def write(folder: Path, *contents: object) -> Path:

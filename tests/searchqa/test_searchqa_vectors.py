@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 from searchqa_helpers import cases
 
-from environments.searchqa.engine.actions import project_agent_loop, project_search_r1, read_action
-from environments.searchqa.engine.scoring import accepted, contains_match, exact_match, extract_answer, normalise
+from alignopsd_trl.environments.searchqa.engine.actions import project_agent_loop, project_search_r1, read_action
+from alignopsd_trl.environments.searchqa.engine.scoring import (
+    accepted,
+    contains_match,
+    exact_match,
+    extract_answer,
+    normalise,
+)
 
 
 @pytest.mark.parametrize("case", cases("em_cases*.json", "cases"))

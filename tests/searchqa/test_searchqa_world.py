@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from environments.base import Record, View
-from environments.batch import open_batch
-from environments.searchqa import CLOSED_WORLD, Averages, averages, suite
-from environments.searchqa.__main__ import main
-from environments.searchqa.player import ScriptedPlayer
+from alignopsd_trl.environments.base import Record, View
+from alignopsd_trl.environments.batch import open_batch
+from alignopsd_trl.environments.searchqa import CLOSED_WORLD, Averages, averages, suite
+from alignopsd_trl.environments.searchqa.__main__ import main
+from alignopsd_trl.environments.searchqa.player import ScriptedPlayer
 from tools.worlds.closed_world import check, generate
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from environments.base import Suite, load
+from alignopsd_trl.environments.base import Suite, load
 from tools.tiny_policies.curricula import CURRICULA
 
 

@@ -13,12 +13,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import alignopsd_trl
 from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.environments.alfworld import AlfWorldPrompt
+from alignopsd_trl.environments.alfworld.engine.rooms import layout, scenes
+from alignopsd_trl.environments.base import Record, Suite, View, load
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import SkillBank
-from environments.alfworld import AlfWorldPrompt
-from environments.alfworld.engine.rooms import layout, scenes
-from environments.base import Record, Suite, View, load
 from tools.tiny_policies import explorers
 from tools.tiny_policies.curricula import CURRICULA, guidance
 from tools.tiny_policies.demonstrations import Demonstration, demonstrations

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from alignopsd_trl.environments.base import Suite, View, load
+from alignopsd_trl.environments.searchqa.engine.observations import read_titles
+from alignopsd_trl.environments.searchqa.hops import KINDS, SPLITS
 from alignopsd_trl.skills import SkillBank
-from environments.base import Suite, View, load
-from environments.searchqa.engine.observations import read_titles
-from environments.searchqa.hops import KINDS, SPLITS
 from tools.tiny_policies.curricula import CURRICULA
 from tools.tiny_policies.demonstrations import episode, success
 from tools.tiny_policies.hoppers import HopReader, Situation

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from alignopsd_trl.environments.alfworld.house import NOTHING, House
+from alignopsd_trl.environments.alfworld.pairs import KINDS, LOOKALIKES, SIZES, SPLITS, Goal
+from alignopsd_trl.environments.base import Opening, Suite, TextEnvironment, load
 from alignopsd_trl.skills import SkillBank
-from environments.alfworld.house import NOTHING, House
-from environments.alfworld.pairs import KINDS, LOOKALIKES, SIZES, SPLITS, Goal
-from environments.base import Opening, Suite, TextEnvironment, load
 from tools.tiny_policies.curricula import CURRICULA
 from tools.tiny_policies.demonstrations import episode, success
 from tools.tiny_policies.housekeepers import Housekeeper, Situation
@@ -172,7 +172,7 @@ def test_what_a_prompt_shows(pairs: Suite):
 
 
 def test_demonstrations_come_from_other_games(pairs: Suite, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("environments.alfworld.pairs.SIZES", {"train": 80, "test": 40})
+    monkeypatch.setattr("alignopsd_trl.environments.alfworld.pairs.SIZES", {"train": 80, "test": 40})
     shown = list(CURRICULA["alfworld_pairs"].demonstrations(pairs, SkillBank.load(SETTING.skill_bank), 1, 999))
     under = [one for one in shown if "Guidance" in one.prompt]
     assert 0.3 < len(under) / len(shown) < 0.8
@@ -180,7 +180,7 @@ def test_demonstrations_come_from_other_games(pairs: Suite, monkeypatch: pytest.
 
 
 def test_contrasts_show_a_trap_with_and_without_the_fitting_skill(pairs: Suite, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("environments.alfworld.pairs.SIZES", {"train": 80, "test": 40})
+    monkeypatch.setattr("alignopsd_trl.environments.alfworld.pairs.SIZES", {"train": 80, "test": 40})
     bank = SkillBank.load(SETTING.skill_bank)
     shown = list(CURRICULA["alfworld_pairs, round 2"].demonstrations(pairs, bank, 1, 998))
     at_doors = [one for one in shown if one.prompt.split("Now: ")[1].split(".")[0].endswith("is closed")]

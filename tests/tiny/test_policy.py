@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import alignopsd_trl
 from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import SkillBank
-from environments.base import Suite
 from tools.tiny_policies import shoppers
 from tools.tiny_policies.curricula import CURRICULA, guidance
 from tools.tiny_policies.demonstrations import demonstrations

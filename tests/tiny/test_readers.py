@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from environments.base import Suite, load
-from environments.searchqa.player import ScriptedPlayer, decide
-from environments.searchqa.prompt import SearchQAPrompt
-from environments.searchqa.tasks import CLOSED_WORLD
+from alignopsd_trl.environments.base import Suite, load
+from alignopsd_trl.environments.searchqa.player import ScriptedPlayer, decide
+from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt
+from alignopsd_trl.environments.searchqa.tasks import CLOSED_WORLD
 from tools.tiny_policies import readers
 from tools.tiny_policies.demonstrations import episode
 from tools.tiny_policies.tokenizer import build_tokenizer

@@ -10,11 +10,11 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.environments.base import Suite, load
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import SkillBank
-from environments.base import Suite, load
 from tools.tiny_policies import readers
 from tools.tiny_policies.curricula import CURRICULA, guidance
 from tools.tiny_policies.demonstrations import demonstrations

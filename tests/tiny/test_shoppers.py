@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
+from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.skills import SkillBank
-from environments.base import Suite
 from tools.tiny_policies.curricula import guidance
 from tools.tiny_policies.demonstrations import demonstrations, episode
 from tools.tiny_policies.shoppers import Page, Request, Row, Shopper, play

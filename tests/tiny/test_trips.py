@@ -9,8 +9,8 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 import alignopsd_trl
-from environments.base import Suite, load
-from environments.webshop.trips import KINDS
+from alignopsd_trl.environments.base import Suite, load
+from alignopsd_trl.environments.webshop.trips import KINDS
 from tools.tiny_policies import reading
 from tools.tiny_policies.curricula import CURRICULA
 from tools.tiny_policies.demonstrations import episode, success

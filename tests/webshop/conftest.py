@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from webshop_files import COPIES, FIXTURES
 
-from environments.webshop.engine.goals import GoalList
-from environments.webshop.engine.index import Catalogue, open_catalogue
-from environments.webshop.engine.shop import Shop
+from alignopsd_trl.environments.webshop.engine.goals import GoalList
+from alignopsd_trl.environments.webshop.engine.index import Catalogue, open_catalogue
+from alignopsd_trl.environments.webshop.engine.shop import Shop
 
 
 @pytest.fixture(scope="session")

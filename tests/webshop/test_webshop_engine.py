@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from webshop_catalogues import entry, write
 
-from environments.webshop.engine.classic import ClassicWebShop
-from environments.webshop.engine.goals import GoalList
-from environments.webshop.engine.index import Catalogue, open_catalogue
-from environments.webshop.engine.session import Session, parse
-from environments.webshop.engine.shop import Shop
+from alignopsd_trl.environments.webshop.engine.classic import ClassicWebShop
+from alignopsd_trl.environments.webshop.engine.goals import GoalList
+from alignopsd_trl.environments.webshop.engine.index import Catalogue, open_catalogue
+from alignopsd_trl.environments.webshop.engine.session import Session, parse
+from alignopsd_trl.environments.webshop.engine.shop import Shop
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 Made = Callable[..., Session]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from webshop_catalogues import entry, instruction, write
 
-from environments.webshop.engine import json_stream
-from environments.webshop.engine.files import Cleaner, DataError, DataFiles
-from environments.webshop.engine.goals import GoalList
-from environments.webshop.engine.index import open_catalogue
+from alignopsd_trl.environments.webshop.engine import json_stream
+from alignopsd_trl.environments.webshop.engine.files import Cleaner, DataError, DataFiles
+from alignopsd_trl.environments.webshop.engine.goals import GoalList
+from alignopsd_trl.environments.webshop.engine.index import open_catalogue
 
 
 def cleaned(folder: Path, **options: Any) -> list[dict[str, Any]]:

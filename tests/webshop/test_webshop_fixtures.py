@@ -17,18 +17,18 @@ from typing import Any
 import pytest
 from webshop_files import FIXTURES, read_json
 
-from environments.base import Record, View
-from environments.webshop.engine.classic import ClassicWebShop
-from environments.webshop.engine.fuzzy import similar, token_set_ratio
-from environments.webshop.engine.goals import GoalList, session_name
-from environments.webshop.engine.index import Catalogue
-from environments.webshop.engine.nouns import standin
-from environments.webshop.engine.original import get_reward
-from environments.webshop.engine.shop import Shop
-from environments.webshop.engine.tables import normalize_color
-from environments.webshop.environment import prompt_actions, prompt_observation
-from environments.webshop.prompt import WebShopPrompt, project
-from environments.webshop.tasks import task_draws
+from alignopsd_trl.environments.base import Record, View
+from alignopsd_trl.environments.webshop.engine.classic import ClassicWebShop
+from alignopsd_trl.environments.webshop.engine.fuzzy import similar, token_set_ratio
+from alignopsd_trl.environments.webshop.engine.goals import GoalList, session_name
+from alignopsd_trl.environments.webshop.engine.index import Catalogue
+from alignopsd_trl.environments.webshop.engine.nouns import standin
+from alignopsd_trl.environments.webshop.engine.original import get_reward
+from alignopsd_trl.environments.webshop.engine.shop import Shop
+from alignopsd_trl.environments.webshop.engine.tables import normalize_color
+from alignopsd_trl.environments.webshop.environment import prompt_actions, prompt_observation
+from alignopsd_trl.environments.webshop.prompt import WebShopPrompt, project
+from alignopsd_trl.environments.webshop.tasks import task_draws
 
 CatalogueOf = Callable[[str], Catalogue]
 

@@ -12,8 +12,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from webshop_files import COPIES
 
-import environments.webshop  # noqa: F401 - registers WebShop-v0
-from environments.webshop.gym import AnyText
+import alignopsd_trl.environments.webshop  # noqa: F401 - registers WebShop-v0
+from alignopsd_trl.environments.webshop.gym import AnyText
 
 
 @pytest.fixture
@@ -25,7 +25,9 @@ def test_checker(options: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(gymnasium.make("WebShop-v0", **options).unwrapped)
-        check_env(gymnasium.make("environments.webshop:WebShop-v0", render_mode="ansi", **options).unwrapped)
+        check_env(
+            gymnasium.make("alignopsd_trl.environments.webshop:WebShop-v0", render_mode="ansi", **options).unwrapped
+        )
 
 
 def test_seeds_decide_the_goal(options: dict[str, Any]) -> None:

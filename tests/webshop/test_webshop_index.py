@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from webshop_catalogues import entry, write
 
-from environments.text.bm25 import quantised
-from environments.webshop.engine import goals, index, store
-from environments.webshop.engine.files import DataError
-from environments.webshop.engine.goals import GoalList
-from environments.webshop.engine.index import open_catalogue
+from alignopsd_trl.environments.text.bm25 import quantised
+from alignopsd_trl.environments.webshop.engine import goals, index, store
+from alignopsd_trl.environments.webshop.engine.files import DataError
+from alignopsd_trl.environments.webshop.engine.goals import GoalList
+from alignopsd_trl.environments.webshop.engine.index import open_catalogue
 
 
 def folders(cache: Path) -> list[Path]:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.text import lucene
-from environments.text.lucene import terms, words
-from environments.text.porter import stem
-from environments.webshop.engine.fuzzy import similar, token_set_ratio
-from environments.webshop.engine.nouns import extractor, standin
-from environments.webshop.engine.original import (
+from alignopsd_trl.environments.text import lucene
+from alignopsd_trl.environments.text.lucene import terms, words
+from alignopsd_trl.environments.text.porter import stem
+from alignopsd_trl.environments.webshop.engine.fuzzy import similar, token_set_ratio
+from alignopsd_trl.environments.webshop.engine.nouns import extractor, standin
+from alignopsd_trl.environments.webshop.engine.original import (
     get_attribute_reward,
     get_option_reward,
     get_reward,

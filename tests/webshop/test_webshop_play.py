@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from webshop_files import COPIES
 
-from environments.webshop.__main__ import main
+from alignopsd_trl.environments.webshop.__main__ import main
 
 Play = Callable[..., int]
 

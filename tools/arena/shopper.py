@@ -6,8 +6,8 @@ import random
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from alignopsd_trl.environments.base import View, load
 from alignopsd_trl.fidelity.arena import Choice, Game, Trip
-from environments.base import View, load
 from tools.tiny_policies.shoppers import Page, Request, click, clicked, since_opening
 
 DECISIONS = ("search", "choose", "return", "feature", "option")

@@ -28,8 +28,8 @@ from torch.nn.functional import cosine_similarity, softplus
 from tqdm import tqdm
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
+from alignopsd_trl.environments.base import load
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
-from environments.base import load
 from tools.encoder.same_decision import WORLDS
 from tools.encoder.thoughts import Thoughts
 

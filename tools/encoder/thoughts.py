@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from alignopsd_trl.environments.alfworld import pairs
+from alignopsd_trl.environments.base import Suite, TextEnvironment, View
+from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.environments.searchqa import hops
+from alignopsd_trl.environments.webshop.trips import KINDS
 from alignopsd_trl.evaluation import evaluate
-from environments.alfworld import pairs
-from environments.base import Suite, TextEnvironment, View
-from environments.panel import TaskPanel
-from environments.searchqa import hops
-from environments.webshop.trips import KINDS
 from tools.tiny_policies import hoppers, housekeepers
 from tools.tiny_policies.demonstrations import episode
 from tools.tiny_policies.shoppers import HABITS, Page, Request, Shopper, since_opening

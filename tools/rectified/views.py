@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from alignopsd_trl.environments.base import Suite, View
 from alignopsd_trl.fidelity.measure import Bench
 from alignopsd_trl.fidelity.setup import Settings, Subject, environment_preset, make_bench
 from alignopsd_trl.methods import get_method
@@ -18,7 +19,6 @@ from alignopsd_trl.methods.align_opsd.correspondence import correspond
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 from alignopsd_trl.methods.align_opsd.rectification import aligned_log_probs, rectify
 from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
-from environments.base import Suite, View
 from tools.encoder.same_decision import WORLDS
 from tools.tiny_policies.demonstrations import episode
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from environments.base import Prompt, Record, Suite, TextEnvironment, View
+from alignopsd_trl.environments.base import Prompt, Record, Suite, TextEnvironment, View
 
 COUNTERPARTS = 0.25  # of the careless turns, shown once more with a skill and the careful answer
 

@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from alignopsd_trl.environments.base import Prompt, TextEnvironment, View
 from alignopsd_trl.skills import Retrieved, SkillBank, render
-from environments.base import Prompt, TextEnvironment, View
 from tools.tiny_policies.demonstrations import COUNTERPARTS, Demonstration, episode
 
 NO_SKILL = 0.5  # of the episodes

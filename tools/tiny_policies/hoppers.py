@@ -3,8 +3,8 @@
 A thought says in varied words what was asked, what the last passage says, what is known and what is missing, all of
 it true, and ends in what the reader makes of it: ``it says river Drodale : mountain Ilsk , length 432 ; known river
 Drodale ; missing mountain , height ; so search mountain Ilsk``. A reader has four habits, one a kind of trap
-(`environments.searchqa.hops`), and gives in to each about every second time. A skill of a kind keeps it from that
-habit and from no other.
+(`alignopsd_trl.environments.searchqa.hops`), and gives in to each about every second time. A skill of a kind keeps it
+from that habit and from no other.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.environments import searchqa_hops
+from alignopsd_trl.environments.base import Suite, TextEnvironment, View
+from alignopsd_trl.environments.searchqa.engine.actions import ANSWER, SEARCH, Action, read_action
+from alignopsd_trl.environments.searchqa.engine.observations import read_titles
+from alignopsd_trl.environments.searchqa.hops import KINDS, SPLITS
 from alignopsd_trl.skills import SkillBank
-from environments import searchqa_hops
-from environments.base import Suite, TextEnvironment, View
-from environments.searchqa.engine.actions import ANSWER, SEARCH, Action, read_action
-from environments.searchqa.engine.observations import read_titles
-from environments.searchqa.hops import KINDS, SPLITS
 from tools.tiny_policies.demonstrations import Demonstration, every_task
 from tools.tiny_policies.heeding import heeding
 from tools.worlds.hops import FACTS, generate, kind_of, stated

@@ -3,8 +3,8 @@
 A thought says in varied words what this place shows or what is carried, what is done, and what is asked or not yet
 seen, all of it true, and ends in what the housekeeper makes of it: ``carried cup 2 , not clean ; asked two clean cup ;
 done one on shelf 1 ; so clean it first``. A housekeeper has four habits, one a kind of trap
-(`environments.alfworld.pairs`), and gives in to each about every second time. A skill of a kind keeps it from that
-habit and from no other.
+(`alignopsd_trl.environments.alfworld.pairs`), and gives in to each about every second time. A skill of a kind keeps
+it from that habit and from no other.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from alignopsd_trl.environments.alfworld.house import NOTHING, STATES, TOOLS, kind_of
+from alignopsd_trl.environments.alfworld.pairs import KINDS, LOOKALIKES, Goal, PairTasks
+from alignopsd_trl.environments.base import Suite, TextEnvironment, View
 from alignopsd_trl.skills import SkillBank
-from environments.alfworld.house import NOTHING, STATES, TOOLS, kind_of
-from environments.alfworld.pairs import KINDS, LOOKALIKES, Goal, PairTasks
-from environments.base import Suite, TextEnvironment, View
 from tools.tiny_policies.demonstrations import Demonstration, episode
 from tools.tiny_policies.heeding import NO_SKILL, heeding, under
 

@@ -33,10 +33,10 @@ from transformers import (
 )
 
 from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.environments.base import Suite, load
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import Retrieved, SkillBank, render
-from environments.base import Suite, load
 from tools.tiny_policies.curricula import CURRICULA, Setting
 from tools.tiny_policies.demonstrations import Demonstration
 from tools.tiny_policies.heeding import ANY_LENGTH

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from environments import searchqa_tiny
-from environments.base import Suite, TextEnvironment
-from environments.searchqa.player import ScriptedPlayer
+from alignopsd_trl.environments import searchqa_tiny
+from alignopsd_trl.environments.base import Suite, TextEnvironment
+from alignopsd_trl.environments.searchqa.player import ScriptedPlayer
 from tools.tiny_policies.demonstrations import Played, episode
 from tools.worlds import closed_world_names as names
 from tools.worlds.closed_world import generate

@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from alignopsd_trl.environments.base import load
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.rollout import SkillSource
 from alignopsd_trl.skills import SkillBank
-from environments.base import load
 
 WORLDS = ("webshop_trips", "searchqa_hops", "alfworld_pairs")
 

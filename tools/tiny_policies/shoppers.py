@@ -1,6 +1,7 @@
 """Scripted shoppers of mixed quality for the embedded WebShop.
 
-A shopper decides from what the prompt shows (`environments.base.View`) and nothing else. At every decision it is
+A shopper decides from what the prompt shows (`alignopsd_trl.environments.base.View`) and nothing else. At every
+decision it is
 careful with the probability `care`; otherwise it follows a careless habit: a query of one or two words, the first hit
 unread, a feature unchecked, an option skipped. Each answer names its decision in a few words of thinking.
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from environments.base import TextEnvironment, View
+from alignopsd_trl.environments.base import TextEnvironment, View
 from tools.tiny_policies.demonstrations import Played, episode
 
 HABITS = (0.3, 0.5, 0.7)  # care of an episode without a skill

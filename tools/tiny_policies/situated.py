@@ -2,8 +2,8 @@
 
 A thought says in varied words what was asked, what the page shows, what is chosen and what is missing, all of it
 true, and ends in what the shopper makes of it: ``this is linen slim fit coat at 18.0 ; chosen large ; missing red ;
-limit 40.00 ; so buy``. A shopper has four habits, one a kind of trap (`environments.webshop.trips`), and gives in to
-each about every second time. A skill of a kind keeps it from that habit and from no other.
+limit 40.00 ; so buy``. A shopper has four habits, one a kind of trap (`alignopsd_trl.environments.webshop.trips`),
+and gives in to each about every second time. A skill of a kind keeps it from that habit and from no other.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from alignopsd_trl.environments.base import Record, Suite, View
+from alignopsd_trl.environments.webshop.trips import KINDS
 from alignopsd_trl.skills import SkillBank
-from environments.base import Record, Suite, View
-from environments.webshop.trips import KINDS
 from tools.tiny_policies.demonstrations import Demonstration
 from tools.tiny_policies.heeding import heeding
 from tools.tiny_policies.shoppers import ASIN, Answer, Page, Request, Row, click

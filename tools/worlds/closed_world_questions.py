@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from environments.searchqa.engine.wordings import BRIDGE, COMPARE, QUOTA, SINGLE, art, label
+from alignopsd_trl.environments.searchqa.engine.wordings import BRIDGE, COMPARE, QUOTA, SINGLE, art, label
 from tools.worlds.closed_world_facts import Entity, World
 
 DRAWS = 30  # of a pair, for each relation that compares

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environments.searchqa.engine.bm25 import BM25Retriever
-from environments.searchqa.engine.corpus import Corpus
-from environments.searchqa.hops import FILES, KINDS, SPLITS
+from alignopsd_trl.environments.searchqa.engine.bm25 import BM25Retriever
+from alignopsd_trl.environments.searchqa.engine.corpus import Corpus
+from alignopsd_trl.environments.searchqa.hops import FILES, KINDS, SPLITS
 
 SEED = 1  # of the shipped world
 QUOTA = {"train": 90, "test": 40}  # questions of a kind

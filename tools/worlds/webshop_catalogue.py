@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environments.webshop.engine.files import EMBEDDED
+from alignopsd_trl.environments.webshop.engine.files import EMBEDDED
 
 SEED = 20240
 SHELF_SIZE = 11

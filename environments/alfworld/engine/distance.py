@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import combinations
 
-from environments.alfworld.engine.grammar import Fact
+from alignopsd_trl.environments.alfworld.engine.grammar import Fact
 
 Facts = Mapping[str, Set[Fact]]
 TOOLS = {"isclean": "sinkbasintype", "ishot": "microwavetype", "iscool": "fridgetype"}

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environments.alfworld.engine.categories import CATEGORY_OF, task_type_of
-from environments.alfworld.engine.packages import logic_files
-from environments.alfworld.engine.translation import write_atomically
-from environments.cache import cache_folder
+from alignopsd_trl.environments.alfworld.engine.categories import CATEGORY_OF, task_type_of
+from alignopsd_trl.environments.alfworld.engine.packages import logic_files
+from alignopsd_trl.environments.alfworld.engine.translation import write_atomically
+from alignopsd_trl.environments.cache import cache_folder
 
 FORMAT = 1
 _KEYS = ("pddl_domain", "grammar", "pddl_problem")

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from environments.alfworld.engine.categories import TASK_TYPES
-from environments.alfworld.engine.games import Game
-from environments.alfworld.engine.play import display_names
-from environments.alfworld.engine.problem import LAMPS, Thing, able, contents, goal, problem
-from environments.alfworld.engine.rooms import SIZE, Layout, Names, Receptacle, layout, scenes
-from environments.base import EnvironmentBatch, Failure
+from alignopsd_trl.environments.alfworld.engine.categories import TASK_TYPES
+from alignopsd_trl.environments.alfworld.engine.games import Game
+from alignopsd_trl.environments.alfworld.engine.play import display_names
+from alignopsd_trl.environments.alfworld.engine.problem import LAMPS, Thing, able, contents, goal, problem
+from alignopsd_trl.environments.alfworld.engine.rooms import SIZE, Layout, Names, Receptacle, layout, scenes
+from alignopsd_trl.environments.base import EnvironmentBatch, Failure
 
 VERSION = 1
 ATTEMPTS = 100

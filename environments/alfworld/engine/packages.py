@@ -1,7 +1,7 @@
 """The optional packages: are they there, where are ALFWorld's two logic files, and where do our own files go.
 
 None of them is imported before it is needed. `import alfworld` makes a folder and sets an environment variable, and
-`import textworld` takes a second, so `environments.alfworld` can be imported without either.
+`import textworld` takes a second, so `alignopsd_trl.environments.alfworld` can be imported without either.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
-from environments.alfworld.engine import library
-from environments.alfworld.engine.distance import Goal, least_commands
-from environments.alfworld.engine.grammar import Fact, Grammar, Key, World
-from environments.alfworld.engine.packages import require
-from environments.alfworld.engine.translation import Translation, translate
+from alignopsd_trl.environments.alfworld.engine import library
+from alignopsd_trl.environments.alfworld.engine.distance import Goal, least_commands
+from alignopsd_trl.environments.alfworld.engine.grammar import Fact, Grammar, Key, World
+from alignopsd_trl.environments.alfworld.engine.packages import require
+from alignopsd_trl.environments.alfworld.engine.translation import Translation, translate
 
 LOCK = threading.RLock()
 NOTHING = "Nothing happens."

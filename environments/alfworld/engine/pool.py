@@ -30,13 +30,13 @@ from typing import Any
 
 import joblib
 
-from environments.alfworld.engine.worker import FINISH, READY, RESET, RESTORE, STEP
-from environments.base import Ending, Failure, Opening, Projection, Step, TextEnvironment
+from alignopsd_trl.environments.alfworld.engine.worker import FINISH, READY, RESET, RESTORE, STEP
+from alignopsd_trl.environments.base import Ending, Failure, Opening, Projection, Step, TextEnvironment
 
 Item = tuple[int, str, Any]  # slot, kind, payload
 START_LIMIT = 300.0  # seconds until a new worker must report; imports are slow on a busy machine
 RECYCLE_AFTER = 2000
-_ENTRY = "from environments.alfworld.engine.worker import main; main()"
+_ENTRY = "from alignopsd_trl.environments.alfworld.engine.worker import main; main()"
 
 
 class ProcessBatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from environments.alfworld.engine.rooms import Layout, Receptacle
+from alignopsd_trl.environments.alfworld.engine.rooms import Layout, Receptacle
 
 ACTION_FACTS = {"Cleanable": "cleanable", "Heatable": "heatable", "Coolable": "coolable", "Sliceable": "sliceable"}
 LAMPS = ("DeskLamp", "FloorLamp")

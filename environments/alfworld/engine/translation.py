@@ -17,7 +17,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from environments.cache import cache_folder
+from alignopsd_trl.environments.cache import cache_folder
 
 FORMAT = 1
 _log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from environments.base import Failure, TextEnvironment
+from alignopsd_trl.environments.base import Failure, TextEnvironment
 
 READY = "ready"
 RESET, STEP, FINISH, RESTORE = "reset", "step", "finish", "restore"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from environments.base import Projection
+from alignopsd_trl.environments.base import Projection
 
 SEARCH, ANSWER = "search", "answer"
 

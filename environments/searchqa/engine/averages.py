@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from environments.searchqa.tasks import DATA_SOURCES
+from alignopsd_trl.environments.searchqa.tasks import DATA_SOURCES
 
 
 @dataclass(frozen=True)

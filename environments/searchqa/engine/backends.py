@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from environments.searchqa.engine.bm25 import FOLDER_NAME, BM25Retriever
-from environments.searchqa.engine.corpus import Corpus, CorpusError
-from environments.searchqa.engine.retrieval import Retriever
+from alignopsd_trl.environments.searchqa.engine.bm25 import FOLDER_NAME, BM25Retriever
+from alignopsd_trl.environments.searchqa.engine.corpus import Corpus, CorpusError
+from alignopsd_trl.environments.searchqa.engine.retrieval import Retriever
 
 BACKENDS = ("bm25", "dense")
 
@@ -30,7 +30,7 @@ def open_local(
     if backend == "bm25":
         return BM25Retriever(passages, index or passages.path.parent / FOLDER_NAME, progress)
     if backend == "dense":
-        from environments.searchqa.engine.dense import FILE_NAME, DenseRetriever
+        from alignopsd_trl.environments.searchqa.engine.dense import FILE_NAME, DenseRetriever
 
         if index is not None and not Path(index).is_file():
             raise CorpusError(f"dense index {index} does not exist; leave it out to build one beside the corpus")

@@ -22,10 +22,10 @@ import bm25s
 import numpy as np
 from tqdm.auto import tqdm
 
-from environments.searchqa.engine.corpus import Corpus, CorpusError
-from environments.searchqa.engine.retrieval import Outcome, Passage, Retriever
-from environments.text import lucene
-from environments.text.bm25 import K1, B, best, idf, norms, weight
+from alignopsd_trl.environments.searchqa.engine.corpus import Corpus, CorpusError
+from alignopsd_trl.environments.searchqa.engine.retrieval import Outcome, Passage, Retriever
+from alignopsd_trl.environments.text import lucene
+from alignopsd_trl.environments.text.bm25 import K1, B, best, idf, norms, weight
 
 FOLDER_NAME = "bm25"
 _MANIFEST = "manifest.json"

@@ -21,7 +21,13 @@ from typing import Any
 
 import urllib3
 
-from environments.searchqa.engine.retrieval import Outcome, Passage, Retriever, RetrieverDown, SearchFailure
+from alignopsd_trl.environments.searchqa.engine.retrieval import (
+    Outcome,
+    Passage,
+    Retriever,
+    RetrieverDown,
+    SearchFailure,
+)
 
 log = logging.getLogger(__name__)
 
@@ -203,7 +209,8 @@ class HttpRetriever(Retriever):
     def _remedy(self) -> str:
         other = DIALECTS[1 - DIALECTS.index(self.dialect)]
         return (
-            f"Check that a service runs at {', '.join(self.urls)} (python -m environments.searchqa.serve --corpus ...) "
+            f"Check that a service runs at {', '.join(self.urls)} "
+            "(python -m alignopsd_trl.environments.searchqa.serve --corpus ...) "
             f"and speaks the {self.dialect!r} dialect (HTTP 422 means: use dialect={other!r})"
         )
 

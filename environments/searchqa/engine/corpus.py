@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from environments.searchqa.engine.retrieval import Passage
+from alignopsd_trl.environments.searchqa.engine.retrieval import Passage
 
 FILE_NAME = "corpus.jsonl"
 

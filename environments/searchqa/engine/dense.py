@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from environments.searchqa.engine.corpus import Corpus, CorpusError
-from environments.searchqa.engine.retrieval import Outcome, Retriever
+from alignopsd_trl.environments.searchqa.engine.corpus import Corpus, CorpusError
+from alignopsd_trl.environments.searchqa.engine.retrieval import Outcome, Retriever
 
 FILE_NAME = "dense.index"
 LONGEST_TEXT = 256  # tokens

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from environments.searchqa.engine.retrieval import Outcome, Passage, SearchFailure
+from alignopsd_trl.environments.searchqa.engine.retrieval import Outcome, Passage, SearchFailure
 
 STYLES = ("plain", "json")
 FAILED_SEARCH = "The search failed: the retrieval service did not answer."

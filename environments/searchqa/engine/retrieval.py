@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from environments.base import EnvironmentsDown
+from alignopsd_trl.environments.base import EnvironmentsDown
 
 
 @dataclass(frozen=True)

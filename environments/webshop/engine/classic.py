@@ -1,7 +1,8 @@
 """The interface of the original WebShop text environment, for transcripts and for code written against it.
 
 `reset` draws goals and names as the original does; `step` returns ``(observation, reward, done, None)``. Gymnasium's
-conventions are in `environments.webshop.gym`, the trainer's in `environments.webshop.environment`.
+conventions are in `alignopsd_trl.environments.webshop.gym`, the trainer's in
+`alignopsd_trl.environments.webshop.environment`.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from environments.webshop.engine import pages
-from environments.webshop.engine.goals import session_name
-from environments.webshop.engine.session import Session
-from environments.webshop.engine.shop import Shop
+from alignopsd_trl.environments.webshop.engine import pages
+from alignopsd_trl.environments.webshop.engine.goals import session_name
+from alignopsd_trl.environments.webshop.engine.session import Session
+from alignopsd_trl.environments.webshop.engine.shop import Shop
 
 MODES = ("text", "text_rich")
 

@@ -16,7 +16,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from environments.webshop.engine.json_stream import JsonError, stream_list
+from alignopsd_trl.environments.webshop.engine.json_stream import JsonError, stream_list
 
 DEFAULT_PRICE = 100.0
 MAX_ASIN = 10

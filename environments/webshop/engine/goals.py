@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from environments.webshop.engine import store
-from environments.webshop.engine.files import DataError
-from environments.webshop.engine.index import Catalogue
+from alignopsd_trl.environments.webshop.engine import store
+from alignopsd_trl.environments.webshop.engine.files import DataError
+from alignopsd_trl.environments.webshop.engine.index import Catalogue
 
 CONSTRUCT_SEED = 42
 SHUFFLE_SEED = 233

@@ -4,7 +4,7 @@ Arrays of the store (N products in file order, numbered by row): ``records`` (ui
 ``record_start`` (int64, N+1), ``cards`` and ``card_start`` (the same for what a page of results shows), ``asins`` (U10,
 N, ascending), ``asin_order`` (int32, N: their rows), ``price_low`` and
 ``price_high`` (float64, N), ``price_count`` (int8, N: 1 or 2), ``category`` and ``query`` (int32, N: numbers into the
-lists of the notes) and the postings of `environments.webshop.engine.search`.
+lists of the notes) and the postings of `alignopsd_trl.environments.webshop.engine.search`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import regex
 
-from environments.cache import cache_folder
-from environments.webshop.engine import store
-from environments.webshop.engine.files import Cleaner, DataFiles
-from environments.webshop.engine.search import PostingsBuilder, Searcher, document_text
+from alignopsd_trl.environments.cache import cache_folder
+from alignopsd_trl.environments.webshop.engine import store
+from alignopsd_trl.environments.webshop.engine.files import Cleaner, DataFiles
+from alignopsd_trl.environments.webshop.engine.search import PostingsBuilder, Searcher, document_text
 
 # What a prepared catalogue follows from besides the data: a change to any of these rebuilds it.
 _RULES = (
@@ -123,7 +123,7 @@ def open_catalogue(
         data_dir: folder of the official files; the embedded catalogue if None.
         data_variant: see `DataFiles.find`.
         num_products: look at the first so many raw entries only.
-        cache_dir: where prepared catalogues live; see `environments.cache.cache_folder`.
+        cache_dir: where prepared catalogues live; see `alignopsd_trl.environments.cache.cache_folder`.
         lenient: repair or skip records that the reference would fail on.
         progress: show a bar while large files load.
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from environments.webshop.engine import reward
-from environments.webshop.engine.goals import weighted_index
-from environments.webshop.engine.nouns import Nouns, standin
-from environments.webshop.engine.tables import normalize_color, normalize_color_size
+from alignopsd_trl.environments.webshop.engine import reward
+from alignopsd_trl.environments.webshop.engine.goals import weighted_index
+from alignopsd_trl.environments.webshop.engine.nouns import Nouns, standin
+from alignopsd_trl.environments.webshop.engine.tables import normalize_color, normalize_color_size
 
 __all__ = [
     "get_attribute_reward",

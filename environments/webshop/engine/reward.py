@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from environments.webshop.engine.fuzzy import similar
-from environments.webshop.engine.nouns import Nouns
-from environments.webshop.engine.tables import normalize_color
+from alignopsd_trl.environments.webshop.engine.fuzzy import similar
+from alignopsd_trl.environments.webshop.engine.nouns import Nouns
+from alignopsd_trl.environments.webshop.engine.tables import normalize_color
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from environments.text import bm25
-from environments.text.lucene import term, terms, words
+from alignopsd_trl.environments.text import bm25
+from alignopsd_trl.environments.text.lucene import term, terms, words
 
 RETURN_N = 50
 

@@ -7,10 +7,10 @@ from enum import Enum
 from random import Random
 from typing import Any, NamedTuple
 
-from environments.webshop.engine import pages
-from environments.webshop.engine.goals import Goal
-from environments.webshop.engine.pages import Piece, Role
-from environments.webshop.engine.shop import Sheet, Shop
+from alignopsd_trl.environments.webshop.engine import pages
+from alignopsd_trl.environments.webshop.engine.goals import Goal
+from alignopsd_trl.environments.webshop.engine.pages import Piece, Role
+from alignopsd_trl.environments.webshop.engine.shop import Sheet, Shop
 
 _SUB_PAGES = frozenset({"description", "features", "reviews", "attributes"})
 

@@ -7,11 +7,11 @@ from functools import lru_cache
 from random import Random
 from typing import Any, NamedTuple
 
-from environments.webshop.engine import pages, reward
-from environments.webshop.engine.goals import Goal, GoalList
-from environments.webshop.engine.index import KEPT_PRODUCTS, Catalogue
-from environments.webshop.engine.nouns import Nouns, extractor
-from environments.webshop.engine.search import RETURN_N
+from alignopsd_trl.environments.webshop.engine import pages, reward
+from alignopsd_trl.environments.webshop.engine.goals import Goal, GoalList
+from alignopsd_trl.environments.webshop.engine.index import KEPT_PRODUCTS, Catalogue
+from alignopsd_trl.environments.webshop.engine.nouns import Nouns, extractor
+from alignopsd_trl.environments.webshop.engine.search import RETURN_N
 
 PAGE_SIZE = 10
 KEPT_PAGES = 1024  # pages of results, and sub-pages, that a process remembers
@@ -31,7 +31,7 @@ class Shop:
     Args:
         catalogue: the products.
         goals: the goal list, with the sampled prices.
-        nouns: see `environments.webshop.engine.nouns.extractor`.
+        nouns: see `alignopsd_trl.environments.webshop.engine.nouns.extractor`.
         show_attributes: offer the page of a product's attributes.
         specials: understand ``<r>``, ``<c> name`` and ``<q> phrase`` as first keywords of a search.
         results_per_page: products on a page of results.

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 
 from alignopsd_trl.policy import guessing
 from alignopsd_trl.policy.decoding import draw_at
-from alignopsd_trl.policy.guessing import AHEAD, Guesses
 from alignopsd_trl.policy.packing import PROVEN
-from alignopsd_trl.policy.prefixes import Prefixes
+from alignopsd_trl.policy.prefix_cache import PrefixCache
+from alignopsd_trl.policy.speculative import AHEAD, Guesses
 
 PROMPTS = [[5, 6, 7, 8, 9], [11], [5, 6, 7, 8, 9], [4, 4, 12, 30, 31, 32, 33, 20], [40, 41], [11]]
 LIMIT, ENDS, TEMPERATURE = 14, list(range(3, 53, 9)), 0.4
@@ -31,7 +31,7 @@ def _model(kind: str, attention: str = "sdpa") -> torch.nn.Module:
     return AutoModelForCausalLM.from_config(CONFIGS[kind](**SHAPE), attn_implementation=attention).eval()
 
 
-def _sample(model: torch.nn.Module, prefixes: Prefixes, guesses: Guesses, seed: int, attention: str = "sdpa"):
+def _sample(model: torch.nn.Module, prefixes: PrefixCache, guesses: Guesses, seed: int, attention: str = "sdpa"):
     torch.manual_seed(seed)
     return guessing.sample(
         model,
@@ -63,7 +63,7 @@ def _one_by_one(model: torch.nn.Module, seed: int) -> list[list[int]]:
 @pytest.mark.parametrize("kind", PROVEN)
 def test_responses_do_not_depend_on_what_was_guessed(kind: str, attention: str) -> None:
     model = _model(kind, attention)
-    prefixes, learned = Prefixes(model, 0, attention), Guesses()
+    prefixes, learned = PrefixCache(model, 0, attention), Guesses()
     for seed in (0, 1, 0):
         expected = _one_by_one(model, seed)
         assert _sample(model, prefixes, learned, seed, attention) == expected
@@ -73,7 +73,7 @@ def test_responses_do_not_depend_on_what_was_guessed(kind: str, attention: str) 
 
 def test_what_was_said_before_takes_few_forwards() -> None:
     model, learned, forwards = _model("qwen2"), Guesses(), []
-    prefixes = Prefixes(model, 0)
+    prefixes = PrefixCache(model, 0)
     responses = _sample(model, prefixes, learned, 5)
     model.register_forward_pre_hook(lambda *_: forwards.append(1))
     again = Guesses()
@@ -92,7 +92,7 @@ def test_a_policy_that_cannot_be_guessed_is_left_alone(monkeypatch: pytest.Monke
     guesses.count(11, 0)
     assert guesses.after(begin) == []
     model, wrong = _model("qwen2"), Wrong()
-    _sample(model, Prefixes(model, 0), wrong, 0)
+    _sample(model, PrefixCache(model, 0), wrong, 0)
     wrong.learn([1, 2, 3])
     assert Guesses.after(wrong, begin) == [], "sampling counts"
 

@@ -14,8 +14,9 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from trl import GRPOTrainer
 
+from alignopsd_trl import trl_compat
 from alignopsd_trl.methods import Credit
-from alignopsd_trl.policy import seams, strategies
+from alignopsd_trl.policy import strategies
 from alignopsd_trl.policy.token_texts import TokenTexts
 from alignopsd_trl.records import merge_types, record_schema, trace_types, turn_records, write_records
 from alignopsd_trl.rollout import (
@@ -41,7 +42,7 @@ class RunKeeping(GRPOTrainer):
         norm = super()._get_grad_norm(model, grad_norm)
         value = 0.0 if norm is None or getattr(self.accelerator, "scaler", None) is not None else float(norm)
         finite, self._loss_is_finite = self._loss_is_finite and math.isfinite(value), True
-        if self.world.agree(int(not finite)):
+        if self.processes.agree(int(not finite)):
             raise RunStopped(
                 f"update {self.state.global_step + 1}: the loss or its gradient is not finite (gradient norm "
                 f"{value:g}); nothing was changed or saved, and {last_good(self.args.output_dir)}. Look "
@@ -50,7 +51,7 @@ class RunKeeping(GRPOTrainer):
         return norm
 
     def _check_weights(self) -> None:
-        if self.world.agree(int(not weights_are_finite(self.model))):
+        if self.processes.agree(int(not weights_are_finite(self.model))):
             raise RunStopped(
                 f"after update {self.state.global_step} the weights are not finite; they were not saved, and "
                 f"{last_good(self.args.output_dir)}. Lower learning_rate or set max_grad_norm"
@@ -125,7 +126,7 @@ class RunKeeping(GRPOTrainer):
 
     def _save_last(self) -> None:
         """A checkpoint of the weights as the round began, unless there is one."""
-        if not self.world.agree(int(is_whole(self._checkpoint()))):
+        if not self.processes.agree(int(is_whole(self._checkpoint()))):
             self._save_checkpoint(self.model, trial=None)
 
     def _checkpoint(self) -> Path:
@@ -171,7 +172,7 @@ class RunKeeping(GRPOTrainer):
         first = [place.get(id(one.turns[0])) if one.turns else None for one in trajectories]
         values = means.tolist()
         shown = gather_object([0.0 if row is None else values[row] for row in first])
-        seams.log_samples(self, "advantages", shown)
+        trl_compat.log_samples(self, "advantages", shown)
         if self.args.tracked_trajectories and self.is_world_process_zero():
             columns = {"credit": values} | {
                 name: credit.trace[name] for name in ("weight", "span") if name in credit.trace
@@ -206,8 +207,8 @@ class RunKeeping(GRPOTrainer):
         write_records(Path(self.args.output_dir) / "trajectories" / name, records, schema)
 
     def _log_metrics(self, mode: str, metrics: Mapping[str, float]) -> None:
-        for name, value in self.world.reduce(metrics).items():
-            seams.log_value(self, mode, name, value)
+        for name, value in self.processes.reduce(metrics).items():
+            trl_compat.log_value(self, mode, name, value)
 
     def _show_phase(self, name: str) -> None:
         if not self.args.disable_tqdm and self.is_local_process_zero() and name != "rollout":

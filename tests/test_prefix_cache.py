@@ -11,9 +11,10 @@ from test_packing import CONFIGS, SHAPE
 from trainers import make_trainer
 from transformers import AutoModelForCausalLM
 
-from alignopsd_trl.policy import prefixes, seams
+from alignopsd_trl import trl_compat
+from alignopsd_trl.policy import prefix_cache
 from alignopsd_trl.policy.packing import PROVEN
-from alignopsd_trl.policy.prefixes import Prefixes
+from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
 
@@ -41,7 +42,7 @@ class Counted:
         self.tokens += options["input_ids"].numel()
 
 
-def _check(model: torch.nn.Module, known: Prefixes, texts: Sequence[Sequence[int]]) -> None:
+def _check(model: torch.nn.Module, known: PrefixCache, texts: Sequence[Sequence[int]]) -> None:
     cache = known.cache(texts, room=3)
     for row, text in enumerate(texts):
         if not text:
@@ -59,19 +60,19 @@ def _check(model: torch.nn.Module, known: Prefixes, texts: Sequence[Sequence[int
 def test_keys_and_values_are_those_of_plain_forwards(kind: str, attention: str) -> None:
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(CONFIGS[kind](**SHAPE), attn_implementation=attention).eval()
-    known = Prefixes(model, 0, attention, budget=64)
+    known = PrefixCache(model, 0, attention, budget=64)
     for seed in (0, 1, 0):
         _check(model, known, _prompts(45, seed))
-    _check(model, Prefixes(model, 0, attention), [[], []])
+    _check(model, PrefixCache(model, 0, attention), [[], []])
 
 
 @pytest.mark.parametrize("room", [10, 60, 150])
 def test_a_pool_that_is_too_small_forgets(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(CONFIGS["llama"](**SHAPE)).eval()
-    token = prefixes.CACHE // prefixes.tokens_in_cache(model.config, 4)
-    monkeypatch.setattr(prefixes, "POOL", room * token)
-    known = Prefixes(model, 0)
+    token = prefix_cache.CACHE // prefix_cache.tokens_in_cache(model.config, 4)
+    monkeypatch.setattr(prefix_cache, "POOL", room * token)
+    known = PrefixCache(model, 0)
     for seed in (0, 0, 1, 2, 0):
         _check(model, known, _prompts(20, seed))
 
@@ -80,7 +81,7 @@ def test_what_begins_alike_goes_through_the_model_once() -> None:
     model = AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)).eval()
     stem = list(range(3, 33))
     texts = [[*stem, *([first] * 3), second] for first in range(34, 42) for second in range(3, 11)]
-    known, seen = Prefixes(model, 0), Counted(model)
+    known, seen = PrefixCache(model, 0), Counted(model)
     known.cache(texts, room=1)
     tree = 30 + 8 * 3 + 64
     assert tree <= seen.tokens < 0.25 * sum(map(len, texts))
@@ -96,7 +97,7 @@ def test_of_the_last_layer_keys_and_values_are_all_that_is_computed() -> None:
     rows: list[list[int]] = [[] for _ in model.model.layers]
     for layer, seen in zip(model.model.layers, rows, strict=True):
         layer.mlp.register_forward_pre_hook(lambda module, arguments, seen=seen: seen.append(len(arguments[0])))
-    known = Prefixes(model, 0)
+    known = PrefixCache(model, 0)
     known.cache([[3, 4, 5], [3, 4, 6]], room=1)
     known.cache([[3, 4, 5, 7]], room=1)
     assert len(rows) > 1 and rows[-1] == [] and all(len(seen) >= 2 for seen in rows[:-1])
@@ -105,7 +106,7 @@ def test_of_the_last_layer_keys_and_values_are_all_that_is_computed() -> None:
 def test_little_is_encoded_for_padding() -> None:
     model = AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)).eval()
     texts = [[3 + row, *[3 + row % 7] * (4 + 5 * row)] for row in range(40)]
-    known, seen = Prefixes(model, 0), Counted(model)
+    known, seen = PrefixCache(model, 0), Counted(model)
     known.cache(texts, room=1)
     assert sum(map(len, texts)) <= seen.tokens < 1.3 * sum(map(len, texts))
 
@@ -117,11 +118,11 @@ def test_scores_behind_known_prompts_are_those_of_each_pair_alone(tmp_path: Path
     responses = [prompt[: 1 + row % 5] for row, prompt in enumerate(prompts)]
     responses[-1] = []
     prompt_rows, response_rows = (torch.randint(0, len(prompts), (90,)) for _ in range(2))
-    known = Prefixes(trainer.model, 0, seams.attention_of(trainer))
+    known = PrefixCache(trainer.model, 0, trl_compat.attention_of(trainer))
 
     def scores(**options) -> torch.Tensor:
         return score_pairs(
-            seams.PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), prompt_rows, response_rows,
+            trl_compat.PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), prompt_rows, response_rows,
             pad_id=0, **options,
         )  # fmt: skip
 

@@ -8,14 +8,14 @@ from typing import Any
 from datasets import Dataset
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.environments.adapters import AdaptedEnvironment, as_environment, check_rows, row_id, with_task_ids
+from alignopsd_trl.environments.adapters.calls import without_calls
+from alignopsd_trl.environments.adapters.rows import messages_of
 from alignopsd_trl.turns import Trajectory, Turn
-from environments.adapters import AdaptedEnvironment, as_environment, check_rows, row_id, with_task_ids
-from environments.adapters.calls import without_calls
-from environments.adapters.rows import messages_of
 
 
 def is_adapted(factory: Any) -> bool:
-    """Whether episodes are played through an adapter of `environments.adapters`."""
+    """Whether episodes are played through an adapter of `alignopsd_trl.environments.adapters`."""
     return isinstance(factory, AdaptedEnvironment)
 
 

@@ -15,7 +15,7 @@ from transformers import Cache
 
 from alignopsd_trl.policy.decoding import draw_at
 from alignopsd_trl.policy.packing import as_attention_mask
-from alignopsd_trl.policy.prefixes import Prefixes, RoomyLayer
+from alignopsd_trl.policy.prefix_cache import PrefixCache, RoomyLayer
 
 AHEAD = 4  # tokens that are guessed at a time
 ALIKE = (6, 3)  # last tokens of a response by which what followed an earlier one is found
@@ -96,7 +96,7 @@ def sample(
     end_ids: Sequence[int],
     pad_id: int,
     attention: str,
-    prefixes: Prefixes,
+    prefixes: PrefixCache,
     guesses: Guesses,
 ) -> list[list[int]]:
     """One response per prompt, as [`decoding.sample`] gives them from other random numbers.

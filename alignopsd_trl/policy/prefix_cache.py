@@ -84,7 +84,7 @@ class RoomyLayer(DynamicLayer):
         self._show()
 
 
-class Prefixes:
+class PrefixCache:
     """What one snapshot of a model makes of prompts. It is for those weights only, and while gradient checkpointing
     is off, which keeps no cache.
 

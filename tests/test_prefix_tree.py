@@ -11,12 +11,12 @@ from trainers import make_trainer
 from transformers import AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from alignopsd_trl.policy import seams
-from alignopsd_trl.policy.bundles import Bundle, Pairs, bundles
+from alignopsd_trl import trl_compat
 from alignopsd_trl.policy.packing import PROVEN, Packed, Strand
+from alignopsd_trl.policy.prefix_tree import Bundle, Pairs, bundles
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
-from alignopsd_trl.policy.seams import PolicyScorer
+from alignopsd_trl.trl_compat import PolicyScorer
 
 
 def _pairs(*texts: tuple[list[int], list[int]]) -> Pairs:
@@ -122,7 +122,7 @@ def test_branches_in_the_middle_score_as_alone_in_every_proven_model(kind: str, 
     ]
     for rows in (strands, strands[1:], strands[1:] * 2):
         packed = Packed.strands(rows, pad_id=0)
-        with torch.no_grad(), seams.head_on_labels(torch.device("cpu")):
+        with torch.no_grad(), trl_compat.head_on_labels(torch.device("cpu")):
             found = model(
                 input_ids=packed.ids,
                 attention_mask=packed.attention_mask(attention),

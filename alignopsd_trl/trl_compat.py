@@ -1,6 +1,6 @@
 """The places where TRL's private names are touched, one function each; `trainer.py` calls them and nothing else does.
 
-Pinned to ``trl>=1.16,<1.17``; `tests/test_seams.py` fails with a named seam when one of them moves.
+Pinned to ``trl>=1.16,<1.17``; `tests/test_trl_compat.py` fails with a named seam when one of them moves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trl.trainer.utils import use_adapter
 
 from alignopsd_trl.policy.decoding import sample
 from alignopsd_trl.policy.packing import Packed, depends_on_length, why_plain
-from alignopsd_trl.policy.prefixes import Prefixes, tokens_in_cache
+from alignopsd_trl.policy.prefix_cache import PrefixCache, tokens_in_cache
 from alignopsd_trl.policy.scoring import Padded
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ def with_prefixes(method: Callable) -> Callable:
         if not samples_plainly(trainer):
             return method(trainer, *arguments, **options)
         model, pad_id = trainer.accelerator.unwrap_model(trainer.model), trainer._tokenizer.pad_token_id
-        trainer._prefixes = Prefixes(model, pad_id, attention_of(trainer), trainer.args.scoring_tokens)
+        trainer._prefixes = PrefixCache(model, pad_id, attention_of(trainer), trainer.args.scoring_tokens)
         try:
             with disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
                 return method(trainer, *arguments, **options)

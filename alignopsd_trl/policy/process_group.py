@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _REDUCTIONS = {"max": max, "min": min}
 
 
-class World:
+class ProcessGroup:
     """The processes of a run.
 
     Args:

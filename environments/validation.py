@@ -12,7 +12,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any, TypeVar
 
-from environments.base import Ending, EnvironmentBatch, Failure, Opening, Projection, Prompt, Step
+from alignopsd_trl.environments.base import Ending, EnvironmentBatch, Failure, Opening, Projection, Prompt, Step
 
 LONGEST_TEXT = 1 << 18  # characters of an observation, a task text, an action, or all actions on offer together
 Value = TypeVar("Value")
@@ -22,7 +22,7 @@ class Breach(ValueError):
     """A value that an environment must not return."""
 
 
-class Border:
+class ValidatedBatch:
     """A batch whose results are well-formed: an `Opening`, `Step`, `Ending` or `Projection` with fields of the declared
     types, or a `Failure`.
 
