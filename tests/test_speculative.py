@@ -9,7 +9,7 @@ import torch
 from test_packing import CONFIGS, SHAPE
 from transformers import AutoModelForCausalLM
 
-from alignopsd_trl.policy import guessing
+from alignopsd_trl.policy import speculative
 from alignopsd_trl.policy.decoding import draw_at
 from alignopsd_trl.policy.packing import PROVEN
 from alignopsd_trl.policy.prefix_cache import PrefixCache
@@ -33,7 +33,7 @@ def _model(kind: str, attention: str = "sdpa") -> torch.nn.Module:
 
 def _sample(model: torch.nn.Module, prefixes: PrefixCache, guesses: Guesses, seed: int, attention: str = "sdpa"):
     torch.manual_seed(seed)
-    return guessing.sample(
+    return speculative.sample(
         model,
         PROMPTS,
         temperature=TEMPERATURE,
@@ -84,8 +84,8 @@ def test_what_was_said_before_takes_few_forwards() -> None:
 
 
 def test_a_policy_that_cannot_be_guessed_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guessing, "TRIAL", 10)
-    guesses, begin = Guesses(), list(guessing.BEGIN)
+    monkeypatch.setattr(speculative, "TRIAL", 10)
+    guesses, begin = Guesses(), list(speculative.BEGIN)
     guesses.learn([1, 2, 3])
     guesses.count(11, 3)
     assert guesses.after(begin) == [1, 2, 3]
@@ -98,13 +98,13 @@ def test_a_policy_that_cannot_be_guessed_is_left_alone(monkeypatch: pytest.Monke
 
 
 def test_guesses_follow_the_latest_response_and_are_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    guesses, begin = Guesses(), list(guessing.BEGIN)
+    guesses, begin = Guesses(), list(speculative.BEGIN)
     assert guesses.after(begin) == []
     guesses.learn([1, 2, 3, 4, 5, 6, 7, 8])
     guesses.learn([9, 2, 3, 4, 10])
     assert guesses.after(begin) == [9, 2, 3, 4]
     assert guesses.after([*begin, 1, 2, 3, 4]) == [5, 6, 7, 8], "the longer beginning says more"
     assert guesses.after([*begin, 2, 3, 4]) == [10]
-    monkeypatch.setattr(guessing, "MOST", 5)
+    monkeypatch.setattr(speculative, "MOST", 5)
     guesses.learn([20])
     assert guesses.after([*begin, 2, 3, 4]) == [] and guesses.after(begin) == [20]
