@@ -92,6 +92,7 @@ setup(
         "trackio": ["trackio>=0.21.1"],  # the version that transformers asks for
         "tensorboard": ["tensorboard>=2.18"],
         "browser": ["selenium>=4.30"],
+        "docs": ["mkdocs-material>=9.6", "mkdocstrings-python>=1.16"],
         "studies": ["matplotlib>=3.9"],
         "notebooks": NOTEBOOKS,
         "test": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.11", "setuptools>=70.1", *NOTEBOOKS],

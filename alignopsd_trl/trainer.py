@@ -97,8 +97,8 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
             where a function does not apply; anything else ends the run.
         tools (`list[Callable]`, *optional*):
             Functions that TRL's classes get beside their own, or alone.
-        processing_class, callbacks, optimizers, quantization_config, peft_config:
-            As in [`~trl.GRPOTrainer`].
+        processing_class: As in [`~trl.GRPOTrainer`], as are `callbacks`, `optimizers`, `quantization_config` and
+            `peft_config`.
 
     Raises:
         TypeError: for a config of another class or a missing factory.
