@@ -8,6 +8,7 @@ import gzip
 import json
 import math
 import re
+import shutil
 import threading
 import urllib.error
 import urllib.request
@@ -101,7 +102,7 @@ def test_hostile_texts_stay_data(tmp_path: Path) -> None:
     record |= {"reward": 0.0, "won": False, "score": 0.0, "stop": "done", "action_valid": True}
     write_records(tmp_path / "trajectories" / "step.parquet", [record])
     html = view_run(tmp_path, task=HOSTILE).html()
-    assert html.count("<script") == html.count("</script") == 4 and "<img" not in html
+    assert html.count("<script") == html.count("</script") == 5 and "<img" not in html
     assert not set("\x00\x1b\u2028") & set(html)
     assert turns(blobs(html)[0])[HOSTILE, "0000", 0]["observation"] == HOSTILE
 
@@ -121,6 +122,36 @@ def test_what_is_not_there_is_named(run: Path, tmp_path: Path) -> None:
         view_run(run, task="toy/none")
     with pytest.raises(ValueError, match="two runs or more"):
         compare_runs([run])
+
+
+def test_a_damaged_file_is_named_with_its_line(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    results = tmp_path / "run" / "results.json"
+    results.write_text(text := results.read_text()[: len(results.read_text()) // 2])
+    with pytest.raises(ValueError, match=rf"results\.json is damaged at line {text.count(chr(10)) + 1}; move it away"):
+        view_run(tmp_path / "run")
+    results.unlink()
+    log = tmp_path / "run" / "log.jsonl"
+    log.write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "lo\n{"step": 3, "loss": 0.1}\n')
+    with pytest.raises(ValueError, match=r"log\.jsonl is damaged at line 2"):
+        compare_runs([run, tmp_path / "run"])
+
+
+def test_a_run_that_goes_on_shows_what_it_logged(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run / "trajectories", tmp_path / "run" / "trajectories")
+    (tmp_path / "run" / "log.jsonl").write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.25}\n{"step": 3, "lo')
+    curves = {curve.name: curve.values for curve in read_run(tmp_path / "run").curves}
+    assert curves["loss"] == [0.5, 0.25]
+
+
+def test_every_symbol_has_its_sentence() -> None:
+    assets = Path(view_run.__code__.co_filename).parent / "assets"
+    terms = dict(re.findall(r'^  (\w+): \["[^"]+", "([^"]+)"\],$', (assets / "terms.js").read_text(), re.MULTILINE))
+    script = (assets / "view.js").read_text()
+    measures = re.search(r"const MEASURES = \[(.*)\];", script)[1].replace('"', "").split(", ")
+    bars = re.search(r'return \[\["even", 1\].*', script)[0]
+    assert {*measures, *re.findall(r'\["(\w+)"', bars), "rho", "span"} <= set(terms)
+    assert all(sentence.endswith(".") for sentence in terms.values())
 
 
 BLIND = {  # linear RGB as people without red or green cones see it (Viénot, Brettel and Mollon 1999)

@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -259,12 +260,105 @@ def test_runs_whose_success_is_unknown_open(browser: Any, tmp_path: Path) -> Non
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
-@pytest.mark.parametrize("width", [1280, 800])
-def test_it_fits_the_window(browser: Any, page: Path, width: int) -> None:
-    browser.set_window_size(width, 900)
+@contextmanager
+def wide(browser: Any, width: int) -> Iterator[None]:
+    """A window of ``width`` pixels, also below what a window of Chromium can have."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    yield
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.fixture
+def trip(tmp_path: Path) -> Path:
+    """Two tasks of the same text whose only rollout has 24 turns, in one span a pair."""
+    row = read_records(RUNS / "aligned" / "trajectories").iloc[0].to_dict()
+    row |= {"credit_sources": [], "credit_source_weights": [], "credit_source_similarities": []}
+    row |= {"task_text": "serve 3 requests", "category": "price"}
+    names = [{"task": name, "task_id": name} for name in ("trip-1", "trip-2")]
+    rows = [row | name | {"turn": turn, "credit_span": turn // 2} for name in names for turn in range(24)]
+    write_records(tmp_path / "trajectories" / "step.parquet", rows)
+    return view_run(tmp_path).save(tmp_path / "view.html")
+
+
+@pytest.mark.parametrize("width", [1400, 800, 420])
+def test_it_fits_the_window(browser: Any, page: Path, trip: Path, run: Path, tmp_path: Path, width: int) -> None:  # noqa: F811
+    compared = compare_runs([run, run]).save(tmp_path / "compare.html")
+    with wide(browser, width):
+        for one, place in ((page, ""), (page, "#pane=evaluation"), (trip, ""), (compared, "")):
+            opened(browser, one, place)
+            assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth + 1"), (one, place)
+
+
+def test_a_narrow_window_is_one_column_with_the_grid_before_the_curves(browser: Any, page: Path) -> None:
+    with wide(browser, 420):
+        opened(browser, page)
+        grid, curves, detail = browser.execute_script(
+            "return ['.grid', '.curves', '.detail']"
+            ".map((name) => document.querySelector(name).getBoundingClientRect().top)"
+        )
+        assert grid < detail < curves
+        assert grid < 500 and not browser.execute_script("return document.querySelector('.curves').open")
+
+
+def test_long_episodes_keep_their_numbers_and_their_last_span(browser: Any, trip: Path) -> None:
+    with wide(browser, 1400):
+        opened(browser, trip)
+        cells, right, last = browser.execute_script(
+            "return [[...document.querySelectorAll('[role=gridcell]')]"
+            ".map((one) => one.querySelector('text').textContent),"
+            "document.querySelector('.grid').getBoundingClientRect().right,"
+            "[...document.querySelectorAll('rect.span')].at(-1).getBoundingClientRect().right]"
+        )
+    assert len(cells) == 24 and all(re.fullmatch(r"−?\d\.\d\d", text) for text in cells)
+    assert last < right
+
+
+def test_tasks_of_one_text_are_told_apart(browser: Any, trip: Path) -> None:
+    opened(browser, trip)
+    items = browser.execute_script(
+        "return [...document.querySelectorAll('.tasks li small')].map((one) => one.textContent)"
+    )
+    assert items == ["price trip-1", "price trip-2"]
+
+
+def test_symbols_are_explained_where_they_stand(browser: Any, page: Path) -> None:
     opened(browser, page)
-    assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth + 1")
-    browser.set_window_size(1280, 900)
+    shown = browser.execute_script("return document.querySelector('.why').innerText")
+    for name in ("advantage A", "evidence E", "span budget B", "share Q", "box", "credit weight W"):
+        assert name in shown
+    assert browser.execute_script("return document.querySelector('.why').innerText.includes('fixed multiple')")
+    titled = "return [...document.querySelectorAll('#waterfall text title')].map((one) => one.textContent)"
+    assert len(browser.execute_script(titled)) == 5
+    assert "alpha" in browser.execute_script("return document.querySelector('#matched abbr:last-of-type').textContent")
+    for measure in browser.execute_script("return columns()"):
+        browser.execute_script("measure = arguments[0]; draw()", measure)
+        sentence = browser.execute_script("return document.querySelector('.siblings .legend').innerText")
+        assert len(sentence.split()) > 10 and "undefined" not in sentence, measure
+    assert "[object" not in browser.execute_script("return document.body.innerText")
+
+
+def test_curves_have_numbers_on_both_axes(browser: Any, page: Path, run: Path, tmp_path: Path) -> None:  # noqa: F811
+    inside = (
+        "return [...document.querySelectorAll('figure svg')].filter((svg) => svg.getBoundingClientRect().width)"
+        ".map((svg) => {"
+        "const box = (name) => [...svg.querySelectorAll(name)].map((one) => one.getBoundingClientRect());"
+        "return [box('text.tick').length, Math.min(...box('path.curve').map((one) => one.left))"
+        ">= Math.max(...box('text.tick[text-anchor=end]').map((one) => one.right))]; })"
+    )
+    for one in (page, compare_runs([run, run]).save(tmp_path / "compare.html")):
+        opened(browser, one)
+        curves = browser.execute_script(inside)
+        assert len(curves) >= 6 and all(count >= 4 and apart for count, apart in curves)
+
+
+def test_identical_runs_fill_no_panel_with_zeros(browser: Any, run: Path, tmp_path: Path) -> None:  # noqa: F811
+    opened(browser, compare_runs([run, run]).save(tmp_path / "compare.html"))
+    text = browser.execute_script("return document.body.innerText")
+    assert "equal at every step: success, %" in text
+    figures = "return [...document.querySelectorAll('figcaption')].map((one) => one.textContent)"
+    names = browser.execute_script(figures)
+    assert len(names) == len(set(names))  # a quantity once: differences that are 0 are no panels
 
 
 def test_a_baseline_and_a_comparison_open(
@@ -280,8 +374,12 @@ def test_a_baseline_and_a_comparison_open(
     assert browser.execute_script("return document.querySelectorAll('svg').length") > 4
     rows = browser.execute_script("return document.querySelectorAll('svg.range').length")
     assert rows == browser.execute_script("return Object.keys(head.paired[1].categories).length") > 1
-    groups = "return [...document.querySelectorAll('.group')].at(-1).querySelectorAll('svg').length"
-    assert browser.execute_script(groups) >= 1
+    panels = browser.execute_script(
+        "return [...document.querySelectorAll('figure')].map((one) => one.querySelectorAll('path.curve').length)"
+    )
+    assert 2 in panels  # both runs in one panel
+    names = "return [...document.querySelectorAll('.key')].map((one) => one.textContent)"
+    assert all(name in browser.execute_script(names)[0] for name in ("aligned", "grpo"))
     assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth + 1")
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 

@@ -69,6 +69,7 @@ def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = No
         "facts": run.facts,
         "curves": [asdict(curve) for curve in run.curves],
         "evaluation": run.evaluation,
+        "temperature": run.temperature,
         "steps": chosen,
         "task": task,
     }
@@ -126,11 +127,11 @@ def compare_page(comparison: dict[str, Any]) -> Page:
 
 
 def _render(script: str, title: str, head: dict[str, Any], blobs: Sequence[tuple[str, str]]) -> str:
-    sources = {name: _asset(name) for name in ("view.css", "draw.js", script)}
+    scripts = [_asset(name) for name in ("draw.js", "terms.js", script)]
     return _ENVIRONMENT.get_template("page.html.jinja").render(
         title=title,
-        style=sources["view.css"],
-        scripts=[sources["draw.js"], sources[script]],
+        style=_asset("view.css"),
+        scripts=scripts,
         head=_json(head).replace("<", "\\u003c"),
         blobs=blobs,
     )

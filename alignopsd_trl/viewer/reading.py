@@ -1,7 +1,7 @@
 """A run's folder as plain values that a page can hold: facts, curves, evaluations, and the turns of each step.
 
     trajectories/*.parquet ──► frame ──► step_content(step): tasks ► rollouts ► turns
-    results.json, evaluation_*.json, trainer_state.json ──► facts, curves, evaluation
+    results.json, evaluation_*.json, log.jsonl ──► facts, curves, evaluation
 
 Nothing here knows of a method: every ``credit_*`` column that a turn has is handed on under its own name.
 """
@@ -79,6 +79,7 @@ class Run:
         facts: short texts for the head of the page.
         curves: over rollout steps.
         evaluation: ``before`` and ``after``, as far as they are there.
+        temperature: that rollouts are sampled at; `None` where it isn't known.
         steps: rollout steps with trajectories, rising.
         frame: the records, one row a turn.
     """
@@ -87,6 +88,7 @@ class Run:
     facts: dict[str, str]
     curves: list[Curve]
     evaluation: dict[str, Any]
+    temperature: float | None
     steps: list[int]
     frame: pd.DataFrame
 
@@ -96,32 +98,43 @@ def read_run(folder: str | os.PathLike) -> Run:
 
     Raises:
         FileNotFoundError: if it holds no trajectories.
+        ValueError: if a file is damaged; names it, and the line.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"no run in {folder}: it is no folder; give the output_dir of a run")
     frame = read_records(folder / "trajectories")
     results = _json(folder / "results.json") or {}
-    history = results.get("history") or _history(folder)
+    history = results.get("history") or _log(folder / "log.jsonl")
     evaluation = {when: _json(folder / f"evaluation_{when}.json") for when in ("before", "after")}
     return Run(
         name=folder.resolve().name,
         facts=_facts(results, frame),
         curves=[*episode_curves(frame), *log_curves(history)],
         evaluation={when: result for when, result in evaluation.items() if result},
+        temperature=(results.get("config") or {}).get("temperature"),
         steps=sorted(int(step) for step in frame.step.unique()),
         frame=frame,
     )
 
 
 def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return _parsed(path.read_text(encoding="utf-8"), path) if path.is_file() else None
 
 
-def _history(folder: Path) -> list[dict[str, Any]]:
-    """The log of a run that isn't finished: of its newest checkpoint."""
-    states = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_mtime)
-    return _json(states[-1])["log_history"] if states else []
+def _log(path: Path) -> list[dict[str, Any]]:
+    """The log of a run that isn't finished; a last line without its end is still being written."""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return [_parsed(line, path, number) for number, line in enumerate(text.split("\n")[:-1])]
+
+
+def _parsed(text: str, path: Path, before: int = 0) -> Any:
+    """The JSON of a text that begins after ``before`` lines of a file."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        line = before + getattr(error, "lineno", 1)
+        raise ValueError(f"{path} is damaged at line {line}; move it away to see the run without it") from None
 
 
 def _facts(results: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, str]:

@@ -7,7 +7,7 @@ function results() {
   const point = (value) => (value && value.mean !== null ? `${signed(value.mean, 1)} [${signed(value.low, 1)}, ${signed(value.high, 1)}]` : "–");
   const rows = head.names.map((name, at) => {
     const { before, after } = head.evaluation[at], pair = at ? head.paired[at] : null;
-    return [name, head.facts[at].method || "–", head.facts[at].seed || "–", estimate(before && before.success), estimate(after && after.success), estimate(after && after.score), point(pair && pair.success), point(pair && pair.score), pair ? `${pair.newly_won} won, ${pair.newly_lost} lost of ${pair.tasks}` : "–"];
+    return [name, head.facts[at].method || "–", head.facts[at].seed || "–", estimate(before && before.success), estimate(after && after.success), estimate(after && after.score), point(pair && pair.success), point(pair && pair.score), at === 0 ? "(the others are held against it)" : pair ? `${pair.newly_won} won, ${pair.newly_lost} lost of ${pair.tasks}` : "–"];
   });
   return table(["run", "method", "seed", "success before, %", "success after, %", "score after, %", `success − ${head.names[0]}, points`, "score, points", "episodes that changed"], rows);
 }
@@ -17,16 +17,23 @@ function warnings() {
   return sums.size > 1 ? make("p", { class: "lost" }, "The runs were evaluated on different panels; differences are over the tasks that both have.") : null;
 }
 
-// a group a quantity, a curve a run; curves of a group share their axis, or their heights could not be compared
+const lineOf = (at) => penOf(at, head.names.length);
+
+function key(runs) {
+  const sample = (at) => { const [stroke, dashes, width, opacity] = lineOf(at); return shape("svg", { width: 34, height: 10 }, shape("line", { x1: 1, x2: 33, y1: 5, y2: 5, stroke, "stroke-dasharray": dashes, "stroke-width": width, opacity })); };
+  return make("div", { class: "legend key" }, runs.map((at) => make("span", { class: "sign" }, sample(at), ` ${head.names[at]}`)));
+}
+
+// a panel a quantity with all runs in it
 function multiples(title, curves, zero) {
   const names = [...new Set(curves.flat().map((line) => line.name))];
-  const group = (name) => {
-    const found = curves.flatMap((lines, at) => lines.filter((line) => line.name === name).map((line) => [line, at]));
-    const reach = reachOf(found.map(([line]) => line), zero);
-    const one = ([line, at]) => curve({ ...line, name: found.length > 1 || !zero ? head.names[at] : "" }, { width: 190, height: 60, zero, reach });
-    return make("div", { class: "group" }, make("strong", {}, name), make("div", { class: "multiples" }, found.map(one)));
-  };
-  return [make("h2", {}, title), make("div", { class: "groups" }, names.map(group))];
+  const lines = (name) => curves.flatMap((found, at) => found.filter((line) => line.name === name).map((line) => ({ ...line, name: head.names[at], pen: lineOf(at) })));
+  const flat = (name) => zero && lines(name).every((line) => line.values.every((value) => Math.abs(value) < 1e-12));
+  const told = names.filter((name) => !flat(name)), equal = names.filter(flat);
+  if (!names.length) return [];
+  const runs = curves.map((found, at) => (found.some((line) => told.includes(line.name)) ? at : null)).filter((at) => at !== null);
+  return [make("h2", {}, title), key(runs), make("div", { class: "multiples" }, told.map((name) => chart(name, lines(name), { width: 250, height: 120, zero }))),
+    equal.length ? make("p", { class: "none" }, `equal at every step: ${equal.join(", ")}`) : null];
 }
 
 // paired differences by category: a row a category, a line a run
@@ -50,5 +57,5 @@ function difference(value, width = 220, height = 16) {
 const others = [[], ...head.differences.slice(1)];
 document.getElementById("page").replaceChildren(
   make("header", {}, make("h1", {}, head.names.join(" · ")), make("span", { class: "right" }, theme())),
-  make("div", { class: "wide" }, warnings(), results(), ...categories(), ...multiples(`difference to ${head.names[0]}, by rollout step`, others, true), ...multiples("each run, by rollout step", head.curves, false)),
+  make("div", { class: "wide" }, warnings(), results(), ...categories(), ...multiples("rollout step by rollout step", head.curves, false), ...multiples(`difference to ${head.names[0]}, rollout step by rollout step`, others, true)),
 );

@@ -11,7 +11,6 @@ let shading = "rectified";
 let arcs = "selected";
 
 const MEASURES = ["weight", "advantage", "evidence", "rectified_gap", "identity_gap", "alpha", "divergence", "density", "span_budget", "turn_share"];
-const LABELS = { weight: "credit weight W", advantage: "advantage A", evidence: "evidence E", rectified_gap: "rectified gap", identity_gap: "identity gap", alpha: "alpha", divergence: "divergence", density: "density", span_budget: "span budget B", turn_share: "share Q" };
 const CUTS = { threshold: ["▾", "the profile shifted by more than the threshold"], guided: ["◆", "split at the largest shift: the span was too long"], forced: ["■", "split by length alone"], drawn: ["○", "drawn at random (ablation)"] };
 
 async function content(step) {
@@ -115,7 +114,7 @@ function draw() {
   const scroll = document.querySelector(".tasks ol");
   const top = scroll ? scroll.scrollTop : 0;
   const across = (document.querySelector(".grid") || { scrollLeft: 0 }).scrollLeft;
-  const body = place.pane === "evaluation" ? [evaluation()] : [curves(), make("div", { class: "panes" }, tasks(), grid(), detail())];
+  const body = place.pane === "evaluation" ? [evaluation()] : [curves(), make("div", { class: `panes${long() ? " long" : ""}` }, tasks(), grid(), why(), detail())];
   document.getElementById("page").replaceChildren(bar(), ...body);
   const list = document.querySelector(".tasks ol");
   if (list) list.scrollTop = top;
@@ -134,6 +133,8 @@ function keepInSight(pane, left) {
   if (inner.left < outer.left + LEFT || inner.right > outer.right) pane.scrollLeft += inner.left - outer.left - outer.width / 2;
 }
 
+const long = () => taskOf() && Math.max(...taskOf().rollouts.map((one) => one.turns.length)) > 12;
+
 function bar() {
   const pane = (name, label) => make("button", { "aria-pressed": String(place.pane === name), onclick: () => go({ pane: name }) }, label);
   const facts = Object.entries(head.facts).map(([name, value]) => `${name} ${value}`).join(" · ");
@@ -141,13 +142,25 @@ function bar() {
   const steps = make("select", { "data-keep": "step", title: "rollout step ([ and ])", onchange: (event) => go({ step: Number(event.target.value) }) },
     head.steps.map((step) => make("option", { value: step, selected: step === place.step }, `step ${step}`)));
   return make("header", {}, make("h1", {}, head.name), make("span", { class: "facts" }, facts),
-    result.length ? make("strong", {}, `success ${result.join(" → ")}`) : null,
+    result.length ? make("strong", { title: panelNote() }, `panel success ${result.join(" → ")}`) : null,
     make("span", { class: "right" }, steps, pane("credit", "credit"), Object.keys(head.evaluation).length ? pane("evaluation", "evaluation") : null, theme()));
 }
 
+function panelNote() {
+  const { before, after } = head.evaluation, any = after || before || {}, at = (value) => (value === undefined || value === null ? "" : ` at temperature ${shown(value)}`);
+  return `The panel is played with fixed tasks${at(any.temperature)}; rollouts draw their tasks and are sampled${at(head.temperature)}: their success rates are not the same quantity.`;
+}
+
+const FIRST = ["success, %", "score, %", "turns an episode", "spread of W", "rectified gap", "matched turns"];
+const NOTES = { "success, %": "of the rollouts that are trained on, with its 95 % interval", "score, %": "of the rollouts that are trained on", "spread of W": "standard deviation of the turns' weights: 0 is GRPO", "identity gap": TERMS.identity_gap[1], "rectified gap": TERMS.rectified_gap[1], "matched turns": "share of turns with a matched sibling turn" };
+
 function curves() {
+  if (!head.curves.length) return null;
   const pick = (step) => go({ step: head.steps.reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best)) });
-  return make("div", { class: "curves" }, head.curves.map((line) => curve(line, { mark: place.step, pick })));
+  const drawn = (lines) => make("div", { class: "multiples" }, lines.map((line) => chart(line.name, [{ ...line, name: "" }], { mark: place.step, pick, note: NOTES[line.name] })));
+  const [first, rest] = [head.curves.filter((line) => FIRST.includes(line.name)), head.curves.filter((line) => !FIRST.includes(line.name))];
+  const note = Object.keys(head.evaluation).length ? make("p", { class: "legend" }, panelNote()) : null;
+  return fold("curves", "over rollout steps (a click goes to the step)", !narrow(), drawn(first), note, rest.length ? fold("more", `more: ${rest.map((line) => line.name).join(", ")}`, false, drawn(rest)) : null);
 }
 
 // ---------------------------------------------------------------- tasks
@@ -171,17 +184,23 @@ function tasks() {
     Object.entries(kinds).map(([name, label]) => make("option", { value: name, selected: filter.kind === name }, label)));
   const search = make("input", { type: "search", "data-keep": "search", placeholder: "search tasks", value: filter.text, oninput: (event) => { filter.text = event.target.value; draw(); } });
   const found = visible();
+  const alike = new Set(current().tasks.map((task) => task.task_text)).size < current().tasks.length; // a text that several share tells none apart
   const item = (task) => make("li", { "aria-current": String(task.task === place.task), onclick: () => go({ task: task.task, rollout: null, turn: null }) },
     make("span", { class: "dots" }, task.rollouts.map((one) => make("span", { class: one.won ? "won" : "lost", title: `reward ${shown(one.reward)}` }, one.won ? "●" : "○"))),
     ` ${task.rollouts.filter((one) => one.won).length}/${task.rollouts.length}`,
     make("span", { class: "none", title: "standard deviation of the siblings' rewards: without spread there is no credit" }, `  ± ${shown(spread(task))}`),
-    make("small", {}, `${task.category || ""} ${task.task_text || task.task}`.slice(0, 90)));
-  return make("section", { class: "tasks" }, search, kind, make("small", { class: "none" }, `${found.length} of ${current().tasks.length}  (j, k)`), make("ol", {}, found.map(item)));
+    make("small", {}, make("b", {}, task.category || ""), ` ${alike || !task.task_text ? nameOf(task) : task.task_text.slice(0, 90)}`));
+  const shownNow = taskOf();
+  const summary = narrow() && shownNow ? `tasks: ${nameOf(shownNow)} of ${current().tasks.length}` : `${found.length} of ${current().tasks.length} tasks  (j, k)`;
+  return make("section", { class: "tasks" }, fold("choice", summary, !narrow(), search, kind, make("ol", {}, found.map(item)),
+    make("p", { class: "legend" }, "● a sibling that won, ○ one that did not; ± how far their rewards differ: where they are equal there is no credit to give.")));
 }
+
+const nameOf = (task) => task.task_id || task.task;
 
 // ---------------------------------------------------------------- grid
 
-const CELL = 34, LEFT = 118, TOP = 20;
+const CELL = 34, LEAST = 30, LEFT = 118, TOP = 20;
 
 function columns() {
   const found = new Set(current().tasks.flatMap((task) => task.rollouts.flatMap((one) => one.turns.flatMap((turn) => Object.keys(turn.credit)))));
@@ -202,44 +221,54 @@ function grid() {
   if (!known.includes(measure)) measure = known[0];
   const scale = measure ? scaled(measure) : null;
   const longest = Math.max(...task.rollouts.map((one) => one.turns.length), 1);
-  const size = Math.max(18, Math.min(CELL, Math.floor(((innerWidth - 210) / 2.15 - LEFT - 30) / longest)));
-  const svg = shape("svg", { width: LEFT + longest * size + 8, height: TOP + task.rollouts.length * (size + 8) + 8, role: "grid" });
-  for (let at = 0; at < longest; at++) if (longest < 20 || at % 5 === 0) svg.append(shape("text", { class: "soft", x: LEFT + at * size + size / 2, y: 13, "text-anchor": "middle" }, String(at)));
-  task.rollouts.forEach((rollout, row) => svg.append(...sibling(task, rollout, row, size, scale)));
+  const room = innerWidth - (narrow() ? 24 : 234) - LEFT - 30;
+  const size = Math.max(LEAST, Math.min(CELL, Math.floor((long() || innerWidth < 1100 ? room : room / 2.2) / longest)));
+  const height = TOP + task.rollouts.length * (size + 8) + 8;
+  const names = shape("svg", { class: "names", width: LEFT, height });
+  const svg = shape("svg", { width: longest * size + 28, height, role: "grid" });
+  for (let at = 0; at < longest; at++) svg.append(shape("text", { class: "soft", x: at * size + size / 2, y: 13, "text-anchor": "middle" }, String(at)));
+  names.append(shape("text", { class: "soft", x: 2, y: 13 }, "sibling \u00a0 turn →"));
+  task.rollouts.forEach((rollout, row) => { names.append(siblingName(rollout, row, size)); svg.append(...sibling(task, rollout, row, size, scale)); });
   svg.append(...arcsOf(task, size));
-  const chooser = make("select", { "data-keep": "measure", onchange: (event) => { measure = event.target.value; draw(); } }, known.map((name) => make("option", { value: name, selected: name === measure }, LABELS[name])));
+  const chooser = make("select", { "data-keep": "measure", onchange: (event) => { measure = event.target.value; draw(); } }, known.map((name) => make("option", { value: name, selected: name === measure }, labelOf(name))));
   const which = make("select", { "data-keep": "arcs", onchange: (event) => { arcs = event.target.value; draw(); } }, ["selected", "all", "none"].map((name) => make("option", { value: name, selected: name === arcs }, `matches: ${name}`)));
   const matched = task.rollouts.some((one) => one.turns.some((turn) => turn.sources.length));
-  return make("section", {}, make("div", {}, "colour ", chooser, " ", matched ? which : null), make("p", { class: "text" }, task.task_text || task.task), legend(scale, task), make("div", { class: "grid" }, svg), ...why(task), skill(task));
+  return make("section", { class: "siblings" }, make("div", {}, "colour ", chooser, " ", matched ? which : null), make("p", { class: "text" }, make("b", {}, `${nameOf(task)}${task.category ? ` · ${task.category}` : ""}  `), task.task_text || ""),
+    legend(scale, task, matched), make("div", { class: "grid" }, names, svg));
 }
 
-function why(task) {
-  const rollout = rolloutOf(task, place.rollout), turn = turnOf(rollout, place.turn);
-  return turn ? [waterfall(rollout, turn), tokens(turn)] : [];
+function why() {
+  const task = taskOf(), rollout = task && rolloutOf(task, place.rollout), turn = turnOf(rollout, place.turn);
+  return make("section", { class: "why" }, turn ? [waterfall(rollout, turn), tokens(turn)] : null, task ? skill(task) : null);
 }
 
-function legend(scale, task) {
+function legend(scale, task, matched) {
   if (!scale) return null;
-  const cuts = [...new Set(task.rollouts.flatMap((one) => one.turns.map((turn) => turn.credit.cut)))].filter((cut) => CUTS[cut]);
-  const swatch = (part) => make("span", { style: `display:inline-block;width:22px;height:11px;background:${tint(part)};border:1px solid var(--line)` });
-  return make("div", { class: "legend" }, shown(scale.middle - scale.reach), " ", [-1, -0.5, 0, 0.5, 1].map(swatch), " ", shown(scale.middle + scale.reach),
-    task.rollouts.some((one) => one.turns.some((turn) => "span" in turn.credit)) ? "   border: decision span" : "", ...cuts.map((cut) => make("span", { title: CUTS[cut][1] }, `   ${CUTS[cut][0]} ${cut}`)), "   ✗ invalid action");
+  const turns = task.rollouts.flatMap((one) => one.turns);
+  const cuts = [...new Set(turns.map((turn) => turn.credit.cut))].filter((cut) => CUTS[cut]);
+  const swatch = (part) => make("span", { class: "swatch", style: `background:${tint(part)}` });
+  const signs = [["●", "won"], ["○", "not won"], ["✗", "invalid action"], ...(turns.some((turn) => "span" in turn.credit) ? [["▭", "a frame: one decision span", meaning("span")]] : []), ...cuts.map((cut) => [CUTS[cut][0], CUTS[cut][1]]), ...(matched ? [["⌒", "the turns under whose histories the chosen one was scored"]] : [])];
+  return make("div", { class: "legend" }, make("div", {}, shown(scale.middle - scale.reach), " ", [-1, -0.5, 0, 0.5, 1].map(swatch), " ", shown(scale.middle + scale.reach), "  ", make("b", {}, labelOf(measure)), `: ${meaning(measure) || ""}`),
+    make("div", {}, signs.map(([sign, text, title]) => make("span", { class: "sign", title: title || null }, make("b", {}, sign), ` ${text}`)), columns().includes("advantage") && measure !== "advantage" ? make("span", { class: "sign", title: meaning("advantage") }, make("b", {}, "A"), " the episode's advantage over its siblings") : null));
 }
 
 function skill(task) {
   return task.skill_text ? make("details", {}, make("summary", {}, `privileged text (${(task.skill_ids || []).join(", ")})`), make("p", { class: "text" }, task.skill_text)) : null;
 }
 
-function sibling(task, rollout, row, size, scale) {
-  const y = TOP + row * (size + 8);
+function siblingName(rollout, row, size) {
   const first = rollout.turns.find((turn) => "advantage" in turn.credit);
   const label = `${rollout.won ? "●" : "○"} ${rollout.rollout.replace(/^0+(?=\d)/, "")}  ${first ? `A ${signed(first.credit.advantage)}` : rollout.stop || ""}`;
   const title = shape("title", {}, `reward ${shown(rollout.reward)}, score ${shown(rollout.score)}, ${rollout.stop || ""} ${rollout.message || ""}`);
-  const parts = [shape("text", { x: 2, y: y + size / 2 + 4, style: `fill:var(--${rollout.won ? "won" : "lost"})` }, label, title)];
-  rollout.turns.forEach((turn, at) => parts.push(cell(task, rollout, turn, LEFT + at * size, y, size, scale)));
+  return shape("text", { x: 2, y: TOP + row * (size + 8) + size / 2 + 4, style: `fill:var(--${rollout.won ? "won" : "lost"})` }, label, title);
+}
+
+function sibling(task, rollout, row, size, scale) {
+  const y = TOP + row * (size + 8);
+  const parts = rollout.turns.map((turn, at) => cell(task, rollout, turn, at * size, y, size, scale));
   spans(rollout).forEach(([from, to, cut]) => {
-    parts.push(shape("rect", { class: "span", x: LEFT + from * size + 1, y: y - 2, width: (to - from) * size - 2, height: size + 4, rx: 5, fill: "none", stroke: "var(--text)", "stroke-width": 1.4, "pointer-events": "none" }));
-    if (CUTS[cut]) parts.push(shape("text", { x: LEFT + from * size - 4, y: y - 1, style: "font-size:9px", "pointer-events": "none" }, CUTS[cut][0]));
+    parts.push(shape("rect", { class: "span", x: from * size + 1, y: y - 2, width: (to - from) * size - 2, height: size + 4, rx: 5, fill: "none", stroke: "var(--text)", "stroke-width": 1.4, "pointer-events": "none" }));
+    if (CUTS[cut]) parts.push(shape("text", { x: from * size - 4, y: y - 1, style: "font-size:9px", "pointer-events": "none" }, CUTS[cut][0]));
   });
   return parts;
 }
@@ -259,25 +288,28 @@ function cell(task, rollout, turn, x, y, size, scale) {
   const value = measure ? turn.credit[measure] : undefined;
   const chosen = rollout.rollout === place.rollout && turn.turn === place.turn;
   const rect = shape("rect", { x: x + 3, y, width: size - 6, height: size, rx: 3, fill: value === undefined ? "var(--panel)" : tint(scale.part(value)), stroke: chosen ? "var(--mark)" : "var(--line)", "stroke-width": chosen ? 3 : 1 });
-  const group = shape("g", { role: "gridcell", "aria-selected": String(chosen), style: "cursor:pointer", "data-rollout": rollout.rollout, "data-turn": turn.turn, "data-value": value === undefined ? null : value, onclick: () => go({ rollout: rollout.rollout, turn: turn.turn }) }, rect, shape("title", {}, `turn ${turn.turn}: ${turn.action}\n${LABELS[measure] || ""} ${shown(value, 3)}`));
-  if (size >= 28 && value !== undefined) group.append(shape("text", { x: x + size / 2, y: y + size / 2 + 4, "text-anchor": "middle", style: `font-size:10px;${Math.abs(scale.part(value)) > 0.6 ? "fill:var(--ground)" : ""}` }, shown(value)));
+  const group = shape("g", { role: "gridcell", "aria-selected": String(chosen), style: "cursor:pointer", "data-rollout": rollout.rollout, "data-turn": turn.turn, "data-value": value === undefined ? null : value, onclick: () => go({ rollout: rollout.rollout, turn: turn.turn }) }, rect, shape("title", {}, `turn ${turn.turn}: ${turn.action}\n${measure ? labelOf(measure) : ""} ${shown(value, 3)}`));
+  if (value !== undefined) group.append(shape("text", { x: x + size / 2, y: y + size / 2 + 4, "text-anchor": "middle", style: `font-size:10px;${Math.abs(scale.part(value)) > 0.6 ? "fill:var(--ground)" : ""}` }, cellText(value)));
   if (!turn.action_valid) group.append(shape("text", { x: x + size - 9, y: y + 10, style: "font-size:9px" }, "✗"));
   return group;
 }
+
+const cellText = (value) => value.toFixed(Math.abs(value) < 9.995 ? 2 : 0).replace("-", "−").replace(/^−?(0\.00)$/, "$1");
 
 function arcsOf(task, size) {
   if (arcs === "none") return [];
   const row = Object.fromEntries(task.rollouts.map((rollout, at) => [rollout.rollout, at]));
   const spot = (name, number) => {
     const at = task.rollouts[row[name]].turns.findIndex((turn) => turn.turn === number);
-    return [LEFT + at * size + size / 2, TOP + row[name] * (size + 8) + size / 2];
+    return [at * size + size / 2, TOP + row[name] * (size + 8) + size / 2];
   };
   const drawn = [];
   for (const rollout of task.rollouts) for (const turn of rollout.turns) {
     const chosen = rollout.rollout === place.rollout && turn.turn === place.turn;
     if (arcs === "selected" && !chosen) continue;
     turn.sources.forEach((source, at) => {
-      const [x1, y1] = spot(source.rollout, source.turn), [x2, y2] = spot(rollout.rollout, turn.turn);
+      const [x1, above] = spot(source.rollout, source.turn), [x2, below] = spot(rollout.rollout, turn.turn);
+      const edge = (Math.sign(below - above) * size) / 2, y1 = above + edge, y2 = below - edge; // numbers stay free
       const bend = (x1 + x2) / 2 + 26;
       drawn.push(shape("path", { class: "match", d: `M${x1} ${y1}Q${bend} ${(y1 + y2) / 2} ${x2} ${y2}`, fill: "none", stroke: "var(--mark)", "stroke-width": 1 + 4 * source.weight, opacity: chosen ? 0.85 : 0.25, style: "cursor:pointer", "data-source": at, onclick: () => go({ rollout: rollout.rollout, turn: turn.turn, source: at }) },
         shape("title", {}, `turn ${turn.turn} is scored under sibling ${source.rollout}, turn ${source.turn}: similarity ${shown(source.similarity, 3)}, weight ${shown(source.weight)}`)));
@@ -313,7 +345,7 @@ function matched(turn, source, other) {
   const tabs = turn.sources.map((one, at) => make("button", { "aria-selected": String(one === source), onclick: () => go({ source: at }) }, `${one.rollout}·${one.turn}`));
   return make("div", { class: "turn matched", id: "matched", "data-rollout": source.rollout, "data-turn": source.turn }, make("div", {}, tabs, turn.sources.length > 1 ? " (m)" : ""),
     make("h3", {}, `scored under sibling ${source.rollout}, turn ${source.turn}`),
-    make("p", { class: "none" }, `similarity ${shown(source.similarity, 3)}, weight ${shown(source.weight)}, alpha ${shown(turn.credit.alpha)}`),
+    make("p", { class: "none" }, term("similarity", "similarity"), ` ${shown(source.similarity, 3)}, `, term("match", "weight"), ` ${shown(source.weight)}, `, term("alpha"), ` ${shown(turn.credit.alpha)}: ${shown(100 * (turn.credit.alpha || 0), 0)} % of the privileged view come from the matched turns`),
     ...block("what the teacher thought there", other.credit.teacher_thinking), ...block("and would have done", other.credit.teacher_action), ...block("whose history it was given (the skill stood in it as well)", other.prompt), ...block("the sibling itself did", other.action), ...block("and saw", other.observation));
 }
 
@@ -344,7 +376,7 @@ function way(rollout, turn) {
   const even = mass(members) ? (mass(rollout.turns) * credit.span_budget) / mass(members) : 1;
   const neutral = credit.tokens === 0 || credit.advantage === 0;
   const level = neutral ? 1 : even, density = neutral ? 1 : credit.density;
-  return [["equal share", 1], ["span budget B", level - 1], ["share Q in the span", density - level], ["box", credit.projected_density - density], ["mixed with 1", credit.weight - credit.projected_density]];
+  return [["even", 1], ["span_budget", level - 1], ["turn_share", density - level], ["projected_density", credit.projected_density - density], ["mixed", credit.weight - credit.projected_density]];
 }
 
 function waterfall(rollout, turn) {
@@ -356,21 +388,23 @@ function waterfall(rollout, turn) {
   const ends = bars.map((bar) => bar.to), most = Math.max(...ends), low = Math.min(...ends);
   const least = low - 0.3 * (most - low || 1); // the first bar is cut off: what matters is how far W is moved from 1
   const x = (value) => left + ((width - left - 60) * (Math.max(value, least) - least)) / (most - least || 1);
-  const svg = shape("svg", { width, height: row * (bars.length + 1) + 6, id: "waterfall", "data-weight": sum });
+  const svg = shape("svg", { width, height: row * (bars.length + 1) + 6, viewBox: `0 0 ${width} ${row * (bars.length + 1) + 6}`, id: "waterfall", "data-weight": sum });
   bars.forEach((bar, at) => {
-    svg.append(shape("text", { x: 0, y: at * row + 14 }, bar.name));
+    svg.append(shape("text", { x: 0, y: at * row + 14 }, labelOf(bar.name), shape("title", {}, meaning(bar.name))));
     svg.append(shape("rect", { x: Math.min(x(bar.from), x(bar.to)), y: at * row + 4, width: Math.max(Math.abs(x(bar.to) - x(bar.from)), 1), height: row - 6, fill: at === 0 ? "var(--soft)" : bar.change < 0 ? "var(--less)" : "var(--more)" }));
     svg.append(shape("text", { x: Math.max(x(bar.from), x(bar.to)) + 4, y: at * row + 14 }, at === 0 ? "1" : signed(bar.change, 3)));
   });
   const why = credit.advantage === 0 ? make("p", { class: "none" }, "A is 0: the siblings' rewards are equal, so there is no credit to give to turns.") : null;
   svg.append(shape("text", { x: 0, y: bars.length * row + 14, style: "font-weight:600" }, `W = ${shown(sum, 3)},  credit A·W = ${signed(credit.advantage, 3)} × ${shown(sum, 3)} = ${signed(credit.advantage * sum, 3)}`));
-  return make("div", {}, make("h2", {}, `from A to the turn's credit (evidence E ${signed(credit.evidence, 3)}, B ${shown(credit.span_budget, 3)}, Q ${shown(credit.turn_share, 3)})`), svg, why);
+  const values = [["evidence", signed(credit.evidence, 3)], ["span_budget", shown(credit.span_budget, 3)], ["turn_share", shown(credit.turn_share, 3)]];
+  return make("div", {}, make("h2", {}, "from the episode's advantage A to this turn's credit A·W: ", values.map(([name, value], at) => [at ? ", " : "", term(name), ` ${value}`])), svg, why,
+    fold("meanings", "what these mean", !narrow(), glossary(["advantage", "evidence", "even", "span_budget", "turn_share", "projected_density", "mixed", "weight"])));
 }
 
 function facts(turn) {
   const plain = Object.entries(turn.credit).filter(([, value]) => typeof value === "number" || (typeof value === "string" && value.length < 20));
   const rest = [["prompt tokens", turn.prompt_tokens], ["response tokens", turn.response_tokens], ["truncated", String(turn.truncated)], ["history shortened", String(turn.history_shortened)]];
-  return make("details", {}, make("summary", {}, "all numbers of the turn"), table(["", ""], [...plain.map(([name, value]) => [name.replaceAll("_", " "), value]), ...rest]));
+  return fold("numbers", "all numbers of the turn", false, table(["", ""], [...plain.map(([name, value]) => [term(name, name.replaceAll("_", " ")), value]), ...rest]));
 }
 
 // ---------------------------------------------------------------- evaluation
@@ -403,7 +437,7 @@ function evaluation() {
   const gained = changed.filter(([, one]) => one.after.won).length;
   const order = ([, one]) => (one.before && one.after ? Number(one.after.won) - Number(one.before.won) : 2);
   const list = [...episodes].sort((left, right) => order(left) - order(right)).map(([task, one]) => [task, (one.after || one.before).category, mark(one.before), mark(one.after)]);
-  return make("div", { class: "wide" }, make("p", {}, `panel ${any.panel} of ${any.environment}, checksum ${any.checksum}, ${any.episodes} episodes; newly won ${gained}, newly lost ${changed.length - gained}`),
+  return make("div", { class: "wide" }, make("p", { class: "legend" }, panelNote()), make("p", {}, `panel ${any.panel} of ${any.environment}, checksum ${any.checksum}, ${any.episodes} episodes; newly won ${gained}, newly lost ${changed.length - gained}`),
     make("div", { class: "legend" }, "success with its 95 % interval, 0 to 100 %: ", make("span", { style: "color:var(--less)" }, "○ before"), "  ", make("span", { style: "color:var(--more)" }, "● after")), table(["category", "success, before and after", "success before, %", "score before, %", "success after, %", "score after, %"], rows), make("h2", {}, "episode by episode, newly lost first"), table(["task", "category", "before", "after"], list));
 }
 
