@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 
 _EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 
+# Accelerate calls the device of each of several CPU processes cpu:0, and transformers loads the optimiser's state to
+# that name; torch knows the device as cpu alone.
+torch.serialization.register_package(
+    5, lambda storage: None, lambda storage, place: storage if place == "cpu:0" else None
+)
+
 
 class PolicyScorer:
     """The trained policy (or its frozen reference) as a `ScoringModel`.

@@ -13,16 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from datasets import load_dataset
+from equal_runs import assert_same_run, records_of
 from toy_suite import arguments, save_policy
 
-from alignopsd_trl.records import read_records
-
 HERE = Path(__file__).parent
-OF_THE_MACHINE = ("seconds/", "self_check/", "step_time")
-OF_THE_SESSION = ("run", "sessions", "seconds", "recipe")
 
 
 class Runs:
@@ -62,48 +58,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     found.process.wait(timeout=60)
 
 
-def _results(folder: Path) -> dict[str, Any]:
-    """What is the same for equal runs: without ids, folders and seconds."""
-    content = json.loads((folder / "results.json").read_text())
-    for name in OF_THE_SESSION:
-        del content[name]
-    for name in ("output_dir", "resume_from_checkpoint"):
-        content["config"].pop(name)
-    for when in ("before", "after"):
-        del content[when]["run"], content[when]["seconds"]
-    content["history"] = [
-        {name: value for name, value in entry.items() if not name.startswith(OF_THE_MACHINE)}
-        for entry in content["history"]
-    ]
-    return content
-
-
-def _records(folder: Path) -> pd.DataFrame:
-    frame = read_records(folder / "trajectories")
-    assert frame.run.nunique() == 1 and not frame.duplicated(["step", "task", "rollout", "turn"]).any()
-    return frame.drop(columns="run")
-
-
-def _same(folder: Path, whole: Path) -> None:
-    """Results, records, log and weights of the run that nobody killed; nothing half-written."""
-    assert _results(folder) == _results(whole)
-    pd.testing.assert_frame_equal(_records(folder), _records(whole))
-    assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    steps = [json.loads(line)["step"] for line in (folder / "log.jsonl").read_text().splitlines()]
-    assert steps == sorted(set(steps)) == [1, 2, 3, 4, 5]
-    for file in folder.rglob("*"):
-        assert not file.name.endswith(".partial"), file
-        if file.suffix == ".json":
-            json.loads(file.read_text(), parse_constant=pytest.fail)
-        elif file.suffix == ".parquet":
-            pq.read_table(file)
-
-
 def _killed_at(runs: Runs, name: str, last: int, number: int, delay: float) -> None:
     status = runs(name, last=last, signal=number, delay=delay)
     assert status in (-number, 0), runs.log(name)  # the delay may outlast the run
     assert runs(name, resume=True) == 0, runs.log(name)
-    _same(runs.root / name, runs.root / "whole")
+    assert_same_run(runs.root / name, runs.root / "whole", updates=5)
 
 
 def _moments(runs: Runs, count: int, seed: int) -> list[tuple[int, int, float]]:
@@ -141,7 +100,7 @@ def test_the_folder_of_a_run_is_one_table(runs: Runs) -> None:
     table = load_dataset("parquet", data_files=str(runs.root / "whole" / "trajectories" / "*.parquet"), split="train")
     files = sorted(path.name for path in (runs.root / "whole" / "trajectories").iterdir())
     assert files == [f"step_{step:06d}_rank000.parquet" for step in range(5)]
-    assert len(table) == len(_records(runs.root / "whole"))
+    assert len(table) == len(records_of(runs.root / "whole"))
     assert set(table["run"]) == {json.loads((runs.root / "whole" / "run.json").read_text())["id"]}
 
 
@@ -157,7 +116,7 @@ def test_another_run_is_refused_with_the_difference(runs: Runs) -> None:
 def test_a_longer_run_goes_on_from_a_finished_one(runs: Runs) -> None:
     assert runs("longer", changed={"rounds": 2}) == 0, runs.log("longer")
     assert runs("longer", resume=True) == 0, runs.log("longer")
-    frame, whole = _records(runs.root / "longer"), _records(runs.root / "whole")
+    frame, whole = records_of(runs.root / "longer"), records_of(runs.root / "whole")
     pd.testing.assert_frame_equal(frame, whole)
     assert runs("longer", changed={"overwrite_output_dir": True}) == 0, runs.log("longer")
     assert json.loads((runs.root / "longer" / "results.json").read_text())["sessions"] == 1

@@ -118,3 +118,12 @@ def test_columns_keep_their_types_when_there_is_nothing_in_them(tmp_path: Path) 
     tables = [pq.read_table(tmp_path / name) for name in ("a.parquet", "b.parquet")]
     assert tables[0].schema == tables[1].schema and tables[1]["credit_weight"].to_pylist() == [1.0]
     assert len(pa.concat_tables(tables)) == 1 and set(SCHEMA.names) < set(schema.names)
+
+
+def test_a_launch_of_other_processes_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    _run(tmp_path)
+    _checkpoint(tmp_path, 3)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(RunFolderError, match="a run of 2 processes.*launch it on 2 processes"):
+        RunFolder.claim(tmp_path, CONFIGURATION, resume=True)

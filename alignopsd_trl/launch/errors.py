@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 
-WRONG, STOPPED, INTERRUPTED = 2, 1, 130
-"""Exit statuses: the command can't be run; the run had to stop; Ctrl-C."""
+from alignopsd_trl.runs.lost import Terminated, is_loss, speaks, terminable
+
+WRONG, STOPPED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
+"""Exit statuses: the command can't be run; the run had to stop; Ctrl-C; SIGTERM."""
 
 RESUMES = " with --resume_from_checkpoint True"
 """What a recipe's command needs beside itself to go on."""
@@ -49,30 +52,67 @@ def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Iterato
         resumes: what the same command needs to go on where it stopped, `None` for one that begins anew.
     """
     try:
-        yield
-    except (Exception, KeyboardInterrupt) as error:
+        with terminable() if quietly else contextlib.nullcontext():
+            yield
+    except (Exception, KeyboardInterrupt, Terminated) as error:
         status = _status(error)
         if not quietly or status is None:
             raise
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            print(f"{name}: {_message(error, status, resumes)}", file=sys.stderr, flush=True)
+        with _undisturbed():
+            if _says(error):
+                print(f"{name}: {_message(error, status, resumes)}", file=sys.stderr, flush=True)
         raise SystemExit(status) from None
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """The launcher's SIGTERM waits until the message is out."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _status(error: BaseException) -> int | None:
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
+    if isinstance(error, Terminated):
+        return TERMINATED
     if getattr(error, "in_setup", False) or type(error).__name__ in _TO_MEND:
         return WRONG
     known = any(kind.__name__ in _ENDS_A_RUN for kind in type(error).__mro__)
-    return STOPPED if known or isinstance(error, OSError) else None
+    return STOPPED if known or is_loss(error) or isinstance(error, OSError) else None
+
+
+def _says(error: BaseException) -> bool:
+    """All processes end with most errors, and the first says so; which are left when one is lost is not known."""
+    if is_loss(error) or isinstance(error, Terminated):
+        return speaks()
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def _message(error: BaseException, status: int, resumes: str | None) -> str:
-    goes_on = "" if resumes is None else f"the same command{resumes} goes on"
+    goes_on = _goes_on(error, resumes)
     if status == INTERRUPTED:
         return "; ".join(filter(None, ["stopped by Ctrl-C", goes_on]))
+    if status == TERMINATED or is_loss(error):
+        several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        lost = "another process of this run ended, or its launcher" if several else "stopped by SIGTERM"
+        return "; ".join(filter(None, [lost, goes_on]))
     text = "\n".join(str(error).strip().splitlines()[:_LINES]) or type(error).__name__
     if status == WRONG or resumes is None or type(error).__name__ == "PushFailed":
         return text
-    return f"{text}\nWhat was saved is whole: {goes_on} there"
+    return f"{text}\n{goes_on[0].upper()}{goes_on[1:]}"
+
+
+def _goes_on(error: BaseException, resumes: str | None) -> str:
+    """What the next command does, as far as the run's folder was claimed."""
+    if resumes is None:
+        return ""
+    kept = getattr(error, "kept", None)
+    if kept is None:
+        return f"the same command{resumes} goes on"
+    if kept == "":
+        return "no checkpoint was saved yet: the same command starts again"
+    return f"{kept} is whole: the same command{resumes} goes on there"

@@ -164,6 +164,11 @@ class Left:
                 )
             return None
         changed = differences(self.run["configuration"], configuration)
+        if _wanted(resume) and self.checkpoints and (before := _processes_of(self.run)) != _processes():
+            return (
+                f"{self.path} holds a run of {before} processes, whose random states this launch of {_processes()} "
+                f"can't take up; launch it on {before} processes, or choose another --output_dir"
+            )
         if _wanted(resume):
             both = self.run["configuration"].keys() & configuration.keys()  # a setting of newer code is not a change
             changed = {name: changed[name] for name in changed if name in both and name not in FREE_ON_RESUME}
@@ -249,9 +254,13 @@ def configuration_of(args: Any, tasks: Any, **facts: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def claimed(run: RunFolder) -> Iterator[RunFolder]:
-    """Gives the folder back at the end, whatever happens."""
+    """Gives the folder back at the end, whatever happens; an error learns the last whole checkpoint's name as
+    ``kept``."""
     try:
         yield run
+    except BaseException as error:
+        error.kept = next((one.name for one in reversed(whole_checkpoints(run.path))), "")
+        raise
     finally:
         run.release()
 
@@ -289,10 +298,18 @@ def _session(checkpoint: str | None) -> dict[str, Any]:
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "from": Path(checkpoint).name if checkpoint else None,
         "host": socket.gethostname(),
-        "processes": int(os.environ.get("WORLD_SIZE", "1")),
+        "processes": _processes(),
         "code": code_checksum(),
         "versions": versions(),
     }
+
+
+def _processes() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _processes_of(run: Mapping[str, Any]) -> int:
+    return run["sessions"][-1]["processes"] if run["sessions"] else _processes()
 
 
 def _note_changes(run: Mapping[str, Any], configuration: Mapping[str, Any], say: Callable[[str], None]) -> None:
