@@ -294,7 +294,7 @@ def test_sensitivity_holds_the_other_options(tmp_path: Path) -> None:
 
 
 def test_sensitivity_of_a_study() -> None:
-    rows = Path(__file__).parents[1] / "docs" / "results" / "tiny" / "ablation_tiny.parquet"
+    rows = Path(__file__).parents[1] / "research" / "results" / "tiny" / "ablation_tiny.parquet"
     found = analysis.sensitivity(rows, options=["allocation"])
     assert {"span", "turn"} <= set(found.tables["points"].value)
 

@@ -294,13 +294,12 @@ def test_tools_stay_out_of_the_wheel() -> None:
     assert include, "setup.py: name the packages with find_packages(include=[...])"
     packages = find_packages(str(ROOT), include=ast.literal_eval(include[1]))
     assert {name.partition(".")[0] for name in packages} == {PACKAGE}, (
-        "setup.py installs more than the package; tools, tests and benchmarks stay in the repository"
+        "setup.py installs more than the package; tools, research, tests and benchmarks stay in the repository"
     )
     for package in (PACKAGE, ENVIRONMENTS):
         for file in _files(package):
-            assert "tools" not in {name.partition(".")[0] for name in _all_imports(file)}, (
-                f"{_module(file)} imports tools, which are not installed"
-            )
+            outside = {"tools", "research"} & {name.partition(".")[0] for name in _all_imports(file)}
+            assert not outside, f"{_module(file)} imports {outside}, which is not installed"
 
 
 def _all_imports(file: Path) -> Iterator[str]:

@@ -96,6 +96,14 @@ def test_study_of_ones_own_runs(own_folder: Path) -> None:
     assert "AlignOPSD" in (own_folder / "outputs" / "seek_study" / "results.md").read_text(encoding="utf-8")
 
 
+def test_links_between_pages_lead_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "research").glob("*.md")]
+    for page in pages:
+        for link in re.findall(r"\]\(([^)\s#]+)[^)\s]*\)", page.read_text(encoding="utf-8")):
+            there = re.match(r"[a-z]+:", link) or (page.parent / link).exists()
+            assert there, f"{page.relative_to(ROOT)} links to {link}, which is not there"
+
+
 def test_method_page_names_functions_that_are_where_it_says() -> None:
     text = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
     sections = re.findall(r"^## \w+ \(`(\w+)\.py`\)\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)

@@ -405,7 +405,7 @@ def test_everything_is_rendered_from_the_rows_alone(tmp_path: Path) -> None:
 
 
 def test_given_rows_are_rendered_and_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Path(__file__).parents[1] / "docs" / "results" / "tiny" / "table1_tiny.parquet"
+    kept = Path(__file__).parents[1] / "research" / "results" / "tiny" / "table1_tiny.parquet"
     shutil.copy(kept, tmp_path / "rows.parquet")
     monkeypatch.chdir(tmp_path)
     assert main([str(SHIPPED / "table1_tiny.yaml"), "--rows", str(tmp_path / "rows.parquet")]) == 0

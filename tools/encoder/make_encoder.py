@@ -30,8 +30,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from alignopsd_trl.environments.base import load
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
-from tools.encoder.same_decision import WORLDS
-from tools.encoder.thoughts import Thoughts
+from tools.encoder.thoughts import WORLDS, Thoughts
 
 THRESHOLD = AlignOPSDOptions().similarity_threshold
 SHARPNESS = 20.0

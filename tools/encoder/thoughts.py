@@ -133,3 +133,11 @@ def _played(
 def _plain(key: Key) -> Key:
     """A request holds a dict, so keys are compared by their text."""
     return tuple(map(repr, key))
+
+
+WORLDS = {
+    "webshop_trips": (on_trips, of_trip),
+    "webshop_tiny": (in_the_shop, of_shop),
+    "searchqa_hops": (over_hops, of_hop),
+    "alfworld_pairs": (over_pairs, of_pair),
+}

@@ -1,8 +1,8 @@
 """Does a policy read its skill? Success by the kind of task and the kind of skill in the prompt.
 
-    python -m tools.tiny_policies.reading --tasks 100 --output docs/results/webshop_trips/reading.json
+    python -m tools.tiny_policies.reading --tasks 100 --output research/results/webshop_trips/reading.json
     python -m tools.tiny_policies.reading --environment searchqa_hops --tasks 160 \
-        --output docs/results/searchqa_hops/reading.json
+        --output research/results/searchqa_hops/reading.json
 
 Each cell plays the same test tasks of one kind, with no skill or with one kind's skills in every prompt.
 """

@@ -1,1 +1,0 @@
-"""The arena over the embedded WebShop: how good is credit, and what does it teach, where every value is known?"""
