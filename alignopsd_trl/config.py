@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Annotated, Any
 
 from trl import GRPOConfig
@@ -296,6 +297,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             )
 
     @property
+    def steps_per_round(self) -> Fraction:
+        """Optimiser steps from one rollout round to the next."""
+        return steps_per_round(self.steps_per_generation, self.num_iterations, self.gradient_accumulation_steps)
+
+    @property
     def engine_options(self) -> dict[str, Any] | None:
         """What a colocated vLLM's engine is made with, over what TRL gives it; `None` without one."""
         if not self.use_vllm or self.vllm_mode != "colocate":
@@ -330,3 +336,9 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     def skill_budget(self) -> int:
         """Tokens that the skill block may take (skill bank rules, length budget)."""
         return self.skill_tokens or skill_budget(self.max_prompt_length)
+
+
+def steps_per_round(steps_per_generation: int, num_iterations: int, gradient_accumulation_steps: int) -> Fraction:
+    """Optimiser steps from one rollout round to the next: a round's mini-batches are passed ``num_iterations`` times,
+    ``gradient_accumulation_steps`` of them make a step. Below 1, a step takes several rounds."""
+    return Fraction(steps_per_generation * num_iterations, gradient_accumulation_steps)

@@ -189,8 +189,7 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
         self._check_model()
         if is_adapted(self._environment_factory) and self._environment_factory.prompt.native:
             require_tools(self.processing_class)
-        updates = args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps
-        self.add_callback(WholeRounds(updates))
+        self.add_callback(WholeRounds(args.steps_per_round))
         for quiet in (PrinterCallback, ProgressCallback):
             self.remove_callback(quiet)
         self.add_callback(Lines())
@@ -321,8 +320,7 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
     @property
     def _round(self) -> int:
         """Rollout rounds before this one: what a method's schedules count."""
-        micro_steps = self.args.steps_per_generation * self.num_iterations
-        return self.state.global_step * self.args.gradient_accumulation_steps // micro_steps
+        return self.state.global_step // self.args.steps_per_round
 
     def _rows(self, batch: TurnBatch, credit: Credit, columns: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         policy = self.method.coefficients(self._round).policy

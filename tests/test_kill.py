@@ -120,3 +120,10 @@ def test_a_longer_run_goes_on_from_a_finished_one(runs: Runs) -> None:
     pd.testing.assert_frame_equal(frame, whole)
     assert runs("longer", changed={"overwrite_output_dir": True}) == 0, runs.log("longer")
     assert json.loads((runs.root / "longer" / "results.json").read_text())["sessions"] == 1
+
+
+def test_a_round_that_is_passed_over_again_is_played_once(runs: Runs) -> None:
+    assert runs("passes", changed={"rounds": 2, "num_iterations": 2, "updates_per_round": 2}) == 0, runs.log("passes")
+    played = sorted(path.name for path in (runs.root / "passes" / "trajectories").iterdir())
+    assert played == ["step_000000_rank000.parquet", "step_000004_rank000.parquet"]
+    assert "2 rounds, 8 updates" in runs.log("passes")

@@ -6,6 +6,7 @@ import pytest
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch import recipe
+from alignopsd_trl.launch.arguments import differences_from_preset
 from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, sampler
 from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, optimiser_steps, preset, round_shape
@@ -49,6 +50,31 @@ def test_checkpoints_are_few_and_fall_between_rounds(tmp_path: Path, name: str) 
         per_round = config.steps_per_generation // config.gradient_accumulation_steps
         assert config.save_steps % per_round == 0 and config.save_total_limit == 2
         assert config.save_steps == per_round * (5 if flags[:1] == ["--save_rounds"] else 6 if "tiny" in name else 25)
+
+
+@pytest.mark.parametrize(
+    ("flags", "steps"),
+    [
+        ([], 12),
+        (["--num_iterations", "4"], 48),
+        (["--num_iterations", "4", "--updates_per_round", "2"], 96),
+        (["--num_iterations", "2", "--updates_per_round", "4", "--gradient_accumulation_steps", "2"], 48),
+        (["--updates_per_round", "4", "--gradient_accumulation_steps", "8"], 6),
+        (["--max_steps", "5"], 5),
+    ],
+)
+def test_rounds_are_rounds_however_many_steps_they_take(tmp_path: Path, flags: list[str], steps: int) -> None:
+    given = [*CPU, "--rounds", "12", *flags, "--output_dir", str(tmp_path)]
+    chosen, config, model = recipe.parse("webshop_tiny", given)
+    assert config.max_steps == steps
+    changed = differences_from_preset("webshop_tiny", None, chosen, config, model)
+    assert ("max_steps" in changed) == (flags[:1] == ["--max_steps"]) and "save_steps" not in changed
+
+
+def test_rounds_that_end_inside_a_step_are_refused(tmp_path: Path) -> None:
+    flags = ["--rounds", "3", "--gradient_accumulation_steps", "2", "--output_dir", str(tmp_path)]
+    with pytest.raises(ValueError, match="rounds=3 would end inside an optimiser step, which takes 2 rounds.*use 4"):
+        recipe.parse("webshop_tiny", [*CPU, *flags])
 
 
 @pytest.mark.parametrize(

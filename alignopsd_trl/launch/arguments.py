@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from fractions import Fraction
 from typing import Any, NoReturn, get_args, get_type_hints
 
 from transformers import TrainingArguments
 from trl import GRPOConfig, ModelConfig, TrlParser
 
-from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.config import AlignOPSDConfig, steps_per_round
 from alignopsd_trl.launch.checks import json_mapping, near
 from alignopsd_trl.launch.early import early_value, read_yaml
 from alignopsd_trl.launch.machine import Launch, from_file, launched
@@ -67,7 +69,8 @@ class RecipeArguments:
         default=None, metadata={"help": "Task groups per rollout round over all processes; sets the batch arguments."}
     )
     updates_per_round: int | None = field(
-        default=None, metadata={"help": "Optimiser steps per rollout round. None: by rows_per_step; 1 without it."}
+        default=None,
+        metadata={"help": "Optimiser steps per pass over a rollout round. None: by rows_per_step; 1 without it."},
     )
     rows_per_step: int | None = field(
         default=None,
@@ -76,7 +79,10 @@ class RecipeArguments:
             "into as many equal parts as come nearest. updates_per_round=1 makes the round one step."
         },
     )
-    rounds: int | None = field(default=None, metadata={"help": "Rollout rounds; sets max_steps."})
+    rounds: int | None = field(
+        default=None,
+        metadata={"help": "Rollout rounds, however often each is passed over (num_iterations); sets max_steps."},
+    )
     save_rounds: int | None = field(
         default=None, metadata={"help": "Rounds between two checkpoints, which never fall inside one; sets save_steps."}
     )
@@ -163,8 +169,9 @@ def differences_from_preset(
             if value != getattr(usual, one.name) and not hidden:
                 found[one.name] = value
     for steps, rounds in (("max_steps", "rounds"), ("save_steps", "save_rounds")):
-        if rounds in found:
-            found.pop(steps, None)
+        counted = getattr(recipe, rounds)
+        if counted is not None and found.get(steps) == math.ceil(counted * args.steps_per_round):
+            del found[steps]
     return found
 
 
@@ -216,16 +223,37 @@ def _round_defaults(argv: Sequence[str], defaults: Mapping[str, Any]) -> dict[st
         return early_value(argv, name, int, defaults.get(name, fallback))
 
     processes = planned_launch(early_value(argv, "plan_for", str, None)).processes
-    tasks, siblings, updates = early("tasks_per_round"), early("num_generations", 8), early("updates_per_round")
+    tasks, siblings, parts = early("tasks_per_round"), early("num_generations", 8), early("updates_per_round")
     shape: dict[str, Any] = {}
     if tasks is not None:
-        if updates is None:
-            updates = optimiser_steps(early("rows_per_step"), tasks, siblings, early("max_turns"), processes)
-        shape = round_shape(tasks, siblings, updates, processes)
-    for steps, rounds in (("max_steps", early("rounds")), ("save_steps", early("save_rounds"))):
-        if rounds is not None:
-            shape[steps] = rounds * (updates or 1)
+        if parts is None:
+            parts = optimiser_steps(early("rows_per_step"), tasks, siblings, early("max_turns"), processes)
+        shape = round_shape(tasks, siblings, parts, processes)
+    accumulated = early("gradient_accumulation_steps", shape.get("gradient_accumulation_steps", 1))
+    parts = early("steps_per_generation", shape.get("steps_per_generation", accumulated))
+    if whole := early("generation_batch_size"):
+        rows = early("per_device_train_batch_size", shape.get("per_device_train_batch_size", 8))
+        parts = whole // (rows * processes)
+    steps = steps_per_round(parts, early("num_iterations", 1), accumulated)
+    if (rounds := early("rounds")) is not None:
+        shape["max_steps"] = _whole_steps(rounds, steps)
+    if (rounds := early("save_rounds")) is not None:
+        shape["save_steps"] = math.ceil(rounds * steps)
     return shape
+
+
+def _whole_steps(rounds: int, steps: Fraction) -> int:
+    """Optimiser steps of so many rounds.
+
+    Raises:
+        ValueError: if one of them would need a further round.
+    """
+    if (rounds * steps).denominator > 1:
+        raise ValueError(
+            f"rounds={rounds} would end inside an optimiser step, which takes {1 / steps} rounds with these "
+            f"gradient_accumulation_steps; use {math.ceil(rounds * steps) / steps}"
+        )
+    return int(rounds * steps)
 
 
 def planned_launch(plan_for: str | None) -> Launch:

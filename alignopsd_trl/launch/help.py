@@ -28,10 +28,10 @@ What is trained
 Tasks and rounds
   --environment NAME          webshop, alfworld, searchqa, each also with _tiny; or a module with suite()
   --environment_options JSON  handed to the environment, e.g. '{{"data_dir": "DATA"}}'
-  --rounds N                  rollout rounds
+  --rounds N                  rollout rounds, whatever --num_iterations is
   --tasks_per_round N         task groups a round, over all processes
   --num_generations N         episodes of a group
-  --updates_per_round N       optimiser steps a round
+  --updates_per_round N       optimiser steps a pass over a round
   --panel NAME, --panel_limit N, --evaluate_first False
   --skill_bank NAME|FILE      the teacher's privileged text;  --encoder lexical|FOLDER|ID ranks it
 

@@ -38,17 +38,17 @@ def print_plan(
     check_launch(launch, args, installed=False)
     trajectories = args.per_device_train_batch_size * args.steps_per_generation * launch.processes
     turns = args.max_turns or suite.factory().max_turns
-    updates = args.steps_per_generation // args.gradient_accumulation_steps
     checked = check_parts(recipe, args, model, suite, panel, trajectories // args.num_generations)
     tasks = suite.tasks(recipe.train_split)
+    rounds = f"{args.max_steps / float(args.steps_per_round):g}"
     facts = {
         "model": model.model_name_or_path,
         "method": args.method,
         "preset": recipe.preset,
         "launch": str(launch),
         "trajectories per round": trajectories,
-        "optimiser steps per round": updates,
-        "rounds": f"{args.max_steps / updates:g}" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs",
+        "optimiser steps per round": str(args.steps_per_round),
+        "rounds": rounds if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs",
         "turn rows per round, at most": trajectories * turns,
         "tokens per turn, at most": args.max_prompt_length + args.max_completion_length,
         "trained tokens per round, at most": trajectories * turns * args.max_completion_length,

@@ -144,7 +144,7 @@ def opening_facts(
 ) -> dict[str, Any]:
     """What the first screen says of a run."""
     groups = args.generation_batch_size // args.num_generations
-    rounds = args.max_steps * args.gradient_accumulation_steps / (args.steps_per_generation * args.num_iterations)
+    rounds = args.max_steps / float(args.steps_per_round)
     length = (
         f"{rounds:g} rounds, {args.max_steps} updates" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -39,8 +40,8 @@ class WholeRounds(TrainerCallback):
     """Puts a checkpoint that would fall into the middle of a rollout round off to its end: nothing of a rollout is
     saved, so a run that resumed in its middle would play it anew with other weights."""
 
-    def __init__(self, updates: float):
-        self._updates = max(int(updates), 1)
+    def __init__(self, updates: Fraction):
+        self._updates = updates.numerator  # after so many an update and a round end together
         self._due = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

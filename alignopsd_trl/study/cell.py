@@ -7,6 +7,7 @@ an evaluation goes through `alignopsd_trl.evaluation`. What is left is ``row.par
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import sys
@@ -89,7 +90,7 @@ def _train(
     args.resume_from_checkpoint = "True"  # whatever there is of it
     results = run(chosen, args, model, suite, panel, callbacks=[Progress(folder / "progress.json")])
     trained = rows.training_columns(results["history"])
-    rounds = trained["updates"] * args.gradient_accumulation_steps // args.steps_per_generation
+    rounds = math.ceil(trained["updates"] / args.steps_per_round)
     return (
         rows.outcome_columns(results["after"])
         | trained
