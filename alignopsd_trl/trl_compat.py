@@ -282,6 +282,13 @@ def reshard(model: torch.nn.Module) -> None:
             module.reshard()
 
 
+def computes_in(trainer: GRPOTrainer) -> torch.dtype:
+    """In which precision the policy's attention computes: autocast's, where it is on."""
+    autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    dtype = trainer.accelerator.unwrap_model(trainer.model).dtype
+    return autocast.get(trainer.accelerator.mixed_precision, dtype) if dtype == torch.float32 else dtype
+
+
 def samples_plainly(trainer: GRPOTrainer) -> bool:
     """Whether responses come from the whole distribution of a model that is here and whole, so that `decoding.sample`
     may take the place of transformers' ``generate``."""
@@ -304,7 +311,10 @@ def samples_plainly(trainer: GRPOTrainer) -> bool:
 def decode(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[int]], list[list[float]]]:
     """One response per prompt, as `generate` gives them, through the project's own loop."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    with disable_gradient_checkpointing(model, trainer.args.gradient_checkpointing_kwargs):
+    with (
+        disable_gradient_checkpointing(model, trainer.args.gradient_checkpointing_kwargs),
+        trainer.accelerator.autocast(),  # around all steps: weights are rounded once, not at each token
+    ):
         return sample(
             model,
             prompts,
@@ -327,7 +337,9 @@ def with_prefixes(method: Callable) -> Callable:
         if not samples_plainly(trainer):
             return method(trainer, *arguments, **options)
         model, pad_id = trainer.accelerator.unwrap_model(trainer.model), trainer._tokenizer.pad_token_id
-        trainer._prefixes = PrefixCache(model, pad_id, attention_of(trainer), trainer.args.scoring_tokens)
+        trainer._prefixes = PrefixCache(
+            model, pad_id, attention_of(trainer), trainer.args.scoring_tokens, computes_in(trainer)
+        )
         try:
             with disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
                 return method(trainer, *arguments, **options)
@@ -349,7 +361,7 @@ def rows_at_once(trainer: GRPOTrainer, prompts: list[list[int]], limit: int, lea
     if not (trainer.model.training and samples_plainly(trainer)):
         return least
     longest = max(map(len, prompts), default=0) + limit
-    return max(least, tokens_in_cache(_text_config(trainer), trainer.model.dtype.itemsize) // longest)
+    return max(least, tokens_in_cache(_text_config(trainer), computes_in(trainer).itemsize) // longest)
 
 
 def scores_as_sampled(trainer: GRPOTrainer) -> bool:

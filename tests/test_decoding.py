@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 import torch
+from counting import Operations
 from peft import LoraConfig
+from second_device import move, second_device
 from test_packing import CONFIGS, SHAPE
 from test_prefix_cache import Counted
 from tool_classes import chat_tokenizer
@@ -17,6 +20,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from alignopsd_trl import trl_compat
 from alignopsd_trl.policy import decoding, prefix_cache
 from alignopsd_trl.policy.packing import PROVEN
+from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
 from alignopsd_trl.reading import Reader
@@ -171,3 +175,46 @@ def test_other_ways_to_sample_are_left_to_generate(tmp_path: Path) -> None:
     penalised = make_trainer(tmp_path / "r", script=False, repetition_penalty=1.1)
     responses, kept = trl_compat.generate(penalised, [[5, 6], [7]])
     assert kept is None and len(responses) == 2
+
+
+def _autocast() -> torch.autocast:
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+def _bfloat16(held: bool, steps: int) -> tuple[tuple, Operations, PrefixCache]:
+    """Samples from float32 weights that compute in bfloat16, as Accelerate's mixed precision has it: each forward is
+    under autocast. ``held``: so is the whole loop, and keys and values are kept in bfloat16."""
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)).eval()
+    model.forward = _autocast()(model.forward)
+    known = PrefixCache(model, 0, dtype=torch.bfloat16 if held else None)
+    options = {"temperature": 1.0, "max_tokens": steps, "end_ids": [3], "pad_id": 0, "prefixes": known}
+    with Operations(model) as counted, _autocast() if held else contextlib.nullcontext():
+        found = decoding.sample(model, PROMPTS, **options)
+    return found, counted, known
+
+
+def test_autocast_around_the_loop_rounds_weights_once_and_halves_the_pool() -> None:
+    found, counted, known = _bfloat16(held=True, steps=12)
+    expected, before, wide = _bfloat16(held=False, steps=12)
+    assert found == expected, "tokens and kept log-probs, bit by bit"
+    assert {part.dtype for part in known._pool} == {torch.bfloat16}
+    assert known._size == 2 * wide._size
+    more, fewer = (_bfloat16(held, 8)[1] for held in (True, False))
+    assert counted.weight_casts == more.weight_casts > 0, "no cast of a weight in the last four steps"
+    assert before.weight_casts - fewer.weight_casts == 4 * (7 * SHAPE["num_hidden_layers"] + 1)
+    assert counted.cast_bytes < before.cast_bytes / 4
+
+
+def test_the_host_waits_once_for_each_sampled_token() -> None:
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)).eval()
+    options = {"temperature": 1.0, "end_ids": list(range(3, 53, 3)), "pad_id": 0}
+    with second_device() as device:
+        move(model)
+        waits = []
+        for steps in (6, 12):
+            before, known = sum(device.waits.values()), PrefixCache(model, 0)
+            found, _ = decoding.sample(model, PROMPTS, max_tokens=steps, prefixes=known, **options)
+            waits.append(sum(device.waits.values()) - before - max(map(len, found)))
+    assert waits[0] == waits[1] == 1, device.waits

@@ -38,20 +38,26 @@ class Rows:
     position: torch.Tensor
     cache: Cache
 
-    def keep(self, live: torch.Tensor) -> torch.Tensor:
-        """Leaves out the rows that are not live ``(n,)``. The last live ones take their places, so that few are copied.
-
-        Returns:
-            Which row each one was.
-        """
-        every = torch.arange(len(live), device=live.device)
-        count = int(live.sum())
-        chosen = every[:count].masked_scatter(~live[:count], every[count:][live[count:]])
-        places = (~live[:count]).nonzero().squeeze(1)
+    def keep(self, rows: Sequence[int]) -> None:
+        """Leaves the other rows out: `closed_up` says which row each one was."""
+        moves, chosen = moved(rows, self.place.device), torch.tensor(rows, device=self.place.device)
         self.place, self.visible, self.position = self.place[chosen], self.visible[chosen], self.position[chosen]
         for layer in self.cache.layers:
-            layer.move(chosen[places], places, count)
-        return chosen
+            layer.move(*moves, len(rows))
+
+
+def closed_up(going: Sequence[bool]) -> list[int]:
+    """The rows that go on, the last of them in the places of those that do not, so that few are copied."""
+    count = sum(going)
+    last = iter([row for row in range(count, len(going)) if going[row]])
+    return [row if going[row] else next(last) for row in range(count)]
+
+
+def moved(rows: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of rows that were `closed_up`: those that change their place, and where they go, int64."""
+    places = [place for place, row in enumerate(rows) if place != row]
+    pairs = torch.tensor([[rows[place] for place in places], places], dtype=torch.int64, device=device)
+    return pairs[0], pairs[1]
 
 
 def draw(log_probs: torch.Tensor, place: torch.Tensor, step: int) -> torch.Tensor:
@@ -95,38 +101,37 @@ def sample(
     Returns:
         The responses, end token included, and the float32 log-probs of their tokens at the temperature.
     """
-    device = model.device
-    ends = torch.tensor(list(end_ids), device=device)
-    tokens = torch.full((len(prompts), max_tokens), pad_id, device=device)
+    device, ends = model.device, set(end_ids)
+    closing = set(until.closing) if until is not None else set()
+    responses: list[list[int]] = [[] for _ in prompts]
     kept = torch.zeros((len(prompts), max_tokens), device=device)
-    length = torch.full((len(prompts),), max_tokens, device=device)
-    closing = torch.tensor(until.closing if until is not None else [], device=device)
     prefixes = prefixes or PrefixCache(model, pad_id, attention, budget)
-    rows = _begin(prefixes, [prompt[:-1] for prompt in prompts], max_tokens)
+    rows, live = _begin(prefixes, [prompt[:-1] for prompt in prompts], max_tokens), list(range(len(prompts)))
     token = torch.tensor([prompt[-1] for prompt in prompts], device=device)
+    going = [True] * len(live)
+
+    def goes_on(place: int, token: int) -> bool:
+        if token in ends:
+            return False
+        return token not in closing or not until.has_thought(prompts[place], responses[place])
+
     for step in range(max_tokens):
         logits = _next(model, rows, token, attention)
         log_probs = (logits.float() / temperature).log_softmax(-1)
         token = draw(log_probs, rows.place, step)
-        tokens[rows.place, step] = token
         kept[rows.place, step] = log_probs.gather(1, token.unsqueeze(1)).squeeze(1)
-        ended = torch.isin(token, ends)
-        if until is not None:
-            closed = torch.isin(token, closing).nonzero().squeeze(1)
-            said = tokens[rows.place[closed], : step + 1].tolist()
-            thought = map(until.has_thought, [prompts[place] for place in rows.place[closed].tolist()], said)
-            ended[closed] |= torch.tensor(list(thought), dtype=torch.bool, device=device)
-        ended &= length[rows.place] == max_tokens
-        length[rows.place[ended]] = step + 1
-        live = length[rows.place] == max_tokens
-        count = int(live.sum())
-        if count == 0 or step + 1 == max_tokens:
+        for row, drawn in enumerate(token.tolist()):  # the only time that the host waits in a step
+            if going[row]:
+                responses[live[row]].append(drawn)
+                going[row] = goes_on(live[row], drawn)
+        if not any(going) or step + 1 == max_tokens:
             break
-        if count < LEAVE * len(live):
-            token = token[rows.keep(live)]
-    lengths = length.tolist()
-    answers = [row[:end] for row, end in zip(tokens.tolist(), lengths, strict=True)]
-    return answers, [row[:end] for row, end in zip(kept.tolist(), lengths, strict=True)]
+        if sum(going) < LEAVE * len(going):
+            stay = closed_up(going)
+            rows.keep(stay)
+            token = token[torch.tensor(stay, device=device)]
+            live, going = [live[row] for row in stay], [True] * len(stay)
+    return responses, [row[: len(one)] for row, one in zip(kept.tolist(), responses, strict=True)]
 
 
 def _begin(prefixes: PrefixCache, texts: Sequence[Sequence[int]], room: int) -> Rows:

@@ -92,12 +92,24 @@ class PrefixCache:
         model: a causal language model that is proven for packed rows (`packing.why_plain`), not split over processes.
         attention: name of its attention implementation.
         budget: padded tokens per forward.
+        dtype: what its attention computes in, where that is not the weights' dtype: autocast's.
+        room: bytes of keys and values that are remembered, `POOL` by default.
     """
 
-    def __init__(self, model: torch.nn.Module, pad_id: int, attention: str = "sdpa", budget: int = 4096):
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        pad_id: int,
+        attention: str = "sdpa",
+        budget: int = 4096,
+        dtype: torch.dtype | None = None,
+        room: int | None = None,
+    ):
         self._model, self._pad_id, self._attention, self._budget = model, pad_id, attention, budget
         config = model.config.get_text_config()
-        self._size, self._layers = tokens_in_cache(config, model.dtype.itemsize, POOL), config.num_hidden_layers
+        self._dtype = dtype or model.dtype
+        self._size = tokens_in_cache(config, self._dtype.itemsize, POOL if room is None else room)
+        self._layers = config.num_hidden_layers
         self._pool: list[torch.Tensor] = []  # (size, heads, width): keys and values of each layer
         self._last: list[torch.Tensor] = []  # buffers of the last cache
         self._used = 0
@@ -131,8 +143,9 @@ class PrefixCache:
                 continue
             some = self._buffers(*places.shape)
             self._copy(places, some)
+            rows = torch.tensor(part, device=buffers[0].device)
             for buffer, found in zip(buffers, some, strict=True):
-                buffer[torch.tensor(part)] = found
+                buffer.index_copy_(0, rows, found)
         return _cache_of(buffers, width)
 
     def _parts(self, texts: Sequence[Text]) -> Iterator[list[int]]:
@@ -167,8 +180,9 @@ class PrefixCache:
             if len(used) + sum(map(len, wanted.difference(kept))) <= self._size or not kept:
                 break
         if len(kept) < len(self._places):
+            used = used.to(self._pool[0].device)
             for part in self._pool:
-                part[: len(used)] = part[used.to(part.device)]
+                part[: len(used)] = part[used]
             self._used, self._sorted = len(used), sorted(kept)
             self._places = dict(zip(kept, where.split([len(one) for one in places]), strict=True))
 
@@ -212,14 +226,16 @@ class PrefixCache:
         self._used += len(new)
         if not self._pool or self._used > len(self._pool[0]):
             self._grow(found)
+        encoded = real.flatten().nonzero().squeeze(1).to(device)  # on the CPU: a mask there would wait for each layer
         for part, values in zip(self._pool, found, strict=True):
-            part[self._used - len(new) : self._used] = values[:, :, past.size(1) :].transpose(1, 2)[real.to(device)]
+            tokens = values[:, :, past.size(1) :].transpose(1, 2).flatten(0, 1)
+            part[self._used - len(new) : self._used] = tokens.index_select(0, encoded)
         return new.split(real.sum(1).tolist())
 
     def _grow(self, like: Sequence[torch.Tensor]) -> None:
         """Makes the pool, or more of it for a text that is longer than that."""
         size = max(self._size, self._used)
-        pool = [part.new_empty((size, part.size(1), part.size(3))) for part in like]
+        pool = [part.new_empty((size, part.size(1), part.size(3)), dtype=self._dtype) for part in like]
         for new, old in zip(pool, self._pool, strict=False):
             new[: len(old)] = old
         self._pool = pool

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from transformers import Cache
 
-from alignopsd_trl.policy.decoding import draw_at
+from alignopsd_trl.policy.decoding import closed_up, draw_at, moved
 from alignopsd_trl.policy.packing import as_attention_mask
 from alignopsd_trl.policy.prefix_cache import PrefixCache, RoomyLayer
 
@@ -138,8 +138,8 @@ def sample(
         token = [new[-1] for new in taken]
         going = [new[-1] not in ends and past + len(new) < max_tokens for new, past in zip(taken, done, strict=True)]
         if not all(going):
-            stay = _close_ranks(going)
-            moves = [torch.tensor(part, dtype=torch.int64, device=device) for part in _moves(stay)]
+            stay = closed_up(going)
+            moves = moved(stay, device)
             for layer in cache.layers:
                 layer.move(*moves, len(stay))
             live, token = [live[row] for row in stay], [token[row] for row in stay]
@@ -156,16 +156,3 @@ def _taken(drawn: Sequence[int], ahead: Sequence[int], ends: set[int]) -> list[i
         if drawn[place] != guess or drawn[place] in ends:
             return list(drawn[: place + 1])
     return list(drawn[: len(ahead) + 1])
-
-
-def _close_ranks(going: Sequence[bool]) -> list[int]:
-    """The rows that go on, the last of them in the places of those that do not."""
-    count = sum(going)
-    last = iter([row for row in range(count, len(going)) if going[row]])
-    return [row if going[row] else next(last) for row in range(count)]
-
-
-def _moves(stay: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Rows that change their place, and where they go."""
-    places = [place for place, row in enumerate(stay) if place != row]
-    return [stay[place] for place in places], places

@@ -1,0 +1,57 @@
+"""What a computation asks of torch: casts, calls of attention, the largest tensor."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Operations(TorchDispatchMode):
+    """Counts while it is entered.
+
+    Attributes:
+        casts: how many tensors were made in another dtype.
+        cast_bytes: of what was cast.
+        weight_casts: of them, those of one of the given weights' shapes.
+        largest: numbers of the largest tensor that came out of an operation.
+    """
+
+    def __init__(self, weights: torch.nn.Module | None = None):
+        super().__init__()
+        self._weights = {value.shape for value in weights.parameters() if value.dim() == 2} if weights else set()
+        self.casts = self.weight_casts = self.cast_bytes = self.largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and found.dtype != args[0].dtype:
+            self.casts += 1
+            self.cast_bytes += args[0].numel() * args[0].element_size()
+            self.weight_casts += args[0].shape in self._weights
+        sizes = [one.numel() for one in tree_leaves(found) if isinstance(one, torch.Tensor)]
+        self.largest = max([self.largest, *sizes])
+        return found
+
+
+@contextlib.contextmanager
+def attention_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """Counts the calls of scaled dot-product attention: ``"mask"``, ``"causal"`` or ``"free"`` of one, and ``"step"``
+    where there is a single query."""
+    counted: Counter[str] = Counter()
+    inner = torch.nn.functional.scaled_dot_product_attention
+
+    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
+        masked = options.get("attn_mask") is not None
+        kind = "mask" if masked else "causal" if options.get("is_causal") else "free"
+        counted["step" if query.size(2) == 1 else kind] += 1
+        return inner(query, key, value, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+        yield counted

@@ -1,0 +1,127 @@
+"""Training, evaluation, fidelity and the method's core on a device whose tensors refuse those of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import method_vectors
+import pytest
+import torch
+import vector_runners
+from second_device import DEVICE, MixedDevices, is_there, move_trainer, moved, second_device
+from toy import toy_dataset
+from trainers import make_trainer
+
+from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.methods import get_method, method_names
+
+PANEL = TaskPanel.of("toy", "test", list(toy_dataset(12)))
+TIMES = ("time", "seconds", "runtime", "per_second", "share", "/s")
+
+
+def _log(folder: Path, there: bool, **options: Any) -> list[dict[str, Any]]:
+    torch.manual_seed(0)
+    options = {"optim": "adamw_torch", "seed": 3, "script": False, **options}
+    trainer = make_trainer(folder, **options)
+    if not there:
+        trainer.train()
+        return trainer.state.log_history
+    with second_device() as device:
+        move_trainer(trainer)
+        trainer.train()
+    assert device.operations > 1000
+    return trainer.state.log_history
+
+
+def _check(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        numbers = {name for name, value in other.items() if isinstance(value, float)}
+        for name in {name for name in numbers if not any(word in name for word in TIMES)}:
+            assert one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-5), name
+
+
+TRAINED = [name for name in method_names() if get_method(name).trains]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", TRAINED)
+def test_an_update_of_every_method(method: str, tmp_path: Path) -> None:
+    found, expected = (_log(tmp_path / str(there), there, method=method, beta=0.01) for there in (True, False))
+    _check(found, expected)
+
+
+@pytest.mark.slow
+def test_conversations_with_merged_rows(tmp_path: Path) -> None:
+    talk = {"method": "align_opsd", "history": "conversation", "max_prompt_length": 400}
+    found, expected = (_log(tmp_path / str(there), there, **talk) for there in (True, False))
+    assert found[0]["conversation/runs"] > 0
+    _check(found, expected)
+
+
+@pytest.mark.slow
+def test_fidelity_while_training(tmp_path: Path) -> None:
+    measured = {"method": "align_opsd", "fidelity_every": 1, "fidelity_walks": 2}
+    found, expected = (_log(tmp_path / str(there), there, **measured) for there in (True, False))
+    assert any(name.startswith("fidelity/") for name in found[0])
+    _check(found, expected)
+
+
+@pytest.mark.slow
+def test_a_panel_is_played_alike(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, script=False, method="align_opsd")
+    expected = trainer.evaluate_panel(PANEL, temperature=0.01)
+    with second_device():
+        move_trainer(trainer)
+        found = trainer.evaluate_panel(PANEL, temperature=0.01)
+    assert found == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "case"), method_vectors.cases())
+def test_golden_vectors(kind: str, case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("real", "flag", "identity_columns", "padded"):
+        monkeypatch.setattr(vector_runners, name, _there(getattr(method_vectors, name)))
+    with second_device():
+        computed = vector_runners.RUNNERS[kind](case["inputs"], case.get("params", {}))
+        method_vectors.compare(computed, case["expected"], kind)
+
+
+def _there(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def moves(*arguments: Any) -> Any:
+        found = read(*arguments)
+        return tuple(map(moved, found)) if isinstance(found, tuple) else moved(found)
+
+    return moves
+
+
+def test_mixing_is_caught_and_what_cuda_allows_is_not() -> None:
+    with second_device() as device:
+        here, there = torch.ones(3), torch.ones(3, device=DEVICE)
+        for mix in (lambda: here + there, lambda: torch.cat([there, here]), lambda: there.masked_fill(here > 0, 0.0)):
+            with pytest.raises(MixedDevices, match="of (lazy|cpu)"):
+                mix()
+        with pytest.raises(MixedDevices):
+            here[torch.zeros(1, dtype=torch.int64, device=DEVICE)]
+        with pytest.raises(TypeError, match="Tensor.cpu"):
+            there.numpy()
+        assert is_there(there + torch.tensor(2.0)) and is_there(there[torch.tensor([0, 2])])
+        assert not device.waits
+        assert there.sum().item() == 3.0 and there.cpu().tolist() == [1.0] * 3
+        assert sum(device.waits.values()) == 2, device.waits
+
+
+def test_mixing_that_is_planted_in_training_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer(tmp_path)
+    inner = trainer._rows
+
+    def planted(*arguments: Any) -> dict[str, torch.Tensor]:
+        rows = inner(*arguments)
+        return rows | {"advantages": rows["advantages"] * torch.ones(rows["advantages"].shape)}
+
+    monkeypatch.setattr(trainer, "_rows", planted)
+    with second_device():
+        move_trainer(trainer)
+        with pytest.raises(MixedDevices, match="aten.mul"):
+            trainer.train()
