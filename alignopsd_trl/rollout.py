@@ -31,7 +31,7 @@ from alignopsd_trl.environments.base import (
 from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.prompts import Fitted, Renderer, text_of
 from alignopsd_trl.reading import Reader, reader_for
-from alignopsd_trl.turns import StopReason, Trajectory, Turn, parse_response
+from alignopsd_trl.turns import Seeds, StopReason, Trajectory, Turn, parse_response
 
 Generate = Callable[[list[list[int]]], tuple[list[list[int]], list[list[float]] | None]]
 """Prompts to sampled responses (with the end token, if there is one) and the sampler's log-probs, if it gives them."""
@@ -63,8 +63,13 @@ def generate_sorted(generate: Generate, prompts: list[list[int]], size: int) -> 
     return responses, None
 
 
+def episode_seeds(task_id: str, step: int, sibling: int) -> Seeds:
+    """Seeds of an episode: functions of the task and the training step, and the second one of the sibling index too."""
+    return Seeds(episode_seed(task_id, step, 0), episode_seed(task_id, step, sibling))
+
+
 def episode_seed(task_id: str, step: int, sibling: int) -> int:
-    """Seed of an episode: a function of the task, the training step and the sibling index, and of nothing else."""
+    """A number that is a function of the task, the training step and the sibling index, and of nothing else."""
     digest = hashlib.sha256(f"{task_id}\x1f{step}\x1f{sibling}".encode()).digest()
     return int.from_bytes(digest[:4], "big")
 
@@ -92,22 +97,40 @@ def check_openings(openings: Sequence[Opening | Failure], tasks: Sequence[str], 
     """
     first: dict[str, Opening] = {}
     for task, opening in zip(tasks, openings, strict=True):
-        if isinstance(opening, Opening) and opening != first.setdefault(task, opening):
-            one, other = _where_they_differ(first[task], opening)
+        if not isinstance(opening, Opening):
+            continue
+        field = _where_they_differ(first.setdefault(task, opening), opening)
+        if field is not None:
+            one, other = _excerpts(getattr(first[task], field), getattr(opening, field))
             raise SiblingsDiffer(
-                f"environment {environment}, task {task!r}: siblings open differently, {one!r} and {other!r}. A group "
-                "is several tries at one task. Give reset() a parameter 'seed' and draw everything from it (siblings "
-                "get the same), or put what it draws into columns of the dataset"
+                f"environment {environment}, task {task!r}: siblings open differently, {one!r} and {other!r} "
+                f"({field}). A group is several tries at one task. Give reset() a parameter 'seed' and draw everything "
+                "from it (siblings get the same), or put what it draws into columns of the dataset; set "
+                "openings_may_differ = True if they are meant to"
             )
 
 
-def _where_they_differ(one: Opening, other: Opening) -> tuple[str, str]:
+def _where_they_differ(one: Opening, other: Opening) -> str | None:
+    """The first field that differs. A context whose class does not define equality can't be compared."""
     for name in ("task_text", "observation", "admissible", "context", "category", "task_key", "data_source"):
-        left, right = str(getattr(one, name)), str(getattr(other, name))
-        if left != right:
-            at = max(next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), 0) - 20, 0)
-            return left[at : at + 60], right[at : at + 60]
-    return str(one)[:60], str(other)[:60]
+        left, right = getattr(one, name), getattr(other, name)
+        if type(left).__eq__ is not object.__eq__ and _differ(left, right):
+            return name
+    return None
+
+
+def _differ(left: Any, right: Any) -> bool:
+    try:
+        return left is not right and bool(left != right)
+    except ValueError:  # arrays answer by element
+        return False
+
+
+def _excerpts(left: Any, right: Any) -> tuple[str, str]:
+    """Both texts around the first character that differs."""
+    left, right = str(left), str(right)
+    at = max(next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), 0) - 20, 0)
+    return left[at : at + 60], right[at : at + 60]
 
 
 @dataclass
@@ -231,28 +254,29 @@ class Player:
     def play(
         self,
         rows: Sequence[Mapping[str, Any]],
-        seeds: Sequence[int],
+        seeds: Sequence[Seeds],
         tasks: Sequence[str],
         prefixes: Sequence[Sequence[str]] = (),
     ) -> list[Trajectory]:
         """One finished trajectory per dataset row.
 
         Args:
-            rows: dataset rows; each is handed to ``reset(**row, seed=...)``, where a column ``seed`` goes first.
-            seeds: of the episodes.
+            rows: dataset rows; each is handed to ``reset(**row, seed=...)``, and ``dynamics_seed`` where it is asked
+                for. A column of such a name goes first.
+            seeds: of the episodes (`episode_seeds`).
             tasks: identity of each row's sibling group; rollouts are numbered inside it in order.
             prefixes: actions of each episode that are replayed before the policy takes over; their turns have neither
                 prompt nor response.
 
         Raises:
             EnvironmentsDown: on all processes, if the environments of one are down.
-            SiblingsDiffer: on all processes, if siblings must open alike (`TextEnvironment.one_start`) and do not.
+            SiblingsDiffer: on all processes, if siblings open differently (`TextEnvironment.openings_may_differ`).
             ValueError: for prefixes of a conversation, which would have no responses.
         """
         if self.renderer.converses and any(prefixes):
             raise ValueError("actions alone make no conversation to walk on from; use history='window'")
         episodes = self._begin(rows, seeds, tasks)
-        self._together(lambda: self._open(episodes, seeds))
+        self._together(lambda: self._open(episodes))
         limit = self.max_turns or self.environments.max_turns
         self._together(lambda: self._replay(episodes, prefixes, limit))
         self.progress(sum(not episode.live for episode in episodes))
@@ -283,7 +307,7 @@ class Player:
         if problem is not None:
             raise problem
 
-    def _begin(self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int], tasks: Sequence[str]) -> list[Episode]:
+    def _begin(self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[Seeds], tasks: Sequence[str]) -> list[Episode]:
         seen: dict[str, int] = {}
         episodes = []
         for slot, (row, task) in enumerate(zip(rows, tasks, strict=True)):
@@ -291,10 +315,16 @@ class Player:
             episodes.append(Episode(slot, Trajectory(dict(row), task, f"{seen[task]:04d}", seeds[slot])))
         return episodes
 
-    def _open(self, episodes: Sequence[Episode], seeds: Sequence[int]) -> None:
-        tasks = [{"seed": seed, **one.trajectory.row} for one, seed in zip(episodes, seeds, strict=True)]
-        openings = self.environments.reset(range(len(episodes)), tasks)
-        if self.environments.one_start:
+    def _task(self, trajectory: Trajectory) -> dict[str, Any]:
+        """What `reset` gets."""
+        seeds = trajectory.seeds._asdict()
+        if not self.environments.takes_dynamics_seed:
+            del seeds["dynamics_seed"]
+        return {**seeds, **trajectory.row}
+
+    def _open(self, episodes: Sequence[Episode]) -> None:
+        openings = self.environments.reset(range(len(episodes)), [self._task(one.trajectory) for one in episodes])
+        if not self.environments.openings_may_differ:
             check_openings(openings, [one.trajectory.task for one in episodes], self.environments.name)
         for episode, opening in zip(episodes, openings, strict=True):
             if isinstance(opening, Failure):

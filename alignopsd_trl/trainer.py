@@ -240,8 +240,11 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
         names = getattr(dataset, "column_names", None)
         if dataset is None or (names is not None and "task_id" not in names):
             raise ValueError(f"train_dataset needs a column 'task_id' (one row per task); it has {names}")
-        if names is not None and "seed" in names and not is_adapted(self._environment_factory):
-            raise ValueError("train_dataset has a column 'seed', which reset() gets from the trainer; rename it")
+        taken = {"seed", "dynamics_seed"} & set(names or ())
+        if taken and not is_adapted(self._environment_factory):
+            raise ValueError(
+                f"train_dataset has a column {max(taken)!r}, which reset() gets from the trainer; rename it"
+            )
         if isinstance(dataset, Dataset) and None in (ids := list(dataset["task_id"])):
             raise ValueError(f"train_dataset: row {ids.index(None)} has no task_id; give each task one of its own")
         if isinstance(dataset, Dataset) and len(dataset) < args.generation_batch_size // args.num_generations:

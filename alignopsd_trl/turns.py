@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -125,16 +125,23 @@ class Turn:
         )
 
 
+class Seeds(NamedTuple):
+    """Of one episode: ``seed`` is the same for all siblings of a task, ``dynamics_seed`` is the sibling's own."""
+
+    seed: int
+    dynamics_seed: int
+
+
 @dataclass
 class Trajectory:
     """One episode. ``won``, ``score`` and ``stop`` are three things: verified success (`None`: nobody knows), the
-    environment's number, and why it ended. ``reward`` is the terminal reward. ``row``, ``seed`` and the turns' actions
-    play it again."""
+    environment's number, and why it ended. ``reward`` is the episode's reward. ``row``, ``seeds`` and the turns'
+    actions play it again."""
 
     row: dict[str, Any]
     task: str  # identity of the sibling group
     rollout: str  # identity inside the group
-    seed: int = 0
+    seeds: Seeds = Seeds(0, 0)
     category: str = ""
     task_text: str = ""
     skill_text: str = ""

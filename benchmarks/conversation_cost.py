@@ -43,7 +43,7 @@ from alignopsd_trl.policy.turn_rows import Layout, collate_rows, sub_chunks
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player
 from alignopsd_trl.trainer import AlignOPSDTrainer
-from alignopsd_trl.turns import Trajectory, TurnBatch
+from alignopsd_trl.turns import Seeds, Trajectory, TurnBatch
 
 WAYS = {"rows": ("window", False), "conversation": ("conversation", True), "alone": ("conversation", False)}
 LONGEST = 1 << 20
@@ -87,9 +87,10 @@ def environment(arguments: argparse.Namespace) -> type[TextEnvironment]:
         prompt = LongPrompt(words_of(arguments.template, random.Random(0)))
         history_length = arguments.history
         max_turns = arguments.turns
+        openings_may_differ = True
 
-        def reset(self, seed: int, **columns: Any) -> Opening:
-            self._draw, self._turn = random.Random(seed), 0
+        def reset(self, dynamics_seed: int, **columns: Any) -> Opening:
+            self._draw, self._turn = random.Random(dynamics_seed), 0
             return Opening(words_of(arguments.observation, self._draw), "task")
 
         def step(self, action: str) -> Step:
@@ -129,7 +130,9 @@ def play(arguments: argparse.Namespace, history: str) -> list[Trajectory]:
     )
     try:
         return player.play(
-            [{"task_id": "t"}] * arguments.siblings, list(range(arguments.siblings)), ["t"] * arguments.siblings
+            [{"task_id": "t"}] * arguments.siblings,
+            [Seeds(0, sibling) for sibling in range(arguments.siblings)],
+            ["t"] * arguments.siblings,
         )
     finally:
         batch.close()

@@ -223,27 +223,32 @@ class TextEnvironment(ABC):
     """One episode at a time of a text game: `reset`, `step` and `project` are all that one must write.
 
     Follows TRL's environment convention where it applies: a factory without arguments, ``reset(**row)`` with every
-    dataset column (and an integer ``seed``). In place of tools it has ``step(action)``.
+    dataset column (and an integer ``seed``, one for all siblings of a task). In place of tools it has
+    ``step(action)``.
 
     Attributes:
         prompt (`Prompt`): how a turn is shown to the policy.
         history_length (`int`, defaults to 2): how many past turns the prompt shows at most.
         max_turns (`int`, defaults to 50): turns after which the caller ends the episode; environments do not count.
-        one_start (`bool`, defaults to `False`): all siblings of a task get one seed, and a task whose siblings open
-            differently all the same ends the run. For environments that nobody has made sure of.
+        openings_may_differ (`bool`, defaults to `False`): siblings of a task may open differently. Without it, a task
+            whose siblings do ends the run.
         thinks_freely (`bool`, defaults to `False`): a response without think tags thinks in the text before its action.
     """
 
     prompt: Prompt
     history_length: int = 2
     max_turns: int = 50
-    one_start: bool = False
+    openings_may_differ: bool = False
     thinks_freely: bool = False
 
     @abstractmethod
     def reset(self, **task: Any) -> Opening:
-        """Starts the episode of a dataset row. Gets every column of the row and ``seed`` (`int`), the same for equal
-        episodes; take what you need by name and the rest by ``**columns``."""
+        """Starts the episode of a dataset row. Gets every column of the row and ``seed`` (`int`); take what you need by
+        name and the rest by ``**columns``.
+
+        All siblings of a task get the same ``seed``: draw the start of the episode, and all that a task is, from it. A
+        `reset` that names a parameter ``dynamics_seed`` also gets that (`int`), another one for each sibling: for
+        chance that acts on the way, such as the outcome of a throw. A column of either name goes before it."""
 
     @abstractmethod
     def step(self, action: str) -> Step:
@@ -267,7 +272,8 @@ class EnvironmentBatch(Protocol):
     """Many episodes side by side, addressed by slot. One bad episode yields a `Failure` and nothing else.
 
     A batch may have a method ``metrics() -> dict[str, float]`` with counters since it was made; the trainer logs what
-    each round adds, as ``environment/<name>``.
+    each round adds, as ``environment/<name>``. Its tasks hold ``dynamics_seed`` where it has a true attribute
+    ``takes_dynamics_seed``; ``openings_may_differ`` is as in `TextEnvironment`.
     """
 
     prompt: Prompt

@@ -59,7 +59,8 @@ class SerialBatch:
         first = self._environments[0]
         self.name = _name(first)
         self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
-        self.one_start = getattr(first, "one_start", False)
+        self.openings_may_differ = getattr(first, "openings_may_differ", False)
+        self.takes_dynamics_seed = takes_dynamics_seed(first)
         self.thinks_freely = getattr(first, "thinks_freely", False)
 
     def environment(self, slot: int) -> TextEnvironment:
@@ -101,7 +102,8 @@ class ThreadedBatch:
         self.name = _name(first)
         _check_reset(first)
         self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
-        self.one_start = getattr(first, "one_start", False)
+        self.openings_may_differ = getattr(first, "openings_may_differ", False)
+        self.takes_dynamics_seed = takes_dynamics_seed(first)
         self.thinks_freely = getattr(first, "thinks_freely", False)
         self.project = first.project
         self._has_endings = type(first).finish is not TextEnvironment.finish
@@ -251,6 +253,24 @@ def _outcome(call: Callable[[], Any]) -> Any:
 
 def _name(environment: TextEnvironment) -> str:
     return getattr(environment, "__name__", type(environment).__name__)
+
+
+def takes_dynamics_seed(environment: Any) -> bool:
+    """Whether an environment's `reset` asks for ``dynamics_seed``, or the environment says so of what it plays."""
+    own = getattr(environment, "takes_dynamics_seed", None)
+    return reset_names(type(environment), "dynamics_seed") if own is None else own
+
+
+def reset_names(kind: type, parameter: str) -> bool:
+    """Whether the `reset` of a class names a parameter, or takes any and is written over one that names it."""
+    for one in kind.__mro__:
+        if "reset" in vars(one):
+            found = inspect.signature(one.reset).parameters
+            if parameter in found:
+                return True
+            if not any(each.kind is each.VAR_KEYWORD for each in found.values()):
+                return False
+    return False
 
 
 def _check_reset(environment: TextEnvironment) -> None:

@@ -37,7 +37,8 @@ class ValidatedBatch:
         if not callable(getattr(self.prompt, "render", None)):
             raise TypeError(f"environment {name}: prompt must have a method render(view, skill), got {self.prompt!r}")
         self.history_length, self.max_turns = batch.history_length, batch.max_turns
-        self.one_start: bool = getattr(batch, "one_start", False)
+        self.openings_may_differ: bool = getattr(batch, "openings_may_differ", False)
+        self.takes_dynamics_seed: bool = getattr(batch, "takes_dynamics_seed", False)
         self.thinks_freely: bool = getattr(batch, "thinks_freely", False)
         for field, least in (("history_length", 0), ("max_turns", 1)):
             value = getattr(self, field)

@@ -66,7 +66,7 @@ class Walker:
 
     def __init__(self, environment: TextEnvironment, row: dict[str, Any], seed: int, actions: Sequence[str]):
         self._environment, self._records, self.won = environment, [], None
-        opening = environment.reset(**{"seed": seed, **row})
+        opening = environment.reset(**{"dynamics_seed": seed, **row})
         self._task, self._context = opening.task_text, opening.context
         self._seen, self._admissible = opening.observation, opening.admissible
         for action in actions:

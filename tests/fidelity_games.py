@@ -77,10 +77,10 @@ class SilentCorridor(Corridor):
 
 
 class SeededCorridor(Corridor):
-    """Opens alike and shows its seed at the first step: chance that siblings do not share."""
+    """Opens alike and shows its own seed at the first step: chance that siblings do not share."""
 
-    def reset(self, task_id: str, need: int, seed: int, **columns: Any) -> Opening:
-        self._seed = seed
+    def reset(self, task_id: str, need: int, dynamics_seed: int, **columns: Any) -> Opening:
+        self._seed = dynamics_seed
         return super().reset(task_id, need)
 
     def step(self, action: str) -> Step:

@@ -15,7 +15,7 @@ from alignopsd_trl.environments import Chat, Opening, Projection, Step, TextEnvi
 from alignopsd_trl.fidelity.setup import make_bench
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player, conversation_metrics
-from alignopsd_trl.turns import StopReason, Trajectory
+from alignopsd_trl.turns import Seeds, StopReason, Trajectory
 
 THINKING = "<think>go left</think>\n<action>left</action>"
 STRIPPING = TEMPLATE.replace(
@@ -66,7 +66,7 @@ def _play(
         end_ids=[tokenizer.eos_token_id],
         skills=lambda *ignored: (skill, ("s",)),
     )
-    (played,) = player.play([{"task_id": "c"}], [0], ["c"])
+    (played,) = player.play([{"task_id": "c"}], [Seeds(0, 0)], ["c"])
     return played, tokenizer
 
 

@@ -30,7 +30,7 @@ from alignopsd_trl.environments import (
 from alignopsd_trl.environments.batch import MOST_STUCK
 from alignopsd_trl.environments.validation import LONGEST_TEXT
 
-ROWS = [{**row, "seed": 2 + 5 * number} for number, row in enumerate(toy_dataset(4))]
+ROWS = [{**row, "dynamics_seed": 2 + 5 * number} for number, row in enumerate(toy_dataset(4))]
 
 
 def test_batch_plays_like_single_environments() -> None:

@@ -20,6 +20,7 @@ from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player, no_skills, siblings_before
 from alignopsd_trl.skills import SkillBank
+from alignopsd_trl.turns import Seeds
 
 PANEL = TaskPanel.of("toy", "test", list(toy_dataset(12)))
 
@@ -153,9 +154,9 @@ def _seeds_of_an_evaluation(folder: Path, batch: int) -> dict[str, list[int]]:
     seen: dict[str, list[int]] = {}
 
     class Watched(ToyEnvironment):
-        def reset(self, task_id: str, target: str, seed: int, **columns: Any) -> Any:
-            seen.setdefault(task_id, []).append(seed)
-            return super().reset(task_id=task_id, target=target, seed=seed, **columns)
+        def reset(self, task_id: str, dynamics_seed: int, **columns: Any) -> Any:
+            seen.setdefault(task_id, []).append(dynamics_seed)
+            return super().reset(task_id=task_id, dynamics_seed=dynamics_seed, **columns)
 
     parts = {"eval_dataset": toy_dataset(4)}
     make_trainer(folder, Watched, parts=parts, per_device_eval_batch_size=batch, num_generations_eval=2).evaluate()
@@ -198,7 +199,7 @@ def test_each_prompt_that_fits_is_tokenised_once(skill: str, in_rollout: bool, e
         skills_in_rollout=in_rollout,
     )
     rows = [{"task_id": f"toy/{number}", "target": NUMBERS[number]} for number in range(6)]
-    played = player.play(rows, list(range(6)), [row["task_id"] for row in rows])
+    played = player.play(rows, [Seeds(n, n) for n in range(6)], [row["task_id"] for row in rows])
     assert tokenizer.chats == encoded * sum(len(trajectory.turns) for trajectory in played)
     for turn in (turn for trajectory in played for turn in trajectory.turns):
         assert turn.prompt_ids == player.renderer.encode([turn.prompt_text])[0]

@@ -10,7 +10,7 @@ from toy import ToyEnvironment, ToyPrompt, build_tokenizer
 from alignopsd_trl.environments import Ending, Opening, Projection, Step, TextEnvironment, open_batch
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player, rollout_metrics
-from alignopsd_trl.turns import StopReason, Trajectory
+from alignopsd_trl.turns import Seeds, StopReason, Trajectory
 
 TOKENIZER = build_tokenizer()
 
@@ -50,7 +50,7 @@ def play(factory: type, rows: list[dict], max_turns: int | None = None, max_leng
         max_turns=max_turns,
     )
     try:
-        return player.play(rows, [0] * len(rows), [row["task_id"] for row in rows])
+        return player.play(rows, [Seeds(0, 0)] * len(rows), [row["task_id"] for row in rows])
     finally:
         batch.close()
 

@@ -223,9 +223,9 @@ def test_reward_functions_add_to_the_environments_reward(tmp_path: Path) -> None
 class Faulty(ToyEnvironment):
     """Raises in the episodes of one sibling, hangs in those of another."""
 
-    def reset(self, seed: int, **row):
-        self._kind = seed % 3
-        return super().reset(seed=seed, **row)
+    def reset(self, dynamics_seed: int, **row):
+        self._kind = dynamics_seed % 3
+        return super().reset(dynamics_seed=dynamics_seed, **row)
 
     def step(self, action: str) -> Step:
         if self._kind == 0:

@@ -77,10 +77,11 @@ class ToyEnvironment(TextEnvironment):
     prompt = ToyPrompt()
     history_length = 2
     max_turns = 5
+    openings_may_differ = True
 
-    def reset(self, task_id: str, target: str, seed: int, **columns: Any) -> Opening:
-        self._place, self._target, self._won, self._turns = seed % 10, NUMBERS.index(target), False, 0
-        self._limit = 1 + seed % self.max_turns
+    def reset(self, task_id: str, target: str, dynamics_seed: int, **columns: Any) -> Opening:
+        self._place, self._target, self._won, self._turns = dynamics_seed % 10, NUMBERS.index(target), False, 0
+        self._limit = 1 + dynamics_seed % self.max_turns
         return Opening(NUMBERS[self._place], target, category="odd" if NUMBERS.index(target) % 2 else "even")
 
     def step(self, action: str) -> Step:

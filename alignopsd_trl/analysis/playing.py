@@ -14,7 +14,7 @@ from alignopsd_trl.evaluation.play import ModelGenerator, evaluating
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.records import SCHEMA, turn_records, write_records
-from alignopsd_trl.rollout import Player, Renderer, episode_seed
+from alignopsd_trl.rollout import Player, Renderer, episode_seeds
 from alignopsd_trl.skills import load_skills, skill_budget
 
 
@@ -83,4 +83,4 @@ def play_siblings(
 
 def _play(player: Player, rows: list) -> list:
     names = [row["task_id"] for row in rows]
-    return player.play(rows, [episode_seed(name, 0, 0) for name in names], names)
+    return player.play(rows, [episode_seeds(name, 0, 0) for name in names], names)

@@ -14,7 +14,7 @@ from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation.summary import EvaluationResult, Outcome, summarise
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.reading import THINK, reader_for
-from alignopsd_trl.rollout import Player, SkillSource, episode_seed, no_skills
+from alignopsd_trl.rollout import Player, SkillSource, episode_seeds, no_skills
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def play_panel(
     with evaluating(model, seed + process):
         for first in range(0, most, slots):
             rows = own[first : first + slots]
-            seeds = [episode_seed(row["task_id"], 0, 0) for row in rows]
+            seeds = [episode_seeds(row["task_id"], 0, 0) for row in rows]
             part = player.play(rows, seeds, [row["task_id"] for row in rows])
             finished(part)
             played += part

@@ -16,7 +16,7 @@ from alignopsd_trl.fidelity.tree import HALVES, Advantages, Tree, advantages, do
 from alignopsd_trl.fidelity.variants import CachedTeacher, Variant, turn_credit
 from alignopsd_trl.fidelity.walks import Start, Walk, portions, together, verify, walk
 from alignopsd_trl.methods import Credit, Teacher, checked_credit
-from alignopsd_trl.rollout import Player, episode_seed
+from alignopsd_trl.rollout import Player, episode_seeds
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
 
@@ -85,7 +85,7 @@ def play_groups(bench: Bench, rows: Sequence[Mapping[str, Any]], siblings: int, 
     with bench.bars(len(wanted), "groups") as progress:
         for first in range(0, len(wanted), group):
             part = wanted[first : first + group]
-            seeds = [episode_seed(row["task_id"], step, sibling) for row, sibling in part]
+            seeds = [episode_seeds(row["task_id"], step, sibling) for row, sibling in part]
             tasks = [row["task_id"] for row, _ in part]
             played += bench.with_progress(progress).play([row for row, _ in part], seeds, tasks)
     return played

@@ -68,7 +68,7 @@ def verify(player: Player, trajectories: Sequence[Trajectory], slots: int) -> No
         played = trajectories[number * slots : (number + 1) * slots]
         again = player.play(
             [one.row for one in played],
-            [one.seed for one in played],
+            [one.seeds for one in played],
             [one.task for one in played],
             [[turn.action for turn in one.turns] for one in played],
         )
@@ -102,10 +102,10 @@ def _compare(played: Trajectory, again: Trajectory) -> None:
 
 def _different(one: Trajectory, actions: int, what: str, played: object, again: object) -> ReplayError:
     return ReplayError(
-        f"the environment is not deterministic: after {actions} replayed actions of task {one.task!r} (seed "
-        f"{one.seed}), {what} was {played!r} when it was played and is {again!r} now. Fidelity needs an environment "
-        "whose episode is a function of the dataset row, the seed that reset() gets and the actions: draw all chance "
-        "from that seed"
+        f"the environment is not deterministic: after {actions} replayed actions of task {one.task!r} "
+        f"({one.seeds}), {what} was {played!r} when it was played and is {again!r} now. Fidelity needs an environment "
+        "whose episode is a function of the dataset row, the seeds that reset() gets and the actions: draw all chance "
+        "from them"
     )
 
 
@@ -131,8 +131,8 @@ def walk(
 ) -> list[Walk]:
     """Walks from states of the tree to the end. Those that the environment fails are left out.
 
-    Chance that siblings do not share (their seeds) is chance for the policy too: walks take turns with the seeds of
-    those that came to the state, on over the rounds. Values are conditional on these seeds.
+    Chance that siblings do not share (their ``dynamics_seed``) is chance for the policy too: walks take turns with the
+    seeds of those that came to the state, on over the rounds. Values are conditional on these seeds.
 
     Args:
         player: with a slot a walk.
@@ -148,7 +148,7 @@ def walk(
     played = [trajectories[place] for place, _ in origins]
     walked = player.play(
         [one.row for one in played],
-        [one.seed for one in played],
+        [one.seeds for one in played],
         [one.task for one in played],
         [tree.states[state].path for _, state, _ in starts],
     )

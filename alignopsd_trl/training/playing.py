@@ -18,7 +18,15 @@ from alignopsd_trl.evaluation import EvaluationResult, Outcome, evaluating, play
 from alignopsd_trl.policy.progress import Bar
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.reading import reader_for
-from alignopsd_trl.rollout import Counters, Player, episode_seed, no_skills, rollout_metrics, siblings_before
+from alignopsd_trl.rollout import (
+    Counters,
+    Player,
+    episode_seed,
+    episode_seeds,
+    no_skills,
+    rollout_metrics,
+    siblings_before,
+)
 from alignopsd_trl.runs.health import RunStopped, Tally
 from alignopsd_trl.turns import Trajectory
 
@@ -37,8 +45,7 @@ class Playing(GRPOTrainer):
                 raise RuntimeError("a sibling group straddles processes; this is a bug, please report it")
             count = seen[identity] = seen.get(identity, 0) + 1
             tasks += [identity if count == 1 else f"{identity}#{count}"] * siblings
-        apart = 1 if self._environments().one_start else siblings
-        seeds = [episode_seed(row["task_id"], step, place % siblings % apart) for place, row in enumerate(inputs)]
+        seeds = [episode_seeds(row["task_id"], step, place % siblings) for place, row in enumerate(inputs)]
         skilled = self.method.needs_teacher or self.method.skills_in_rollout
         with self._bar(len(inputs), f"update {step + 1}/{self.state.max_steps}: rollout") as progress:
             player = self._player(skilled, self.method.skills_in_rollout, progress)
@@ -105,9 +112,7 @@ class Playing(GRPOTrainer):
         process = self.accelerator.process_index
         tasks = [row["task_id"] for row in inputs]
         places = siblings_before(gather_object([tasks]), process)
-        if self._environments().one_start:
-            places = [0] * len(places)
-        seeds = [episode_seed(task, 0, place) for task, place in zip(tasks, places, strict=True)]
+        seeds = [episode_seeds(task, 0, place) for task, place in zip(tasks, places, strict=True)]
         skills = self.method.skills_in_evaluation
         with (
             trl_compat.sampling(self, self.args.eval_temperature, self.max_completion_length),

@@ -1,4 +1,4 @@
-"""What all adapters have in common: they are environments, factories of themselves, and hold to one start."""
+"""What all adapters have in common: they are environments, and factories of themselves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class AdaptedEnvironment(TextEnvironment):
             What it was made with.
     """
 
-    one_start = True
     thinks_freely = True
     environment: Any = None
     messages: list[dict[str, Any]]
@@ -55,7 +54,9 @@ class AdaptedEnvironment(TextEnvironment):
 
 
 def columns_for(row: Mapping[str, Any], accepted: Mapping[str, Any], left_out: set[str]) -> dict[str, Any]:
-    """The columns of a row for a function of these parameters: all for one that takes any."""
+    """The columns of a row for a function of these parameters: all for one that takes any, but ``dynamics_seed`` by
+    name alone."""
     made = {"task_id"} if is_row_id(row.get("task_id")) else set()
+    made |= {"dynamics_seed"} - set(accepted)
     takes_any = any(one.kind is one.VAR_KEYWORD for one in accepted.values())
     return {name: v for name, v in row.items() if name not in left_out | made and (takes_any or name in accepted)}

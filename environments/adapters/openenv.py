@@ -84,6 +84,7 @@ class OpenEnvEnvironment(AdaptedEnvironment):
     """
 
     prompt = OpenEnvPrompt()
+    takes_dynamics_seed = True  # handed on to a client whose `reset` names it
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from alignopsd_trl.environments.adapters.rows import is_blocks, is_row_id, messa
 from alignopsd_trl.environments.adapters.showing import Dialogue, NativePrompt, ToolPrompt, describe, example_of
 from alignopsd_trl.environments.adapters.waiting import OwnThread, settled
 from alignopsd_trl.environments.base import Ending, Opening, Projection, Step
+from alignopsd_trl.environments.batch import reset_names
 
 Factory = Callable[[], Any]
 Success = Callable[[Any, float | None], bool | None]
@@ -49,7 +50,7 @@ class ToolEnvironment(AdaptedEnvironment):
             As in TRL: rounds of calls. One more response follows the last of them, whose calls are not run.
         seeded (`bool`, *optional*, defaults to `False`):
             The dataset has a column ``seed`` of its own. Else the seed of the sibling group is offered to a `reset`
-            that has a parameter of this name.
+            that has a parameter of this name. A parameter ``dynamics_seed`` gets a seed of the sibling's own.
 
     Raises:
         TypeError: if a factory is none, or what it makes has no `reset`.
@@ -117,6 +118,11 @@ class ToolEnvironment(AdaptedEnvironment):
         return self.owns_reward or self._score is not None
 
     @property
+    def takes_dynamics_seed(self) -> bool:
+        """Whether one of the classes asks for a seed of the sibling's own."""
+        return any(reset_names(kind, "dynamics_seed") for kind in self._pool.kinds.values())
+
+    @property
     def said(self) -> list[list[Mapping[str, Any]]]:
         """In native format, what was said in each turn, as messages."""
         return self._dialogue.said
@@ -145,12 +151,15 @@ class ToolEnvironment(AdaptedEnvironment):
         )
 
     def _columns(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """What TRL would hand to `reset`, and the seed if it is asked for."""
+        """What TRL would hand to `reset`, and the seeds if it asks for them by name."""
         left_out = {"environment"} if self._pool.several else set()
         if is_row_id(row.get("task_id")):
             left_out.add("task_id")
-        if not self._seeded and "seed" not in inspect.signature(self.environment.reset).parameters:
-            left_out.add("seed")
+        named = {name for name in ("seed", "dynamics_seed") if reset_names(type(self.environment), name)}
+        if not self._seeded:
+            left_out |= {"seed"} - named
+        if self.takes_dynamics_seed:
+            left_out |= {"dynamics_seed"} - named
         return {name: value for name, value in row.items() if name not in left_out}
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:

@@ -66,19 +66,19 @@ class WebShopEnvironment(TextEnvironment):
         self.history_length, self.max_turns = self.options.history_length, self.options.max_turns
         self._session: Session | None = None
 
-    def reset(self, goal_index: int, env_seed: int | None = None, seed: int = 0, **_: Any) -> Opening:
+    def reset(self, goal_index: int, env_seed: int | None = None, dynamics_seed: int = 0, **_: Any) -> Opening:
         """Starts the episode of a goal.
 
         Args:
             goal_index: of the goal list; negative ones count from the end.
             env_seed: of the goal list; None for the canonical one.
-            seed: of the random search ``<r>``.
+            dynamics_seed: of the random search ``<r>``.
 
         Raises:
             IndexError: if there is no such goal.
         """
         shop = self._shops.of_seed(env_seed)
-        self._session = Session(shop, shop.goal(goal_index), Random(seed))
+        self._session = Session(shop, shop.goal(goal_index), Random(dynamics_seed))
         self._task_text = self._session.text.split(pages.SEPARATOR)[2]
         return Opening(
             self._observation(), self._task_text, self._admissible(), category=self._session.goal["category"]

@@ -145,7 +145,12 @@ class TripEnvironment(WebShopEnvironment):
     scored 1.0, and its score is their mean. Each page shows the request that it belongs to."""
 
     def reset(
-        self, goal_indices: Sequence[int], asked_options: Sequence[int], category: str = "", seed: int = 0, **_: Any
+        self,
+        goal_indices: Sequence[int],
+        asked_options: Sequence[int],
+        category: str = "",
+        dynamics_seed: int = 0,
+        **_: Any,
     ) -> Opening:
         """Starts a trip.
 
@@ -153,13 +158,13 @@ class TripEnvironment(WebShopEnvironment):
             goal_indices: a goal of the canonical list for each request.
             asked_options: how many of its options each request asks for.
             category: the kind of the trip.
-            seed: of the random search ``<r>``.
+            dynamics_seed: of the random search ``<r>``.
         """
         self._shop = self._shops.of_seed(None)
         pairs = zip(goal_indices, asked_options, strict=True)
         self._goals = [asking(self._shop.goal(index), options) for index, options in pairs]
         self._scores: list[float] = []
-        self._random = Random(seed)
+        self._random = Random(dynamics_seed)
         self._enter()
         task = f"serve {len(self._goals)} requests, one after another; every purchase must be right"
         return Opening(self._observation(), task, self._admissible(), category=category, task_key=category or None)

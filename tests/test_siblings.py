@@ -1,0 +1,157 @@
+"""Siblings of a group are several tries at one task: one seed a group, and openings that are compared."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy import NUMBERS, ToyEnvironment, ToyPrompt, toy_dataset
+from trainers import make_trainer
+
+from alignopsd_trl.environments import Opening, PlainEnvironment, Step, TextEnvironment, load, open_batch
+from alignopsd_trl.environments.adapters import OpenEnvEnvironment, ToolEnvironment
+from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.rollout import SiblingsDiffer, check_openings
+
+
+class Drawn(PlainEnvironment):
+    """Draws its world, and what is behind each door of it, from ``seed``."""
+
+    max_turns = 1
+    worlds: dict[str, list[tuple[int, int]]]
+
+    def reset(self, task_id: str, seed: int, **columns: Any) -> Opening:
+        draw = random.Random(seed)
+        self._number, self._secret = draw.randrange(10), draw.randrange(1000)
+        self.worlds[task_id].append((self._number, self._secret))
+        return Opening(NUMBERS[self._number], "go")
+
+    def step(self, action: str) -> Step:
+        return Step("stay", reward=float(self._secret), done=True)
+
+
+def fresh(kind: type, **fields: Any) -> type:
+    return type(kind.__name__, (kind,), {"worlds": defaultdict(list), **fields})
+
+
+def test_an_environment_that_draws_its_world_from_seed_gets_one_world_a_group(tmp_path: Path) -> None:
+    kind = fresh(Drawn)
+    trainer = make_trainer(tmp_path, kind, max_steps=2)
+    trainer.train()
+    assert len(kind.worlds) == 4
+    assert all(len(worlds) == 4 and len(set(worlds)) == 1 for worlds in kind.worlds.values())
+    assert len({worlds[0] for worlds in kind.worlds.values()}) > 1, "tasks have worlds of their own"
+    assert all(log["outcome/zero_advantage_share"] == 1 for log in trainer.state.log_history if "reward" in log)
+
+
+def test_rows_of_an_evaluation_with_one_task_share_their_world_too(tmp_path: Path) -> None:
+    kind = fresh(Drawn)
+    trainer = make_trainer(tmp_path, kind, parts={"eval_dataset": toy_dataset(4)}, num_generations_eval=2)
+    trainer.evaluate()
+    assert len(kind.worlds) == 4 and all(len(worlds) == 2 and len(set(worlds)) == 1 for worlds in kind.worlds.values())
+
+
+class Thrown(Drawn):
+    """The throw is each sibling's own."""
+
+    def reset(self, task_id: str, dynamics_seed: int, **columns: Any) -> Opening:
+        opening = super().reset(task_id, **columns)
+        self.worlds[f"throws of {task_id}"].append((dynamics_seed, 0))
+        return opening
+
+
+class ThrownBelow(Thrown):
+    def reset(self, **columns: Any) -> Opening:
+        return super().reset(**columns)
+
+
+@pytest.mark.parametrize("parent", [Thrown, ThrownBelow])
+def test_dynamics_get_a_seed_of_the_siblings_own_where_they_ask_for_it_by_name(tmp_path: Path, parent: type) -> None:
+    kind = fresh(parent)
+    make_trainer(tmp_path, kind).train()
+    throws = [seen for name, seen in kind.worlds.items() if name.startswith("throws of")]
+    assert len(throws) == 2 and all(len(set(seen)) == 4 for seen in throws)
+    assert all(len(set(seen)) == 1 for name, seen in kind.worlds.items() if not name.startswith("throws of"))
+
+
+def test_who_does_not_ask_for_the_dynamics_seed_never_sees_it(tmp_path: Path) -> None:
+    seen = set()
+
+    class Any_(Drawn):
+        def reset(self, **columns: Any) -> Opening:
+            seen.update(columns)
+            return super().reset(**columns)
+
+    make_trainer(tmp_path, fresh(Any_)).train()
+    assert seen == {"task_id", "target", "seed"}
+
+
+class Forgetful(TextEnvironment):
+    """Draws its start from the process-wide generator."""
+
+    prompt = ToyPrompt()
+
+    def reset(self, **columns: Any) -> Opening:
+        return Opening(NUMBERS[random.randrange(10)], "go")
+
+    step, project = ToyEnvironment.step, ToyEnvironment.project
+
+
+def test_openings_are_compared_unless_the_environment_says_that_they_may_differ(tmp_path: Path) -> None:
+    random.seed(3)
+    with pytest.raises(SiblingsDiffer, match="'seed'.*openings_may_differ = True if they are meant to"):
+        make_trainer(tmp_path / "compared", Forgetful).train()
+    make_trainer(tmp_path / "declared", ToyEnvironment).train()
+
+
+def test_a_panel_plays_the_same_world_every_time(tmp_path: Path) -> None:
+    kind = fresh(Drawn)
+    trainer = make_trainer(tmp_path, kind)
+    panel = TaskPanel.of("drawn", "test", list(toy_dataset(3)))
+    for number in range(2):
+        trainer.evaluate_panel(panel, seed=number)
+    assert all(len(worlds) == 2 and len(set(worlds)) == 1 for worlds in kind.worlds.values())
+
+
+def test_contexts_that_know_no_equality_are_not_compared() -> None:
+    check_openings([Opening("a", "t", context=object()), Opening("a", "t", context=object())], ["one"] * 2, "mine")
+    with pytest.raises(SiblingsDiffer, match="context"):
+        check_openings([Opening("a", "t", context={"room": 1}), Opening("a", "t", context={"room": 2})], ["x"] * 2, "m")
+
+
+class ToolClass:
+    def reset(self, seed: int, dynamics_seed: int, **row: Any) -> str:
+        return f"{seed} {dynamics_seed} {sorted(row)}"
+
+    def look(self) -> str:
+        """Looks."""
+
+
+class Client:
+    def reset(self, seed: int, dynamics_seed: int, **row: Any) -> Any:
+        raise ValueError(f"{seed} {dynamics_seed} {sorted(row)}")
+
+
+def test_adapters_hand_both_seeds_on() -> None:
+    task = {"prompt": "", "seed": 1, "dynamics_seed": 2}
+    tools = open_batch(ToolEnvironment(ToolClass), 1)
+    assert tools.takes_dynamics_seed and tools.reset([0], [task])[0].task_text == "1 2 ['prompt']"
+    assert not open_batch(
+        ToolEnvironment(type("Plain", (ToolClass,), {"reset": lambda self, seed: ""})), 1
+    ).takes_dynamics_seed
+    client = open_batch(OpenEnvEnvironment(Client, reward="sum"), 1)
+    assert client.takes_dynamics_seed and "1 2 []" in client.reset([0], [task])[0].message
+
+
+def test_webshops_random_search_is_dynamics() -> None:
+    suite = load("webshop_tiny")
+    row, shown = suite.tasks("train")[0], []
+    for seed, own in ((1, 5), (2, 5), (1, 6)):
+        environment = suite.factory()
+        environment.reset(**row, seed=seed, dynamics_seed=own)
+        shown.append(environment.step("search[<r>]").observation)
+    assert open_batch(suite.factory, 1).takes_dynamics_seed
+    assert shown[0] == shown[1] != shown[2]
