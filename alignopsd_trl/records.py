@@ -92,11 +92,13 @@ def turn_records(
     place = {id(turn): row for row, turn in enumerate(batch.turns)} if batch is not None else {}
     records = []
     for trajectory in trajectories:
-        for turn in trajectory.turns or [None]:  # an episode that ended before its first turn leaves a row as well
+        rewarded = list(zip(trajectory.turns, trajectory.turn_rewards, strict=True))
+        for turn, reward in rewarded or [(None, None)]:  # an episode that ended before its first turn leaves a row too
             row = place.get(id(turn))
             credit = {f"credit_{name}": None if row is None else values[row] for name, values in columns.items()}
             tokens = {"token_texts": texts(turn.response_ids)} if texts is not None and turn is not None else {}
-            records.append({"run": run} | _trajectory_columns(trajectory, step) | _turn_columns(turn) | tokens | credit)
+            own = {} if turn is None else {**_turn_columns(turn), "turn_reward": reward}
+            records.append({"run": run} | _trajectory_columns(trajectory, step) | own | tokens | credit)
     return records
 
 
@@ -143,9 +145,7 @@ def _untold(kind: pa.DataType) -> bool:
     return pa.types.is_null(kind) or (pa.types.is_list(kind) and _untold(kind.value_type))
 
 
-def _turn_columns(turn: Turn | None) -> dict[str, Any]:
-    if turn is None:
-        return {}
+def _turn_columns(turn: Turn) -> dict[str, Any]:
     return {
         "turn": turn.number,
         "prompt": turn.prompt_text,
@@ -158,7 +158,6 @@ def _turn_columns(turn: Turn | None) -> dict[str, Any]:
         "response_tokens": len(turn.response_ids),
         "truncated": turn.truncated,
         "history_shortened": turn.history_shortened,
-        "turn_reward": turn.reward,
         "info": json.dumps(_facts(turn.info), default=str),
     }
 

@@ -161,7 +161,7 @@ class Episode:
         self.trajectory.skill_text, self.trajectory.skill_ids = skill
 
     def advance(self, turn: Turn, step: Step, max_turns: int, until_lost: bool = False) -> None:
-        turn.observation, turn.reward = step.observation, step.reward
+        turn.chosen_on, turn.observation, turn.reward = self.observation, step.observation, step.reward
         turn.action_valid = turn.action_valid and step.valid
         turn.metrics, turn.info = step.metrics, {**step.info, **step.metrics}
         self.records.append(Record(len(self.records) + 1, self.observation, turn.action, step.observation))

@@ -13,6 +13,7 @@ Matrices over turns are oriented ``[source, target]`` and kept per task group, n
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -108,12 +109,13 @@ class Turn:
     action: str  # what the environment was given
     action_valid: bool  # the environment's verdict on the format
     observation: str  # the environment's answer
-    reward: float = 0.0
+    reward: float = 0.0  # the environment's own, of this turn; see `Trajectory.turn_rewards`
     truncated: bool = False  # the response hit its token limit
     history_shortened: bool = False
     sampling_log_probs: list[float] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)  # numbers that the environment says beside it
     info: Mapping[str, Any] = field(default_factory=dict)  # these and all else that it says
+    chosen_on: str = ""  # the observation that the response answers: the opening's or that of the turn before
 
     def extends(self, earlier: Turn) -> bool:
         """Whether the prompt begins with the earlier turn's prompt and response, and goes on."""
@@ -135,8 +137,8 @@ class Seeds(NamedTuple):
 @dataclass
 class Trajectory:
     """One episode. ``won``, ``score`` and ``stop`` are three things: verified success (`None`: nobody knows), the
-    environment's number, and why it ended. ``reward`` is the episode's reward. ``row``, ``seeds`` and the turns'
-    actions play it again."""
+    environment's number, and why it ended. ``reward`` is the episode's, which `turn_rewards` sum to. ``row``, ``seeds``
+    and the turns' actions play it again."""
 
     row: dict[str, Any]
     task: str  # identity of the sibling group
@@ -153,11 +155,21 @@ class Trajectory:
     won: bool | None = False
     score: float = 0.0
     lost: int | None = None  # turns after which the environment was sure that it could not be won any more
+    environment_weight: float = 1.0  # of the environment's own rewards in ``reward``
 
     @property
     def failed(self) -> bool:
         """Ended by its environment's fault: recorded, left out of its group's statistics and of the update."""
         return self.stop is StopReason.ENVIRONMENT_ERROR
+
+    @property
+    def turn_rewards(self) -> list[float]:
+        """The environment's reward of each turn, weighted; what reward functions add is known at the end, so the last
+        turn has it. They sum to ``reward`` unless the episode failed."""
+        rewards = [self.environment_weight * turn.reward for turn in self.turns]
+        if rewards and not self.failed:
+            rewards[-1] += self.reward - math.fsum(rewards)
+        return rewards
 
 
 def number_rows(*keys: torch.Tensor) -> torch.Tensor:
@@ -245,7 +257,7 @@ class TurnBatch:
         policy_mask (`torch.Tensor`):
             ``(M, L)`` bool, the optimised tokens.
         reward (`torch.Tensor`):
-            ``(M,)`` float32, terminal reward of the turn's rollout.
+            ``(M,)`` float32, reward of the turn's episode: equal for all turns of a rollout.
         action_valid (`torch.Tensor`):
             ``(M,)`` bool, the environment's verdict.
         student_log_probs (`torch.Tensor`, *optional*):
@@ -257,6 +269,8 @@ class TurnBatch:
         turn_advantages (`torch.Tensor`, *optional*):
             ``(M,)`` float64 Monte Carlo advantages in units of the reward, NaN where they were not measured; `None`
             unless a method asks for them.
+        turn_reward (`torch.Tensor`, *optional*):
+            ``(M,)`` float64, the rewards where they fall: `Trajectory.turn_rewards`, which sum to ``reward``.
     """
 
     turns: list[Turn]
@@ -270,6 +284,7 @@ class TurnBatch:
     student_log_probs: torch.Tensor | None = None
     scored: torch.Tensor | None = None
     turn_advantages: torch.Tensor | None = None
+    turn_reward: torch.Tensor | None = None
 
     @property
     def scored_mask(self) -> torch.Tensor:
@@ -317,4 +332,5 @@ class TurnBatch:
             policy_mask=mask.to(device),
             reward=column([reward for _, _, _, reward in rows], torch.float32),
             action_valid=column([turn.action_valid for turn in turns], torch.bool),
+            turn_reward=column([reward for one in counted for reward in one.turn_rewards], torch.float64),
         )

@@ -30,9 +30,10 @@ class GiGPOOptions:
 class GiGPO(Baseline):
     """A + omega A^S: discounted returns compared among the turns that start from the same observation.
 
-    G_k = gamma^(K - 1 - k) R for the rollout's terminal reward R; A^S is G less the mean over its state group (same
-    task, equal observation before the turn), 0 for a state met once. The first turns of a task form one group. No
-    skill, no teacher, no further forward pass; all of it is detached.
+    G_k = sum of gamma^(j - k) r_j over the turns j >= k of the rollout (Eq. 5), r_j the reward where it falls
+    (`TurnBatch.turn_reward`); A^S is G less the mean over its state group (same task, equal observation before the
+    turn), 0 for a state met once. The first turns of a task form one group. No skill, no teacher, no further forward
+    pass; all of it is detached.
 
     Source: GiGPO (arXiv 2505.10978) and its published code, exact state matching. Its statistics of A are over turn
     rows and its default does not divide by the deviation: set ``group_statistics="turn"``, ``scale_rewards="none"`` for
@@ -44,11 +45,8 @@ class GiGPO(Baseline):
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         options, found = self.options, outcome(batch, self.config)
-        groups = batch.groups
-        last = torch.cat([rows[-1:] for rows in groups.by_rollout]) if len(batch) else groups.task
-        reward = torch.zeros_like(batch.reward, dtype=torch.float64).index_copy_(0, last, batch.reward[last].double())
-        returns = discounted_returns(reward, groups, options.gamma)
-        state = number_rows(groups.task, start_states(batch))
+        returns = discounted_returns(batch.turn_reward, batch.groups, options.gamma)
+        state = number_rows(batch.groups.task, start_states(batch))
         members = torch.bincount(state)
         steps = normalise(returns, state, len(members), scale=options.scale_steps)
         metrics = {}

@@ -1,4 +1,4 @@
-"""Terminal rewards of episodes through TRL's own reward path, held to be finite numbers."""
+"""Rewards of episodes through TRL's own reward path, held to be finite numbers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Rewards(GRPOTrainer):
             raise RunStopped(f"update {self.state.global_step + 1}: {problem}; {last_good(self.args.output_dir)}")
 
     def _reward(self, inputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Trajectory]) -> None:
-        """Terminal rewards through TRL's own reward path: the environment's, plus the user's functions."""
+        """Rewards of whole episodes through TRL's own reward path: the environment's, plus the user's functions."""
         prompts = [one.task_text for one in trajectories]
         completions = ["\n".join(turn.response_text for turn in one.turns) for one in trajectories]
         table = self._asked(inputs, trajectories, prompts, completions)
@@ -42,9 +42,9 @@ class Rewards(GRPOTrainer):
         self._check_rewards(table)
         weights = self.reward_weights.to(table.device)
         total = (table * weights).nansum(dim=1)
-        first = self.accelerator.process_index * len(trajectories)
+        first, own_weight = self.accelerator.process_index * len(trajectories), self.reward_weights[0].item()
         for one, reward in zip(trajectories, total[first : first + len(trajectories)].tolist(), strict=True):
-            one.reward = reward
+            one.reward, one.environment_weight = reward, own_weight
             if not self._knows_score:
                 one.score = reward
         for column, name in enumerate(self.reward_func_names):
