@@ -246,7 +246,7 @@ def _cited(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _facts() -> dict[str, set[str]]:
-    text = (ROOT / "docs" / "reference_facts.md").read_text(encoding="utf-8")
+    text = (ROOT / "research" / "reference_facts.md").read_text(encoding="utf-8")
     method, webshop = text.split("## WebShop facts")
     bold = re.compile(r"- \*\*([\w.]+)\*\*")
     return {
@@ -268,13 +268,13 @@ def test_every_cited_fact_is_in_reference_facts() -> None:
             continue
         text = file.read_text(encoding="utf-8")
         assert not re.search(r"\bspec(ification)? sections? \d", text), (
-            f"{file.relative_to(ROOT)} cites a specification that is not shipped: cite docs/reference_facts.md, as in "
+            f"{file.relative_to(ROOT)} cites a specification that is not shipped: cite research/reference_facts.md, as in "
             "'WebShop facts 9.2' or 'method facts E.41'"
         )
         for chapter, number in _cited(text):
             found += 1
             assert number in facts[chapter], (
-                f"{file.relative_to(ROOT)} cites {chapter} {number}, which docs/reference_facts.md does not have: "
+                f"{file.relative_to(ROOT)} cites {chapter} {number}, which research/reference_facts.md does not have: "
                 "correct the number, or add the fact there"
             )
     assert found > 30
