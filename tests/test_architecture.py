@@ -268,8 +268,8 @@ def test_every_cited_fact_is_in_reference_facts() -> None:
             continue
         text = file.read_text(encoding="utf-8")
         assert not re.search(r"\bspec(ification)? sections? \d", text), (
-            f"{file.relative_to(ROOT)} cites a specification that is not shipped: cite research/reference_facts.md, as in "
-            "'WebShop facts 9.2' or 'method facts E.41'"
+            f"{file.relative_to(ROOT)} cites a specification that is not shipped: cite research/reference_facts.md, "
+            "as in 'WebShop facts 9.2' or 'method facts E.41'"
         )
         for chapter, number in _cited(text):
             found += 1
