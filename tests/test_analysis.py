@@ -261,6 +261,31 @@ def test_dynamics_by_hand() -> None:
     assert smoothed([1.0, 5.0, np.nan], span=3).tolist() == [1.0, 3.0, 3.0]
 
 
+def test_dynamics_has_intervals_over_tasks() -> None:
+    won = [True, True, True, False, False, False]
+    rows = [episode(f"t{at}", "0", ["a", "b"][: 1 + one], won=one) for at, one in enumerate(won)]
+    row = by_step(frame(*rows)).iloc[0]
+    assert (row.success, row.turns) == (50.0, 1.5)
+    assert 0 <= row.success_low < 50 < row.success_high <= 100 and 1 <= row.turns_low < 1.5 < row.turns_high <= 2
+    few = by_step(frame(*rows[:3])).iloc[0]
+    assert few.success == 100 and np.isnan(few.success_low), "three tasks tell nothing of how they vary"
+    assert len(analysis.dynamics(frame(*rows)).figure.axes[0].collections) == 1, "the band"
+
+
+def test_figures_say_what_they_show() -> None:
+    axes = analysis.mechanism(RUNS / "aligned", encoder="lexical").figure.axes
+    letters = [axis.get_title(loc="left")[:3] for axis in axes if axis.get_title(loc="left")]
+    assert letters == ["(a)", "(b)", "(c)", "(d)", "(e)"]
+    shares = analysis.temporal(RUNS / "aligned").figure.axes
+    assert all(low < 0 and high > 100 for low, high in (shares[0].get_ylim(), shares[2].get_ylim()))
+    lines = (
+        analysis.thinking(RUNS / "aligned", encoder="lexical").figure.axes[0].lines[:-1]
+    )  # the last is the threshold
+    assert len({(line.get_linestyle(), line.get_linewidth()) for line in lines}) == len(lines) > 1
+    widths = [line.get_linewidth() for line in lines]
+    assert widths == sorted(widths, reverse=True), "a narrower line lies on a broader one"
+
+
 def test_dynamics_of_grpo_beside_ours() -> None:
     found = analysis.dynamics([RUNS / "aligned", RUNS / "grpo"])
     assert set(found.tables["steps"].run) == set(found.numbers) and len(found.numbers) == 2

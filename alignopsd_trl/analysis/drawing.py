@@ -30,6 +30,7 @@ def panels(
     columns = min(count, columns or count)
     rows = -(-count // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.08)  # inches: labels of neighbours stay apart
     grid = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for spare in grid[count:]:
         spare.set_axis_off()
@@ -45,7 +46,12 @@ def label(axis: Axes, title: str, x: str, y: str, legend: bool = False) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25)
     if legend:
-        axis.legend(fontsize=7, frameon=False)
+        axis.legend(fontsize=7, framealpha=0.8, edgecolor="none")
+
+
+def percent(axis: Axes) -> None:
+    """The y axis of a share, with room for points at 0 and at 100."""
+    axis.set_ylim(-3, 103)
 
 
 def smoothed(values: Sequence[float], span: int = SMOOTH) -> np.ndarray:
@@ -58,13 +64,23 @@ def smoothed(values: Sequence[float], span: int = SMOOTH) -> np.ndarray:
     return np.array(found)
 
 
-def curve(axis: Axes, steps: Sequence[int], values: Sequence[float], number: int, name: str) -> None:
-    """A line; from twice `SMOOTH` measurements on it is smoothed, and the measurements stay faint."""
+def curve(
+    axis: Axes,
+    steps: Sequence[int],
+    values: Sequence[float],
+    number: int,
+    name: str,
+    ends: Sequence[Sequence[float]] | None = None,
+) -> None:
+    """A line, and a band between the ``ends`` of its intervals; from twice `SMOOTH` measurements on both are smoothed,
+    and the measurements stay faint."""
     colour, dashes = LINES[number % len(LINES)]
     many = len(values) >= 2 * SMOOTH
     if many:
         axis.plot(steps, values, color=colour, alpha=0.25, linewidth=0.8)
     drawn = smoothed(values) if many else values
+    if ends is not None:
+        band(axis, steps, *(smoothed(one) if many else one for one in ends), colour)
     axis.plot(
         steps, drawn, color=colour, linestyle=dashes, linewidth=1.6, label=name, marker=None if many else "o", ms=3
     )

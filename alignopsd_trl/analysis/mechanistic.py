@@ -28,10 +28,11 @@ def mechanism(
     rollout: str | None = None,
     encoder: str | Encoder | None = None,
 ) -> Finding:
-    """Four panels: (a) the match matrix of a task and how far its turns are mixed, (b) spans of one rollout over its
-    divergence curve, with local and rectified gaps, (c) span lengths, (d) gaps before and after rectification.
+    """Five panels: (a) the match matrix of a task and how far its turns are mixed, (b) spans of one rollout over its
+    divergence curve, with local and rectified gaps, (c) span lengths, (d) gaps before and after rectification, (e) how
+    far rectification moved them.
 
-    (a) and (b) are of one task and one rollout, (c) and (d) of the whole run.
+    (a) and (b) are of one task and one rollout, the others of the whole run.
 
     Args:
         run: of AlignOPSD with matches and spans.
@@ -127,7 +128,8 @@ def _drawn(
     axes[3].plot(ends, ends, color=GREY, linewidth=1, label="unchanged")
     label(axes[3], "(d) gap of each scored turn", "identity (nats a token)", "rectified (nats a token)", legend=True)
     axes[4].hist(moved[moved > 0], bins=40, color=PURPLE)
-    label(axes[4], f"(d) absolute change, where not 0 ({(moved > 0).mean():.0%})", "nats a token", "turns")
+    axes[4].set_yscale("log")
+    label(axes[4], f"(e) its absolute change, where not 0 ({(moved > 0).mean():.0%})", "nats a token", "turns")
     return figure
 
 
@@ -137,7 +139,8 @@ def _draw_matches(figure: Any, axis: Any, pairs: TaskPairs) -> None:
     bar.set_label("cosine", fontsize=7)
     bar.ax.tick_params(labelsize=7)
     alpha = pairs.turns.credit_alpha.fillna(0).to_numpy()[pairs.used[:, 1]]
-    axis.scatter(pairs.used[:, 1], pairs.used[:, 0], s=3 + 40 * pairs.weights * alpha, color=ORANGE, label="used")
+    area = (3 + 40 * pairs.weights * alpha) * min(1.0, 40 / len(pairs.turns))
+    axis.scatter(pairs.used[:, 1], pairs.used[:, 0], s=area, color=ORANGE, label="used")
     for edge in np.flatnonzero(pairs.turns.rollout.to_numpy()[1:] != pairs.turns.rollout.to_numpy()[:-1]) + 0.5:
         axis.axhline(edge, color=BLUE, linewidth=0.5)
         axis.axvline(edge, color=BLUE, linewidth=0.5)

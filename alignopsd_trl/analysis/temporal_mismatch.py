@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from alignopsd_trl.analysis.drawing import BLUE, LINES, ORANGE, band, curve, label, panels
+from alignopsd_trl.analysis.drawing import BLUE, LINES, ORANGE, band, curve, label, panels, percent
 from alignopsd_trl.analysis.finding import Finding
 from alignopsd_trl.analysis.intervals import ratio
 from alignopsd_trl.analysis.loading import name_of, places, turns_of
@@ -187,7 +187,7 @@ def _drawn(tables: dict[str, pd.DataFrame]) -> Any:
         axes[0].plot(part.turn, 100 * part.share, "o", ms=3, ls=dashes[name], color=colours[name], label=name)
         band(axes[0], part.turn, 100 * part.low, 100 * part.high, colours[name])
     label(axes[0], "(a) same turn, different kind of action", "turn", "share of pairs (%)", legend=True)
-    axes[0].set_ylim(0, 100)
+    percent(axes[0])
     moved, jitter = tables["displacement"], np.random.default_rng(0)
     for name, part in moved.groupby("comparison"):
         axes[1].plot(
@@ -201,6 +201,6 @@ def _drawn(tables: dict[str, pd.DataFrame]) -> Any:
     if "off_turn_weight" in tables:
         used = tables["off_turn_weight"]
         curve(axes[2], used.step, 100 * used.share, 0, "off-turn")
-        axes[2].set_ylim(0, 100)
+        percent(axes[2])
         label(axes[2], "(c) matches at another turn number", "rollout step", "share of matching weight (%)")
     return figure

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from alignopsd_trl.analysis.drawing import BLUE, GREY, ORANGE, PURPLE, label, panels
+from alignopsd_trl.analysis.drawing import BLUE, GREY, ORANGE, PURPLE, label, panels, percent
 from alignopsd_trl.analysis.finding import Finding
 from alignopsd_trl.analysis.intervals import ratio
 from alignopsd_trl.analysis.loading import name_of, setting, turns_of
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 EDGES = np.linspace(-1, 1, 201)
 SETS = {"same state": GREY, "all cross-rollout": BLUE, "above threshold": PURPLE, "used": ORANGE}
+PENS = {"same state": ("-", 3.6), "all cross-rollout": ("-", 2.2), "above threshold": ("--", 1.6), "used": (":", 1.6)}
+"""Dashes and width of each line: what is drawn later is narrower, so that none hides another."""
 
 
 def thinking(
@@ -137,16 +139,18 @@ def _drawn(density: pd.DataFrame, coverage: pd.DataFrame, threshold: float, tabl
     counts = dict(zip(table["set"], table["count"], strict=True))
     for name, colour in SETS.items():
         if counts[name]:
+            dashes, width = PENS[name]
             axes[0].step(
-                density.similarity, density[name], where="mid", color=colour, label=f"{name}, {counts[name]:,}"
-            )
+                density.similarity, density[name], where="mid", color=colour, linestyle=dashes, linewidth=width,
+                label=f"{name}, {counts[name]:,}",
+            )  # fmt: skip
     seen = density.similarity[(density[list(SETS)] > 0).any(axis=1)]
     axes[0].set_xlim(seen.min() - 0.02, 1.02)
     axes[0].set_yscale("symlog", linthresh=1)
     axes[0].set_ylim(0, None)
     label(axes[0], "(a) similarity of thinking", "cosine", "density", legend=True)
     axes[1].plot(coverage["gamma_H"], 100 * coverage.share, color=BLUE)
-    axes[1].set_ylim(0, 100)
+    percent(axes[1])
     label(axes[1], "(b) turns with a source", r"threshold $\gamma_H$", "share of turns (%)")
     for axis in axes:
         axis.axvline(threshold, color=GREY, linestyle="--", linewidth=1)

@@ -10,6 +10,7 @@ import pandas as pd
 
 from alignopsd_trl.analysis.drawing import SMOOTH, curve, label, panels
 from alignopsd_trl.analysis.finding import Finding
+from alignopsd_trl.analysis.intervals import ratio
 from alignopsd_trl.analysis.loading import EPISODE, name_of, setting, turns_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ _MEASURED = [
     "credit_sources",
     "credit_rho",
 ]
+
+_GAPS = ("identity", "rectified")
 
 PANELS = {
     "success": ("success of the step's episodes", "%"),
@@ -41,7 +44,8 @@ PANELS = {
 
 
 def dynamics(runs: Records | Sequence[Records]) -> Finding:
-    """Per rollout step, from records; from 14 steps on an exponential moving average over 7, the measurements faint.
+    """Per rollout step, from records, with 95 % intervals over a step's tasks; from 14 steps on lines and intervals are
+    an exponential moving average over 7, the measurements faint.
 
     Args:
         runs: one or several of any method; what a method doesn't have is absent from its line.
@@ -59,47 +63,58 @@ def _names(runs: list[Records]) -> list[str]:
 
 
 def by_step(run: Records) -> pd.DataFrame:
-    """One row a rollout step, with the columns of `PANELS` that the run has."""
+    """One row a rollout step, with the columns of `PANELS` that the run has, and beside each the ends of its interval,
+    ``NAME_low`` and ``NAME_high`` (95 %, tasks resampled; NaN for few tasks and for a spread)."""
     frame = turns_of(run, welcome=_MEASURED)
     frame = frame.drop(columns=[name for name in _MEASURED if name in frame and frame[name].isna().all()])
-    episodes = frame.drop_duplicates(EPISODE).groupby("step")
-    table = pd.DataFrame(
-        {
-            "success": 100 * episodes.won.apply(_mean),
-            "score": 100 * episodes.score.apply(_mean),
-            "reward": episodes.reward.mean(),
-            "turns": frame.groupby("step").size() / episodes.size(),
-        }
-    )
-    steps = frame.groupby("step")
-    if "credit_rectified_gap" in frame:
-        for name in ("identity_gap", "rectified_gap"):
-            table[name] = steps.apply(_token_mean, f"credit_{name}", include_groups=False)
-        table["correction"] = table.rectified_gap - table.identity_gap
-    if "credit_span" in frame:
-        table["turns_a_span"] = steps.credit_span.count() / steps.apply(_span_count, include_groups=False)
+    shares = [_share(name, *parts) for name, parts in _parts(frame).items()]
+    table = pd.concat(shares, axis=1)
     if "credit_weight" in frame:
-        table["weight_std"] = steps.credit_weight.std(ddof=0)
-    if "credit_sources" in frame:
-        asked = frame[frame.credit_rho.notna()] if "credit_rho" in frame else frame
-        matched = asked.credit_sources.map(_length) > 0
-        table["matched"] = 100 * matched.groupby(asked.step).mean()
+        table["weight_std"] = frame.groupby("step").credit_weight.std(ddof=0)
     return table.reset_index()
 
 
-def _mean(values: pd.Series) -> float:
-    """NaN where an environment does not say."""
-    return float(values.dropna().astype(float).mean())
+def _parts(frame: pd.DataFrame) -> dict[str, tuple[pd.Series, pd.Series]]:
+    """What each quantity is the quotient of: sums by step and task."""
+
+    def total(values: pd.Series, of: pd.DataFrame = frame) -> pd.Series:
+        return values.astype(float).groupby([of.step, of.task]).sum()
+
+    episodes = frame.drop_duplicates(EPISODE)
+    count = total(episodes.reward.notna(), episodes)
+    parts = {
+        "success": (100 * total(episodes.won.astype(float), episodes), total(episodes.won.notna(), episodes)),
+        "score": (100 * total(episodes.score, episodes), total(episodes.score.notna(), episodes)),
+        "reward": (total(episodes.reward, episodes), count),
+        "turns": (total(frame.turn.notna()), total(episodes.turn.notna(), episodes)),
+    }
+    if "credit_rectified_gap" in frame:
+        scored = frame[frame.credit_rectified_gap.notna() & (frame.credit_tokens > 0)]
+        tokens = total(scored.credit_tokens, scored)
+        own, aligned = (total(scored[f"credit_{name}_gap"] * scored.credit_tokens, scored) for name in _GAPS)
+        parts |= {
+            "identity_gap": (own, tokens),
+            "rectified_gap": (aligned, tokens),
+            "correction": (aligned - own, tokens),
+        }
+    if "credit_span" in frame:
+        known = frame[frame.credit_span.notna()]
+        spans = known.drop_duplicates([*EPISODE, "credit_span"])
+        parts["turns_a_span"] = (total(known.turn.notna(), known), total(spans.turn.notna(), spans))
+    if "credit_sources" in frame:
+        asked = frame[frame.credit_rho.notna()] if "credit_rho" in frame else frame
+        parts["matched"] = (100 * total(asked.credit_sources.map(_length) > 0, asked), total(asked.turn.notna(), asked))
+    return parts
 
 
-def _token_mean(turns: pd.DataFrame, name: str) -> float:
-    """Mean over the tokens of the turns that were scored."""
-    scored = turns[turns[name].notna() & (turns.credit_tokens > 0)]
-    return float((scored[name] * scored.credit_tokens).sum() / scored.credit_tokens.sum()) if len(scored) else np.nan
-
-
-def _span_count(turns: pd.DataFrame) -> int:
-    return len(turns[turns.credit_span.notna()].drop_duplicates(["task", "rollout", "credit_span"]))
+def _share(name: str, top: pd.Series, bottom: pd.Series) -> pd.DataFrame:
+    """The quotient of the sums of each step, and its interval over the step's tasks."""
+    rows = {}
+    for step, parts in bottom.groupby(level="step"):
+        rows[step] = ratio(top[step], parts) or [np.nan] * 3
+    return pd.DataFrame.from_dict(rows, orient="index", columns=[name, f"{name}_low", f"{name}_high"]).rename_axis(
+        "step"
+    )
 
 
 def _length(value: Any) -> int:
@@ -124,7 +139,12 @@ def _drawn(table: pd.DataFrame, names: list[str]) -> Any:
         for number, name in enumerate(names):
             part = table[(table.run == name)].dropna(subset=[quantity])
             if len(part):
-                curve(axis, part.step, part[quantity], number, name)
+                ends = [part.get(f"{quantity}_{end}") for end in ("low", "high")]
+                curve(axis, part.step, part[quantity], number, name, None if ends[0] is None else ends)
         title, unit = PANELS[quantity]
-        label(axis, title, "rollout step", unit, legend=quantity == there[0] and len(names) > 1)
+        label(axis, title, "rollout step", unit)
+    if len(names) > 1:
+        figure.legend(
+            *axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=4, fontsize=8, frameon=False
+        )
     return figure
