@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from alignopsd_trl.runs.cores import wait_shortly
 
 if TYPE_CHECKING:
     from alignopsd_trl.config import AlignOPSDConfig
@@ -37,6 +40,8 @@ _HOMES = {
 }
 
 __all__ = sorted(_HOMES)
+
+wait_shortly(os.environ)  # before a public name brings torch
 
 
 def __getattr__(name: str) -> Any:

@@ -6,11 +6,9 @@ Several processes: ``accelerate launch --config_file $(alignopsd files fsdp2) -m
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
-from alignopsd_trl.launch.cores import wait_shortly
 from alignopsd_trl.launch.shipped import shipped_files, shipped_or
 
 
@@ -22,7 +20,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     if argv[0] not in COMMANDS:
         _refuse(f"no command {argv[0]!r}; choose one of {', '.join(COMMANDS)}")
-    wait_shortly(os.environ)
     call, _ = COMMANDS[argv[0]]
     status = (call if callable(call) else _found(call))(argv[1:])
     if isinstance(status, int) and status:

@@ -278,8 +278,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             value = getattr(self, name)
             if value is not None and not (self.use_vllm and self.vllm_mode == "colocate"):
                 raise ValueError(
-                    f"{name}={value!r} is read by a colocated vLLM only, but use_vllm={self.use_vllm} and "
-                    f"vllm_mode={self.vllm_mode!r}; set --use_vllm --vllm_mode colocate, or give it to `vllm serve`"
+                    f"{name}={value!r} is read by a colocated vLLM only, but use_vllm={self.use_vllm} and vllm_mode="
+                    f"{self.vllm_mode!r}; set use_vllm=True and vllm_mode='colocate', or give it to `vllm serve`"
                 )
         if self.vllm_max_num_seqs is not None and self.vllm_max_num_seqs < 1:
             raise ValueError(f"vllm_max_num_seqs={self.vllm_max_num_seqs} must be at least 1")

@@ -41,7 +41,8 @@ from alignopsd_trl.reading import Reader, require_tools
 from alignopsd_trl.rollout import (
     no_skills,
 )
-from alignopsd_trl.runs.console import Lines
+from alignopsd_trl.runs.console import Lines, show_note
+from alignopsd_trl.runs.cores import use_what_is_left
 from alignopsd_trl.runs.folder import LOG_FILE, RunFolder
 from alignopsd_trl.runs.health import FailedShare
 from alignopsd_trl.runs.log import LogFile
@@ -139,6 +140,8 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
         args = args if args is not None else AlignOPSDConfig(f"{Path(str(model)).name}-AlignOPSD")
         if not isinstance(args, AlignOPSDConfig):
             raise TypeError(f"args must be an AlignOPSDConfig, got {type(args).__name__}")
+        if args.device.type == "cpu" and (told := use_what_is_left()):
+            show_note(told)
         self.method = get_method(args.method)(args)
         environment_factory, train_dataset, eval_dataset = adapted(
             environment_factory, tools, train_dataset, eval_dataset, args

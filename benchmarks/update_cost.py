@@ -44,11 +44,11 @@ from trl import GRPOTrainer
 
 from alignopsd_trl.environments.base import load as load_environment
 from alignopsd_trl.launch.arguments import parse
-from alignopsd_trl.launch.cores import keep_memory
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import Padded
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import PrivilegedTeacher
+from alignopsd_trl.runs.cores import keep_memory
 from alignopsd_trl.trainer import AlignOPSDTrainer
 
 STOCK_ROWS = 64  # per forward; all turns of a round in one forward would be slower still

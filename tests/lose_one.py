@@ -14,7 +14,7 @@ from typing import Any
 
 PLACES = {
     "sampling": ("alignopsd_trl.trl_compat", None, "generate"),
-    "crediting": ("alignopsd_trl.trl_compat", "PolicyScorer", "plain"),
+    "crediting": ("alignopsd_trl.turns", "TurnBatch", "of"),
     "update": ("alignopsd_trl.trainer", "AlignOPSDTrainer", "training_step"),
     "saving": ("alignopsd_trl.trainer", "AlignOPSDTrainer", "_save_rng_state"),
     "evaluation": ("alignopsd_trl.trainer", "AlignOPSDTrainer", "evaluate_panel"),

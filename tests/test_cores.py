@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from alignopsd_trl.launch.cores import threads, wait_shortly
+from alignopsd_trl.runs.cores import threads, wait_shortly
 
 
 @pytest.mark.parametrize(
@@ -35,25 +36,32 @@ def test_threads_wait_shortly_unless_the_user_says_how(own: dict[str, str]) -> N
     assert given == own
 
 
-@pytest.mark.parametrize(
-    "entry",
-    ["alignopsd_trl.launch.recipe: main('webshop_tiny', [])", "alignopsd_trl.cli: main(['train', 'webshop_tiny'])"],
-)
-def test_waiting_is_set_before_torch_reads_it(entry: str) -> None:
-    module, call = entry.split(": ")
+@pytest.mark.parametrize("before", ["", "import torch; "])
+def test_waiting_is_set_before_torch_reads_it_or_the_user_is_told(before: str) -> None:
     program = f"""
-import sys
-import {module} as entry
+{before}import sys
+import alignopsd_trl, os
+print(os.environ["GOMP_SPINCOUNT"], "torch" in sys.modules)
+from alignopsd_trl.runs.cores import TOO_LATE
+print(TOO_LATE)
+"""
+    free = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=free)
+    assert done.stdout.split() == ["10000", *[str(bool(before))] * 2], done.stderr
 
-def seen(environment):
-    print("torch" in sys.modules)
-    raise SystemExit
 
-entry.wait_shortly = seen
-entry.{call}
+def test_a_program_keeps_the_threads_that_it_set() -> None:
+    program = """
+import torch
+torch.set_num_threads(1)
+from alignopsd_trl.runs.cores import use_machine, use_what_is_left
+assert use_what_is_left() == "" and torch.get_num_threads() == 1
+use_machine(3)
+use_what_is_left()
+print(torch.get_num_threads())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "False\n", done.stderr
+    assert done.stdout == "3\n", done.stderr
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's settings")
@@ -61,7 +69,7 @@ def test_freed_memory_is_used_again() -> None:
     """Page faults of blocks that are made and freed over and over, in processes with and without the settings."""
     program = """
 import resource, sys
-from alignopsd_trl.launch.cores import keep_memory
+from alignopsd_trl.runs.cores import keep_memory
 kept = keep_memory() if sys.argv[1] == "keep" else None
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(50):

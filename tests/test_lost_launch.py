@@ -19,14 +19,14 @@ HERE = Path(__file__).parent
 RESUME = ["--resume_from_checkpoint", "True"]
 LAUNCHERS = {
     "torchrun": ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"],
-    "accelerate": (
-        "-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no "
+    "accelerate": (  # its --cpu starts one process, whatever the number
+        "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no "
         "--dynamo_backend no --main_process_port 0"
     ).split(),
 }
 LOST = {
     "1:sampling:14": "checkpoint-2",
-    "0:crediting:4": "checkpoint-1",
+    "0:crediting:2": "checkpoint-1",
     "1:update:3": "checkpoint-2",
     "0:saving:3": "checkpoint-2",
     "1:saving:2": "checkpoint-1",

@@ -18,6 +18,7 @@ import pytest
 from alignopsd_trl.records import SCHEMA, merge_types, record_schema, trace_types, write_records
 from alignopsd_trl.runs.files import plain, read_json, write_json, write_text
 from alignopsd_trl.runs.folder import RunFolder, RunFolderError
+from alignopsd_trl.runs.wording import with_flags
 
 CONFIGURATION = {"method": "grpo", "learning_rate": 1e-3, "max_steps": 5, "save_steps": 1}
 
@@ -127,3 +128,30 @@ def test_a_launch_of_other_processes_does_not_go_on(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("WORLD_SIZE", "1")
     with pytest.raises(RunFolderError, match="a run of 2 processes.*launch it on 2 processes"):
         RunFolder.claim(tmp_path, CONFIGURATION, resume=True)
+
+
+def test_a_finished_run_makes_room_and_an_interrupted_one_does_not(tmp_path: Path) -> None:
+    path, said = tmp_path / "run", []
+    first = RunFolder.claim(path, CONFIGURATION, aside=True)
+    _checkpoint(path, 3)
+    for name in ("config.json", "mine.txt"):
+        (path / name).write_text("x")
+    first.release()
+    with pytest.raises(RunFolderError, match=r"\(stopped after checkpoint-3\): resume_from_checkpoint=True goes on"):
+        RunFolder.claim(path, CONFIGURATION, aside=True)
+    first.end()
+    second = RunFolder.claim(path, CONFIGURATION | {"learning_rate": 2e-3}, say=said.append, aside=True)
+    second.release()
+    kept = tmp_path / "run.1"
+    assert said == [f"{path} held a finished run, which is in {kept} now"] and second.id != first.id
+    assert sorted(one.name for one in kept.iterdir()) == ["checkpoint-3", "config.json", "run.json"]
+    assert sorted(one.name for one in path.iterdir()) == ["mine.txt", "run.json", "run.lock"]
+
+
+def test_messages_name_flags_where_a_command_line_is_run(tmp_path: Path) -> None:
+    _run(tmp_path)
+    _checkpoint(tmp_path, 3)
+    with pytest.raises(RunFolderError, match="overwrite_output_dir=True removes it"):
+        _run(tmp_path)
+    with with_flags(), pytest.raises(RunFolderError, match="--overwrite_output_dir True removes it"):
+        _run(tmp_path)

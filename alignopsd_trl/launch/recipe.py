@@ -8,13 +8,11 @@ Nothing heavy is imported before the command line has been looked at.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.launch.checks import check_early
-from alignopsd_trl.launch.cores import wait_shortly
 from alignopsd_trl.launch.errors import reported, without_debug
 from alignopsd_trl.launch.help import HELP, wanted_help
 
@@ -45,7 +43,6 @@ def main(
             print(HELP.format(recipe=name) if topic == "page" else _everything())
             return None
         check_early(name, given, preset)
-        wait_shortly(os.environ)
         from alignopsd_trl.launch.running import start
 
         return start(name, given, preset)

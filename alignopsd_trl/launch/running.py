@@ -17,7 +17,6 @@ from alignopsd_trl.environments.base import Suite, load
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.arguments import RecipeArguments, differences_from_preset, parse
 from alignopsd_trl.launch.checks import environment_options, named
-from alignopsd_trl.launch.cores import use_machine
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.machine import check_launch, launched
 from alignopsd_trl.launch.parts import bank_of, needs_skills, run_configuration
@@ -26,6 +25,7 @@ from alignopsd_trl.launch.results import Evaluations, run_results
 from alignopsd_trl.launch.screens import closing, opening
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.runs.cores import use_machine
 from alignopsd_trl.runs.files import write_json, write_text
 from alignopsd_trl.runs.folder import RESULTS_FILE, claim_together, claimed
 from alignopsd_trl.runs.provenance import weights_checksum

@@ -17,17 +17,23 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.runs.checkpoints import MARK, resume_path, whole_checkpoints
 from alignopsd_trl.runs.files import plain, read_json, sweep_partials, write_json, write_text
 from alignopsd_trl.runs.provenance import code_checksum, versions
+from alignopsd_trl.runs.wording import setting
 
 SCHEMA = 1
 RUN_FILE, LOCK_FILE, LOG_FILE, RESULTS_FILE = "run.json", "run.lock", "log.jsonl", "results.json"
 _LEFT_FILES = (RESULTS_FILE, "evaluation_before.json", "evaluation_after.json", LOG_FILE)
 _LEFT_FOLDERS = ("trajectories", "completions")
+_MODEL_FILES = (
+    *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
+    *("tokenizer*", "*.jinja", "training_args.bin", "README.md"),
+)
 _SHOWN = 6  # differences that a message names
 
 FREE_ON_RESUME = frozenset(
@@ -87,6 +93,7 @@ class RunFolder:
         resume: str | bool | None = None,
         overwrite: bool = False,
         say: Callable[[str], None] = print,
+        aside: bool = False,
     ) -> RunFolder:
         """Locks the folder and makes it this run's.
 
@@ -95,6 +102,7 @@ class RunFolder:
             resume: as ``resume_from_checkpoint``; ``True`` starts at the beginning where no checkpoint is whole yet.
             overwrite: remove what another run left.
             say: told what is worth a line.
+            aside: a finished run makes room, in a folder beside this one.
 
         Raises:
             RunFolderError: if another process uses the folder, or it holds a run that this one does not continue.
@@ -106,6 +114,9 @@ class RunFolder:
             left = look(path)
             if overwrite and not _wanted(resume):
                 clear(path)
+                left = look(path)
+            elif aside and left.ended and not _wanted(resume):
+                say(f"{path} held a finished run, which is in {set_aside(path)} now")
                 left = look(path)
             problem = left.refusal(configuration, resume)
             if problem:
@@ -131,6 +142,13 @@ class RunFolder:
         state = read_json(Path(self.resume) / MARK) if self.resume else None
         return int(state["global_step"]) if state else 0
 
+    def end(self) -> None:
+        """Notes that the run has made all its updates."""
+        if self.writes:
+            run = read_json(self.path / RUN_FILE)
+            run["sessions"][-1]["ended"] = _now()
+            write_json(self.path / RUN_FILE, run)
+
     def forget_after(self, update: int) -> None:
         """Takes back what was written beyond an update that is gone on from: it will be written again."""
         if not self.writes:
@@ -154,20 +172,26 @@ class Left:
     finished: bool
     anything: bool
 
+    @property
+    def ended(self) -> bool:
+        """Whether its run made all its updates, with a recipe's results or without."""
+        sessions = self.run["sessions"] if self.run else []
+        return self.finished or bool(sessions and "ended" in sessions[-1])
+
     def refusal(self, configuration: Mapping[str, Any], resume: str | bool | None) -> str | None:
         """Why a run of this configuration may not use the folder; `None` if it may."""
         if self.run is None:
             if self.anything and not _wanted(resume):
                 return (
-                    f"{self.path} holds files of a run that left no {RUN_FILE}; choose another --output_dir, or "
-                    "--overwrite_output_dir True to remove them"
+                    f"{self.path} holds files of a run that left no {RUN_FILE}; choose another {_place()}, or "
+                    f"{_overwriting()} to remove them"
                 )
             return None
         changed = differences(self.run["configuration"], configuration)
         if _wanted(resume) and self.checkpoints and (before := _processes_of(self.run)) != _processes():
             return (
                 f"{self.path} holds a run of {before} processes, whose random states this launch of {_processes()} "
-                f"can't take up; launch it on {before} processes, or choose another --output_dir"
+                f"can't take up; launch it on {before} processes, or choose another {_place()}"
             )
         if _wanted(resume):
             both = self.run["configuration"].keys() & configuration.keys()  # a setting of newer code is not a change
@@ -175,7 +199,7 @@ class Left:
             if changed and (self.anything or self.checkpoints):
                 return (
                     f"{self.path} holds a run with other settings, which can't be resumed with these: "
-                    f"{_shown(changed)}. Set them as they were, or choose another --output_dir"
+                    f"{_shown(changed)}. Set them as they were, or choose another {_place()}"
                 )
             return None
         if not self.anything:
@@ -183,14 +207,14 @@ class Left:
         changed = {name: values for name, values in changed.items() if name not in ("resume_from_checkpoint", "plan")}
         if changed:
             return (
-                f"{self.path} holds another run: {_shown(changed)}. Choose another --output_dir, or "
-                "--overwrite_output_dir True to remove that run"
+                f"{self.path} holds another run: {_shown(changed)}. Choose another {_place()}, or "
+                f"{_overwriting()} to remove that run"
             )
         if self.finished or self.checkpoints:
-            state = "finished" if self.finished else f"stopped after {self.checkpoints[-1].name}"
+            state = "finished" if self.ended else f"stopped after {self.checkpoints[-1].name}"
             return (
-                f"{self.path} holds this very run ({state}): --resume_from_checkpoint True goes on with what is "
-                "missing, --overwrite_output_dir True removes it and starts again"
+                f"{self.path} holds this very run ({state}): {setting('resume_from_checkpoint', True)} goes on with "
+                f"what is missing, {_overwriting()} removes it and starts again"
             )
         return None
 
@@ -219,6 +243,34 @@ def clear(path: Path) -> None:
             shutil.rmtree(checkpoint)
 
 
+def set_aside(path: Path) -> Path:
+    """Moves what a run leaves into a new folder beside its own, under the first free number."""
+    whole = path.resolve()
+    place = next(one for one in (whole.with_name(f"{whole.name}.{number}") for number in count(1)) if not one.exists())
+    place.mkdir()
+    patterns = (
+        *_LEFT_FILES,
+        *_LEFT_FOLDERS,
+        *_MODEL_FILES,
+        "checkpoint-*",
+        RUN_FILE,
+    )  # the folder is the run's to the last
+    for found in [one for pattern in patterns for one in sorted(whole.glob(pattern))]:
+        shutil.move(found, place / found.name)
+    for name in _LEFT_FOLDERS:
+        if (place / name).is_dir():
+            (whole / name).mkdir()  # TRL makes its own when a trainer is made, which was before
+    return place
+
+
+def _place() -> str:
+    return setting("output_dir")
+
+
+def _overwriting() -> str:
+    return setting("overwrite_output_dir", True)
+
+
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Settings that are not the same, each with its values before and now."""
     names = [*before, *(name for name in now if name not in before)]
@@ -226,7 +278,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 
 
 def claim_together(
-    path: str | Path, configuration: Mapping[str, Any], resume: str | bool | None = None, overwrite: bool = False
+    path: str | Path,
+    configuration: Mapping[str, Any],
+    resume: str | bool | None = None,
+    overwrite: bool = False,
+    aside: bool = False,
 ) -> RunFolder:
     """`RunFolder.claim` by the first process for all: they get the same folder or raise the same error."""
     from accelerate import PartialState
@@ -235,7 +291,7 @@ def claim_together(
     run, outcome = None, [None, None]
     if PartialState().is_main_process:
         try:
-            run = RunFolder.claim(path, configuration, resume, overwrite)
+            run = RunFolder.claim(path, configuration, resume, overwrite, aside=aside)
             outcome = [(run.id, run.resume, run.sessions), None]
         except RunFolderError as error:
             outcome = [None, str(error)]
@@ -295,13 +351,17 @@ def _new(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 def _session(checkpoint: str | None) -> dict[str, Any]:
     return {
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "started": _now(),
         "from": Path(checkpoint).name if checkpoint else None,
         "host": socket.gethostname(),
         "processes": _processes(),
         "code": code_checksum(),
         "versions": versions(),
     }
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def _processes() -> int:
@@ -353,7 +413,7 @@ class _Lock:
             self._file = (path / LOCK_FILE).open("a+")
         except OSError as error:
             raise RunFolderError(
-                f"output_dir={str(path)!r} can't be written to ({error.strerror}); choose another --output_dir"
+                f"output_dir={str(path)!r} can't be written to ({error.strerror}); choose another {_place()}"
             ) from error
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -362,10 +422,10 @@ class _Lock:
             self._file.close()
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise RunFolderError(
-                    f"{path} is in use by another run ({holder}); wait until it ends, or choose another --output_dir"
+                    f"{path} is in use by another run ({holder}); wait until it ends, or choose another {_place()}"
                 ) from error
             raise RunFolderError(
-                f"{path} is on a file system without locks ({error.strerror}); choose an --output_dir on one that has "
+                f"{path} is on a file system without locks ({error.strerror}); choose an {_place()} on one that has "
                 "them (mount Lustre with -o flock)"
             ) from error
         self._file.truncate(0)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from alignopsd_trl.launch.cores import available_cores
+from alignopsd_trl.runs.cores import available_cores
 from alignopsd_trl.runs.provenance import code_checksum, versions, weights_checksum
 from alignopsd_trl.study.spec import METHOD_FIELDS
 

@@ -24,7 +24,6 @@ from typing import IO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from alignopsd_trl.launch.cores import wait_shortly
 from alignopsd_trl.launch.machine import processes_of
 from alignopsd_trl.study.planning import Cell
 from alignopsd_trl.study.rows import ROWS, collect, write_rows
@@ -160,9 +159,7 @@ class _Workers:
         chosen = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
         if self._own.device is not None:
             chosen["CUDA_VISIBLE_DEVICES"] = self._own.device
-        environment = {**os.environ, **chosen}
-        wait_shortly(environment)
-        return environment
+        return {**os.environ, **chosen}
 
 
 def _prepare(cell: Cell, study: Study) -> list[str]:

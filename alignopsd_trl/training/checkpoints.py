@@ -91,10 +91,14 @@ class RunKeeping(GRPOTrainer):
                 configuration_of(self.args, self.train_dataset, model=self.model.config._name_or_path),
                 resume_from_checkpoint,
                 self.args.overwrite_output_dir,
+                aside=True,
             )
         try:
             self._begin(self.run_folder)
-            return super().train(resume_from_checkpoint=self.run_folder.resume, **kwargs)
+            done = super().train(resume_from_checkpoint=self.run_folder.resume, **kwargs)
+            if not borrowed:
+                self.run_folder.end()
+            return done
         finally:
             self.close()
             self._seconds, self._began = self.seconds, None

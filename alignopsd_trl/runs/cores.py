@@ -1,10 +1,11 @@
-"""A run on the CPU uses its cores, waits for them shortly and keeps its memory; what was chosen is printed."""
+"""A run on the CPU uses its cores, waits for them shortly and keeps its memory."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import platform
+import sys
 from collections.abc import Mapping, MutableMapping
 
 LAUNCHERS = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
@@ -37,8 +38,19 @@ def wait_shortly(environment: MutableMapping[str, str]) -> None:
     Args:
         environment: of the process, changed in place.
     """
-    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(environment):
+    if not _chosen_by_user(environment):
         environment["GOMP_SPINCOUNT"] = SPINS
+
+
+def _chosen_by_user(environment: Mapping[str, str]) -> bool:
+    return bool({"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(environment))
+
+
+TOO_LATE = "torch" in sys.modules and not _chosen_by_user(os.environ)
+"""Whether torch was imported before this package, which imports this module first."""
+
+
+_chosen = False
 
 
 def use_machine(wanted: int | None = None) -> str:
@@ -51,13 +63,32 @@ def use_machine(wanted: int | None = None) -> str:
     Returns:
         What was done, as a line for the log.
     """
+    global _chosen
     import torch
 
-    cores = available_cores()
+    _chosen, cores = True, available_cores()
     count = wanted or threads(os.environ, cores)
     torch.set_num_threads(count)
     line = f"CPU: {count} thread{'s' * (count > 1)} a process, {cores} core{'s' * (cores > 1)}"
     return f"{line}, memory kept between sub-chunks" if keep_memory() else line
+
+
+def use_what_is_left() -> str:
+    """`use_machine` for a trainer in a Python program, which may have set torch's threads itself: no more than those,
+    unless a launcher set them. Nothing if the process has chosen before.
+
+    Returns:
+        What the user should know, or nothing.
+    """
+    if _chosen:
+        return ""
+    import torch
+
+    launched = any(name in os.environ for name in LAUNCHERS)
+    use_machine(None if launched else min(torch.get_num_threads(), threads(os.environ, available_cores())))
+    if not TOO_LATE or torch.get_num_threads() == 1:
+        return ""
+    return "slow where anything else runs: import alignopsd_trl before torch, or set GOMP_SPINCOUNT=10000"
 
 
 def available_cores() -> int:
