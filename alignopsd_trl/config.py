@@ -9,10 +9,17 @@ from typing import Annotated, Any
 from trl import GRPOConfig
 
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
-from alignopsd_trl.options import Count, OneOf, Positive, PositiveCount, Share
+from alignopsd_trl.options import Above, AtLeast, Count, OneOf, Positive, PositiveCount, Share, Within
 from alignopsd_trl.skills import skill_budget
 
 TOKEN_MEAN_LOSSES = ("dapo", "cispo", "vespo")
+INHERITED_RULES: dict[str, Any] = {
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "warmup_steps"), AtLeast(0)),
+    **dict.fromkeys(("temperature", "num_train_epochs", "max_completion_length", "repetition_penalty"), Above(0)),
+    **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"), Above(0)),
+    "top_p": Within(0, 1),
+}
+"""What TRL's fields may hold; the types of this package's own fields say so themselves."""
 
 
 @dataclass
@@ -203,13 +210,13 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     )
 
     def __post_init__(self) -> None:
+        self._check_inherited()
         if self.generation_batch_size is None:  # TRL's own check comes first otherwise, and names no numbers that work
             self._check_groups(self.steps_per_generation or self.gradient_accumulation_steps)
         super().__post_init__()
         self._check_groups(self.steps_per_generation)
         self._check_losses()
         self._check_tags()
-        self._check_temperature()
         self._check_conversation()
         self._check_engine()
 
@@ -217,12 +224,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         if len(self.thinking_tags) != 2 or not all(self.thinking_tags):
             raise ValueError(f"thinking_tags={self.thinking_tags!r} must be an opening and a closing tag")
 
-    def _check_temperature(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(
-                f"temperature={self.temperature} must be above 0: rollouts are sampled, and log-probs are "
-                "taken at the same temperature"
-            )
+    def _check_inherited(self) -> None:
+        for name, rule in INHERITED_RULES.items():
+            value = getattr(self, name)
+            if isinstance(value, int | float) and (problem := rule.problem(value)):
+                raise ValueError(f"{name}={value!r}{problem}")
 
     def _check_groups(self, steps: int) -> None:
         local, siblings = self.per_device_train_batch_size * steps, self.num_generations

@@ -147,6 +147,24 @@ _CHOICES = (
 )
 
 
+def check_encoder(spec: str) -> str:
+    """What can be said of an encoder without loading it.
+
+    Raises:
+        ValueError: for a folder without such a model, and for what is neither a folder nor a Hub id.
+    """
+    if spec == "lexical":
+        return "lexical, no weights"
+    if spec in SHIPPED_ENCODERS:
+        return f"{spec}, comes with the package"
+    folder = Path(spec).expanduser()
+    if folder.is_dir() and not (folder / "modules.json").is_file():
+        raise ValueError(f"encoder={spec!r}: the folder holds no sentence-transformers model (no modules.json)")
+    if not folder.is_dir() and not _HUB_ID.fullmatch(spec):
+        raise ValueError(f"encoder={spec!r} is neither an existing folder nor a Hub id 'owner/name'; {_CHOICES}")
+    return f"{spec}, {'a local folder' if folder.is_dir() else 'from the Hub or its local cache'}"
+
+
 def _lexical() -> Callable[[list[str]], torch.Tensor]:
     """Half of the columns are words and word pairs, half are 4-grams of characters. The signed hash makes unrelated
     features cancel on average, so unrelated texts have cosines near 0."""
@@ -166,8 +184,7 @@ def _lexical() -> Callable[[list[str]], torch.Tensor]:
 def _load_weights(spec: str, device: torch.device | str | None) -> SentenceTransformer:
     folder = _SHIPPED / spec if spec in SHIPPED_ENCODERS else Path(spec).expanduser()
     is_folder = folder.is_dir()
-    if not is_folder and not _HUB_ID.fullmatch(spec):
-        raise ValueError(f"encoder={spec!r} is neither an existing folder nor a Hub id 'owner/name'; {_CHOICES}")
+    check_encoder(spec)
     from sentence_transformers import SentenceTransformer
 
     try:

@@ -7,7 +7,8 @@ A field's rule is part of its type (`Annotated`), where argument parsers do not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -77,6 +78,12 @@ class Above:
 
     def problem(self, value: Any) -> str:
         return "" if value > self.low else f" must be greater than {self.low:g}"
+
+
+def near(word: str, known: Sequence[str]) -> str:
+    """A hint at what was meant, or nothing."""
+    found = difflib.get_close_matches(word, known, 1)
+    return f"did you mean {found[0]!r}? " if found else ""
 
 
 Share = Annotated[float, Within(0, 1)]

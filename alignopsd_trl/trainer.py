@@ -20,6 +20,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 
 from alignopsd_trl import trl_compat
+from alignopsd_trl.checks import Intended, check
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import EnvironmentsDown
@@ -147,7 +148,19 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
             environment_factory, tools, train_dataset, eval_dataset, args
         )
         self._environment_factory = environment_factory
-        self._check_parts(args, train_dataset, skill_bank, encoder, reward_funcs)
+        check(
+            Intended(
+                args,
+                self.method,
+                model,
+                train_dataset,
+                skill_bank,
+                encoder,
+                has_tokenizer=processing_class is not None,
+                own_environment=not is_adapted(environment_factory),
+                rewards=bool(reward_funcs),
+            )
+        )
         extra = [] if reward_funcs is None else reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         check_rewarded(environment_factory, extra)
         if args.reward_weights is not None and len(args.reward_weights) == len(extra):
@@ -213,48 +226,6 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
         strategies.refuse_unproven(self.accelerator)
         strategies.keep_output_precision(self.accelerator)
         self.processes = ProcessGroup(self.accelerator)
-
-    def _check_parts(
-        self, args: AlignOPSDConfig, dataset: Any, skill_bank: Any, encoder: Any, reward_funcs: Any
-    ) -> None:
-        method = self.method
-        if not method.trains:
-            raise ValueError(
-                f"method={method.name!r} trains nothing; evaluate it with python -m alignopsd_trl.evaluation"
-            )
-        if skill_bank is None and (method.needs_teacher or method.skills_in_rollout):
-            raise ValueError(
-                f"method={method.name!r} needs a skill_bank: pass 'webshop', 'alfworld', 'searchqa', a file's path, a "
-                "column of the dataset, or a function from a task's text and its row to a text"
-            )
-        if encoder is None and method.needs_encoder:
-            raise ValueError(
-                f"method={method.name!r} needs an encoder: pass 'lexical' or a sentence-transformers id or path"
-            )
-        if method.needs_turn_advantages and (reward_funcs or args.reward_weights not in (None, [1.0])):
-            raise ValueError(
-                f"method={method.name!r} walks for the environment's own reward alone; remove reward_funcs and "
-                "reward_weights"
-            )
-        if method.needs_turn_advantages and args.history != "window":
-            raise ValueError(
-                f"method={method.name!r} replays actions, which make no conversation; use history='window'"
-            )
-        names = getattr(dataset, "column_names", None)
-        if dataset is None or (names is not None and "task_id" not in names):
-            raise ValueError(f"train_dataset needs a column 'task_id' (one row per task); it has {names}")
-        taken = {"seed", "dynamics_seed"} & set(names or ())
-        if taken and not is_adapted(self._environment_factory):
-            raise ValueError(
-                f"train_dataset has a column {max(taken)!r}, which reset() gets from the trainer; rename it"
-            )
-        if isinstance(dataset, Dataset) and None in (ids := list(dataset["task_id"])):
-            raise ValueError(f"train_dataset: row {ids.index(None)} has no task_id; give each task one of its own")
-        if isinstance(dataset, Dataset) and len(dataset) < args.generation_batch_size // args.num_generations:
-            raise ValueError(
-                f"train_dataset has {len(dataset)} tasks, but one round needs "
-                f"{args.generation_batch_size // args.num_generations} (generation_batch_size / num_generations)"
-            )
 
     def _check_model(self) -> None:
         if self.aux_loss_enabled:

@@ -17,6 +17,7 @@ What an environment returns is checked in `alignopsd_trl.environments.validation
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import os
 import sys
@@ -347,9 +348,11 @@ def load(name: str, **options: Any) -> Suite:
     """
     found = find_module(f"alignopsd_trl.environments.{name}" if name in SHIPPED else name)
     if found is None:
+        close = difflib.get_close_matches(name, SHIPPED, 1)
+        meant = f"did you mean {close[0]!r}? " if close else ""
         raise ValueError(
-            f"environment {name!r} is unknown; use one of {', '.join(SHIPPED)}, or the name of a module of yours with "
-            "a function suite(**options) (it must be importable from where you run)"
+            f"environment={name!r} is unknown; {meant}use one of {', '.join(SHIPPED)}, or the name of a module of "
+            "yours with a function suite(**options) (it must be importable from where you run)"
         )
     if not callable(getattr(found, "suite", None)):
         place = getattr(found, "__file__", None) or "a folder without __init__.py"

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "reading": ("turns",),
     "options": (),
     "encoder": (),
-    "skills": ("encoder", "skills"),
+    "skills": ("encoder", "options", "skills"),
     "config": ("options", "skills", "methods.align_opsd.options"),
     "records": ("turns",),
     "rollout": ("turns", "prompts", "conversations", "reading"),
@@ -53,7 +53,7 @@ EXCEPTIONS = {
     ("evaluation.command", "records"): "as above",
     ("evaluation.command", "runs.files"): "results are written whole",
     ("evaluation.command", "launch.errors"): "its errors are told as a recipe's are",
-    ("evaluation.command", "launch.checks"): "as above",
+    ("evaluation.command", "launch.values"): "as above",
 }
 """(room or module, what it imports): why."""
 

@@ -12,7 +12,6 @@ import pytest
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.launch.arguments import everything, parse
-from alignopsd_trl.launch.checks import shipped_methods
 from alignopsd_trl.launch.errors import setup, without_debug
 from alignopsd_trl.launch.help import HELP
 from alignopsd_trl.methods import method_names
@@ -24,18 +23,18 @@ WRONG = [
     (["--method", "alignopsd"], "did you mean 'align_opsd'?"),
     (["--rounds", "0"], "--rounds 0 must be 1 or more"),
     (["--updates_per_round", "0"], "--updates_per_round 0 must be 1 or more"),
-    (["--tasks_per_round", "some"], "--tasks_per_round 'some' is no whole number"),
+    (["--tasks_per_round", "some"], "--tasks_per_round 'some' must be a whole number"),
     (["--environment", "webshop_tyny"], "did you mean 'webshop_tiny'?"),
-    (["--environment", "my.module"], "no such module"),
-    (["--environment_options", "{bad"], "--environment_options is no JSON"),
-    (["--environment_options", "[1]"], "--environment_options must be a JSON mapping"),
-    (["--method_options", "{bad"], "--method_options is no JSON"),
-    (["--method_options", "5"], "--method_options must be a JSON mapping"),
-    (["--model", "/no/such"], "--model_name_or_path '/no/such' is no folder"),
-    (["--model=/no/such"], "--model_name_or_path '/no/such' is no folder"),
-    (["--model_name_or_path", "/no/such"], "--model_name_or_path '/no/such' is no folder"),
-    (["--encoder", "/no/such"], "use 'lexical', which needs no weights"),
-    (["--skill_bank", "nope.json"], "--skill_bank 'nope.json' is unknown; use one of alfworld"),
+    (["--environment", "my.module"], "unknown"),
+    (["--environment_options", "{bad"], "--environment_options '{bad' is no JSON"),
+    (["--environment_options", "[1]"], "--environment_options '[1]' must be a JSON mapping"),
+    (["--method_options", "{bad"], "--method_options '{bad' is no JSON"),
+    (["--method_options", "5"], "--method_options '5' must be a JSON mapping"),
+    (["--model", "/no/such"], "--model '/no/such' is no folder"),
+    (["--model=/no/such"], "--model '/no/such' is no folder"),
+    (["--model_name_or_path", "/no/such"], "--model '/no/such' is no folder"),
+    (["--encoder", "/no/such"], "is neither an existing folder"),
+    (["--skill_bank", "nope.json"], "skill bank 'nope.json' is unknown"),
     (["--config", "/no.yaml"], "--config /no.yaml: No such file"),
     (["--preset", "mine"], "has no preset 'mine'"),
     *(
@@ -43,7 +42,7 @@ WRONG = [
         if importlib.util.find_spec("trackio") is None
         else []
     ),
-    (["--output_dir", f"{__file__}/x"], "is a file; choose another folder"),
+    (["--output_dir", f"{__file__}/x"], "choose another --output_dir"),
 ]
 
 
@@ -92,14 +91,14 @@ def test_unknown_flags_and_loose_words_are_named() -> None:
         parse("webshop_tiny", ["--learnig_rate", "1"])
     with pytest.raises(ValueError, match="what is 'grpo' meant for"):
         parse("webshop_tiny", ["grpo"])
-    with pytest.raises(ValueError, match="--learning_rate.*: invalid float value: 'fast'"):
+    with pytest.raises(ValueError, match="learning_rate='fast' must be a number"):
         parse("webshop_tiny", ["--learning_rate", "fast"])
 
 
-def test_nothing_heavy_is_imported_for_help_and_wrong_values() -> None:
+def test_nothing_heavy_is_imported_for_help_and_unknown_flags() -> None:
     code = (
         "import sys; from alignopsd_trl.launch.recipe import main; sys.argv = ['x', '--help']; main('webshop_tiny');"
-        "sys.argv = ['x', '--rounds', '0']\n"
+        "sys.argv = ['x', '--runds', '0']\n"
         "try: main('webshop_tiny')\n"
         "except SystemExit as end: assert end.code == 2\n"
         "assert not {'torch', 'transformers', 'trl'} & set(sys.modules)"
@@ -122,8 +121,7 @@ def test_the_help_page_names_flags_that_exist_and_all_methods() -> None:
         ):
             assert f"{word} " in whole, word
     trained = [name for name in method_names() if name not in ("vanilla", "skill_prompt")]
-    assert shipped_methods() == [one for one in method_names() if one in shipped_methods()]
-    for name in set(trained) & set(shipped_methods()):
+    for name in trained:
         assert name in HELP and name in whole
 
 
@@ -157,8 +155,8 @@ def test_a_plan_checks_what_a_run_would(tmp_path: Path, capsys: pytest.CaptureFi
         (["--skill_bank", str(broken)], "bank.json"),
         (["--encoder", str(tmp_path)], "no modules.json"),
         (["--method", "vanilla"], "trains nothing"),
-        (["--panel", "tset"], "--panel tset"),
-        (["--train_split", "tarin"], "--train_split tarin"),
+        (["--panel", "tset"], "panel='tset'"),
+        (["--train_split", "tarin"], "train_split='tarin'"),
     ):
         with pytest.raises(ValueError, match=words):
             recipe.main("webshop_tiny", [*own, *wrong])

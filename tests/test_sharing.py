@@ -18,7 +18,6 @@ from trainers import make_config
 
 from alignopsd_trl import AlignOPSDTrainer, cli
 from alignopsd_trl.environments.base import load
-from alignopsd_trl.launch.checks import check_early
 from alignopsd_trl.launch.recipe import main as recipe
 from alignopsd_trl.records import read_records
 from alignopsd_trl.sharing.card import changed_settings, is_hub_id, model_card
@@ -239,7 +238,6 @@ def test_a_push_that_can_not_succeed_is_refused_at_the_start(endpoint: Any, monk
     for asked in (["--trajectories_hub_repo", "me/trips"], ["--push_to_hub", "--seed", "1"], ["--push_to_hub", "True"]):
         with pytest.raises(ValueError, match="no token of the Hub; run hf auth login"):
             recipe("webshop_tiny", asked)
-    check_early("webshop_tiny", ["--push_to_hub", "False"])
 
 
 def test_a_trainer_without_a_recipe_has_a_card_and_one_push(

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.launch.checks import check_folder, check_model, environment_options
-from alignopsd_trl.launch.early import read_value
+from alignopsd_trl.checks.model_files import check_model_name
 from alignopsd_trl.launch.errors import setup
+from alignopsd_trl.launch.values import check_folder, environment_options, read_value
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS
 
 VALUES = ("reward", "success")
@@ -94,6 +94,6 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     given = parser.parse_args(argv)
     with setup():
         given.environment_options = environment_options(given.environment_options)
-        check_model(given.model, "model")
+        check_model_name(given.model, "model")
         check_folder(str(given.output), "output")
     return given

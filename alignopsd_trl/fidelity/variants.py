@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from alignopsd_trl.launch.early import read_value
+from alignopsd_trl.launch.values import read_value
 from alignopsd_trl.methods import Credit, Method, Teacher, get_method
 from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
 from alignopsd_trl.turns import Thought, TurnBatch

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import math
+import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +17,12 @@ from transformers import TrainingArguments
 from trl import GRPOConfig, ModelConfig, TrlParser
 
 from alignopsd_trl.config import AlignOPSDConfig, steps_per_round
-from alignopsd_trl.launch.checks import json_mapping, near
-from alignopsd_trl.launch.early import early_value, read_yaml
+from alignopsd_trl.launch.flags import check_flags
 from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
+from alignopsd_trl.launch.values import json_mapping, read_yaml
 from alignopsd_trl.methods import method_names
-from alignopsd_trl.options import as_type
+from alignopsd_trl.options import as_type, near
 
 
 @dataclass
@@ -103,55 +106,80 @@ def parse(
         own (`dict`, *optional*): a preset of the caller's, in place of the one that ``name`` has.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    kind = early_value(argv, "preset", str, "paper")
-    method = early_value(argv, "method", str, "align_opsd")
-    options = early_value(argv, "method_options", lambda given: given, {})
-    options = json_mapping("method_options", options, '{"walks": 6}')
-    chosen = preset(name, kind, method, options) if own is None else own_preset(own, name, kind)
-    defaults = {"output_dir": f"outputs/{name}", **chosen}
-    defaults |= _round_defaults(argv, defaults)
-    if "--plan" in argv and not _has_accelerator():
-        defaults["use_cpu"] = True  # a plan is drawn up where it will not run
-    if "--plan" not in argv and "--plan_for" in argv:
+    check_flags(argv)
+    parser = Parser(kinds())
+    parser.take_file(argv)
+    asked = parser.look(argv)
+    options = json_mapping("method_options", asked.method_options, '{"walks": 6}')
+    chosen = preset(name, asked.preset, asked.method, options) if own is None else own_preset(own, name, asked.preset)
+    parser.below_file({"output_dir": f"outputs/{name}", **chosen}, f"preset of {name!r}")
+    asked = parser.look(argv)
+    if asked.plan and not _has_accelerator():
+        parser.below_file({"use_cpu": True})  # a plan is drawn up where it will not run
+    if asked.plan_for and not asked.plan:
         raise ValueError("plan_for is for --plan; to run with that configuration: accelerate launch --config_file FILE")
-    parser = Parser((RecipeArguments, AlignOPSDConfig, ModelConfig))
-    unknown = parser.set_defaults_with_config(**defaults)
-    if unknown:
-        raise ValueError(f"preset of {name!r} sets unknown fields: {unknown}")
+    parser.below_file(_batch_defaults(asked))
+    parser.below_file(_length_defaults(parser.look(argv)))
     return parser.read(argv)
 
 
+def kinds() -> tuple[type, type, type]:
+    """The classes whose fields are a recipe's arguments."""
+    return RecipeArguments, AlignOPSDConfig, ModelConfig
+
+
+_KINDS = {"int": "a whole number", "float": "a number", "string_to_bool": "true or false"}
+
+
 class Parser(TrlParser):
-    """TRL's parser, whose errors are a line that names flag, value and file instead of its usage."""
+    """TRL's parser, whose errors are a line that names argument, value and file instead of its usage."""
+
+    def __init__(self, dataclass_types: Sequence[type]):
+        super().__init__(dataclass_types, allow_abbrev=False)
+        self.add_argument("--config", default=None, help="YAML file of arguments, over the preset and under flags.")
+        self._file: dict[str, Any] = {}
 
     def error(self, message: str) -> NoReturn:
+        wrong = re.fullmatch(r"argument --(\w+)\S*: invalid (\w+) value: (.*)", message)
+        if wrong and wrong[2] in _KINDS:
+            message = f"{wrong[1]}={wrong[3]} must be {_KINDS[wrong[2]]}"
         raise ValueError(message.replace("argument --", "--", 1))
 
+    def look(self, argv: Sequence[str]) -> argparse.Namespace:
+        """The values as they stand now, before any class is made of them."""
+        return self.parse_known_args(list(argv))[0]
+
+    def take_file(self, argv: Sequence[str]) -> None:
+        """Reads the file that ``--config`` names; its values stand over all defaults."""
+        if (path := self.look(argv).config) is None:
+            return
+        content = read_yaml(path)
+        for variable, value in (content.pop("env", None) or {}).items():
+            os.environ[variable] = str(value)
+        self._check_file(content, path)
+        self._file = content
+        self.set_defaults_with_config(**content)
+
+    def below_file(self, defaults: Mapping[str, Any], source: str = "recipe") -> None:
+        """Sets defaults of whatever the file does not say."""
+        given = {name: value for name, value in defaults.items() if name not in self._file}
+        if unknown := self.set_defaults_with_config(**given):
+            raise ValueError(f"{source} sets unknown fields: {unknown}")
+
     def read(self, argv: Sequence[str]) -> tuple[RecipeArguments, AlignOPSDConfig, ModelConfig]:
-        flags = sorted(option for action in self._actions for option in action.option_strings)
-        config = early_value(argv, "config", str, None)
-        if config:
-            self._check_yaml(read_yaml(config), config, flags)
-        for word in argv:
-            flag = word.partition("=")[0]
-            if flag.startswith("--") and flag != "--config" and not any(one.startswith(flag) for one in flags):
-                raise ValueError(f"{flag} is unknown; {near(flag, flags)}--help all shows every argument")
-        *found, rest = self.parse_args_and_config(args=list(argv), return_remaining_strings=True)
+        """The three instances of `kinds`."""
+        *found, _, rest = self.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
         if rest:
             raise ValueError(f"what is {' '.join(rest)!r} meant for? Values follow a flag, such as --method grpo")
         return tuple(found)
 
-    def _check_yaml(self, content: Mapping[str, Any], file: str, flags: Sequence[str]) -> None:
+    def _check_file(self, content: Mapping[str, Any], file: str) -> None:
         """A value of a wrong type would otherwise fail somewhere far away, without its name."""
-        actions = {action.dest for action in self._actions}
         hints = {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
         for name, value in content.items():
-            if name == "env":
-                continue
-            if name not in actions:
-                known = [flag.removeprefix("--") for flag in flags]
-                raise ValueError(f"--config {file}: {name} is unknown; {near(name, known)}correct or remove it")
-            hint = hints.get(name)
+            if name not in hints:
+                raise ValueError(f"--config {file}: {name} is unknown; {near(name, [*hints])}correct or remove it")
+            hint = hints[name]
             if set(get_args(hint) or (hint,)) <= {int, float, type(None)} and value not in (None, "None"):
                 as_type(value, hint, f"--config {file}: {name}={value!r}")
 
@@ -216,30 +244,37 @@ def _of(wanted: Callable[[str], bool]) -> list[Any]:
     return [one for one in fields(AlignOPSDConfig) if wanted(one.name)]
 
 
-def _round_defaults(argv: Sequence[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What follows from the shape of a round: TRL's batch arguments, steps of the run, steps between checkpoints."""
+COUNTS = ("tasks_per_round", "num_generations", "updates_per_round", "rounds", "save_rounds", "max_turns")
 
-    def early(name: str, fallback: int | None = None) -> int | None:
-        return early_value(argv, name, int, defaults.get(name, fallback))
 
-    processes = planned_launch(early_value(argv, "plan_for", str, None)).processes
-    tasks, siblings, parts = early("tasks_per_round"), early("num_generations", 8), early("updates_per_round")
-    shape: dict[str, Any] = {}
-    if tasks is not None:
-        if parts is None:
-            parts = optimiser_steps(early("rows_per_step"), tasks, siblings, early("max_turns"), processes)
-        shape = round_shape(tasks, siblings, parts, processes)
-    accumulated = early("gradient_accumulation_steps", shape.get("gradient_accumulation_steps", 1))
-    parts = early("steps_per_generation", shape.get("steps_per_generation", accumulated))
-    if whole := early("generation_batch_size"):
-        rows = early("per_device_train_batch_size", shape.get("per_device_train_batch_size", 8))
-        parts = whole // (rows * processes)
-    steps = steps_per_round(parts, early("num_iterations", 1), accumulated)
-    if (rounds := early("rounds")) is not None:
-        shape["max_steps"] = _whole_steps(rounds, steps)
-    if (rounds := early("save_rounds")) is not None:
-        shape["save_steps"] = math.ceil(rounds * steps)
-    return shape
+def _batch_defaults(asked: argparse.Namespace) -> dict[str, int]:
+    """TRL's batch arguments for rounds of so many tasks."""
+    for name in (*COUNTS, "panel_limit"):
+        if (value := getattr(asked, name)) is not None and value < 1:
+            raise ValueError(f"{name}={value} must be 1 or more")
+    tasks, siblings, parts = asked.tasks_per_round, asked.num_generations, asked.updates_per_round
+    if tasks is None:
+        return {}
+    processes = planned_launch(asked.plan_for).processes
+    if parts is None:
+        parts = optimiser_steps(asked.rows_per_step, tasks, siblings, asked.max_turns, processes)
+    return round_shape(tasks, siblings, parts, processes)
+
+
+def _length_defaults(asked: argparse.Namespace) -> dict[str, int]:
+    """Optimiser steps of the run and between checkpoints, from the rounds of both."""
+    accumulated = asked.gradient_accumulation_steps
+    parts = asked.steps_per_generation or accumulated
+    if asked.generation_batch_size:
+        rows = asked.per_device_train_batch_size * planned_launch(asked.plan_for).processes
+        parts = asked.generation_batch_size // rows
+    steps = steps_per_round(parts, asked.num_iterations, accumulated)
+    found = {}
+    if asked.rounds is not None:
+        found["max_steps"] = _whole_steps(asked.rounds, steps)
+    if asked.save_rounds is not None:
+        found["save_steps"] = math.ceil(asked.save_rounds * steps)
+    return found
 
 
 def _whole_steps(rounds: int, steps: Fraction) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 
+from alignopsd_trl.launch.flags import flag_names
 from alignopsd_trl.runs.lost import Terminated, is_loss, speaks, terminable
 from alignopsd_trl.runs.wording import with_flags
 
@@ -75,6 +77,16 @@ def _undisturbed() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def as_flags(message: str) -> str:
+    """A message that names arguments, ``rounds=0``, as it is written in the shell, ``--rounds 0``."""
+    return re.sub(r"(?<![\w.'\"-])([a-z]\w*)=(?=[^\s=])", _as_flag, message)
+
+
+def _as_flag(found: re.Match[str]) -> str:
+    name = found[1]
+    return f"--{'model' if name == 'model_name_or_path' else name} " if name in flag_names() else found[0]
+
+
 def _status(error: BaseException) -> int | None:
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
@@ -101,7 +113,7 @@ def _message(error: BaseException, status: int, resumes: str | None) -> str:
         several = int(os.environ.get("WORLD_SIZE", "1")) > 1
         lost = "another process of this run ended, or its launcher" if several else "stopped by SIGTERM"
         return "; ".join(filter(None, [lost, goes_on]))
-    text = "\n".join(str(error).strip().splitlines()[:_LINES]) or type(error).__name__
+    text = "\n".join(as_flags(str(error)).strip().splitlines()[:_LINES]) or type(error).__name__
     if status == WRONG or resumes is None or type(error).__name__ == "PushFailed":
         return text
     return f"{text}\n{goes_on[0].upper()}{goes_on[1:]}"

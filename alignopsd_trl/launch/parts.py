@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from trl import ModelConfig
 
+from alignopsd_trl.checks import Intended, check, check_hub
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.encoder import SHIPPED_ENCODERS
+from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.launch.checks import named
+from alignopsd_trl.launch.values import named
 from alignopsd_trl.methods import Method, get_method
 from alignopsd_trl.runs.files import plain
 from alignopsd_trl.runs.folder import RunFolderError, configuration_of, look
@@ -47,30 +48,47 @@ def run_configuration(
 
 
 def check_parts(
-    recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, suite: Suite, panel: TaskPanel, needed: int
-) -> dict[str, str]:
-    """Looks at method, skill bank, encoder, tasks and output folder.
+    recipe: RecipeArguments,
+    args: AlignOPSDConfig,
+    model: ModelConfig,
+    suite: Suite,
+    panel: TaskPanel,
+    groups: int | None = None,
+) -> Any:
+    """Asks the list of `alignopsd_trl.checks`, as the trainer will.
 
     Args:
-        needed: tasks of one round.
+        groups: tasks of one round; by default of this launch.
 
     Returns:
-        What to say of them.
+        The tasks to train on.
 
     Raises:
-        ValueError: for whatever would keep the run from starting.
+        ValueError: for whatever would keep the run from ending well.
     """
-    method = get_method(args.method)
-    if not method.trains:
-        raise ValueError(f"--method {args.method} trains nothing; evaluate it with python -m alignopsd_trl.evaluation")
+    tasks = named("train_split", recipe.train_split, lambda: suite.tasks(recipe.train_split))
+    method = get_method(args.method)(args)
+    skilled = needs_skills(type(method), args)
+    bank, encoder = (bank_of(recipe, suite), recipe.encoder) if skilled else (None, None)
+    check(Intended(args, method, model.model_name_or_path, tasks, bank, encoder, groups=groups))
+    if recipe.trajectories_hub_repo:
+        check_hub(args.hub_token, f"trajectories_hub_repo={recipe.trajectories_hub_repo!r}")
+    return tasks
+
+
+def part_facts(
+    recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, suite: Suite, panel: TaskPanel, tasks: Any
+) -> dict[str, str]:
+    """What a plan says of skill bank, encoder and output folder.
+
+    Raises:
+        RunFolderError: if the folder holds what this run can't go on with.
+    """
     found = {}
-    if needs_skills(method, args):
-        bank = load_skills(bank_of(recipe, suite))
+    if needs_skills(get_method(args.method), args):
+        bank = load_skills(bank_of(recipe, suite), columns=tasks.column_names)
         found["skill bank"] = f"{bank.environment}, version {bank.version or '-'}, checksum {bank.checksum}"
         found["encoder"] = check_encoder(recipe.encoder)
-    tasks = named("train_split", recipe.train_split, lambda: suite.tasks(recipe.train_split))
-    if len(tasks) < needed:
-        raise ValueError(f"--train_split {recipe.train_split} has {len(tasks)} tasks, but one round needs {needed}")
     left, now = look(Path(args.output_dir)), plain(run_configuration(recipe, args, model, suite, panel, tasks))
     if left.run:  # a plan is drawn up where it will not run
         now |= {name: left.run["configuration"].get(name) for name in ("use_cpu", "plan")}
@@ -78,18 +96,6 @@ def check_parts(
     if problem:
         raise RunFolderError(problem)
     return found | {"output folder": f"{args.output_dir}, {'holds a run' if left.anything else 'free'}"}
-
-
-def check_encoder(name: str) -> str:
-    """What can be said of an encoder without loading it."""
-    if name == "lexical":
-        return "lexical, no weights"
-    if name in SHIPPED_ENCODERS:
-        return f"{name}, comes with the package"
-    folder = Path(name).expanduser()
-    if folder.is_dir() and not (folder / "modules.json").is_file():
-        raise ValueError(f"--encoder {name}: the folder holds no sentence-transformers model (no modules.json)")
-    return f"{name}, {'a local folder' if folder.is_dir() else 'from the Hub or its local cache'}"
 
 
 def print_config(args: AlignOPSDConfig, changed: dict[str, Any]) -> None:

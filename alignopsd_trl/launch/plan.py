@@ -14,7 +14,7 @@ from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
 from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, gpu_memory, sampler
-from alignopsd_trl.launch.parts import check_parts, print_config
+from alignopsd_trl.launch.parts import check_parts, part_facts, print_config
 from alignopsd_trl.methods import get_method
 
 
@@ -38,8 +38,8 @@ def print_plan(
     check_launch(launch, args, installed=False)
     trajectories = args.per_device_train_batch_size * args.steps_per_generation * launch.processes
     turns = args.max_turns or suite.factory().max_turns
-    checked = check_parts(recipe, args, model, suite, panel, trajectories // args.num_generations)
-    tasks = suite.tasks(recipe.train_split)
+    tasks = check_parts(recipe, args, model, suite, panel, trajectories // args.num_generations)
+    checked = part_facts(recipe, args, model, suite, panel, tasks)
     rounds = f"{args.max_steps / float(args.steps_per_round):g}"
     facts = {
         "model": model.model_name_or_path,

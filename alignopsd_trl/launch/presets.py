@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from alignopsd_trl.environments.base import find_module
+from alignopsd_trl.options import near
 
 
 @dataclass(frozen=True)
@@ -261,7 +262,7 @@ def _of_module(name: str) -> Any:
     known = f"known are {', '.join(preset_names())}, and modules of your own with a mapping PRESET"
     module = find_module(name)
     if module is None:
-        raise ValueError(f"recipe {name!r} is unknown; {known}")
+        raise ValueError(f"recipe {name!r} is unknown; {near(name, preset_names())}{known}")
     if not hasattr(module, "PRESET"):
         raise ValueError(f"recipe {name!r} is the module {module.__file__}, which has no PRESET; {known}")
     return module.PRESET

@@ -12,9 +12,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.launch.checks import check_early
-from alignopsd_trl.launch.errors import reported, without_debug
+from alignopsd_trl.launch import presets
+from alignopsd_trl.launch.errors import reported, setup, without_debug
+from alignopsd_trl.launch.flags import check_flags
 from alignopsd_trl.launch.help import HELP, wanted_help
+from alignopsd_trl.launch.light import import_configs
 
 if TYPE_CHECKING:
     from trl import ModelConfig
@@ -42,7 +44,11 @@ def main(
         if topic := wanted_help(given):
             print(HELP.format(recipe=name) if topic == "page" else _everything())
             return None
-        check_early(name, given, preset)
+        with setup():
+            check_flags(given)
+            if preset is None:
+                presets.preset(name)
+        import_configs()
         from alignopsd_trl.launch.running import start
 
         return start(name, given, preset)

@@ -16,13 +16,13 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.base import Suite, load
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.arguments import RecipeArguments, differences_from_preset, parse
-from alignopsd_trl.launch.checks import environment_options, named
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.machine import check_launch, launched
-from alignopsd_trl.launch.parts import bank_of, needs_skills, run_configuration
+from alignopsd_trl.launch.parts import bank_of, check_parts, needs_skills, run_configuration
 from alignopsd_trl.launch.plan import print_plan
 from alignopsd_trl.launch.results import Evaluations, run_results
 from alignopsd_trl.launch.screens import closing, opening
+from alignopsd_trl.launch.values import environment_options, named
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.runs.cores import use_machine
@@ -67,7 +67,8 @@ def run(
         RunFolderError: if the folder is in use, or holds a run that this one does not continue.
     """
     with setup():
-        tasks = named("train_split", recipe.train_split, lambda: suite.tasks(recipe.train_split))
+        check_launch(launched(), args)
+        tasks = check_parts(recipe, args, model, suite, panel)
         configuration = run_configuration(recipe, args, model, suite, panel, tasks)
         resume = args.resume_from_checkpoint
         folder = claim_together(args.output_dir, configuration, resume, args.overwrite_output_dir)
@@ -123,7 +124,6 @@ def _trainer(
 ) -> Any:
     from alignopsd_trl.trainer import AlignOPSDTrainer
 
-    check_launch(launched(), args)
     skilled = needs_skills(get_method(args.method), args)
     args.model_init_kwargs = {**(args.model_init_kwargs or {}), **_model_options(model)}
     return AlignOPSDTrainer(

@@ -8,6 +8,8 @@ from importlib import import_module
 from pkgutil import walk_packages
 from typing import TYPE_CHECKING, TypeVar
 
+from alignopsd_trl.options import near
+
 if TYPE_CHECKING:
     from alignopsd_trl.methods.base import Method
 
@@ -69,8 +71,9 @@ def _discover() -> None:
 def _from_module(name: str) -> type[Method]:
     module, _, chosen = name.partition(":")
     if not _import(module):
+        known = sorted(_REGISTRY)
         raise ValueError(
-            f"method={name!r} is unknown; choose one of {', '.join(sorted(_REGISTRY))}, or name the module that "
+            f"method={name!r} is unknown; {near(name, known)}choose one of {', '.join(known)}, or name the module that "
             "registers your own, such as my_package.my_method (it must be importable from where you run)"
         )
     own = {

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from alignopsd_trl.encoder import Encoder
+from alignopsd_trl.options import near
 from alignopsd_trl.skills.rendering import Rendered, Retrieved, render
 from alignopsd_trl.skills.schema import SkillBankError, TaskType, read_content
 
@@ -91,8 +92,11 @@ class SkillBank:
         shipped = _FOLDER / f"{bank}.json"
         path = shipped if shipped.is_file() else Path(bank).expanduser()
         if not path.is_file():
-            names = ", ".join(sorted(file.stem for file in _FOLDER.glob("*.json")))
-            raise SkillBankError(f"skill bank {str(bank)!r} is unknown; use one of {names}, or the path of a JSON file")
+            names = sorted(file.stem for file in _FOLDER.glob("*.json"))
+            raise SkillBankError(
+                f"skill bank {str(bank)!r} is unknown; {near(str(bank), names)}use one of {', '.join(names)}, the path "
+                "of a JSON file, a column of the tasks, or module:function"
+            )
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:

@@ -7,8 +7,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.launch.early import read_yaml
 from alignopsd_trl.launch.presets import preset
+from alignopsd_trl.launch.values import read_yaml
 from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
 
 LABELS = {

@@ -1,28 +1,11 @@
-"""Values that other defaults and the first checks depend on, read ahead of the whole command line."""
+"""Values that somebody wrote, on a command line or in a file: YAML, JSON, and which argument they were for."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-
-def early_value(argv: Sequence[str], name: str, kind: Callable[[Any], Any], default: Any) -> Any:
-    """A flag's value, else the YAML file's, else the default."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument(f"--{name}", nargs="?")
-    known, _ = parser.parse_known_args([word for word in argv])
-    found = getattr(known, name)
-    if found is None and name != "config":
-        config = early_value(argv, "config", str, None)
-        found = read_yaml(config).get(name) if config else None
-    if found is None:
-        return default
-    try:
-        return kind(found)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"--{name} {found!r} must be of type {getattr(kind, '__name__', kind)}") from error
 
 
 def read_value(text: str, given: str) -> Any:
@@ -63,3 +46,38 @@ def read_yaml(path: str | Path, flag: str = "--config ", such_as: str = "learnin
     if not isinstance(content, dict):
         raise ValueError(f"{flag}{path} must hold a mapping, lines such as  {such_as}")
     return content
+
+
+def environment_options(given: Any) -> dict[str, Any]:
+    """``--environment_options`` as a mapping."""
+    return json_mapping("environment_options", given, '{"data_dir": "DATA"}')
+
+
+def json_mapping(flag: str, given: Any, example: str) -> dict[str, Any]:
+    """What a flag such as ``--environment_options`` holds as JSON, or a YAML file as a mapping."""
+    if not given:
+        return {}
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{flag}={given!r} is no JSON ({error}); write for example '{example}'") from error
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{flag}={given!r} must be a JSON mapping; write for example '{example}'")
+    return dict(found)
+
+
+def check_folder(name: str, argument: str = "output_dir") -> None:
+    """Raises where a file stands in the way of a folder."""
+    path = Path(name)
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    if not path.is_dir():
+        raise ValueError(f"{argument}={name!r}: {path} is a file; choose another folder")
+
+
+def named(flag: str, value: Any, call: Callable[[], Any]) -> Any:
+    """What a call returns; its `ValueError` says which argument it is about."""
+    try:
+        return call()
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{flag}={value!r}: {error}") from error

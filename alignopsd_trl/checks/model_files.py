@@ -1,0 +1,74 @@
+"""A model's files, looked at without loading them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from alignopsd_trl.policy.shipped import SHIPPED_MODELS
+
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def check_model_name(name: str, argument: str = "model_name_or_path") -> None:
+    """Raises `ValueError` for what is no folder, no shipped policy and can be no Hub id."""
+    if not name or name in SHIPPED_MODELS or Path(name).expanduser().is_dir():
+        return
+    if not _HUB_ID.fullmatch(name):
+        raise ValueError(
+            f"{argument}={name!r} is no folder, no shipped policy ({', '.join(SHIPPED_MODELS)}) and no Hub id "
+            "'owner/name'; correct the path"
+        )
+
+
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+
+
+def check_weights(folder: Path) -> None:
+    """Looks at a model's files without loading them: configuration, weights, and that none was cut short.
+
+    Raises:
+        ValueError: names the folder or the file.
+    """
+    if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+        raise ValueError(f"model_name_or_path={str(folder)!r} holds no config.json; give a model's folder")
+    index = folder / "model.safetensors.index.json"
+    named = set(json.loads(index.read_text("utf-8"))["weight_map"].values()) if index.is_file() else set()
+    if missing := sorted(name for name in named if not (folder / name).is_file()):
+        raise ValueError(f"{index} names {missing[0]}, which is not there; copy the model again")
+    files = [file for pattern in WEIGHTS for file in sorted(folder.glob(pattern))]
+    if not files:
+        raise ValueError(f"model_name_or_path={str(folder)!r} holds no weights (*.safetensors); copy the model again")
+    for file in files:
+        if file.suffix == ".safetensors":
+            check_safetensors(file)
+
+
+def check_safetensors(file: Path) -> None:
+    """Compares a file's size with what its header says: eight bytes of length, the header as JSON, then the tensors.
+
+    Raises:
+        ValueError: if the file was cut short or is none.
+    """
+    size = file.stat().st_size
+    with file.open("rb") as content:
+        length = int.from_bytes(content.read(8), "little")
+        header = content.read(length) if length < size else b""
+    try:
+        tensors = json.loads(header)
+        wanted = 8 + length + max([one["data_offsets"][1] for name, one in tensors.items() if name != "__metadata__"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{file} is damaged: its header can't be read; copy the model again") from error
+    if size < wanted:
+        raise ValueError(f"{file} is cut short: it has {size} of {wanted} bytes; copy the model again")
+
+
+def check_tokenizer(folder: Path) -> None:
+    """Raises `ValueError` for a model's folder without tokenizer."""
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise ValueError(
+            f"model_name_or_path={str(folder)!r} holds no tokenizer ({TOKENIZERS[0]}); save it there with "
+            "tokenizer.save_pretrained"
+        )

@@ -1,0 +1,58 @@
+"""The names of a recipe's flags, read from the sources of the classes that hold them: importing those costs seconds."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from alignopsd_trl.options import near
+
+SOURCES = (
+    ("alignopsd_trl", "launch/arguments.py", "RecipeArguments"),
+    ("alignopsd_trl", "config.py", "AlignOPSDConfig"),
+    ("alignopsd_trl", "methods/align_opsd/options.py", "AlignOPSDOptions"),
+    ("trl", "trainer/grpo_config.py", "GRPOConfig"),
+    ("trl", "trainer/base_config.py", "_BaseConfig"),
+    ("trl", "trainer/model_config.py", "ModelConfig"),
+    ("transformers", "training_args.py", "TrainingArguments"),
+)
+"""Package, file and class; tests compare the names with those of the parser."""
+
+BESIDE = ("config", "model", "help", "debug")
+
+
+@cache
+def flag_names() -> tuple[str, ...]:
+    """Every argument of a recipe, without dashes."""
+    return tuple(sorted({name for source in SOURCES for name in _fields(*source)}))
+
+
+def _fields(package: str, file: str, name: str) -> list[str]:
+    """The annotated names in a class's body."""
+    folder = find_spec(package).submodule_search_locations[0]
+    tree = ast.parse((Path(folder) / file).read_text(encoding="utf-8"))
+    [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    return [node.target.id for node in body if isinstance(node, ast.AnnAssign)]
+
+
+def check_flags(argv: Sequence[str]) -> None:
+    """Raises for a flag that no recipe has.
+
+    Raises:
+        ValueError: with the name that is nearest.
+    """
+    for word in argv:
+        given = word.partition("=")[0]
+        if given.startswith("--") and not _known(given[2:].replace("-", "_")):
+            raise ValueError(f"{given} is unknown; {near(given, _shown())}--help all shows every argument")
+
+
+def _known(name: str) -> bool:
+    return name.removeprefix("no_") in flag_names() or name in (*flag_names(), *BESIDE)
+
+
+def _shown() -> list[str]:
+    return [f"--{name}" for name in (*flag_names(), *BESIDE)]

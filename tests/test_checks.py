@@ -1,0 +1,115 @@
+"""Nothing starts that can't end well: the list of checks, asked by the trainer, by ``train`` and by ``plan`` alike."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer, cli
+from alignopsd_trl.environments.base import load
+from alignopsd_trl.launch.errors import as_flags
+from alignopsd_trl.launch.flags import flag_names
+from alignopsd_trl.policy.shipped import resolve_model
+
+
+def _copy(folder: Path, *without: str) -> Path:
+    made = folder / f"without {' '.join(without)}"
+    shutil.copytree(resolve_model("tiny"), made, ignore=shutil.ignore_patterns(*without))
+    return made
+
+
+def _cut(folder: Path) -> Path:
+    made = folder / "cut"
+    shutil.copytree(resolve_model("tiny"), made)
+    weights = made / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    return made
+
+
+WRONG = {
+    "max_steps 0": ({"max_steps": 0}, "max_steps=0 must be 1 or more"),
+    "max_steps -5": ({"max_steps": -5}, "max_steps=-5 must be 1 or more"),
+    "learning rate": ({"learning_rate": -1.0}, "learning_rate=-1.0 must not be negative"),
+    "temperature": ({"temperature": 0.0}, "temperature=0.0 must be greater than 0"),
+    "weight decay": ({"weight_decay": -0.5}, "weight_decay=-0.5 must not be negative"),
+    "top_p": ({"top_p": 1.5}, "top_p=1.5 must lie in [0, 1]"),
+    "method that trains nothing": ({"method": "vanilla"}, "method='vanilla' trains nothing"),
+    "unknown method": ({"method": "grop"}, "did you mean 'grpo'?"),
+    "no tokenizer": (
+        {"model": lambda folder: _copy(folder, "tokenizer*", "vocab*", "special*")},
+        "holds no tokenizer (tokenizer.json)",
+    ),
+    "no weights": ({"model": lambda folder: _copy(folder, "*.safetensors")}, "holds no weights"),
+    "no config": ({"model": lambda folder: _copy(folder, "config.json")}, "holds no config.json"),
+    "cut weights": ({"model": _cut}, "model.safetensors is cut short"),
+    "no such model": ({"model": "/no/such"}, "model_name_or_path='/no/such' is no folder"),
+    "unknown bank": ({"skill_bank": "webshp"}, "did you mean 'webshop'?"),
+    "unknown encoder": ({"encoder": "lexicl"}, "encoder='lexicl' is neither an existing folder nor a Hub id"),
+    "folder without encoder": ({"encoder": lambda folder: folder}, "no modules.json"),
+    "too few tasks": ({"per_device_train_batch_size": 8 * 4000}, "tasks, but one round needs 4000"),
+    "no tracker": ({"report_to": "wandb"}, "pip install 'alignopsd-trl[wandb]'"),
+}
+
+
+@pytest.fixture
+def wrong(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict, str]:
+    monkeypatch.setattr("alignopsd_trl.checks.find_spec", lambda name: None)
+    given, said = WRONG[request.param]
+    return {name: str(one(tmp_path)) if callable(one) else one for name, one in given.items()}, said
+
+
+@pytest.mark.parametrize("wrong", WRONG, indirect=True)
+def test_the_trainer_refuses_it_by_the_names_of_arguments(wrong: tuple[dict, str], tmp_path: Path) -> None:
+    given, said = wrong
+    parts = {"model": "tiny", "skill_bank": "webshop", "encoder": "lexical"}
+    mine = parts | {name: value for name, value in given.items() if name in parts}
+    options = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 8, "report_to": "none"}
+    options |= {name: value for name, value in given.items() if name not in parts}
+    suite = load("webshop_tiny")
+    with pytest.raises(ValueError) as error:
+        AlignOPSDTrainer(
+            args=AlignOPSDConfig(str(tmp_path / "run"), **options),
+            environment_factory=suite.factory,
+            train_dataset=suite.tasks("train"),
+            **mine,
+        )
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("command", ["plan", "train"])
+@pytest.mark.parametrize("wrong", WRONG, indirect=True)
+def test_plan_and_train_refuse_it_by_the_names_of_flags(
+    wrong: tuple[dict, str],
+    command: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given, said = wrong
+    monkeypatch.setattr(sys, "argv", [])
+    flags = [f"--{name}={value}" for name, value in given.items()]
+    if "per_device_train_batch_size" in given:
+        flags = ["--tasks_per_round", "4000"]
+    with pytest.raises(SystemExit) as end:
+        cli.main([command, "webshop_tiny", "--output_dir", str(tmp_path / "run"), *flags])
+    told = capsys.readouterr().err
+    assert end.value.code == 2 and as_flags(said) in told and len(told.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_flags_are_those_of_the_parser() -> None:
+    from alignopsd_trl.launch.arguments import Parser, kinds
+
+    actions = {action.dest for action in Parser(kinds())._actions} - {"help", "config"}
+    assert {name.removeprefix("no_") if name not in flag_names() else name for name in actions} == set(flag_names())
+
+
+def test_messages_name_flags_in_the_shell() -> None:
+    assert as_flags("max_steps=0 must be 1 or more") == "--max_steps 0 must be 1 or more"
+    assert as_flags("method_options['a'] of x=3, use_vllm=True and data_dir=1") == (
+        "method_options['a'] of x=3, --use_vllm True and data_dir=1"
+    )
+    assert as_flags("model_name_or_path='/no' is") == "--model '/no' is"
