@@ -23,7 +23,7 @@ def suite(data: str | Path | None = None, **options: Any) -> Suite:
     """Questions of several hops.
 
     Args:
-        data: folder with ``corpus.jsonl``, ``train.jsonl`` and ``test.jsonl`` as `tools.worlds.hops` writes them; None
+        data: folder with ``corpus.jsonl``, ``train.jsonl`` and ``test.jsonl`` as `assets.worlds.hops` writes them; None
             for the embedded one.
         options: of an episode of `alignopsd_trl.environments.searchqa`, with `OPTIONS` as defaults.
 

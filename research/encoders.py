@@ -25,7 +25,7 @@ from alignopsd_trl.environments.base import load
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 from alignopsd_trl.policy.shipped import resolve_model
-from tools.encoder.thoughts import WORLDS, Thoughts, of_policy
+from assets.encoder.thoughts import WORLDS, Thoughts, of_policy
 
 THRESHOLD = AlignOPSDOptions().similarity_threshold
 LINE = (

@@ -73,19 +73,6 @@ def test_a_temperature_of_zero_is_refused() -> None:
         AlignOPSDConfig("out", temperature=0.0, bf16=False, use_cpu=True)
 
 
-def test_gradients_of_an_adapter_are_those_of_its_weights(tmp_path: Path) -> None:
-    from peft import LoraConfig, get_peft_model
-
-    base = fidelity_games.save_policy(tmp_path / "policy")
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(task_type="CAUSAL_LM"))
-    model.save_pretrained(tmp_path / "adapter")
-    build_tokenizer().save_pretrained(tmp_path / "adapter")
-    flags = ["--methods", "grpo,gigpo", "--tasks", "6", "--walks", "6", "--gradients"]
-    result = _measure(tmp_path / "adapter", tmp_path / "out", *flags)
-    assert result["gradient_tasks"] == result["measured_tasks"] >= 4
-    assert result["gradients"]["a_mc"]["value"] is not None
-
-
 def test_the_models_own_taste_in_sampling_does_not_count(tmp_path: Path) -> None:
     tokenizer = build_tokenizer()
     model = build_model(tokenizer).eval()

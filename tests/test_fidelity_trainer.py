@@ -1,4 +1,4 @@
-"""The instrument on real models: as a command, inside training, and its gradients against the trainer's."""
+"""The instrument on real models: as a command and inside training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shlex
 import sys
 import types
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import fidelity_games
@@ -21,8 +20,7 @@ from trainers import make_trainer
 
 from alignopsd_trl.fidelity import report
 from alignopsd_trl.fidelity.__main__ import command, main
-from alignopsd_trl.fidelity.gradients import Loss, cosines, task_gradients
-from alignopsd_trl.fidelity.policy import Sampler, Scorer, response_logits
+from alignopsd_trl.fidelity.policy import Sampler, Scorer
 from alignopsd_trl.fidelity.variants import CachedTeacher, read_vary
 from alignopsd_trl.fidelity.walks import ReplayError
 from alignopsd_trl.methods import Credit
@@ -66,7 +64,7 @@ def _command(policy: Path, output: Path, *more: str) -> dict:
 def test_the_command_leaves_everything_and_goes_on_where_it_stopped(
     policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    all_tasks = ["--tasks", "12"]  # at least four of them differ, which gradients need
+    all_tasks = ["--tasks", "12"]
     vary = [
         "--vary",
         "credit_temperature=1e-1,0.5",
@@ -75,7 +73,7 @@ def test_the_command_leaves_everything_and_goes_on_where_it_stopped(
         "--vary",
         "rlsd.band=0.4",
     ]
-    first = _command(policy, tmp_path, *all_tasks, *vary, "--gradients")
+    first = _command(policy, tmp_path, *all_tasks, *vary)
     assert {path.name for path in tmp_path.iterdir()} >= {
         "fidelity.json",
         "report.md",
@@ -95,7 +93,6 @@ def test_the_command_leaves_everything_and_goes_on_where_it_stopped(
     known = turns.groupby(["task", "rollout"]).a_mc.apply(lambda column: column.notna().all())
     assert np.allclose((whole.total - whole.won + whole.start)[known], 0, atol=1e-9)  # advantages telescope
     assert np.allclose(turns["credit grpo"], turns.outcome_advantage, atol=1e-5)
-    assert first["gradients"]["a_mc"]["value"] <= 1.0
 
     for part in sorted((tmp_path / "parts").glob("walks_2*"))[:1]:
         part.unlink()
@@ -107,6 +104,22 @@ def test_the_command_leaves_everything_and_goes_on_where_it_stopped(
     assert json.loads((tmp_path / "fidelity.json").read_text())["figures"].keys() == {"grpo", "align_opsd", "rlsd"}
     with pytest.raises(ValueError, match="walks=6, this one has 8; choose another"):
         _command(policy, tmp_path, *all_tasks, "--walks", "8")
+
+
+def test_measurements_of_other_tasks_are_pooled(
+    policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ["--tasks", "4", "--walks", "2", "--no_pictures", "--methods", "grpo,rlsd"]
+    parts = [_command(policy, tmp_path / str(seed), *few, "--seed", str(seed)) for seed in (1, 2)]
+    found = main(["--pool", str(tmp_path / "1"), str(tmp_path / "2"), "--output", str(tmp_path / "both")])
+    assert found == json.loads((tmp_path / "both" / "pooled.json").read_text())
+    for count in ("measured_turns", "measured_tasks"):
+        assert found[count] == sum(part[count] for part in parts) > 0
+    assert found["figures"].keys() == {"grpo", "rlsd"} and "| rlsd |" in capsys.readouterr().out
+    _command(policy, tmp_path / "3", *few[:-1], "grpo", "--seed", "3")
+    for folder, message in (("3", "the first one has rlsd; measure both"), ("none", "no finished measurement there")):
+        with pytest.raises(ValueError, match=message):
+            main(["--pool", str(tmp_path / "1"), str(tmp_path / folder), "--output", str(tmp_path / "both")])
 
 
 def test_a_folder_is_used_again_only_for_what_the_same_policy_plays(policy: Path, tmp_path: Path) -> None:
@@ -167,17 +180,7 @@ def test_cpu_seconds_add_up_over_commands_and_the_page_can_be_pasted(
     line = next(line for line in page.splitlines() if "-m alignopsd_trl.fidelity" in line)
     assert shlex.split(line)[-3:] == ['{"tasks": 9}', "--methods", "grpo"]
     facts = {**found, "cpu_seconds": 9.0, "cpu_seconds_of_this_command": 4.0}
-    assert "9 CPU seconds, 4 of them in this command." in report.page(facts, {}, [], None)
-
-
-def test_gradients_of_few_tasks_say_why_there_are_none(policy: Path, tmp_path: Path) -> None:
-    few = ["--tasks", "3", "--walks", "2", "--no_pictures", "--methods", "grpo,gigpo", "--gradients"]
-    found = _command(policy, tmp_path, *few)
-    assert found["gradient_tasks"] <= 3 and found["gradients"]["a_mc"]["value"] is None
-    said = (
-        f"'-': A_MC has a gradient on {found['gradient_tasks']} tasks, and halves take at least 4. Ask for more --tasks"
-    )
-    assert said in (tmp_path / "report.md").read_text()
+    assert "9 CPU seconds, 4 of them in this command." in report.page(facts, {}, [])
 
 
 def test_schedules_are_asked_at_the_step_that_is_given(policy: Path, tmp_path: Path) -> None:
@@ -301,41 +304,6 @@ def test_scores_are_the_models_own(policy: Path) -> None:
         logits = model(torch.tensor([[7, 8, 9, 7]])).logits[0, 2] / 0.7
     assert plain[1, 0].item() == pytest.approx(logits.log_softmax(-1)[7].item(), abs=1e-5)
     assert torch.allclose(plain[response.mask.bool()], packed[packed != 0][[0, 1, 2]], atol=1e-5)
-
-
-def test_gradients_are_those_of_the_trainers_loss(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, max_steps=1, learning_rate=0.0)
-    batches = []
-    inner = trainer.method.assign
-
-    def keep(batch, teacher, step):
-        credit = inner(batch, teacher, step)
-        batches.append((batch, credit))
-        return credit
-
-    trainer.method.assign = keep
-    trainer.train()
-    (batch, credit), model = batches[0], trainer.model
-    exact = trainer.seen_gradients[0]
-    losses = {"grpo": Loss(credit, trainer.method)}
-    parts = task_gradients(model, partial(response_logits, model), batch, losses, pad_id=0, temperature=1.0)
-    found = parts["grpo"].sum(0) / batch.policy_mask.sum()
-    flat = torch.cat([exact[name].flatten() for name, value in model.named_parameters() if name in exact])
-    assert torch.allclose(found, flat, atol=1e-6)
-
-
-def test_gradient_cosines_have_their_ceiling_and_their_floor() -> None:
-    draw = torch.Generator().manual_seed(0)
-    common = torch.randn(500, generator=draw)
-    truth = common + torch.randn(12, 500, generator=draw)
-    noise = torch.randn(12, 500, generator=draw)
-    found = cosines({"a_mc": truth, "grpo": noise, "good": common + torch.randn(12, 500, generator=draw)}, "a_mc")
-    assert found["a_mc"].value > 0.8 and abs(found["grpo"].value) < 0.15 and found["good"].value > 0.8
-    assert found["good - grpo"].low > 0.5
-    few = cosines({"a_mc": truth * (torch.arange(12) < 3)[:, None], "grpo": noise}, "a_mc")
-    assert np.isnan(few["a_mc"].value), "three tasks with a gradient can't be split in halves of two"
-    five, twelve = (cosines({"a_mc": truth[:count]}, "a_mc")["a_mc"] for count in (5, 12))
-    assert five.high - five.low > 1.5 * (twelve.high - twelve.low)
 
 
 def test_the_teacher_is_asked_once() -> None:

@@ -56,7 +56,7 @@ def test_it_holds_all_that_a_run_reads(names: set[str]) -> None:
     wanted |= {f"alignopsd_trl/{one}" for one in inside}
     assert wanted <= names, sorted(wanted - names)
     assert {"alignopsd_trl/py.typed", "alignopsd_trl/recipes/accelerate/fsdp2.yaml"} <= wanted
-    outside = ("tests", "tools", "benchmarks", "docs", "research", "environments", "recipes")
+    outside = ("tests", "assets", "benchmarks", "docs", "research", "environments", "recipes")
     assert not [one for one in names if one.startswith(outside)]
 
 
@@ -71,7 +71,7 @@ def test_shipped_weights_are_small_and_load_as_float32(wheel: Path) -> None:
         folder, content = Path(one.filename).parent, archive.read(one)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         kinds = {entry["dtype"] for name, entry in header.items() if name != "__metadata__"}
-        assert "F32" not in kinds, f"{one.filename}: run python -m tools.tiny_policies.storage {folder}"
+        assert "F32" not in kinds, f"{one.filename}: run python -m assets.tiny_policies.storage {folder}"
         if folder.parent.name != "encoders":  # a policy
             assert json.loads(archive.read(f"{folder}/config.json"))["dtype"] == "float32"
 

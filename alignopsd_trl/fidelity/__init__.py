@@ -11,6 +11,6 @@ the last next state being the outcome.
     walks     replay, verification, play
     variants  methods and settings over one batch, the teacher's calls cached
     metrics   agreement of credit and advantage, with intervals over tasks
-    gradients what an update by the credit would do to the policy
+    pooling   several measurements in one table
     report    files, figures and the page of text
 """

@@ -17,7 +17,6 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +25,20 @@ import torch
 
 from alignopsd_trl.fidelity import report
 from alignopsd_trl.fidelity.arguments import read_arguments, read_set
-from alignopsd_trl.fidelity.gradients import Loss, cosines, task_gradients
 from alignopsd_trl.fidelity.measure import (
     Bench,
-    Credited,
     assign_credit,
     columns,
     play_groups,
     take_walks,
 )
 from alignopsd_trl.fidelity.metrics import agreement, by_kind, kinds, reliability
-from alignopsd_trl.fidelity.policy import response_logits
+from alignopsd_trl.fidelity.pooling import pool
 from alignopsd_trl.fidelity.setup import Settings, Subject, bank_of, environment_preset, make_bench, usable_device
 from alignopsd_trl.fidelity.tree import Tree
 from alignopsd_trl.fidelity.variants import Variant, make_variants, read_vary
 from alignopsd_trl.fidelity.walks import ReplayError, Walk
 from alignopsd_trl.launch.errors import reported, setup
-from alignopsd_trl.methods import Credit
-from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.records import write_records
 from alignopsd_trl.turns import Trajectory
@@ -112,8 +107,11 @@ def command(argv: Sequence[str] | None = None) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measures, prints the page and leaves the files; returns what is in ``fidelity.json``."""
+    """Measures or pools, prints the page and leaves the files; returns what is in the JSON file."""
     arguments, began = read_arguments(argv), _cpu_seconds()
+    if arguments.pool:
+        with setup():
+            return pool(arguments.pool, arguments.output)
     argv = sys.argv[1:] if argv is None else argv
     shown = "    python -m alignopsd_trl.fidelity " + shlex.join(map(str, argv))
     with setup():
@@ -197,22 +195,17 @@ def _measure(
     reference = "align_opsd" if "align_opsd" in credit else variants[0].label
     figures = agreement(turns, credit, reference, arguments.seed) if known.any() else {}
     table = by_kind(turns, [name for name, keep in zip(names, known, strict=True) if keep], credit)
-    gradients, with_gradient = None, None
-    if arguments.gradients and known.any():
-        gradients, with_gradient = _gradients(subject, bench, variants, credited, found.advantage, arguments.step)
     facts = {
         "command": command,
         **_facts(everyone, played, tree, turns, known, found.walks),
-        "gradient_tasks": with_gradient,
         "cpu_seconds": kept.cpu_seconds(),
         "cpu_seconds_of_this_command": _cpu_seconds() - began,
     }
-    text = report.page(facts, figures, table, gradients)
+    text = report.page(facts, figures, table)
     result = {
         **facts,
         "figures": figures,
         "kinds": table,
-        "gradients": gradients,
         "identity": identity,
         "encoder": arguments.encoder,
         "step": arguments.step,
@@ -314,38 +307,6 @@ def _settings(variant: Variant) -> dict[str, Any]:
         "source_baseline",
     )
     return {name: getattr(config, name) for name in own}
-
-
-def _gradients(
-    subject: Subject,
-    bench: Bench,
-    variants: Sequence[Variant],
-    credited: Sequence[Credited],
-    advantage: np.ndarray,
-    step: int,
-) -> tuple[dict[str, Any], int]:
-    """The cosines, and on how many tasks A_MC has a gradient."""
-    truth, found, first = torch.from_numpy(np.nan_to_num(advantage)), {}, 0
-    total = sum(len(one.batch.task.unique()) for one in credited)
-    with bench.bars(total, "gradients") as progress:
-        for one in credited:
-            batch = one.batch
-            exact = token_advantages(truth[first : first + len(batch)].to(batch.task.device), batch.policy_mask)
-            first += len(batch)
-            losses = {variant.label: Loss(one.credits[variant.label], variant.method, step) for variant in variants}
-            parts = task_gradients(
-                subject.model,
-                partial(response_logits, subject.model),
-                batch,
-                losses | {"a_mc": Loss(Credit(exact))},
-                pad_id=bench.pad_id,
-                temperature=subject.config.temperature,
-                progress=progress,
-            )
-            found = {
-                label: torch.cat([found[label], part]) if label in found else part for label, part in parts.items()
-            }
-    return cosines(found, "a_mc"), int((found["a_mc"] != 0).any(1).sum())
 
 
 def _leave(

@@ -59,8 +59,8 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     about = "Turn credit of methods against Monte Carlo advantages of the same turns."
     parser = argparse.ArgumentParser(prog="python -m alignopsd_trl.fidelity", description=about)
     add = parser.add_argument
-    add("--model", required=True, help=f"hub id or path; shipped are {', '.join(SHIPPED_MODELS)}")
-    add("--environment", required=True, help="webshop_tiny, alfworld_tiny, ... or a module with suite()")
+    add("--model", help=f"hub id or path; shipped are {', '.join(SHIPPED_MODELS)}")
+    add("--environment", help="webshop_tiny, alfworld_tiny, ... or a module with suite()")
     add("--environment_options", help="JSON, handed to its suite()")
     add("--methods", default="grpo,align_opsd", help="names, separated by commas")
     add("--vary", action="append", default=[], metavar="NAME=A,B", help="further variants; A=1+B=2 sets two together")
@@ -76,7 +76,6 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--tasks_per_batch", type=_count, help="groups that get credit together; as many as a training round has")
     add("--value", choices=VALUES, default="success", help="what a state's value is the mean of")
     add("--everywhere", action="store_true", help="walk also where all siblings were rewarded alike")
-    add("--gradients", action="store_true", help="compare parameter gradients too")
     add("--seed", type=_from(0), default=0, help="of the tasks that are drawn and of all sampling")
     add("--step", type=_from(0), default=0, help="training round at which schedules of methods are asked")
     add(
@@ -90,8 +89,13 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--device", help="by default the GPU, or the CPU where there is none")
     add("--no_pictures", action="store_true", help="leave out PNG and SVG (which need matplotlib)")
     add("--quiet", action="store_true", help="no progress bars")
-    add("--output", type=Path, required=True)
+    add("--output", type=Path, help="folder of all files; needed but with --pool")
+    add("--pool", nargs="+", type=Path, metavar="FOLDER", help="take earlier measurements together; plays nothing")
     given = parser.parse_args(argv)
+    if given.pool:
+        return given
+    if missing := [f"--{name}" for name in ("model", "environment", "output") if not getattr(given, name)]:
+        parser.error(f"the following arguments are required: {', '.join(missing)}")
     with setup():
         given.environment_options = environment_options(given.environment_options)
         check_model_name(given.model, "model")

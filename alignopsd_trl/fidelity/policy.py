@@ -131,7 +131,7 @@ class Scorer:
 
 
 def response_logits(model: torch.nn.Module, prompt: Padded, response: Padded) -> torch.Tensor:
-    """The logits ``(rows, T, V)`` that predict responses, with gradient."""
+    """The logits ``(rows, T, V)`` that predict responses."""
     output = model(
         input_ids=torch.cat([prompt.ids, response.ids], dim=1),
         attention_mask=torch.cat([prompt.mask, response.mask], dim=1),

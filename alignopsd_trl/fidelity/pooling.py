@@ -1,11 +1,7 @@
-"""Pools measurements of `alignopsd_trl.fidelity` that differ in their tasks alone: narrower intervals.
-
-python -m alignopsd_trl.fidelity.pooling outputs/fidelity_0 outputs/fidelity_1 --output pooled.json
-"""
+"""Several measurements that differ in their tasks, taken together: narrower intervals (``fidelity --pool``)."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,33 +12,49 @@ import pyarrow.parquet as parquet
 
 from alignopsd_trl.fidelity.intervals import Interval
 from alignopsd_trl.fidelity.metrics import Turns, agreement
-from alignopsd_trl.fidelity.report import plain
-
-SHOWN = ("r_within", "r_praised", "r_blamed", "lift")
+from alignopsd_trl.fidelity.report import figure_lines, plain
 
 
-def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="+", type=Path, help="what --output of alignopsd_trl.fidelity was")
-    parser.add_argument("--reference", default="align_opsd", help="the variant that differences are taken to")
-    parser.add_argument("--output", type=Path, help="JSON")
-    arguments = parser.parse_args(argv)
-    turns, credit, known = pooled(arguments.folders)
-    pages = [json.loads((folder / "fidelity.json").read_text(encoding="utf-8")) for folder in arguments.folders]
+def pool(folders: Sequence[Path], output: Path | None = None) -> dict[str, Any]:
+    """Prints the figures of all measured turns together and writes them to ``pooled.json`` in ``output``.
+
+    Raises:
+        ValueError: if a folder holds no finished measurement, or their variants differ.
+    """
+    _check(folders)
+    turns, credit, known = pooled(folders)
+    reference = "align_opsd" if "align_opsd" in credit else next(iter(credit))
+    figures = agreement(turns, credit, reference, 0)
+    pages = [json.loads((folder / "fidelity.json").read_text(encoding="utf-8")) for folder in folders]
     found = plain(
         {
             "commands": [page["command"].strip() for page in pages],
             "measured_tasks": len(np.unique(turns.task)),
             "measured_turns": known,
-            "figures": agreement(turns, credit, arguments.reference, 0),
+            "figures": figures,
         }
     )
-    shown = [*SHOWN, f"r_within_minus_{arguments.reference}"]
-    for name, figures in found["figures"].items():
-        print(name, {key: short(figures[key]) for key in shown if key in figures})
-    if arguments.output:
-        arguments.output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    print(f"{known} measured turns of {found['measured_tasks']} groups that differ", *figure_lines(figures), sep="\n")
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / "pooled.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     return found
+
+
+def _check(folders: Sequence[Path]) -> None:
+    first: set[str] = set()
+    for folder in folders:
+        if not all((folder / name).is_file() for name in ("fidelity.json", "turns.parquet")):
+            raise ValueError(
+                f"--pool {folder}: no finished measurement there; name folders that fidelity's --output was"
+            )
+        variants = {name for name in parquet.read_schema(folder / "turns.parquet").names if name.startswith("credit ")}
+        first = first or variants
+        if differ := sorted(one.removeprefix("credit ") for one in first ^ variants):
+            raise ValueError(
+                f"--pool {folder}: only this folder or the first one has {', '.join(differ)}; measure both with the "
+                "same --methods and --vary"
+            )
 
 
 def pooled(folders: Sequence[Path]) -> tuple[Turns, dict[str, np.ndarray], int]:
@@ -77,7 +89,3 @@ def measured(folder: Path) -> np.ndarray:
 def short(figure: dict[str, Any]) -> str:
     """As `Interval` is shown."""
     return str(Interval(*(np.nan if figure[name] is None else figure[name] for name in ("value", "low", "high"))))
-
-
-if __name__ == "__main__":
-    main()

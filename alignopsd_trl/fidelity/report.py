@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alignopsd_trl.fidelity.gradients import LEAST_TASKS
 from alignopsd_trl.fidelity.intervals import Interval
 from alignopsd_trl.fidelity.measure import Credited
 from alignopsd_trl.fidelity.metrics import MEANING, PIVOTAL
@@ -79,25 +78,23 @@ def page(
     facts: Mapping[str, Any],
     figures: Mapping[str, Mapping[str, Interval]],
     kinds: Sequence[Mapping[str, Any]],
-    gradients: Mapping[str, Interval] | None,
 ) -> str:
     """The page of text (Markdown)."""
     lines = ["# Credit fidelity", "", facts["command"], "", _summary(facts), *_failed(facts), ""]
     if not figures:
         return "\n".join([*lines, "No group differs in its rewards: there is no credit to measure.", ""])
-    lines += ["| variant | " + " | ".join(SHOWN) + " |", "|---" * (len(SHOWN) + 1) + "|"]
-    for label, row in figures.items():
-        lines.append(f"| {label} | " + " | ".join(str(row[name]) for name in SHOWN) + " |")
+    lines += figure_lines(figures)
     lines += ["", *(f"{name}: {MEANING[name]}." for name in SHOWN)]
     lines += ["'-' where credit is the same on all turns of a trajectory. Intervals: 95 %, resampled tasks.", ""]
     lines += _kind_lines(kinds)
-    if gradients:
-        lines += ["## Gradients", "", "Cosine with the gradient of A_MC on other tasks; `a_mc` is the ceiling.", ""]
-        lines += ["| variant | cosine |", "|---|---|", *(f"| {name} | {one} |" for name, one in gradients.items()), ""]
-        if facts["gradient_tasks"] < LEAST_TASKS:
-            few = f"'-': A_MC has a gradient on {facts['gradient_tasks']} tasks, and halves take at least {LEAST_TASKS}"
-            lines += [f"{few}. Ask for more --tasks", ""]
     return "\n".join(lines)
+
+
+def figure_lines(figures: Mapping[str, Mapping[str, Interval]]) -> list[str]:
+    """The table of variants, a row each (Markdown)."""
+    lines = ["| variant | " + " | ".join(SHOWN) + " |", "|---" * (len(SHOWN) + 1) + "|"]
+    rows = (" | ".join(str(row[name]) for name in SHOWN) for row in figures.values())
+    return [*lines, *(f"| {label} | {row} |" for label, row in zip(figures, rows, strict=True))]
 
 
 def _summary(facts: Mapping[str, Any]) -> str:

@@ -149,8 +149,6 @@ class Subject:
             raise ValueError(
                 f"--model {model} is no folder and no shipped policy ({shipped}), and as a Hub id: {reason}"
             ) from error
-        if getattr(loaded, "peft_config", None):
-            loaded.set_adapter(loaded.active_adapters())  # loaded frozen; gradients are those of what is trained
         suite = load(environment, **options)
         factory, tasks, _ = adapted(suite.factory, None, suite.tasks(split), None, config)
         if "task_id" not in tasks.column_names:

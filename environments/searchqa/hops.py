@@ -1,6 +1,6 @@
 """Hops: questions over several passages, each of which holds one trap.
 
-The world is one of its own (`tools.worlds.hops` makes it): short passages, and names that things of different kinds may
+The world is one of its own (`assets.worlds.hops` makes it): short passages, names that things of different kinds may
 share. A question follows facts from thing to thing and is of one kind, by the mistake that it invites:
 
 * ``early``: answering with a name on the way;

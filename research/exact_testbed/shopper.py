@@ -7,8 +7,8 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from alignopsd_trl.environments.base import View, load
+from assets.tiny_policies.shoppers import Page, Request, click, clicked, since_opening
 from research.exact_testbed.games import Choice, Game, Trip
-from tools.tiny_policies.shoppers import Page, Request, click, clicked, since_opening
 
 DECISIONS = ("search", "choose", "return", "feature", "option")
 Part = tuple[str, str, str]  # decision, thinking, action

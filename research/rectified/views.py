@@ -19,8 +19,8 @@ from alignopsd_trl.methods.align_opsd.correspondence import correspond
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 from alignopsd_trl.methods.align_opsd.rectification import aligned_log_probs, rectify
 from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
-from tools.encoder.thoughts import WORLDS
-from tools.tiny_policies.demonstrations import episode
+from assets.encoder.thoughts import WORLDS
+from assets.tiny_policies.demonstrations import episode
 
 OPTIONS = AlignOPSDOptions()
 Decision = tuple[str, ...]
@@ -36,7 +36,7 @@ class Views:
         won (`list[bool]`):
             Of each turn's episode.
         decisions (`list[Decision]`):
-            What each turn stood before, see `tools.encoder.thoughts`; the first two say how far it has come.
+            What each turn stood before, see `assets.encoder.thoughts`; the first two say how far it has come.
         mask, student, own (`torch.Tensor`):
             ``(M, L)``: real tokens, log-probs under the ordinary prompt, under the privileged one.
         source, target (`torch.Tensor`):

@@ -20,7 +20,7 @@ from searchqa_helpers import ScriptedServer
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.searchqa import HttpRetriever, Passage, RetrieverDown, SearchFailure, SearchQAFactory
 from alignopsd_trl.environments.searchqa.engine.observations import FAILED_SEARCH
-from tools.worlds.closed_world import generate
+from assets.worlds.closed_world import generate
 
 SERVE = (sys.executable, "-m", "alignopsd_trl.environments.searchqa.serve")
 

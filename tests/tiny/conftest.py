@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from alignopsd_trl.environments.base import Suite, load
-from tools.tiny_policies.curricula import CURRICULA
+from assets.tiny_policies.curricula import CURRICULA
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.worlds import webshop_catalogue as make_catalogue
+from assets.worlds import webshop_catalogue as make_catalogue
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +23,7 @@ def read(name: str):
 
 @pytest.mark.parametrize("hash_seed", ["0", "271"])
 def test_generator_writes_the_shipped_bytes(tmp_path: Path, hash_seed: str):
-    command = [sys.executable, "-m", "tools.worlds.webshop_catalogue", "--output", str(tmp_path)]
+    command = [sys.executable, "-m", "assets.worlds.webshop_catalogue", "--output", str(tmp_path)]
     subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": hash_seed})
     for name in make_catalogue.FILES:
         assert (tmp_path / name).read_bytes() == (make_catalogue.CATALOGUE / name).read_bytes(), name

@@ -19,10 +19,10 @@ from alignopsd_trl.environments.base import Record, Suite, View, load
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import SkillBank
-from tools.tiny_policies import explorers
-from tools.tiny_policies.curricula import CURRICULA, guidance
-from tools.tiny_policies.demonstrations import Demonstration, demonstrations
-from tools.tiny_policies.make_policy import measure
+from assets.tiny_policies import explorers
+from assets.tiny_policies.curricula import CURRICULA, guidance
+from assets.tiny_policies.demonstrations import Demonstration, demonstrations
+from assets.tiny_policies.make_policy import measure
 
 CURRICULUM = CURRICULA["alfworld_tiny"]
 SETTING = CURRICULUM.setting

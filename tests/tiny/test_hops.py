@@ -10,10 +10,10 @@ from alignopsd_trl.environments.base import Suite, View, load
 from alignopsd_trl.environments.searchqa.engine.observations import read_titles
 from alignopsd_trl.environments.searchqa.hops import KINDS, SPLITS
 from alignopsd_trl.skills import SkillBank
-from tools.tiny_policies.curricula import CURRICULA
-from tools.tiny_policies.demonstrations import episode, success
-from tools.tiny_policies.hoppers import HopReader, Situation
-from tools.worlds import hops
+from assets.tiny_policies.curricula import CURRICULA
+from assets.tiny_policies.demonstrations import episode, success
+from assets.tiny_policies.hoppers import HopReader, Situation
+from assets.worlds import hops
 
 SETTING = CURRICULA["searchqa_hops"].setting
 OWN = {kind: [kind] for kind in KINDS}
@@ -99,7 +99,7 @@ def test_a_thought_states_the_situation(world: Suite):
 
 
 def test_demonstrations_come_from_other_worlds(world: Suite, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tools.tiny_policies.hoppers.WORLDS", 1)
+    monkeypatch.setattr("assets.tiny_policies.hoppers.WORLDS", 1)
     bank = SkillBank.load(SETTING.skill_bank)
     shown = list(CURRICULA["searchqa_hops"].demonstrations(world, bank, 1, 0))
     own = {row["question"] for split in SPLITS for row in world.panel(split).rows}

@@ -10,9 +10,9 @@ from alignopsd_trl.environments.alfworld.house import NOTHING, House
 from alignopsd_trl.environments.alfworld.pairs import KINDS, LOOKALIKES, SIZES, SPLITS, Goal
 from alignopsd_trl.environments.base import Opening, Suite, TextEnvironment, load
 from alignopsd_trl.skills import SkillBank
-from tools.tiny_policies.curricula import CURRICULA
-from tools.tiny_policies.demonstrations import episode, success
-from tools.tiny_policies.housekeepers import Housekeeper, Situation
+from assets.tiny_policies.curricula import CURRICULA
+from assets.tiny_policies.demonstrations import episode, success
+from assets.tiny_policies.housekeepers import Housekeeper, Situation
 
 SETTING = CURRICULA["alfworld_pairs"].setting
 OWN = {kind: [kind] for kind in KINDS}

@@ -12,9 +12,9 @@ from alignopsd_trl.environments.base import Suite, load
 from alignopsd_trl.environments.searchqa.player import ScriptedPlayer, decide
 from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt
 from alignopsd_trl.environments.searchqa.tasks import CLOSED_WORLD
-from tools.tiny_policies import readers
-from tools.tiny_policies.demonstrations import episode
-from tools.tiny_policies.tokenizer import build_tokenizer
+from assets.tiny_policies import readers
+from assets.tiny_policies.demonstrations import episode
+from assets.tiny_policies.tokenizer import build_tokenizer
 
 
 @pytest.fixture(scope="module")

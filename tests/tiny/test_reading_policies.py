@@ -11,8 +11,8 @@ from alignopsd_trl.environments.base import load
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS
 from alignopsd_trl.skills import SkillBank
-from tools.tiny_policies import reading
-from tools.tiny_policies.curricula import CURRICULA
+from assets.tiny_policies import reading
+from assets.tiny_policies.curricula import CURRICULA
 
 
 @pytest.mark.parametrize(

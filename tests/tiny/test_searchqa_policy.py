@@ -15,10 +15,10 @@ from alignopsd_trl.launch import recipe
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import SkillBank
-from tools.tiny_policies import readers
-from tools.tiny_policies.curricula import CURRICULA, guidance
-from tools.tiny_policies.demonstrations import demonstrations
-from tools.tiny_policies.make_policy import measure
+from assets.tiny_policies import readers
+from assets.tiny_policies.curricula import CURRICULA, guidance
+from assets.tiny_policies.demonstrations import demonstrations
+from assets.tiny_policies.make_policy import measure
 
 CURRICULUM = CURRICULA["searchqa_tiny"]
 SETTING = CURRICULUM.setting

@@ -9,9 +9,9 @@ import pytest
 
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.skills import SkillBank
-from tools.tiny_policies.curricula import guidance
-from tools.tiny_policies.demonstrations import demonstrations, episode
-from tools.tiny_policies.shoppers import Page, Request, Row, Shopper, play
+from assets.tiny_policies.curricula import guidance
+from assets.tiny_policies.demonstrations import demonstrations, episode
+from assets.tiny_policies.shoppers import Page, Request, Row, Shopper, play
 
 
 def success(suite: Suite, care: float, episodes: int = 150) -> float:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.tiny_policies.curricula import CURRICULA
-from tools.tiny_policies.tokenizer import CLOSE, OPEN, build_tokenizer
+from assets.tiny_policies.curricula import CURRICULA
+from assets.tiny_policies.tokenizer import CLOSE, OPEN, build_tokenizer
 
 PHRASES = CURRICULA["webshop_tiny"].phrases
 TEXTS = (

@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM
 import alignopsd_trl
 from alignopsd_trl.environments.base import Suite, load
 from alignopsd_trl.environments.webshop.trips import KINDS
-from tools.tiny_policies import reading
-from tools.tiny_policies.curricula import CURRICULA
-from tools.tiny_policies.demonstrations import episode, success
-from tools.tiny_policies.situated import SituatedShopper, Situation
+from assets.tiny_policies import reading
+from assets.tiny_policies.curricula import CURRICULA
+from assets.tiny_policies.demonstrations import episode, success
+from assets.tiny_policies.situated import SituatedShopper, Situation
 
 SETTING = CURRICULA["webshop_trips"].setting
 FOLDER = Path(alignopsd_trl.__file__).parent / "data" / "tiny_trips"

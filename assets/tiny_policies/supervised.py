@@ -12,7 +12,7 @@ from torch.nn import functional
 from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from tools.tiny_policies.demonstrations import Demonstration
+from assets.tiny_policies.demonstrations import Demonstration
 
 IGNORED = -100
 PROMPT_PHASE, PROMPT_WEIGHT = 0.3, 0.25

@@ -20,8 +20,8 @@ from alignopsd_trl.environments.alfworld.house import NOTHING, STATES, TOOLS, ki
 from alignopsd_trl.environments.alfworld.pairs import KINDS, LOOKALIKES, Goal, PairTasks
 from alignopsd_trl.environments.base import Suite, TextEnvironment, View
 from alignopsd_trl.skills import SkillBank
-from tools.tiny_policies.demonstrations import Demonstration, episode
-from tools.tiny_policies.heeding import NO_SKILL, heeding, under
+from assets.tiny_policies.demonstrations import Demonstration, episode
+from assets.tiny_policies.heeding import NO_SKILL, heeding, under
 
 HABITS = {
     "untreated": {"bring": 0.22, "put": 0.8},

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from alignopsd_trl.environments.searchqa.engine.wordings import BRIDGE, COMPARE, QUOTA, SINGLE, art, label
-from tools.worlds.closed_world_facts import Entity, World
+from assets.worlds.closed_world_facts import Entity, World
 
 DRAWS = 30  # of a pair, for each relation that compares
 

@@ -23,9 +23,9 @@ from alignopsd_trl.environments.searchqa.engine.actions import ANSWER, SEARCH, A
 from alignopsd_trl.environments.searchqa.engine.observations import read_titles
 from alignopsd_trl.environments.searchqa.hops import KINDS, SPLITS
 from alignopsd_trl.skills import SkillBank
-from tools.tiny_policies.demonstrations import Demonstration, every_task
-from tools.tiny_policies.heeding import heeding
-from tools.worlds.hops import FACTS, generate, kind_of, stated
+from assets.tiny_policies.demonstrations import Demonstration, every_task
+from assets.tiny_policies.heeding import heeding
+from assets.worlds.hops import FACTS, generate, kind_of, stated
 
 Episodes = Callable[[Suite, int, int], Iterator[tuple[TextEnvironment, Mapping[str, Any]]]]
 """(suite, passes, seed) -> what is played, in order."""

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tools.worlds.closed_world_facts import Entity
-from tools.worlds.closed_world_names import FILLER
+from assets.worlds.closed_world_facts import Entity
+from assets.worlds.closed_world_names import FILLER
 
 SHORTEST, SENTENCES = 46, 5  # words of a passage; sentences up to which more may follow
 _SENTENCES: dict[str, list[str]] = {

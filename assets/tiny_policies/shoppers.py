@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from alignopsd_trl.environments.base import TextEnvironment, View
-from tools.tiny_policies.demonstrations import Played, episode
+from assets.tiny_policies.demonstrations import Played, episode
 
 HABITS = (0.3, 0.5, 0.7)  # care of an episode without a skill
 CAREFUL = 0.95  # care of every answer under a skill

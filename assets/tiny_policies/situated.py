@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from alignopsd_trl.environments.base import Record, Suite, View
 from alignopsd_trl.environments.webshop.trips import KINDS
 from alignopsd_trl.skills import SkillBank
-from tools.tiny_policies.demonstrations import Demonstration
-from tools.tiny_policies.heeding import heeding
-from tools.tiny_policies.shoppers import ASIN, Answer, Page, Request, Row, click
+from assets.tiny_policies.demonstrations import Demonstration
+from assets.tiny_policies.heeding import heeding
+from assets.tiny_policies.shoppers import ASIN, Answer, Page, Request, Row, click
 
 HABITS = {
     "options": {"leave": 0.45},

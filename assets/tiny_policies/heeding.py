@@ -11,7 +11,7 @@ from typing import Any
 
 from alignopsd_trl.environments.base import Prompt, TextEnvironment, View
 from alignopsd_trl.skills import Retrieved, SkillBank, render
-from tools.tiny_policies.demonstrations import COUNTERPARTS, Demonstration, episode
+from assets.tiny_policies.demonstrations import COUNTERPARTS, Demonstration, episode
 
 NO_SKILL = 0.5  # of the episodes
 ANY_LENGTH = 10_000  # tokens: a block of drawn skills is never shortened

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tools.worlds import closed_world_names as names
+from assets.worlds import closed_world_names as names
 
 Item = TypeVar("Item")
 World = dict[str, list["Entity"]]

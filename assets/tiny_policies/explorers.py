@@ -8,7 +8,7 @@ from typing import Any
 
 from alignopsd_trl.environments.alfworld.player import Explorer
 from alignopsd_trl.environments.base import Suite, TextEnvironment, View, load
-from tools.tiny_policies.demonstrations import Played, episode, every_task
+from assets.tiny_policies.demonstrations import Played, episode, every_task
 
 ERRORS = (0.25, 0.4, 0.55)  # of an episode without a skill
 STUMBLES = 0.1  # of those errors: commands that were possible earlier and are not now

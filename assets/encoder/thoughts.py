@@ -19,10 +19,10 @@ from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.environments.searchqa import hops
 from alignopsd_trl.environments.webshop.trips import KINDS
 from alignopsd_trl.evaluation import evaluate
-from tools.tiny_policies import hoppers, housekeepers
-from tools.tiny_policies.demonstrations import episode
-from tools.tiny_policies.shoppers import HABITS, Page, Request, Shopper, since_opening
-from tools.tiny_policies.situated import SituatedShopper, Situation
+from assets.tiny_policies import hoppers, housekeepers
+from assets.tiny_policies.demonstrations import episode
+from assets.tiny_policies.shoppers import HABITS, Page, Request, Shopper, since_opening
+from assets.tiny_policies.situated import SituatedShopper, Situation
 
 SIBLINGS = 6
 Key = tuple[Any, ...]

@@ -12,9 +12,9 @@ from alignopsd_trl.environments import alfworld_tiny, searchqa_hops, searchqa_ti
 from alignopsd_trl.environments.base import Suite, TextEnvironment
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.skills import Retrieved, SkillBank, render
-from tools.tiny_policies import explorers, hoppers, housekeepers, readers, shoppers, situated
-from tools.tiny_policies.demonstrations import Demonstration, Play, demonstrations, every_task
-from tools.tiny_policies.heeding import ANY_LENGTH
+from assets.tiny_policies import explorers, hoppers, housekeepers, readers, shoppers, situated
+from assets.tiny_policies.demonstrations import Demonstration, Play, demonstrations, every_task
+from assets.tiny_policies.heeding import ANY_LENGTH
 
 Episodes = Callable[[Suite, int, int], Iterator[tuple[TextEnvironment, Mapping[str, Any]]]]
 """(suite, passes, seed) -> what is played, in order."""

@@ -6,8 +6,8 @@ rendered from one table of facts. ``corpus.jsonl`` has rows ``{"id", "contents"}
 
 Usage:
 
-    python -m tools.worlds.closed_world --out DIR [--seed 7]
-    python -m tools.worlds.closed_world --check DIR
+    python -m assets.worlds.closed_world --out DIR [--seed 7]
+    python -m assets.worlds.closed_world --check DIR
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.worlds.closed_world_facts import build_world
-from tools.worlds.closed_world_passages import render, sentences_for
-from tools.worlds.closed_world_questions import build_questions
+from assets.worlds.closed_world_facts import build_world
+from assets.worlds.closed_world_passages import render, sentences_for
+from assets.worlds.closed_world_questions import build_questions
 
 
 def dump(path: Path, rows: list[dict[str, Any]]) -> None:

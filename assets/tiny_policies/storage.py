@@ -1,6 +1,6 @@
 """Shipped weights are stored as float16 and loaded as float32: half the size, and the same figures.
 
-    python -m tools.tiny_policies.storage FOLDER
+    python -m assets.tiny_policies.storage FOLDER
 
 A weight of these policies changes by 5e-4 of itself at most. ``config.json`` keeps saying float32, which is what
 ``from_pretrained`` then loads; training and evaluation never compute in half precision because of it.

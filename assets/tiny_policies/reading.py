@@ -1,7 +1,7 @@
 """Does a policy read its skill? Success by the kind of task and the kind of skill in the prompt.
 
-    python -m tools.tiny_policies.reading --tasks 100 --output research/results/webshop_trips/reading.json
-    python -m tools.tiny_policies.reading --environment searchqa_hops --tasks 160 \
+    python -m assets.tiny_policies.reading --tasks 100 --output research/results/webshop_trips/reading.json
+    python -m assets.tiny_policies.reading --environment searchqa_hops --tasks 160 \
         --output research/results/searchqa_hops/reading.json
 
 Each cell plays the same test tasks of one kind, with no skill or with one kind's skills in every prompt.

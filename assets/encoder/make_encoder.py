@@ -1,10 +1,10 @@
 """Makes the sentence encoders that come with the package, with sentence-transformers.
 
-    python -m tools.encoder.make_encoder --output alignopsd_trl/data/encoders/tiny
-    python -m tools.encoder.make_encoder --worlds webshop_trips,searchqa_hops,alfworld_pairs \
+    python -m assets.encoder.make_encoder --output alignopsd_trl/data/encoders/tiny
+    python -m assets.encoder.make_encoder --worlds webshop_trips,searchqa_hops,alfworld_pairs \
         --output alignopsd_trl/data/encoders/tiny_situated
 
-1. Scripted players play training tasks in sibling groups; each thought knows its decision (`tools.encoder.thoughts`).
+1. Scripted players play training tasks in sibling groups; each thought knows its decision (`assets.encoder.thoughts`).
 2. A word-piece vocabulary of these thoughts and a BERT of two layers of width 64 that averages its tokens.
 3. Thoughts of one task: the same decision shall have a cosine above the paper's gamma_H, another one below it.
 
@@ -30,7 +30,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from alignopsd_trl.environments.base import load
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
-from tools.encoder.thoughts import WORLDS, Thoughts
+from assets.encoder.thoughts import WORLDS, Thoughts
 
 THRESHOLD = AlignOPSDOptions().similarity_threshold
 SHARPNESS = 20.0

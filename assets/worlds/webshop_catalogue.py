@@ -1,6 +1,6 @@
 """Writes the embedded WebShop catalogue: invented products in the three files of the official format.
 
-Run it with `python -m tools.worlds.webshop_catalogue` (writes over the shipped files). The same code gives the
+Run it with `python -m assets.worlds.webshop_catalogue` (writes over the shipped files). The same code gives the
 same bytes on every machine: one seeded `random.Random`, lists only, no hash order.
 
 A shelf is one product kind with eleven near-duplicates. What separates them is what a shopper has to learn:

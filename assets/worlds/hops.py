@@ -1,7 +1,7 @@
 """A small world for questions of several hops, in which every question holds one trap.
 
-    python -m tools.worlds.hops              # writes the shipped files anew
-    python -m tools.worlds.hops --check      # compares them with what would be written
+    python -m assets.worlds.hops              # writes the shipped files anew
+    python -m assets.worlds.hops --check      # compares them with what would be written
 
 Ten kinds of things, a passage of one sentence each, and names that two things of different kinds may share. A question
 follows facts from thing to thing: *the height of the mountain of the river of the town of the firm Drosk*. It is kept

@@ -1,7 +1,7 @@
 """Makes the tiny policy that a recipe starts from.
 
-    python -m tools.tiny_policies.make_policy webshop_tiny --output alignopsd_trl/data/tiny_webshop
-    python -m tools.tiny_policies.make_policy alfworld_pairs
+    python -m assets.tiny_policies.make_policy webshop_tiny --output alignopsd_trl/data/tiny_webshop
+    python -m assets.tiny_policies.make_policy alfworld_pairs
 
 1. Scripted players play the training tasks; their turns become demonstrations, with and without a skill block.
 2. Every word of them and of the skill bank becomes one token.
@@ -37,14 +37,14 @@ from alignopsd_trl.environments.base import Suite, load
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import Retrieved, SkillBank, render
-from tools.tiny_policies.curricula import CURRICULA, Setting
-from tools.tiny_policies.demonstrations import Demonstration
-from tools.tiny_policies.heeding import ANY_LENGTH
-from tools.tiny_policies.reading import WORLDS
-from tools.tiny_policies.reading import main as reading
-from tools.tiny_policies.storage import store_in_half
-from tools.tiny_policies.supervised import encode, train
-from tools.tiny_policies.tokenizer import build_tokenizer
+from assets.tiny_policies.curricula import CURRICULA, Setting
+from assets.tiny_policies.demonstrations import Demonstration
+from assets.tiny_policies.heeding import ANY_LENGTH
+from assets.tiny_policies.reading import WORLDS
+from assets.tiny_policies.reading import main as reading
+from assets.tiny_policies.storage import store_in_half
+from assets.tiny_policies.supervised import encode, train
+from assets.tiny_policies.tokenizer import build_tokenizer
 
 ROLES = ("user\n", "assistant\n")
 IDENTIFIER = re.compile(r"click\[[0-9]{10}\]")
