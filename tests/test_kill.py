@@ -127,3 +127,16 @@ def test_a_round_that_is_passed_over_again_is_played_once(runs: Runs) -> None:
     played = sorted(path.name for path in (runs.root / "passes" / "trajectories").iterdir())
     assert played == ["step_000000_rank000.parquet", "step_000004_rank000.parquet"]
     assert "2 rounds, 8 updates" in runs.log("passes")
+
+
+def test_a_damaged_checkpoint_is_one_line_and_the_one_before_goes_on(runs: Runs) -> None:
+    assert runs("damaged") == 0, runs.log("damaged")
+    folder = runs.root / "damaged"
+    state = folder / "checkpoint-5" / "optimizer.pt"
+    state.write_bytes(state.read_bytes()[:100])
+    (folder / "results.json").unlink()
+    assert runs("damaged", resume=True) != 0
+    older = folder / "checkpoint-4"
+    assert f"checkpoint-4 is whole: --resume_from_checkpoint {older} goes on there" in runs.log("damaged")
+    assert runs("damaged", changed={"resume_from_checkpoint": older}) == 0, runs.log("damaged")
+    assert_same_run(folder, runs.root / "whole", updates=5)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.records import read_records
-from alignopsd_trl.runs.files import read_json
+from alignopsd_trl.runs.files import whole_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +79,7 @@ def name_of(run: Records) -> str:
 
 def results_of(run: Records) -> Mapping[str, Any]:
     """``results.json`` of a run; empty where there is none."""
-    return (read_json(Path(run) / "results.json") or {}) if isinstance(run, str | os.PathLike) else {}
+    return (whole_json(Path(run) / "results.json") or {}) if isinstance(run, str | os.PathLike) else {}
 
 
 def setting(run: Records, name: str, default: Any) -> Any:

@@ -7,6 +7,7 @@ before that, and that a checkpoint which is written anew loses its old trainer s
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,66 @@ def is_whole(checkpoint: Path) -> bool:
     return True
 
 
+def damage(checkpoint: Path) -> str | None:
+    """What is wrong with the first file that was cut after it had been written; `None` where all can be read.
+
+    A safetensors file says how long it is, the files of torch are zip archives, whose directory is at the end, and what
+    is no JSON was cut.
+    """
+    for file in sorted(path for path in checkpoint.rglob("*") if path.is_file()):
+        if problem := _checks.get(file.suffix, _nothing)(file):
+            return f"{file} is damaged ({problem})"
+    return None
+
+
+def _nothing(file: Path) -> str | None:
+    return None
+
+
+def _short_safetensors(file: Path) -> str | None:
+    there = file.stat().st_size
+    with file.open("rb") as content:
+        length = int.from_bytes(content.read(8), "little")
+        header = content.read(length) if length <= there - 8 else b""
+    try:
+        tensors = [one for name, one in json.loads(header).items() if name != "__metadata__"]
+    except ValueError:
+        return f"its {there} bytes end in its header"
+    whole = 8 + length + max((one["data_offsets"][1] for one in tensors), default=0)
+    return None if there == whole else f"it has {there} of {whole} bytes"
+
+
+def _short_archive(file: Path) -> str | None:
+    """Files of torch that are no archives come from others, and have no end to look for."""
+    with file.open("rb") as content:
+        begins = content.read(2)
+    cut = not zipfile.is_zipfile(file) and (begins == b"PK" or len(begins) < 2)
+    return f"its {file.stat().st_size} bytes have no end" if cut else None
+
+
+def _short_json(file: Path) -> str | None:
+    try:
+        json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        return f"its {file.stat().st_size} bytes are no JSON"
+    return None
+
+
+_checks = {
+    **dict.fromkeys((".pt", ".pth", ".bin"), _short_archive),
+    ".safetensors": _short_safetensors,
+    ".json": _short_json,
+}
+
+
 def whole_checkpoints(output_dir: str | Path) -> tuple[Path, ...]:
     """The checkpoints of a run that a kill did not cut short, oldest first."""
-    numbered = [path for path in Path(output_dir).glob(f"{PREFIX}-*") if path.name.rpartition("-")[2].isdigit()]
+    numbered = [path for path in Path(output_dir).glob(f"{PREFIX}-*") if is_numbered(path)]
     return tuple(sorted(filter(is_whole, numbered), key=update_of))
+
+
+def is_numbered(checkpoint: Path) -> bool:
+    return checkpoint.name.rpartition("-")[2].isdigit()
 
 
 def update_of(checkpoint: Path) -> int:

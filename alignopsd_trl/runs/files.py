@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -12,6 +13,8 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
@@ -56,6 +59,50 @@ def read_json(path: str | os.PathLike) -> Any | None:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+
+
+def whole_json(path: str | os.PathLike) -> Any | None:
+    """The content of a JSON file, or `None` where there is none.
+
+    Raises:
+        ValueError: if it is damaged; names the file and the line.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        line = getattr(error, "lineno", 1)
+        raise ValueError(f"{path} is damaged at line {line}; move it away to go on without it") from None
+
+
+@contextmanager
+def full_disk_named(folder: str | os.PathLike, what: str) -> Iterator[None]:
+    """An error for want of room names the disk and what was being written; libraries that write name neither.
+
+    Raises:
+        OSError: with the number of a full disk.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _for_want_of_room(error):
+            raise
+        disk = shutil.disk_usage(folder)
+        raise OSError(
+            errno.ENOSPC,
+            f"no room for {what}: {disk.free / 2**20:.0f} MiB of {disk.total / 2**30:.1f} GiB are free on this disk; "
+            "make room, or save less (save_total_limit)",
+            str(folder),
+        ) from error
+
+
+def _for_want_of_room(error: BaseException) -> bool:
+    """safetensors keeps the number in its text, torch keeps only that it failed to write."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _NO_ROOM
+    told = [f"os error {number}" for number in _NO_ROOM] + ["PytorchStreamWriter failed writing"]
+    return any(words in str(error) for words in told)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.runs.checkpoints import MARK, resume_path, whole_checkpoints
+from alignopsd_trl.runs.checkpoints import MARK, damage, is_numbered, resume_path, update_of, whole_checkpoints
 from alignopsd_trl.runs.files import plain, read_json, sweep_partials, write_json, write_text
 from alignopsd_trl.runs.provenance import code_checksum, versions
 from alignopsd_trl.runs.wording import setting
@@ -122,6 +122,9 @@ class RunFolder:
             if problem:
                 raise RunFolderError(problem)
             checkpoint = _checkpoint(path, resume, left)
+            if checkpoint:
+                _refuse_damaged(Path(checkpoint), left)
+                _tell_of_unfinished(path, Path(checkpoint), say)
             going_on = _wanted(resume) and left.run is not None
             if not going_on and not _wanted(resume):
                 clear(path)
@@ -343,6 +346,24 @@ def _checkpoint(path: Path, resume: str | bool | None, left: Left) -> str | None
         return resume_path(resume, path) if _wanted(resume) else None
     except (FileNotFoundError, ValueError) as error:
         raise RunFolderError(str(error)) from error
+
+
+def _refuse_damaged(checkpoint: Path, left: Left) -> None:
+    problem = damage(checkpoint)
+    if problem is None:
+        return
+    others = [one for one in reversed(left.checkpoints) if one != checkpoint and not damage(one)]
+    remedy = f"{setting('overwrite_output_dir', True)} starts again"
+    if others:
+        remedy = f"{others[0].name} is whole: {setting('resume_from_checkpoint', str(others[0]))} goes on there"
+    raise RunFolderError(f"{problem}; {remedy}")
+
+
+def _tell_of_unfinished(path: Path, checkpoint: Path, say: Callable[[str], None]) -> None:
+    later = [one for one in path.glob("checkpoint-*") if is_numbered(one) and update_of(one) > update_of(checkpoint)]
+    if later:
+        newest = max(later, key=update_of)
+        say(f"{newest.name} was not written to its end ({MARK}); {checkpoint.name} is the last whole one")
 
 
 def _new(configuration: Mapping[str, Any]) -> dict[str, Any]:

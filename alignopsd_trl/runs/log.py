@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from alignopsd_trl.runs.files import plain
+from alignopsd_trl.runs.files import full_disk_named, plain
 
 
 class LogFile(TrainerCallback):
@@ -22,5 +22,5 @@ class LogFile(TrainerCallback):
             return
         line = json.dumps(plain({"step": state.global_step, **logs}), allow_nan=False)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
+        with full_disk_named(self._path.parent, self._path.name), self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")

@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from alignopsd_trl.records import read_records
-from alignopsd_trl.runs.files import read_json, write_text
+from alignopsd_trl.runs.files import whole_json, write_text
 
 _TEMPLATES = Environment(loader=PackageLoader("alignopsd_trl.sharing", "templates"), undefined=StrictUndefined)
 EPISODE = ["step", "task", "task_id", "rollout", "category", "task_text", "reward", "won", "score", "stop", "message"]
@@ -23,7 +23,7 @@ def write_dataset(run: Path, target: Path) -> None:
         target (`Path`):
             A folder that is there.
     """
-    results, frame = read_json(run / "results.json"), read_records(run / "trajectories")
+    results, frame = whole_json(run / "results.json"), read_records(run / "trajectories")
     turns = frame[frame.turn.notna()]
     played = turns.groupby(["step", "task", "rollout"]).size().rename("turns").reset_index()
     episodes = frame.drop_duplicates(["step", "task", "rollout"])[EPISODE]

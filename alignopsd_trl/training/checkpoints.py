@@ -25,6 +25,7 @@ from alignopsd_trl.rollout import (
 )
 from alignopsd_trl.runs.checkpoints import MARK, PREFIX, is_whole, last_good, load_state, save_state
 from alignopsd_trl.runs.console import show_note, show_status
+from alignopsd_trl.runs.files import full_disk_named
 from alignopsd_trl.runs.folder import RunFolder, claim_together, configuration_of
 from alignopsd_trl.runs.health import RunStopped, weights_are_finite
 from alignopsd_trl.runs.order import EpochSampler
@@ -139,6 +140,10 @@ class RunKeeping(GRPOTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """As in TRL. The mark of a whole checkpoint goes first, if it is written again, and comes last."""
         self._check_weights()
+        with full_disk_named(self.args.output_dir, self._checkpoint().name):
+            self._write_checkpoint(model, trial)
+
+    def _write_checkpoint(self, model: Any, trial: Any) -> None:
         if self.is_world_process_zero():
             (self._checkpoint() / MARK).unlink(missing_ok=True)
             phases, failed = dict(self.phases.total), self._failed_share.recent
@@ -161,7 +166,8 @@ class RunKeeping(GRPOTrainer):
         if not weights_are_finite(self.model):
             raise RunStopped(f"the weights are not finite; they were not saved, and {last_good(self.args.output_dir)}")
         checkpoint = _internal_call and output_dir is not None
-        with contextlib.nullcontext() if checkpoint else strategies.whole_state_dict(self.accelerator):
+        whole = contextlib.nullcontext() if checkpoint else strategies.whole_state_dict(self.accelerator)
+        with full_disk_named(self.args.output_dir, "the model"), whole:
             super().save_model(output_dir, _internal_call)
 
     def _log_round(self, trajectories: list[Trajectory], batch: TurnBatch, credit: Credit, step: int) -> None:
@@ -208,7 +214,8 @@ class RunKeeping(GRPOTrainer):
         part = f"_round{count:03d}" if count > 1 else ""
         name = f"step_{step:06d}{part}_rank{self.accelerator.process_index:03d}.parquet"
         schema = record_schema(merge_types(gather_object([trace_types(trace)])))
-        write_records(Path(self.args.output_dir) / "trajectories" / name, records, schema)
+        with full_disk_named(self.args.output_dir, name):
+            write_records(Path(self.args.output_dir) / "trajectories" / name, records, schema)
 
     def _log_metrics(self, mode: str, metrics: Mapping[str, float]) -> None:
         for name, value in self.processes.reduce(metrics).items():
