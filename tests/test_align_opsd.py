@@ -15,6 +15,7 @@ import torch
 from method_vectors import TOLERANCE, Case, cases, flag, identity_columns, matrix, real
 
 from alignopsd_trl.methods import MethodError, checked_credit, get_method
+from alignopsd_trl.methods.align_opsd.method import AlignOPSD
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 from alignopsd_trl.turns import Thought, Turn, TurnBatch, parse_response
 
@@ -60,13 +61,10 @@ class TableTeacher:
         rows = [torch.tensor(self._embeddings[text], dtype=torch.float32) for text in texts]
         return torch.stack(rows) if rows else torch.zeros(0, width)
 
-    def score(
-        self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor, privileged: bool = True
-    ) -> torch.Tensor:
+    def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         self.calls.append("score")
         self.pairs = list(zip(source.tolist(), target.tolist(), strict=True))
-        views = self._views if privileged else self.ordinary
-        rows = [views(*pair) for pair in self.pairs]
+        rows = [self._views(*pair) for pair in self.pairs]
         return torch.stack(rows) if rows else torch.zeros(0, batch.policy_mask.shape[1])
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
@@ -202,6 +200,23 @@ def small_world(
     student = -torch.rand(len(names), width, generator=draw)
     batch = batch_of(names, students, mask, reward, student)
     return batch, TableTeacher(teachers, vectors, lambda source, target: table[source, target], **changes)
+
+
+class OwnViewAlone(AlignOPSD):
+    """A variant from outside the package: matches are made, and the turn's own view is all that counts."""
+
+    name = "own_view_alone"
+
+    def rectify(self, batch, teacher, matches):
+        return super().rectify(batch, teacher, None)
+
+
+def test_a_variant_overrides_the_stage_of_rectification() -> None:
+    batch, teacher = small_world()
+    paper = AlignOPSD(config()).assign(batch, teacher, 0)
+    variant = OwnViewAlone(config()).assign(batch, teacher, 0)
+    plain = AlignOPSD(config(rectify=False)).assign(batch, teacher, 0)
+    assert torch.equal(variant.advantages, plain.advantages) and not torch.equal(variant.advantages, paper.advantages)
 
 
 def empty_world() -> tuple[TurnBatch, TableTeacher]:

@@ -16,7 +16,7 @@ from alignopsd_trl import trl_compat
 from alignopsd_trl.environments.base import Opening
 
 OPTIONS = {"method": "align_opsd", "save_trajectories": True, "beta": 0.02, "optim": "sgd", "scoring_tokens": 300}
-AS_ONE = {"equal": {}, "spread": {"credit_spread": 0.1, "gap_bound": 0.5, "source_baseline": True}}
+AS_ONE = {"equal": {}, "spread": {"credit_spread": 0.1}}
 """Runs that one process must equal."""
 
 

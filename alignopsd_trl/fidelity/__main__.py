@@ -303,8 +303,6 @@ def _settings(variant: Variant) -> dict[str, Any]:
         "allocation",
         "credit_temperature",
         "credit_spread",
-        "gap_bound",
-        "source_baseline",
     )
     return {name: getattr(config, name) for name in own}
 

@@ -112,19 +112,16 @@ class CachedTeacher:
     def __init__(self, teacher: Teacher, batch: TurnBatch):
         self._teacher, self._batch = teacher, batch
         self._thoughts: list[Thought] | None = None
-        self._scores: dict[tuple[int, int, bool], torch.Tensor] = {}
+        self._scores: dict[tuple[int, int], torch.Tensor] = {}
         self._largest: tuple[torch.Tensor, torch.Tensor] | None = None
         self._vectors: dict[str, torch.Tensor] = {}
 
-    def score(
-        self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor, privileged: bool = True
-    ) -> torch.Tensor:
+    def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         self._own(batch)
-        views = [(*pair, privileged) for pair in zip(source.tolist(), target.tolist(), strict=True)]
+        views = list(zip(source.tolist(), target.tolist(), strict=True))
         new = [view for view in dict.fromkeys(views) if view not in self._scores]
         if new:
-            sides = [torch.tensor(side) for side in list(zip(*new, strict=True))[:2]]
-            rows = self._teacher.score(batch, *sides, privileged=privileged)
+            rows = self._teacher.score(batch, *(torch.tensor(side) for side in zip(*new, strict=True)))
             self._scores |= zip(new, rows, strict=True)
         if not views:
             return torch.zeros(batch.policy_mask.shape, device=batch.policy_mask.device)[:0]

@@ -77,12 +77,7 @@ def rollout_advantage(
 
     Returns:
         ``(M,)`` float64, exactly 0 in a group of equal rewards or of one rollout.
-
-    Raises:
-        ValueError: for unknown statistics.
     """
-    if statistics not in ("trajectory", "turn"):
-        raise ValueError(f"group_statistics={statistics!r} is unknown; choose 'trajectory' or 'turn'")
     counted = groups.position == 0 if statistics == "trajectory" else None
     return normalise(reward.detach().double(), groups.task, groups.tasks, counted, scale)
 
@@ -97,7 +92,7 @@ def group_advantage(
     """`rollout_advantage` of plain identities, ``(M,)`` integers each.
 
     Raises:
-        ValueError: for a group of fewer than two rollouts, or unknown statistics.
+        ValueError: for a group of fewer than two rollouts.
     """
     groups = Groups.of(task, rollout)
     if bool((groups.siblings < 2).any()):

@@ -23,14 +23,11 @@ class Teacher(Protocol):
     """The privileged view of the same policy, and what else a method may ask for. All of it without gradients and
     with the snapshot that made the rollouts. Every process must make the same calls in the same order."""
 
-    def score(
-        self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor, privileged: bool = True
-    ) -> torch.Tensor:
+    def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Log-probs of the responses of turns ``target`` under the privileged prompts of turns ``source``.
 
         Args:
             source, target: ``(P,)`` int64 row numbers; ``source == target`` is the identity view.
-            privileged: `False` asks about the ordinary prompts of the sources.
 
         Returns:
             ``(P, L)`` float32, 0 where the target's mask is 0.

@@ -65,20 +65,16 @@ class PrivilegedTeacher:
         self._agree, self._phases, self._prefixes = agree, phases, prefixes
         self.gather, self._reader = gather, reader or Reader(tokenizer)
 
-    def score(
-        self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor, privileged: bool = True
-    ) -> torch.Tensor:
+    def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Log-probs ``(P, L)`` of the responses of turns ``target`` under the privileged prompts of turns ``source``;
         identity (``source == target``) and matched views in one pass. 0 for turns that are not to be
-        scored (`TurnBatch.scored`).
-        With ``privileged=False`` under the sources' ordinary prompts."""
+        scored (`TurnBatch.scored`)."""
         source, target = source.cpu(), target.cpu()
         wanted = torch.ones(len(target), dtype=torch.bool) if batch.scored is None else batch.scored.cpu()[target]
-        prompts = [turn.privileged_ids if privileged else turn.prompt_ids for turn in batch.turns]
         with self._phases("scoring"):
             scores = score_pairs(
                 self._model,
-                Ragged.of(prompts),
+                Ragged.of([turn.privileged_ids for turn in batch.turns]),
                 Ragged.of([turn.response_ids for turn in batch.turns]),
                 source[wanted],
                 target[wanted],

@@ -259,17 +259,14 @@ class ExactTeacher:
     def __init__(self, sampled: Sampled, encode: Callable[[Sequence[str]], torch.Tensor], draw: random.Random):
         self._sampled, self._encode, self._draw = sampled, encode, draw
 
-    def score(
-        self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor, privileged: bool = True
-    ) -> torch.Tensor:
+    def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         pairs = zip(source.tolist(), target.tolist(), strict=True)
-        scores = [self._log_prob(batch.turns[view], batch.turns[of], privileged) for view, of in pairs]
+        scores = [self._log_prob(batch.turns[view], batch.turns[of]) for view, of in pairs]
         return torch.tensor(scores)[:, None]
 
-    def _log_prob(self, view: Turn, of: Turn, privileged: bool) -> float:
+    def _log_prob(self, view: Turn, of: Turn) -> float:
         game, node, _ = self._sampled.place[id(view)]
-        choices = [one for one in game.nodes[node].choices if one.action == of.action]
-        found = [one.skilled if privileged else one.probability for one in choices]
+        found = [one.skilled for one in game.nodes[node].choices if one.action == of.action]
         return math.log(max(sum(found), LEAST))
 
     def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None, actions: bool = True) -> list[Thought]:

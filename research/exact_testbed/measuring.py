@@ -22,7 +22,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "grpo": ("grpo", {}),
     "align_opsd": ("align_opsd", {}),
     "align_opsd, no rectification": ("align_opsd", {"rectify": False}),
-    "align_opsd, source baseline": ("align_opsd", {"source_baseline": True}),
     "align_opsd T .05, turn": ("align_opsd", {"credit_temperature": 0.05, "allocation": "turn"}),
     "no rectification T .05, turn": (
         "align_opsd",

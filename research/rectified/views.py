@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ class Views:
         Returns:
             ``own``; ``aligned``, the mixture of matched views against the student; its two parts, ``history`` (the
             sources' ordinary prompts against the turn's) and ``skill`` (the skill's effect at the sources);
-            ``rectified``, and ``source_baseline``.
+            ``rectified``, and ``source_baseline``, the blend with ``skill`` in place of the matched views.
         """
         chosen = keep.nonzero().squeeze(1)
         chosen = chosen[self.similarity[chosen].argsort(descending=True, stable=True)]
@@ -88,15 +88,15 @@ class Views:
         shape |= {"temperature": OPTIONS.aggregation_temperature, "alpha_max": OPTIONS.alpha_max}
         ordinary = self.ordinary[chosen]
         paper = rectify(self.student, self.own, self.skilled[chosen], **shape)
-        other = rectify(self.student, self.own, self.skilled[chosen], ordinary=ordinary, **shape)
         history = aligned_log_probs(self.student, ordinary, sources, paper.weights, OPTIONS.aggregation)
+        skill, alpha = paper.aligned - history, paper.alpha.float()[:, None]
         return {
             "own": paper.identity_gap,
             "aligned": paper.aligned - self.student,
             "history": history - self.student,
-            "skill": paper.aligned - history,
+            "skill": skill,
             "rectified": paper.rectified_gap,
-            "source_baseline": other.rectified_gap,
+            "source_baseline": torch.where(alpha > 0, paper.identity_gap.lerp(skill, alpha), paper.identity_gap),
         }
 
     def evidence(self, gap: torch.Tensor) -> torch.Tensor:
@@ -186,8 +186,13 @@ def _views(
         retained,
         same,
         bench.teacher.score(batch, source, target),
-        bench.teacher.score(batch, source, target, privileged=False),
+        bench.teacher.score(_without_skills(batch), source, target),
     )
+
+
+def _without_skills(batch: TurnBatch) -> TurnBatch:
+    """With each turn's ordinary prompt as its privileged one."""
+    return replace(batch, turns=[replace(turn, privileged_ids=turn.prompt_ids) for turn in batch.turns])
 
 
 def _decisions(

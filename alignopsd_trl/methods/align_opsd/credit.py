@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from alignopsd_trl.methods.advantages import segment_sum
 from alignopsd_trl.methods.align_opsd.spread import temperature_of_spread, weight_spread
 from alignopsd_trl.turns import Groups
 
@@ -34,26 +35,17 @@ class CreditWeights:
         weight (`torch.Tensor`, *optional*):
             ``(M,)`` float64 W of each turn, the mean over its tokens where they differ; `None` with
             ``allocation="none"``.
-        token_weight (`torch.Tensor`, *optional*):
-            ``(M, 1)`` or ``(M, L)``, what token advantages are multiplied by.
-        span (`torch.Tensor`, *optional*):
-            ``(M,)`` int64 span of each turn, where turns were weighed.
-        allocation ([`Allocation`], *optional*):
-            B, Q and the density, where turns were weighed.
-        weights ([`Weights`], *optional*):
-            The density inside the box, where turns were weighed.
-        temperature (`float`, *optional*):
-            T, where it was found by the spread of the weights.
+        by_token (`torch.Tensor`, *optional*):
+            ``(M, L)`` float32 weight of each token, with ``allocation="token"``.
+        turns ([`TurnCredit`], *optional*):
+            How W came about, where turns were weighed.
     """
 
     identity: Evidence
     rectified: Evidence
     weight: torch.Tensor | None = None
-    token_weight: torch.Tensor | None = None
-    span: torch.Tensor | None = None
-    allocation: Allocation | None = None
-    weights: Weights | None = None
-    temperature: float | None = None
+    by_token: torch.Tensor | None = None
+    turns: TurnCredit | None = None
 
 
 def weigh(
@@ -76,30 +68,70 @@ def weigh(
         options: for T or the spread it is found by, eta, the box and the allocation.
         gather: ``(n,)`` of this process -> ``(N,)`` of all of them; asked only where T is found by the spread.
     """
-    gaps = [bounded(gap, options.gap_bound) for gap in (views.identity_gap, views.rectified_gap)]
-    identity, rectified = (turn_evidence(gap, mask, advantage) for gap in gaps)
+    identity = turn_evidence(views.identity_gap, mask, advantage)
+    rectified = turn_evidence(views.rectified_gap, mask, advantage)
     if options.allocation == "none":
         return CreditWeights(identity, rectified)
-    box = density_box(options.weighting, options.density_cap, options.band)
     if options.allocation == "token":
-        by_token = token_weights(gaps[1], mask, advantage, groups.rollout, options.credit_temperature, box)
+        box = density_box(options.weighting, options.density_cap, options.band)
+        by_token = token_weights(views.rectified_gap, mask, advantage, groups.rollout, options.credit_temperature, box)
         mean = torch.where(mask, by_token, 0.0).sum(-1, dtype=torch.float64) / rectified.tokens
-        return CreditWeights(identity, rectified, mean.masked_fill(rectified.tokens == 0, 1.0), by_token)
+        return CreditWeights(identity, rectified, mean.masked_fill(rectified.tokens == 0, 1.0), by_token=by_token)
     span = groups.rollout if span is None else span
+    turns = credit_turns(rectified, advantage, groups.rollout, span, options, gather)
+    return CreditWeights(identity, rectified, turns.weights.weight, turns=turns)
+
+
+@dataclass(frozen=True)
+class TurnCredit:
+    """How the turns of a batch got their weights.
+
+    Args:
+        span (`torch.Tensor`):
+            ``(M,)`` int64 span of each turn.
+        allocation ([`Allocation`]):
+            B, Q and the density.
+        weights ([`Weights`]):
+            The density inside the box, and W.
+        temperature (`float`, *optional*):
+            T, where it was found by the spread of the weights.
+    """
+
+    span: torch.Tensor
+    allocation: Allocation
+    weights: Weights
+    temperature: float | None = None
+
+
+def credit_turns(
+    evidence: Evidence,
+    advantage: torch.Tensor,
+    rollout: torch.Tensor,
+    span: torch.Tensor,
+    options: AlignOPSDOptions,
+    gather: Callable[[torch.Tensor], torch.Tensor],
+) -> TurnCredit:
+    """Turn weights at the given temperature, or at the one whose weights have the given spread.
+
+    Args:
+        evidence: of the rectified gap.
+        advantage: ``(M,)`` A.
+        rollout, span: ``(M,)`` int64, see `allocate`.
+        options, gather: see `weigh`.
+    """
+    box, tokens = density_box(options.weighting, options.density_cap, options.band), evidence.tokens
 
     def at(temperature: float) -> tuple[Allocation, Weights]:
-        shares = allocate(rectified.evidence, rectified.tokens, groups.rollout, span, temperature)
-        return shares, turn_weights(
-            shares.density, rectified.tokens, groups.rollout, advantage, options.credit_mixing, box
-        )
+        shares = allocate(evidence.evidence, tokens, rollout, span, temperature)
+        return shares, turn_weights(shares.density, tokens, rollout, advantage, options.credit_mixing, box)
 
     def spread_at(temperature: float) -> float:
-        return weight_spread(at(temperature)[1].weight, rectified.tokens, advantage, gather)
+        return weight_spread(at(temperature)[1].weight, tokens, advantage, gather)
 
-    found = None if options.credit_spread is None else temperature_of_spread(options.credit_spread, spread_at)
-    allocation, weights = at(options.credit_temperature if found is None else found)
-    weight = weights.weight
-    return CreditWeights(identity, rectified, weight, weight[:, None], span, allocation, weights, found)
+    if options.credit_spread is None:
+        return TurnCredit(span, *at(options.credit_temperature))
+    found = temperature_of_spread(options.credit_spread, spread_at)
+    return TurnCredit(span, *at(found), temperature=found)
 
 
 # Evidence
@@ -121,12 +153,6 @@ class Evidence:
     gap: torch.Tensor
     tokens: torch.Tensor
     evidence: torch.Tensor
-
-
-def bounded(gap: torch.Tensor, bound: float | None) -> torch.Tensor:
-    """Gaps clipped to [-bound, bound]: a word that the other view would hardly have said is one word, whatever its
-    log-prob; a mean over tokens would be this one. Beyond the paper; RLSD bounds its weights likewise."""
-    return gap if bound is None else gap.clamp(-bound, bound)
 
 
 @torch.no_grad()
@@ -183,25 +209,21 @@ def allocate(
     """
     spans, rollouts = _count(span), _count(rollout)
     carries = (tokens > 0).double()
-    mass = _sum(tokens, span, spans)
-    mean = _sum(evidence * carries, span, spans) / _sum(carries, span, spans).clamp_min(1.0)
+    mass = segment_sum(tokens, span, spans)
+    mean = segment_sum(evidence * carries, span, spans) / segment_sum(carries, span, spans).clamp_min(1.0)
     owner = torch.zeros(spans, dtype=torch.int64, device=span.device).index_copy_(0, span, rollout)
     budget = _softmax(mass.log() + mean / temperature, owner, rollouts)
     share = _softmax(tokens.log() + evidence / temperature, span, spans)
-    total = _sum(tokens, rollout, rollouts)[rollout]
+    total = segment_sum(tokens, rollout, rollouts)[rollout]
     density = total * budget[span] * share / tokens.clamp_min(1.0)
     return Allocation(budget, share, torch.where(tokens > 0, density, 1.0))
 
 
-# Sums and softmax over segments
+# Softmax over segments
 
 
 def _count(segment: torch.Tensor) -> int:
     return int(segment.max()) + 1 if len(segment) else 0
-
-
-def _sum(values: torch.Tensor, segment: torch.Tensor, count: int) -> torch.Tensor:
-    return values.new_zeros(count).index_add_(0, segment, values)
 
 
 def _softmax(logits: torch.Tensor, segment: torch.Tensor, count: int) -> torch.Tensor:
@@ -209,7 +231,7 @@ def _softmax(logits: torch.Tensor, segment: torch.Tensor, count: int) -> torch.T
     peak = logits.new_full((count,), torch.finfo(logits.dtype).min)
     peak.scatter_reduce_(0, segment, logits, "amax")
     mass = (logits - peak[segment]).exp()
-    return mass / _sum(mass, segment, count).clamp_min(torch.finfo(logits.dtype).tiny)[segment]
+    return mass / segment_sum(mass, segment, count).clamp_min(torch.finfo(logits.dtype).tiny)[segment]
 
 
 # The box
@@ -240,21 +262,21 @@ def project_to_box(
     if not low <= 1.0 <= high:
         raise ValueError(f"the density box [{low}, {high}] must hold 1, else no weights keep the token budget")
     count = _count(segment)
-    budget = _sum(mass, segment, count)
+    budget = segment_sum(mass, segment, count)
     left, right, shift = _bracket(density, segment, count, low, high)
     for step in range(200):
         moved = density - shift[segment]
-        excess = _sum(mass * moved.clamp(low, high), segment, count) - budget
+        excess = segment_sum(mass * moved.clamp(low, high), segment, count) - budget
         done = excess.abs() <= 1e-12 * budget
         if bool(done.all()):
             break
         left, right = torch.where(excess > 0, shift, left), torch.where(excess < 0, shift, right)
-        slope = _sum(mass * ((moved > low) & (moved < high)), segment, count)
+        slope = segment_sum(mass * ((moved > low) & (moved < high)), segment, count)
         newton, middle = shift + excess / slope, (left + right) / 2
         inside = (slope > 0) & (newton > left) & (newton < right)
         tried = torch.where(inside, newton, middle) if step % 2 == 0 else middle
         shift = torch.where(done, shift, tried)
-    outside = _sum(((density < low) | (density > high)).double(), segment, count) > 0
+    outside = segment_sum(((density < low) | (density > high)).double(), segment, count) > 0
     return torch.where(outside[segment], (density - shift[segment]).clamp(low, high), density)
 
 
@@ -269,13 +291,7 @@ def _bracket(
 
 
 def density_box(weighting: str, cap: float, band: float) -> tuple[float, float]:
-    """[0, cap] for ``"capped"`` (the paper), [1 - band, 1 + band] for ``"band"``.
-
-    Raises:
-        ValueError: for an unknown weighting.
-    """
-    if weighting not in ("capped", "band"):
-        raise ValueError(f"weighting={weighting!r} is unknown; choose 'capped' or 'band'")
+    """[0, cap] for ``"capped"`` (the paper), [1 - band, 1 + band] for ``"band"``."""
     return (0.0, cap) if weighting == "capped" else (1.0 - band, 1.0 + band)
 
 
@@ -326,8 +342,8 @@ def turn_weights(
 def check_budget(weight: torch.Tensor, mass: torch.Tensor, rollout: torch.Tensor) -> None:
     """Raises RuntimeError unless sum(mass * weight) = sum(mass) in every rollout, to 1e-5 relative (E.40)."""
     count = _count(rollout)
-    budget = _sum(mass, rollout, count)
-    error = (_sum(mass * weight, rollout, count) - budget).abs()
+    budget = segment_sum(mass, rollout, count)
+    error = (segment_sum(mass * weight, rollout, count) - budget).abs()
     if bool((error > 1e-5 * budget.clamp_min(1.0)).any()) or not bool(error.isfinite().all()):
         raise RuntimeError(
             f"credit weights miss the token budget of a rollout by {float(error.max()):.3g} tokens; "
@@ -360,7 +376,7 @@ def token_weights(
     segment, count = rollout[row], _count(rollout)
     logits = advantage.sign().double()[row] * gap[row, column].double() / temperature
     ones = torch.ones_like(logits)
-    density = _softmax(logits, segment, count) * _sum(ones, segment, count)[segment]
+    density = _softmax(logits, segment, count) * segment_sum(ones, segment, count)[segment]
     weight = project_to_box(density, ones, segment, *box)
     check_budget(weight, ones, segment)
     return torch.ones(mask.shape, device=mask.device).index_put_((row, column), weight.float())

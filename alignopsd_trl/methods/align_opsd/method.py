@@ -71,7 +71,7 @@ class AlignOPSD(Method):
         result = outcome(batch, self.config)  # A
         thinking = self._think(batch, teacher)  # d+, wherever it can matter by itself
         matches = self._match(batch, thinking)  # d+ and d of each turn, H, Psi
-        identity, views = self._rectify(batch, teacher, matches)  # l+ of the turn's own view; the rectified gap
+        identity, views = self.rectify(batch, teacher, matches)  # l+ of the turn's own view; the rectified gap
         thinking = self._think_on(batch, teacher, thinking, matches)  # d+ of as many more as the threshold takes
         spans = self._segment(batch, teacher, matches, thinking)  # P, D, S
         weights = self._weigh(batch, teacher, result, views, spans)  # E, B, Q, W
@@ -98,6 +98,25 @@ class AlignOPSD(Method):
         active = self.config.auxiliary_loss != "none"
         return Coefficients(auxiliary=self.config.auxiliary_coefficient if active else 0.0)
 
+    def rectify(
+        self, batch: TurnBatch, teacher: Teacher, matches: Correspondence | None
+    ) -> tuple[torch.Tensor | None, Rectification | None]:
+        """The stage that a variant of rectification overrides.
+
+        Args:
+            batch: the M turns.
+            teacher: who scores; every process must make the same calls.
+            matches: the retained sources of each turn; `None` without an encoder.
+
+        Returns:
+            ``(M, L)`` identity log-probs and the rectified view with its gap; `None` where nothing reads them.
+        """
+        if not self.needs_scores:
+            return None, None
+        student = batch.student_log_probs if self.needs_gap else None
+        own = torch.arange(len(batch), device=batch.task.device)
+        return rectify_views(partial(teacher.score, batch), own, student, matches, self.config)
+
     # What the stages ask of the teacher, each only if the config needs it
 
     def _think(self, batch: TurnBatch, teacher: Teacher) -> Thinking | None:
@@ -108,15 +127,6 @@ class AlignOPSD(Method):
             return None
         theirs, ours = thinking.thoughts, [turn.thought for turn in batch.turns]
         return correspond(theirs, ours, thinking.encode, batch.groups, thinking.asked, self.config, self.needs_matches)
-
-    def _rectify(
-        self, batch: TurnBatch, teacher: Teacher, matches: Correspondence | None
-    ) -> tuple[torch.Tensor | None, Rectification | None]:
-        if not self.needs_scores:
-            return None, None
-        student = batch.student_log_probs if self.needs_gap else None
-        own = torch.arange(len(batch), device=batch.task.device)
-        return rectify_views(partial(teacher.score, batch), own, student, matches, self.config)
 
     def _think_on(
         self, batch: TurnBatch, teacher: Teacher, thinking: Thinking | None, matches: Correspondence | None
@@ -147,8 +157,9 @@ class AlignOPSD(Method):
     def _advantages(self, batch: TurnBatch, result: Outcome, weights: CreditWeights | None) -> torch.Tensor:
         """A W on the optimised tokens, plus the residual of invalid actions."""
         advantage = result.advantage
-        if weights is not None and weights.token_weight is not None:
-            advantage = advantage[:, None] * weights.token_weight
+        if weights is not None and weights.weight is not None:
+            by_token = weights.weight[:, None] if weights.by_token is None else weights.by_token
+            advantage = advantage[:, None] * by_token
         return token_advantages(advantage, batch.policy_mask, result.residual)
 
     def _targets(self, identity: torch.Tensor | None, views: Rectification | None) -> dict[str, torch.Tensor]:

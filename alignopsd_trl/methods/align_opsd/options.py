@@ -38,13 +38,6 @@ class AlignOPSDOptions:
         default=0.10, metadata={"help": "tau: temperature of the softmax over matched similarities."}
     )
     alpha_max: Share = field(default=0.80, metadata={"help": "Largest weight of the matched views in the blend."})
-    source_baseline: bool = field(
-        default=False,
-        metadata={
-            "help": "Beyond the paper: hold a matched view against the ordinary prompt of its own source, so that what "
-            "another history does to the words drops out."
-        },
-    )
     action_filter: Annotated[str, OneOf(("cosine", "webshop", "none"))] = field(
         default="cosine",
         metadata={"help": "After matching: 'cosine' of actions, 'webshop' (also same operation, target) or 'none'."},
@@ -81,10 +74,6 @@ class AlignOPSDOptions:
             "every round, in place of credit_temperature."
         },
     )
-    gap_bound: Positive | None = field(
-        default=None,
-        metadata={"help": "Beyond the paper: token gaps are clipped to [-b, b] before evidence is made of them."},
-    )
     credit_mixing: Share = field(default=0.5, metadata={"help": "eta: share of the tilted density in the weights."})
     weighting: Annotated[str, OneOf(("capped", "band"))] = field(
         default="capped", metadata={"help": "Box of the density: 'capped' [0, density_cap], 'band' [1 - b, 1 + b]."}
@@ -112,20 +101,10 @@ class AlignOPSDOptions:
                 f"max_span={self.max_span} is too small for min_span={self.min_span}: a span one turn too long could "
                 f"not be cut in two. Set max_span to at least {2 * self.min_span - 1}."
             )
-        if self.source_baseline and not (self.rectify and self.alpha_max > 0):
-            raise ValueError(
-                f"source_baseline=True with rectify={self.rectify}, alpha_max={self.alpha_max} has no matched view to "
-                "hold against anything; set rectify=True and alpha_max above 0, or source_baseline=False"
-            )
         if self.credit_spread is not None and self.allocation in ("token", "none"):
             raise ValueError(
                 f"credit_spread={self.credit_spread} needs weights of turns, which allocation={self.allocation!r} does "
                 "not make; use 'span', 'turn' or 'random', or credit_spread=None"
-            )
-        if self.gap_bound is not None and self.allocation == "none":
-            raise ValueError(
-                f"gap_bound={self.gap_bound} bounds evidence, of which allocation='none' makes none; use another "
-                "allocation, or gap_bound=None"
             )
         if self.boundary_min > self.boundary_max:
             raise ValueError(

@@ -60,11 +60,11 @@ def rectify_views(
 
     Args:
         score: ``(R,)`` source and ``(R,)`` target turns -> ``(R, L)`` log-probs of the targets' responses under the
-            privileged prompts of the sources, or with ``privileged=False`` under the ordinary ones.
+            privileged prompts of the sources.
         own: ``(M,)`` int64, the turns' numbers, 0 to M - 1.
         student: ``(M, L)``; `None` asks for the identity views alone.
         matches: the retained sources; `None`, or none asked for, leaves every turn its identity view.
-        options: for gamma_H, tau, alpha_max, how views are mixed and what they are held against.
+        options: for gamma_H, tau, alpha_max and how views are mixed.
 
     Returns:
         ``(M, L)`` identity log-probs, and the rectification if there is a student.
@@ -79,7 +79,6 @@ def rectify_views(
     identity, matched = views.tensor_split([len(own)])
     if student is None:
         return identity, None
-    ordinary = score(sources[row, slot], row, privileged=False) if options.source_baseline else None
     return identity, rectify(
         student,
         identity,
@@ -90,7 +89,6 @@ def rectify_views(
         temperature=options.aggregation_temperature,
         alpha_max=options.alpha_max,
         aggregation=options.aggregation,
-        ordinary=ordinary,
     )
 
 
@@ -137,10 +135,8 @@ def aligned_log_probs(
         aggregation: ``"probability_mixture"`` for log sum w p (the paper), ``"log_mean"`` for sum w log p.
 
     Raises:
-        ValueError: for an unknown aggregation or if there is not one matched row a pair.
+        ValueError: if there is not one matched row a pair.
     """
-    if aggregation not in ("probability_mixture", "log_mean"):
-        raise ValueError(f"aggregation={aggregation!r} is unknown; choose 'probability_mixture' or 'log_mean'")
     present = sources >= 0
     if len(matched) != int(present.sum()):
         raise ValueError(f"{len(matched)} matched views for {int(present.sum())} pairs")
@@ -177,7 +173,6 @@ def rectify(
     temperature: float,
     alpha_max: float,
     aggregation: str = "probability_mixture",
-    ordinary: torch.Tensor | None = None,
 ) -> Rectification:
     """The rectified gap of every token (the paper's equations of M, alpha and the rectified gap).
 
@@ -190,16 +185,11 @@ def rectify(
         matched: ``(P, L)`` under the matched privileged views, in the order of ``sources[sources >= 0]``.
         sources, similarity: ``(M, K)``; -1 for no source.
         threshold, temperature, alpha_max, aggregation: gamma_H, tau, alpha_max and how views are mixed.
-        ordinary: ``(P, L)`` under the same sources' prompts without the skill. Beyond the paper: what the skill changes
-            at the sources is then added to the student's own log-probs, in place of the matched views themselves, whose
-            distance to the student's is mostly that of two histories.
     """
     weights = source_weights(sources, similarity, temperature)
     rho = confidence(weights, similarity, threshold)
     alpha = alpha_max * rho
     aligned = aligned_log_probs(identity, matched, sources, weights, aggregation)
-    if ordinary is not None:
-        aligned = student + aligned - aligned_log_probs(student, ordinary, sources, weights, aggregation)
     rectified = _blend(identity, aligned, alpha)
     return Rectification(weights, rho, alpha, aligned, rectified, identity - student, rectified - student)
 

@@ -204,20 +204,21 @@ def weight_metrics(weights: CreditWeights) -> dict[str, float]:
     if weight is None or not len(weight):
         return {}
     metrics = {"credit/weight_std": float(weight.std(correction=0)), "credit/weight_max": float(weight.max())}
-    if weights.temperature is not None and metrics["credit/weight_std"] > 1e-9:  # else any T would have done
-        metrics["credit/temperature"] = weights.temperature
+    temperature = None if weights.turns is None else weights.turns.temperature
+    if temperature is not None and metrics["credit/weight_std"] > 1e-9:  # else any T would have done
+        metrics["credit/temperature"] = temperature
     return metrics
 
 
 def weight_trace(weights: CreditWeights, asked: torch.Tensor | None) -> dict[str, Any]:
     """Without B, Q and density where spans decide on them and the turn was not asked about; its W is 1."""
     trace: dict[str, Any] = {}
-    if weights.allocation is not None:
+    if (turns := weights.turns) is not None:
         trace = {
-            "span_budget": weights.allocation.budget[weights.span].tolist(),
-            "turn_share": weights.allocation.share.tolist(),
-            "density": weights.allocation.density.tolist(),
-            "projected_density": weights.weights.projected.tolist(),
+            "span_budget": turns.allocation.budget[turns.span].tolist(),
+            "turn_share": turns.allocation.share.tolist(),
+            "density": turns.allocation.density.tolist(),
+            "projected_density": turns.weights.projected.tolist(),
         }
     if asked is not None:
         trace = {name: _where(asked, column) for name, column in trace.items()}

@@ -205,9 +205,6 @@ def divergence(left: torch.Tensor, right: torch.Tensor, distance: str = "jsd", c
         distance: ``"jsd"`` (Jensen-Shannon divergence in bits, the paper), ``"entropy"`` (difference of Shannon
             entropies over the logarithm of ``columns``) or ``"cosine"`` (1 - cosine).
         columns: number of turns in the batch, by default the width of the profiles; used by ``"entropy"`` only.
-
-    Raises:
-        ValueError: for an unknown distance.
     """
     left, right = left.detach().double(), right.detach().double()
     if distance == "jsd":
@@ -216,10 +213,8 @@ def divergence(left: torch.Tensor, right: torch.Tensor, distance: str = "jsd", c
     elif distance == "entropy":
         width = left.shape[-1] if columns is None else columns
         value = (_entropy(left) - _entropy(right)).abs() / math.log(max(width, 2))
-    elif distance == "cosine":
-        value = 1.0 - torch.nn.functional.cosine_similarity(left, right, dim=-1)
     else:
-        raise ValueError(f"profile_distance={distance!r} is unknown; choose 'jsd', 'entropy' or 'cosine'")
+        value = 1.0 - torch.nn.functional.cosine_similarity(left, right, dim=-1)
     return value.clamp(0.0, 1.0)
 
 
