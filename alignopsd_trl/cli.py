@@ -101,6 +101,9 @@ def _refuse(reason: str) -> None:
 
 
 COMMANDS = {
+    "new": ("alignopsd_trl.own_task.commands:new", "a task of your own, which runs as it is written"),
+    "demonstrate": ("alignopsd_trl.own_task.commands:demonstrate", "let a scripted player or an endpoint play a task"),
+    "warm_start": ("alignopsd_trl.own_task.commands:warm_start", "a first policy from these demonstrations"),
     "train": (train, "a recipe: alignopsd train webshop_tiny [--method grpo ...]"),
     "plan": (plan, "what a recipe would run, without loading weights"),
     "evaluate": ("alignopsd_trl.evaluation.command:command", "play a panel with a policy"),

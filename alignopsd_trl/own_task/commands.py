@@ -1,0 +1,160 @@
+"""``alignopsd new``, ``check``, ``demonstrate`` and ``warm_start``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alignopsd_trl.launch.checks import environment_options
+from alignopsd_trl.launch.errors import reported, setup
+
+if TYPE_CHECKING:
+    from alignopsd_trl.own_task.playing import Actor
+    from alignopsd_trl.own_task.task import Task
+
+TASK = "a module with suite(), its file or folder, MODULE:CLASS of a TRL class, or the address of an OpenEnv server"
+FOLDER, FILE = "policy", "demonstrations.jsonl"
+"""Where `warm_start` leaves a policy and `demonstrate` what it learns from, unless told otherwise."""
+
+
+def new(argv: Sequence[str]) -> None:
+    """Writes a task that runs."""
+    parser = argparse.ArgumentParser(prog="alignopsd new", description="Writes a task that runs into a new folder.")
+    parser.add_argument("folder", help="its name is the task's: letters, digits and underscores")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--tools", action="store_true", help="a class of TRL's convention: tools as methods")
+    kind.add_argument("--openenv", metavar="URL", help="a client of the OpenEnv server at this address")
+    given = parser.parse_args(argv)
+    from alignopsd_trl.own_task.scaffold import write_task
+
+    with reported("new", quietly=True, resumes=None), setup():
+        kind = "tools" if given.tools else "openenv" if given.openenv else "environment"
+        print(write_task(given.folder, kind, given.openenv or ""))
+
+
+def demonstrate(argv: Sequence[str]) -> None:
+    """Lets a player play, and writes what it did."""
+    parser = _parser("demonstrate", "Lets a scripted player or a model behind an endpoint play, for warm_start.")
+    parser.add_argument("--player", metavar="MODULE:FUNCTION", help="the scripted player; TASK_player:play by default")
+    parser.add_argument("--endpoint", metavar="URL", help="of an OpenAI-compatible server, up to /v1; plays instead")
+    parser.add_argument("--endpoint_model", default="default", help="the model's name there")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the endpoint")
+    parser.add_argument("--episodes", type=int, default=256)
+    parser.add_argument("--won_only", action="store_true", help="leave out episodes that were not won")
+    parser.add_argument("--model", help="the policy to be: its tokenizer counts; that of 'tiny' by default")
+    parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=Path(FILE))
+    given = parser.parse_args(argv)
+    with reported("demonstrate", quietly=True, resumes=None), setup():
+        _at_least_one(episodes=given.episodes, max_prompt_length=given.max_prompt_length)
+        _check_file(given.output)
+        from alignopsd_trl.own_task.demonstrations import demonstrate, write_demonstrations
+
+        task = _task(given)
+        found = demonstrate(
+            task,
+            _actor(task, given),
+            episodes=given.episodes,
+            seed=given.seed,
+            tokenizer=_tokenizer(given.model),
+            max_prompt_length=given.max_prompt_length,
+            skill_bank=given.skill_bank,
+            encoder=given.encoder,
+            won_only=given.won_only,
+        )
+        write_demonstrations(given.output, found.rows)
+        print(f"{found.told()}\n{given.output} is written; next: alignopsd warm_start {given.task}")
+
+
+def warm_start(argv: Sequence[str]) -> None:
+    """Trains a first policy, and says what it can do."""
+    from alignopsd_trl.own_task.options import WarmStartConfig
+
+    parser = _parser("warm_start", "Trains a first policy on demonstrations, with TRL's SFTTrainer.")
+    parser.add_argument("--data", type=Path, default=Path(FILE), help="from alignopsd demonstrate")
+    for one in fields(WarmStartConfig):
+        _add(parser, one)
+    parser.add_argument("--output", type=Path, default=Path(FOLDER))
+    parser.add_argument("--tasks", type=int, default=100, help="of the panel that is played afterwards; 0 for none")
+    parser.add_argument("--panel", default="test")
+    parser.add_argument("--eval_temperature", type=float, default=0.4)
+    given = parser.parse_args(argv)
+    with reported("warm_start", quietly=True, resumes=None), setup():
+        config = WarmStartConfig(**{one.name: getattr(given, one.name) for one in fields(WarmStartConfig)})
+        from alignopsd_trl.own_task.demonstrations import read_demonstrations
+
+        rows, task = read_demonstrations(given.data), _task(given)
+        if given.output.exists() and not given.output.is_dir():
+            raise ValueError(f"--output {given.output} is a file; name a folder")
+        from alignopsd_trl.own_task.warm_start import tell, warm_start
+
+        model, tokenizer = warm_start(rows, given.output, config)
+        size = f"{model.num_parameters():,} parameters, {len(tokenizer):,} tokens"
+        print(f"{given.output}: {size}, {len(rows)} turns learnt", flush=True)
+        if given.tasks > 0:
+            print(tell(task, model, tokenizer, given))
+
+
+def _parser(name: str, description: str) -> argparse.ArgumentParser:
+    """With what all commands on a task take."""
+    parser = argparse.ArgumentParser(prog=f"alignopsd {name}", description=description)
+    parser.add_argument("task", metavar="TASK", help=TASK)
+    parser.add_argument("--environment_options", help="JSON, handed to suite()")
+    parser.add_argument("--rows", metavar="FILE", help="JSON lines: the tasks of a TRL class or an OpenEnv server")
+    parser.add_argument("--skill_bank", help="as in a recipe; the suite's own by default")
+    parser.add_argument("--encoder", default="lexical", help="ranks skills")
+    return parser
+
+
+def _add(parser: argparse.ArgumentParser, option: Any) -> None:
+    """A field of a dataclass as a flag."""
+    kinds = {"int": int, "float": float, "float | None": float, "str": str}
+    if option.type == "bool":
+        parser.add_argument(f"--{option.name}", action="store_true", help=option.metadata["help"])
+    else:
+        parser.add_argument(
+            f"--{option.name}", type=kinds[option.type], default=option.default, help=option.metadata["help"]
+        )
+
+
+def _task(given: argparse.Namespace) -> Task:
+    from alignopsd_trl.own_task.task import find_task
+
+    return find_task(given.task, environment_options(given.environment_options), given.rows)
+
+
+def _actor(task: Task, given: argparse.Namespace) -> Actor:
+    import random
+
+    from alignopsd_trl.own_task.players import Endpoint, Scripted, scripted
+
+    if given.endpoint is None:
+        return Scripted(scripted(task.name, given.player), random.Random(given.seed))
+    tokens = task.limit("max_completion_length")
+    return Endpoint(given.endpoint, given.endpoint_model, task.suite.factory().prompt, given.temperature, tokens)
+
+
+def _tokenizer(model: str | None) -> Any:
+    """The tokenizer of a model; `None` for `tiny`, whose words are not known yet."""
+    if model in (None, "tiny"):
+        return None
+    from transformers import AutoTokenizer
+
+    from alignopsd_trl.policy.shipped import resolve_model
+
+    return AutoTokenizer.from_pretrained(resolve_model(model))
+
+
+def _at_least_one(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise ValueError(f"--{name} {number} must be 1 or more")
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise ValueError(f"--output {path} is a folder; name a file")

@@ -1,0 +1,214 @@
+"""Demonstrations: turns of played episodes as rows of TRL's conversational prompt-completion form.
+
+Prompts are made by the `Renderer` that makes the policy's: the same template, the same cut of the history, the same
+block of skills. Every second episode is played by a player that reads the skill, and its prompts hold it; what stands
+in the prompts of the others is what a student reads.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.own_task.playing import FAILED, Actor, PlayedEpisode, play
+from alignopsd_trl.own_task.task import Task
+from alignopsd_trl.own_task.tiny import tiny_tokenizer
+from alignopsd_trl.own_task.tokenizer import WordCount
+from alignopsd_trl.policy.teacher import skill_source
+from alignopsd_trl.prompts import Renderer, messages_of, text_of, tools_of
+from alignopsd_trl.rollout import SkillSource, no_skills
+from alignopsd_trl.runs.files import write_text
+from alignopsd_trl.skills import load_skills, skill_budget
+
+FILE = "demonstrations.jsonl"
+
+
+class NoDemonstrations(ValueError):
+    """There is nothing to learn from."""
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """Rows for `SFTTrainer`, and the episodes that they come from."""
+
+    rows: list[dict[str, Any]]
+    episodes: list[PlayedEpisode]
+    too_long: int
+
+    def told(self) -> str:
+        """One line for people."""
+        played = Counter(one.stop for one in self.episodes)
+        parts = [f"{sum(map(_won, part))} of {len(part)} won {what}" for what, part in self._parts() if part]
+        ends = ", ".join(f"{count} {stop}" for stop, count in played.most_common())
+        cut = f"; {self.too_long} turns left out: their prompt is too long" if self.too_long else ""
+        return f"{len(self.rows)} turns of {len(self.episodes)} episodes ({ends}); {', '.join(parts)}{cut}"
+
+    def _parts(self) -> list[tuple[str, list[PlayedEpisode]]]:
+        plain = [one for one in self.episodes if not one.skilled]
+        return [("without the skill", plain), ("with it", [one for one in self.episodes if one.skilled])]
+
+
+def _won(episode: PlayedEpisode) -> bool:
+    return bool(episode.won)
+
+
+def demonstrate(
+    task: Task,
+    actor: Actor,
+    *,
+    episodes: int,
+    seed: int = 0,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    max_prompt_length: int | None = None,
+    skill_bank: Any = None,
+    encoder: str = "lexical",
+    won_only: bool = False,
+    time_limit: float = 60.0,
+) -> Demonstrations:
+    """Lets a player play training tasks.
+
+    Args:
+        task: what is played.
+        actor: who plays.
+        episodes: how many; tasks are drawn in passes over the training split.
+        seed: of the order of tasks.
+        tokenizer: the policy's, which counts tokens; by default that of a `tiny` policy for what was played.
+        max_prompt_length: of the policy's prompts; by default the recipe's.
+        skill_bank, encoder: as in a recipe; by default the suite's bank.
+        won_only: turns of episodes that were not won are left out.
+
+    Raises:
+        NoDemonstrations: if no turn is left.
+    """
+    limit = task.limit("max_prompt_length", max_prompt_length)
+    rows = _drawn(task.rows("train"), episodes, seed)
+    skills = skills_of(task, tokenizer or WordCount(), limit, skill_bank, encoder)
+    odd = (lambda number: number % 2 == 1) if skills is not no_skills else (lambda number: False)
+    played = play(task.suite.factory, rows, actor, skills=skills, skilled=odd, time_limit=time_limit)
+    kept = [one for one in played if one.stop != FAILED and (one.won or not won_only)]
+    if not any(one.turns for one in kept):
+        raise NoDemonstrations(
+            f"task {task.name}: no turn to learn from in {episodes} episodes; {_why(played, won_only)}"
+        )
+    shown, too_long = _rows(task, kept, tokenizer, limit)
+    if not shown:
+        raise NoDemonstrations(
+            f"task {task.name}: no prompt fits max_prompt_length={limit}; raise it, or show less in a prompt"
+        )
+    return Demonstrations(shown, played, too_long)
+
+
+def skills_of(
+    task: Task,
+    tokenizer: PreTrainedTokenizerBase | WordCount,
+    max_prompt_length: int,
+    bank: Any = None,
+    encoder: str = "lexical",
+) -> SkillSource:
+    """What the task's prompts may show; `no_skills` where the task names no skill bank.
+
+    Raises:
+        ValueError: for a bank that can't be read.
+    """
+    name = bank or task.preset.get("skill_bank") or task.suite.skill_bank
+    if not name:
+        return no_skills
+    columns = task.rows("train")[0].keys()
+    budget = task.limit("skill_tokens") or skill_budget(max_prompt_length)
+    return skill_source(load_skills(name, load_encoder(encoder), columns), tokenizer, budget)
+
+
+def _drawn(rows: Sequence[Any], episodes: int, seed: int) -> list[Any]:
+    """Rows of passes over all of them, each in an order of its own."""
+    draw, chosen = random.Random(seed), []
+    while len(chosen) < episodes:
+        chosen += draw.sample(rows, len(rows))
+    return chosen[:episodes]
+
+
+def _why(played: Sequence[PlayedEpisode], won_only: bool) -> str:
+    failed = [one.message for one in played if one.stop == FAILED]
+    if failed:
+        return f"{len(failed)} failed, the first with: {failed[0]}"
+    return "none was won; leave --won_only out, or let a better player play" if won_only else "all ended at once"
+
+
+def _rows(
+    task: Task, episodes: Sequence[PlayedEpisode], tokenizer: PreTrainedTokenizerBase | None, limit: int
+) -> tuple[list[dict[str, Any]], int]:
+    """The rows, and how many turns have no prompt that fits."""
+    prompt = task.suite.factory().prompt
+    if tokenizer is None:
+        tokenizer = tiny_tokenizer(_texts(prompt.render, episodes))
+    renderer = Renderer(tokenizer, prompt, limit)
+    rows, too_long = [], 0
+    for episode in episodes:
+        views = [turn.view for turn in episode.turns]
+        fitted = renderer.fit(views, [episode.skill] * len(views))
+        too_long += sum(one is None for one in fitted)
+        for number, (turn, one) in enumerate(zip(episode.turns, fitted, strict=True)):
+            if one is not None:
+                shown = one.shown if episode.skilled else renderer.show(one.view, "")
+                rows.append(_row(episode, number, shown, turn.response))
+    return rows, too_long
+
+
+def _texts(render: Callable[..., Any], episodes: Sequence[PlayedEpisode]) -> list[str]:
+    """All that is read and written in the episodes."""
+    turns = [(episode, turn) for episode in episodes for turn in episode.turns]
+    return [text for episode, turn in turns for text in (text_of(render(turn.view, episode.skill)), turn.response)]
+
+
+def _row(episode: PlayedEpisode, number: int, shown: Any, response: str) -> dict[str, Any]:
+    tools = tools_of(shown)
+    return {
+        "prompt": messages_of(shown),
+        "completion": [{"role": "assistant", "content": response}],
+        **({"tools": tools} if tools else {}),
+        "task_id": episode.row["task_id"],
+        "turn": number,
+        "skilled": episode.skilled,
+        "won": episode.won,
+    }
+
+
+def write_demonstrations(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Writes JSON lines, the whole file or none of it."""
+    write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def read_demonstrations(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of a file.
+
+    Raises:
+        NoDemonstrations: if there is no such file, or it holds something else.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise NoDemonstrations(f"there are no demonstrations in {path}; run alignopsd demonstrate TASK --output {path}")
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except ValueError as error:
+        raise NoDemonstrations(
+            f"{path} is no JSON-lines file ({error}); make it anew with alignopsd demonstrate"
+        ) from None
+    if not rows:
+        raise NoDemonstrations(f"{path} is empty; make it anew with alignopsd demonstrate")
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict) or not _messages(row.get("prompt")) or not _messages(row.get("completion")):
+            raise NoDemonstrations(
+                f"{path}, line {number}: 'prompt' and 'completion' must be lists of messages with role and content"
+            )
+    return rows
+
+
+def _messages(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) and "role" in one for one in value)

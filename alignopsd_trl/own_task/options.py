@@ -1,0 +1,43 @@
+"""Options of a warm start, known before PyTorch is imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+FRESH = "tiny"
+
+
+@dataclass
+class WarmStartConfig:
+    """How a first policy is trained. Defaults of `None` depend on the model: a fresh one learns fast, one that knows a
+    language slowly."""
+
+    model: str = field(default=FRESH, metadata={"help": "hub id, path, or 'tiny': a fresh model for these words"})
+    epochs: float = field(default=10.0, metadata={"help": "passes over the demonstrations"})
+    max_steps: int = field(default=-1, metadata={"help": "updates; goes before epochs"})
+    batch_size: int = field(default=32, metadata={"help": "turns of an update"})
+    learning_rate: float | None = field(default=None, metadata={"help": "3e-3 for 'tiny', 2e-4 with LoRA, else 2e-5"})
+    use_peft: bool = field(default=False, metadata={"help": "train LoRA adapters, which are merged at the end"})
+    lora_r: int = field(default=16, metadata={"help": "rank of the adapters"})
+    layers: int = field(default=3, metadata={"help": "of 'tiny'"})
+    seed: int = field(default=0, metadata={"help": "of weights and order"})
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "lora_r", "layers"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"--{name} {getattr(self, name)} must be above 0")
+        if self.max_steps == 0 or self.max_steps < -1:
+            raise ValueError(f"--max_steps {self.max_steps} must be 1 or more, or -1 for whole epochs")
+        if self.learning_rate is not None and self.learning_rate <= 0:
+            raise ValueError(f"--learning_rate {self.learning_rate} must be above 0")
+        if self.use_peft and self.fresh:
+            raise ValueError("--use_peft needs a model that knows something; leave it out with --model tiny")
+
+    @property
+    def fresh(self) -> bool:
+        return self.model == FRESH
+
+    @property
+    def rate(self) -> float:
+        """The learning rate."""
+        return self.learning_rate or (3e-3 if self.fresh else 2e-4 if self.use_peft else 2e-5)

@@ -1,0 +1,162 @@
+"""Who plays when there is no policy yet: a scripted player, an OpenAI-compatible endpoint, or chance."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import random
+import re
+import typing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import httpx
+
+from alignopsd_trl.environments.adapters.tools import tools_of
+from alignopsd_trl.environments.base import Prompt, find_module
+from alignopsd_trl.own_task.playing import Answer, Situation
+from alignopsd_trl.prompts import messages_of
+from alignopsd_trl.prompts import tools_of as schemas_in
+
+Play = Callable[..., str]
+"""``(view, environment, skill, draw) -> response``: the whole response, thinking and action, as a policy would write
+it. ``environment`` may be looked into, ``skill`` is empty where the prompt shows none, ``draw`` a `random.Random`."""
+
+
+class PlayerError(ValueError):
+    """A player that can't be used."""
+
+
+def scripted(task: str, spec: str | None = None) -> Play:
+    """The scripted player ``MODULE:FUNCTION``; by default ``<task>_player:play``.
+
+    Raises:
+        PlayerError: if there is no such function.
+    """
+    module, colon, name = (spec or f"{task}_player:play").partition(":")
+    if not colon or not name:
+        raise PlayerError(f"--player {spec!r} must be MODULE:FUNCTION, such as {task}_player:play")
+    found = getattr(find_module(module), name, None)
+    if not callable(found):
+        raise PlayerError(
+            f"there is no function {name!r} in a module {module!r}: write play(view, environment, skill, draw), which "
+            "returns a response, or let a model play with --endpoint URL"
+        )
+    return found
+
+
+@dataclass
+class Scripted:
+    """Asks a scripted player.
+
+    Raises:
+        PlayerError: if it raises or returns no text.
+    """
+
+    function: Play
+    draw: random.Random
+
+    def __call__(self, situations: Sequence[Situation]) -> list[Answer]:
+        return [self._answer(one) for one in situations]
+
+    def _answer(self, asked: Situation) -> Answer:
+        name = getattr(self.function, "__name__", "player")
+        try:
+            response = self.function(asked.view, environment=asked.environment, skill=asked.skill, draw=self.draw)
+        except Exception as error:  # foreign code
+            frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
+            place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+            raise PlayerError(
+                f"the scripted player {name} failed with {type(error).__name__}: {error}{place}; the task was "
+                f"{asked.view.task_text!r:.80}"
+            ) from error
+        if not isinstance(response, str) or not response.strip():
+            raise PlayerError(f"the scripted player {name} returned {response!r:.80}; return the response as a str")
+        return Answer(response)
+
+
+@dataclass
+class Endpoint:
+    """Asks an OpenAI-compatible server (``POST URL/chat/completions``) for each situation, several at once. The key is
+    read from ``OPENAI_API_KEY``.
+
+    Raises:
+        PlayerError: if it can't be reached, refuses, or answers with something else than a completion.
+    """
+
+    url: str
+    model: str
+    prompt: Prompt
+    temperature: float = 1.0
+    max_tokens: int = 512
+    timeout: float = 120.0
+
+    def __call__(self, situations: Sequence[Situation]) -> list[Answer]:
+        key = os.environ.get("OPENAI_API_KEY")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        with httpx.Client(timeout=self.timeout, headers=headers) as client, ThreadPoolExecutor(8) as pool:
+            return list(pool.map(lambda one: self._answer(client, one), situations))
+
+    def _answer(self, client: httpx.Client, asked: Situation) -> Answer:
+        shown = self.prompt.render(asked.view, asked.skill)
+        body = {"model": self.model, "messages": messages_of(shown), "temperature": self.temperature}
+        body |= {"max_tokens": self.max_tokens} | ({"tools": schemas_in(shown)} if schemas_in(shown) else {})
+        try:
+            reply = client.post(f"{self.url.rstrip('/')}/chat/completions", json=body)
+        except httpx.HTTPError as error:
+            raise PlayerError(
+                f"--endpoint {self.url} can't be reached ({error}); start it, or correct the address"
+            ) from error
+        if reply.status_code != 200:
+            raise PlayerError(f"--endpoint {self.url} answered {reply.status_code}: {reply.text:.200}")
+        return Answer(self._read(reply))
+
+    def _read(self, reply: httpx.Response) -> str:
+        try:
+            message = reply.json()["choices"][0]["message"]
+            content, thinking = message.get("content") or "", message.get("reasoning_content") or ""
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise PlayerError(
+                f"--endpoint {self.url} answered with no chat completion: {reply.text:.120!r}; is it an "
+                "OpenAI-compatible server's address, up to /v1?"
+            ) from error
+        return f"<think>\n{thinking.strip()}\n</think>\n{content}" if thinking else content
+
+
+@dataclass
+class AtRandom:
+    """Takes one of the offered actions, or calls one of the tools with arguments of the declared types."""
+
+    draw: random.Random
+
+    def __call__(self, situations: Sequence[Situation]) -> list[Answer]:
+        return [self._answer(one) for one in situations]
+
+    def _answer(self, asked: Situation) -> Answer:
+        if asked.view.admissible:
+            action = self.draw.choice(asked.view.admissible)
+        elif tools := tools_of(asked.environment):
+            action = self._call(self.draw.choice(tools), asked)
+        else:
+            action = self._word(asked)
+        return Answer(f"<action>{action}</action>", action)
+
+    def _call(self, tool: Callable, asked: Situation) -> str:
+        needed = [one for one in inspect.signature(tool).parameters.values() if one.default is one.empty]
+        hints = typing.get_type_hints(tool)
+        arguments = (f"{one.name}={self._value(hints.get(one.name, str), asked)!r}" for one in needed)
+        return f"{tool.__name__}({', '.join(arguments)})"
+
+    def _value(self, kind: Any, asked: Situation) -> Any:
+        if typing.get_origin(kind) is Literal:
+            return self.draw.choice(typing.get_args(kind))
+        if typing.get_origin(kind) is list:
+            return [self._value((*typing.get_args(kind), str)[0], asked)]
+        values = {bool: self.draw.random() < 0.5, int: self.draw.randrange(10), float: self.draw.random()}
+        return values.get(kind, self._word(asked))
+
+    def _word(self, asked: Situation) -> str:
+        words = re.findall(r"\w+", f"{asked.view.task_text} {asked.view.observation}")
+        return self.draw.choice(words) if words else "a"

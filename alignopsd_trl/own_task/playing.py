@@ -1,0 +1,183 @@
+"""Episodes played without weights: by a scripted player, an endpoint, or at random."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from alignopsd_trl.environments.base import Failure, Opening, Record, Step, View
+from alignopsd_trl.environments.batch import open_batch
+from alignopsd_trl.environments.validation import ValidatedBatch
+from alignopsd_trl.rollout import SkillSource, episode_seed, no_skills
+
+SLOTS = 16  # episodes side by side
+ENDED, TURN_LIMIT, FAILED = "ended", "turn limit", "failed"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a player is asked to answer: what it sees, the skill that its prompt shows, and what plays the episode."""
+
+    view: View
+    skill: str
+    environment: Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response as a policy would write it. With an ``action`` given, that is executed as it stands."""
+
+    response: str
+    action: str | None = None
+
+
+Actor = Callable[[Sequence[Situation]], Sequence[Answer]]
+"""Answers all live episodes of one turn."""
+
+
+@dataclass(frozen=True)
+class PlayedTurn:
+    """One turn: what was seen and answered, what was executed, and what came of it."""
+
+    view: View
+    response: str
+    action: str
+    valid: bool
+    step: Step
+    seconds: float
+
+
+@dataclass
+class PlayedEpisode:
+    """One episode. ``skill`` is the text that its task retrieves, ``skilled`` whether the player was shown it."""
+
+    row: Mapping[str, Any]
+    skilled: bool
+    opening: Opening | None = None
+    skill: str = ""
+    skill_ids: tuple[str, ...] = ()
+    turns: list[PlayedTurn] = field(default_factory=list)
+    reward: float = 0.0
+    won: bool | None = None
+    score: float | None = None
+    stop: str = ""
+    message: str = ""
+
+    def view(self, history_length: int) -> View:
+        """What the next prompt is made from."""
+        seen = self.turns[-1].step if self.turns else self.opening
+        records = [_record(number, turn) for number, turn in enumerate(self.turns, start=1)]
+        shown = tuple(records[-history_length:]) if history_length else ()
+        opening = self.opening
+        return View(opening.task_text, seen.observation, seen.admissible, shown, len(records), opening.context)
+
+    def fail(self, failure: Failure) -> None:
+        self.stop, self.message = FAILED, failure.message
+
+    def end(self, ending: Any) -> None:
+        """Adds what `finish` said."""
+        if isinstance(ending, Failure):
+            self.fail(ending)
+        elif ending is not None:
+            self.reward += ending.reward
+            self.won = self.won if ending.won is None else ending.won
+            self.score = self.score if ending.score is None else ending.score
+
+
+def _record(number: int, turn: PlayedTurn) -> Record:
+    return Record(number, turn.view.observation, turn.action, turn.step.observation)
+
+
+def play(
+    factory: Callable[[], Any],
+    rows: Sequence[Mapping[str, Any]],
+    actor: Actor,
+    *,
+    skills: SkillSource = no_skills,
+    skilled: Callable[[int], bool] = lambda number: False,
+    time_limit: float = 60.0,
+    round_number: int = 0,
+) -> list[PlayedEpisode]:
+    """One episode a row, `SLOTS` of them side by side.
+
+    Args:
+        skills: what a task's prompt may show.
+        skilled: from an episode's number to whether its player reads the skill.
+        round_number: another one gives the episodes other seeds.
+    """
+    slots = max(1, min(SLOTS, len(rows)))
+    batch = open_batch(factory, slots, time_limit)
+    try:
+        played = []
+        for first in range(0, len(rows), slots):
+            part = [PlayedEpisode(row, skilled(first + at)) for at, row in enumerate(rows[first : first + slots])]
+            _play_together(batch, part, actor, skills, round_number)
+            played += part
+        return played
+    finally:
+        batch.close()
+
+
+def _play_together(
+    batch: ValidatedBatch, episodes: Sequence[PlayedEpisode], actor: Actor, skills: SkillSource, round_number: int
+) -> None:
+    tasks = [{"seed": episode_seed(one.row["task_id"], round_number, 0), **one.row} for one in episodes]
+    for episode, opening in zip(episodes, batch.reset(range(len(episodes)), tasks), strict=True):
+        _start(episode, opening, skills)
+    for _ in range(batch.max_turns):
+        live = [(slot, one) for slot, one in enumerate(episodes) if not one.stop]
+        if not live:
+            break
+        _take_turn(batch, live, actor)
+    for episode in episodes:
+        episode.stop = episode.stop or TURN_LIMIT
+    ended = [(slot, one) for slot, one in enumerate(episodes) if one.stop != FAILED]
+    for (_, episode), ending in zip(ended, batch.finish([slot for slot, _ in ended]), strict=True):
+        episode.end(ending)
+
+
+def _start(episode: PlayedEpisode, opening: Opening | Failure, skills: SkillSource) -> None:
+    if isinstance(opening, Failure):
+        episode.fail(opening)
+        return
+    row = (episode.row,) if getattr(skills, "reads_row", False) else ()
+    episode.opening = opening
+    episode.skill, episode.skill_ids = skills(opening.task_text, opening.task_key, opening.data_source, *row)
+
+
+def _take_turn(batch: ValidatedBatch, live: Sequence[tuple[int, PlayedEpisode]], actor: Actor) -> None:
+    views = [episode.view(batch.history_length) for _, episode in live]
+    answers = actor(
+        [
+            Situation(view, episode.skill if episode.skilled else "", playing(batch.environment(slot)))
+            for view, (slot, episode) in zip(views, live, strict=True)
+        ]
+    )
+    projected = [_projected(batch, view, answer) for view, answer in zip(views, answers, strict=True)]
+    begun = time.perf_counter()
+    steps = batch.step([slot for slot, _ in live], [action for action, _ in projected])
+    seconds = (time.perf_counter() - begun) / len(live)
+    for (_, episode), view, answer, (action, valid), step in zip(live, views, answers, projected, steps, strict=True):
+        if isinstance(step, Failure):
+            episode.fail(step)
+            continue
+        episode.turns.append(PlayedTurn(view, answer.response, action, valid and step.valid, step, seconds))
+        episode.reward += step.reward
+        episode.won, episode.score = step.won, step.score
+        if step.done:
+            episode.stop = ENDED
+
+
+def _projected(batch: ValidatedBatch, view: View, answer: Answer) -> tuple[str, bool]:
+    """The action of an answer, and whether its form is the environment's."""
+    if answer.action is not None:
+        return answer.action, True
+    found = batch.project(answer.response, view.admissible)
+    return ("", False) if isinstance(found, Failure) else (found.action, found.valid)
+
+
+def playing(environment: Any) -> Any:
+    """The object that a player may look into: of an adapted class the user's own, else the environment itself."""
+    return getattr(environment, "environment", None) or environment

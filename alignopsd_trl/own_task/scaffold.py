@@ -1,0 +1,57 @@
+"""A new task from templates: files that run as they stand."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+from alignopsd_trl.environments.base import SHIPPED
+from alignopsd_trl.runs.files import replacing
+
+TEMPLATES = Path(__file__).parent / "templates"
+NAME, CLASS, ADDRESS = "my_task", "MyTask", "http://localhost:8000"
+"""What stands in the templates for the task's name, its class and the server's address."""
+
+
+def write_task(folder: str | Path, kind: str = "environment", address: str = "") -> str:
+    """Writes a task into a folder that must be new or empty.
+
+    Args:
+        folder: its name becomes the task's.
+        kind: a folder of the templates: ``environment``, ``tools`` or ``openenv``.
+        address: of an OpenEnv server.
+
+    Returns:
+        What to type next.
+
+    Raises:
+        ValueError: for a folder that is taken, or a name that no module may have.
+    """
+    folder = Path(folder).expanduser()
+    name = folder.resolve().name
+    _check(folder, name)
+    with replacing(folder) as partial:
+        for file in sorted((TEMPLATES / kind).iterdir()):
+            if file.is_file():
+                _write(file, partial, name, address)
+    following = (f"cd {folder}", "python train.py --plan", "python train.py")
+    return "\n  ".join([f"{folder} is written. Next:", *following])
+
+
+def _check(folder: Path, name: str) -> None:
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise ValueError(f"{name!r} must be a module's name: small letters, digits and underscores, a letter first")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is there already and not empty; choose another folder")
+    if name in SHIPPED or find_spec(name) is not None:
+        raise ValueError(f"{name!r} is the name of a module that is installed; choose another one")
+
+
+def _write(file: Path, folder: Path, name: str, address: str) -> None:
+    """A file of the templates under the task's name."""
+    words = {NAME: name, CLASS: "".join(part.capitalize() for part in name.split("_")), ADDRESS: address or ADDRESS}
+    text = file.read_text(encoding="utf-8")
+    for word, own in words.items():
+        text = text.replace(word, own)
+    (folder / file.name.replace(NAME, name)).write_text(text, encoding="utf-8")

@@ -1,0 +1,155 @@
+"""What the commands call TASK: a module, a path, a class of TRL's convention or an address of OpenEnv, as a `Suite`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from alignopsd_trl.environments.adapters import OpenEnvEnvironment, as_environment
+from alignopsd_trl.environments.base import Suite, find_module, load
+from alignopsd_trl.environments.panel import TaskPanel
+
+RECIPE = "train.py"
+LIMITS = {"max_prompt_length": 4096, "max_completion_length": 512, "skill_tokens": None}
+"""Tokens, where neither the command line nor a recipe beside the task says otherwise; those of `evaluate`."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task as the commands use it.
+
+    Args:
+        name: of its module, or of its class.
+        suite: its environment and rows.
+        preset: ``PRESET`` of the ``train.py`` in the module's folder; empty if there is none.
+    """
+
+    name: str
+    suite: Suite
+    preset: Mapping[str, Any] = field(default_factory=dict)
+
+    def limit(self, name: str, given: int | None = None) -> int | None:
+        """A length in tokens: as given, else the recipe's, else the usual one."""
+        return given or self.preset.get(name) or LIMITS[name]
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """The rows of a split.
+
+        Raises:
+            ValueError: if there are none, or one has no ``task_id``.
+        """
+        rows = list(self.suite.tasks(split))
+        if not rows:
+            raise ValueError(f"task {self.name}: tasks({split!r}) has no rows; return at least one")
+        bare = next((number for number, row in enumerate(rows) if not row.get("task_id")), None)
+        if bare is not None:
+            raise ValueError(f"task {self.name}: row {bare} of tasks({split!r}) has no task_id; give each row its own")
+        return rows
+
+
+def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | None = None) -> Task:
+    """The task of a command line.
+
+    Args:
+        spec: a module with a function ``suite(**options)``, its file or its folder; ``MODULE:CLASS`` or
+            ``FILE.py:CLASS`` for a class of TRL's convention; the address of an OpenEnv server.
+        options: for ``suite``.
+        rows: a JSON-lines file with the rows of a class or of an address.
+
+    Raises:
+        ValueError: says what is missing.
+    """
+    if spec.startswith(("http://", "https://")):
+        return _adapted(spec, OpenEnvEnvironment(partial(_client, spec), reward="sum"), rows)
+    place, colon, name = spec.rpartition(":")
+    if colon:
+        return _adapted(name, as_environment(_class(place, name)), rows)
+    module = _importable(spec)
+    return Task(module, load(module, **dict(options or {})), _preset(module))
+
+
+def _importable(spec: str) -> str:
+    """The module's name; for a path, its folder becomes a place to import from."""
+    path = Path(spec).expanduser()
+    if path.is_dir() and (path / f"{path.resolve().name}.py").is_file():
+        path = path / f"{path.resolve().name}.py"
+    if path.suffix != ".py":
+        if os.sep in spec:
+            raise ValueError(f"task {spec!r}: there is no such file, and no folder with a module of its own name in it")
+        return spec
+    if not path.is_file():
+        raise ValueError(f"task {spec!r}: there is no such file")
+    if not path.stem.isidentifier():
+        raise ValueError(f"task {spec!r}: {path.stem!r} is no name of a module; use letters, digits and underscores")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return path.stem
+
+
+def _class(place: str, name: str) -> type:
+    module = find_module(_importable(place))
+    if module is None:
+        raise ValueError(f"task '{place}:{name}': there is no module {place!r} to import from here")
+    found = getattr(module, name, None)
+    if found is None:
+        raise ValueError(f"task '{place}:{name}': {module.__file__} has no {name!r}")
+    if not isinstance(found, type):
+        raise ValueError(f"task '{place}:{name}' is a {type(found).__name__}, not a class; name a class with reset()")
+    return found
+
+
+def _adapted(name: str, environment: Any, rows: str | None) -> Task:
+    """A suite around an environment of another convention, which has no tasks of its own."""
+    given = _read_rows(rows) if rows else [{"prompt": "", "task_id": f"{name}/{number}"} for number in range(16)]
+    tasks = [{"task_id": f"{name}/{number}", **row} for number, row in enumerate(given)]
+    suite = Suite(
+        name=name,
+        factory=environment,
+        tasks=lambda split: Dataset.from_list(tasks),
+        panel=lambda panel: TaskPanel.of(name, panel, tasks),
+        categories=(),
+        description={},
+    )
+    return Task(name, suite)
+
+
+def _read_rows(path: str) -> list[dict[str, Any]]:
+    try:
+        lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
+        rows = [json.loads(line) for line in lines if line.strip()]
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--rows {path}: {error}; give a file with a JSON object in each line") from error
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"--rows {path}: give a file with a JSON object in each line")
+    return rows
+
+
+def _client(address: str) -> Any:
+    try:
+        from openenv.core import GenericEnvClient
+    except ImportError as error:
+        raise ValueError(f"{address}: a client of OpenEnv is needed; pip install openenv-core") from error
+    return GenericEnvClient(base_url=address)
+
+
+def _preset(module: str) -> Mapping[str, Any]:
+    """The ``PRESET`` of the recipe beside a module of the user's."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    recipe = Path(file).with_name(RECIPE) if file else None
+    if recipe is None or not recipe.is_file():
+        return {}
+    found = importlib.util.spec_from_file_location(f"_recipe_of_{module}", recipe)
+    loaded = importlib.util.module_from_spec(found)
+    found.loader.exec_module(loaded)
+    preset = getattr(loaded, "PRESET", {})
+    return dict(preset) if isinstance(preset, Mapping) else {}

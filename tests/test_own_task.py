@@ -1,0 +1,117 @@
+"""A task of one's own from nothing, through the commands."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from alignopsd_trl.cli import main
+
+
+@pytest.fixture
+def maze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as ``alignopsd new`` leaves it, entered. Its modules are forgotten afterwards."""
+    known, places = set(sys.modules), list(sys.path)
+    monkeypatch.chdir(tmp_path)
+    main(["new", "maze"])
+    monkeypatch.chdir(tmp_path / "maze")
+    yield tmp_path / "maze"
+    sys.path[:] = places
+    for name in set(sys.modules) - known:
+        if name.startswith("maze"):
+            del sys.modules[name]
+
+
+def _rows(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def _fails(argv: list[str], *words: str, capsys: pytest.CaptureFixture[str], status: int = 2) -> None:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    said = capsys.readouterr().err
+    assert ended.value.code == status, said
+    assert all(word in said for word in words), said
+    assert "Traceback" not in said and len(said.strip().splitlines()) == 1, said
+
+
+def test_the_written_task_is_one_that_can_be_played(maze: Path) -> None:
+    names = {"maze.py", "maze_player.py", "maze_skills.json", "train.py", "study.yaml", "README.md"}
+    assert names <= {file.name for file in maze.iterdir()}
+    assert not [file for file in maze.iterdir() if "my_task" in file.read_text() or "MyTask" in file.read_text()]
+    assert len((maze / "README.md").read_text().splitlines()) <= 10
+    from alignopsd_trl.environments import load
+
+    suite = load("maze")
+    assert (len(suite.tasks("train")), len(suite.panel("test"))) == (256, 100)
+
+
+def test_demonstrations_are_prompts_that_a_policy_reads_with_and_without_skills(maze: Path) -> None:
+    main(["demonstrate", "maze", "--episodes", "6", "--output", "some.jsonl"])
+    rows = _rows(maze / "some.jsonl")
+    plain, skilled = ([row for row in rows if row["skilled"] is kind] for kind in (False, True))
+    assert plain and skilled
+    for row in rows:
+        (shown,), (answer,) = row["prompt"], row["completion"]
+        assert (shown["role"], answer["role"]) == ("user", "assistant")
+        assert ("Guidance for this kind of task" in shown["content"]) is row["skilled"]
+        assert answer["content"].startswith("<think>") and answer["content"].endswith("</action>")
+    first = next(row for row in plain if row["turn"] == 0)
+    assert first["prompt"][0]["content"].startswith("Task: Leave the maze.")
+
+
+def test_prompts_are_cut_as_the_policys_are(maze: Path) -> None:
+    main(["demonstrate", "maze", "--episodes", "4", "--output", "long.jsonl"])
+    main(["demonstrate", "maze", "--episodes", "4", "--output", "short.jsonl", "--max_prompt_length", "110"])
+    longest = {
+        name: max(len(row["prompt"][0]["content"]) for row in _rows(maze / name))
+        for name in ("long.jsonl", "short.jsonl")
+    }
+    assert longest["short.jsonl"] < longest["long.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["demonstrate", "nowhere"], ["nowhere", "unknown"]),
+        (["demonstrate", "maze", "--player", "maze_player:nobody"], ["nobody", "play(view"]),
+        (["demonstrate", "maze", "--player", "maze"], ["MODULE:FUNCTION"]),
+        (["demonstrate", "maze:SIDE"], ["int", "class"]),
+        (["demonstrate", "maze:Nothing"], ["Nothing"]),
+        (["demonstrate", "maze", "--episodes", "0"], ["--episodes 0"]),
+        (["demonstrate", "maze", "--max_prompt_length", "20"], ["max_prompt_length=20"]),
+        (["demonstrate", "maze", "--endpoint", "http://127.0.0.1:9/v1"], ["--endpoint", "can't be reached"]),
+        (["demonstrate", "maze", "--player", "broken:play"], ["broken.py", "ZeroDivisionError"]),
+        (["warm_start", "maze", "--data", "none.jsonl"], ["none.jsonl", "alignopsd demonstrate"]),
+        (["warm_start", "maze", "--data", "nonsense.jsonl"], ["nonsense.jsonl, line 1", "prompt"]),
+        (["warm_start", "maze", "--max_steps", "0"], ["--max_steps 0"]),
+        (["new", "maze-2"], ["maze-2", "underscores"]),
+        (["new", "../maze"], ["not empty"]),
+        (["new", "json"], ["json", "installed"]),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence_and_leaves_nothing(
+    maze: Path, argv: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (maze / "broken.py").write_text("def play(view, **given):\n    return 1 / 0\n")
+    (maze / "nonsense.jsonl").write_text('{"text": "hello"}\n')
+    before = sorted(file.name for file in maze.iterdir() if file.name != "__pycache__")
+    _fails(argv, *words, capsys=capsys)
+    assert sorted(file.name for file in maze.iterdir() if file.name != "__pycache__") == before
+
+
+@pytest.mark.slow
+def test_a_handful_of_demonstrations_makes_a_policy_that_training_goes_on_from(maze: Path) -> None:
+    main(["demonstrate", "maze", "--episodes", "6"])
+    main(["warm_start", "maze", "--max_steps", "3", "--tasks", "4"])
+    flags = ["--rounds", "1", "--tasks_per_round", "1", "--num_generations", "2", "--panel_limit", "4"]
+    for method in ("grpo", "align_opsd"):
+        command = [sys.executable, "train.py", "--method", method, "--output_dir", f"outputs/{method}", *flags]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        assert (maze / "outputs" / method / "results.json").is_file()
