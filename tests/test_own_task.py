@@ -65,16 +65,6 @@ def test_demonstrations_are_prompts_that_a_policy_reads_with_and_without_skills(
     assert first["prompt"][0]["content"].startswith("Task: Leave the maze.")
 
 
-def test_prompts_are_cut_as_the_policys_are(maze: Path) -> None:
-    main(["demonstrate", "maze", "--episodes", "4", "--output", "long.jsonl"])
-    main(["demonstrate", "maze", "--episodes", "4", "--output", "short.jsonl", "--max_prompt_length", "110"])
-    longest = {
-        name: max(len(row["prompt"][0]["content"]) for row in _rows(maze / name))
-        for name in ("long.jsonl", "short.jsonl")
-    }
-    assert longest["short.jsonl"] < longest["long.jsonl"]
-
-
 @pytest.mark.parametrize(
     ("argv", "words"),
     [

@@ -10,7 +10,7 @@ from typing import Any
 from alignopsd_trl.environments.base import Failure, Opening, Record, Step, View
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.validation import ValidatedBatch
-from alignopsd_trl.rollout import SkillSource, episode_seed, no_skills
+from alignopsd_trl.rollout import SkillSource, episode_seeds, no_skills
 
 SLOTS = 16  # episodes side by side
 ENDED, TURN_LIMIT, FAILED = "ended", "turn limit", "failed"
@@ -123,7 +123,7 @@ def play(
 def _play_together(
     batch: ValidatedBatch, episodes: Sequence[PlayedEpisode], actor: Actor, skills: SkillSource, round_number: int
 ) -> None:
-    tasks = [{"seed": episode_seed(one.row["task_id"], round_number, 0), **one.row} for one in episodes]
+    tasks = [seeded(batch, one.row, round_number) for one in episodes]
     for episode, opening in zip(episodes, batch.reset(range(len(episodes)), tasks), strict=True):
         _start(episode, opening, skills)
     for _ in range(batch.max_turns):
@@ -136,6 +136,13 @@ def _play_together(
     ended = [(slot, one) for slot, one in enumerate(episodes) if one.stop != FAILED]
     for (_, episode), ending in zip(ended, batch.finish([slot for slot, _ in ended]), strict=True):
         episode.end(ending)
+
+
+def seeded(batch: ValidatedBatch, row: Mapping[str, Any], round_number: int = 0, sibling: int = 0) -> dict[str, Any]:
+    """What `reset` gets of a row, as in training."""
+    seeds = episode_seeds(row["task_id"], round_number, sibling)
+    dynamics = {"dynamics_seed": seeds.dynamics_seed} if batch.takes_dynamics_seed else {}
+    return {"seed": seeds.seed, **dynamics, **row}
 
 
 def _start(episode: PlayedEpisode, opening: Opening | Failure, skills: SkillSource) -> None:
