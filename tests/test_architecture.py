@@ -75,8 +75,10 @@ MOST_MODULES = 13
 
 
 def _files(package: str) -> list[Path]:
-    """A package's own files; `alignopsd_trl/environments` is a link to the folder at the top level."""
-    return sorted((ROOT / package.rpartition(".")[2]).rglob("*.py"))
+    """A package's own files, without templates, which become the user's; `alignopsd_trl/environments` is a link to the
+    folder at the top level."""
+    files = (ROOT / package.rpartition(".")[2]).rglob("*.py")
+    return sorted(file for file in files if "templates" not in file.parts)
 
 
 def _module(file: Path) -> str:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from alignopsd_trl.environments.base import Failure, Opening, Record, Step, View
-from alignopsd_trl.environments.batch import open_batch
-from alignopsd_trl.environments.validation import ValidatedBatch
+from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.rollout import SkillSource, episode_seeds, no_skills
 
 SLOTS = 16  # episodes side by side
