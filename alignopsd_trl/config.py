@@ -339,6 +339,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         return self.vllm_max_model_length or self.max_prompt_length + longest
 
     @property
+    def merges_rows(self) -> bool:
+        """Whether turns that go on from one another are one row."""
+        return self.history == "conversation" and self.merge_rows
+
+    @property
     def skill_budget(self) -> int:
         """Tokens that the skill block may take (skill bank rules, length budget)."""
         return self.skill_tokens or skill_budget(self.max_prompt_length)

@@ -1,62 +1,65 @@
-"""AlignOPSDTrainer wires the rooms to TRL's seams; it computes nothing itself.
+"""AlignOPSDTrainer plays rounds of episodes, gives their turns credit and lets TRL update on them.
 
-Per generation round, on every process: play the episodes of the local dataset rows in lockstep; make a `TurnBatch`;
-let the method assign credit; hand TRL one row per turn. TRL's sampler, loss, logging, checkpoints and generation
-backends stay as they are. Each base class in `training` is one concern: the run's folder, episodes, rewards, views of
-the policy, the update.
+It is the one class that extends TRL's trainer; what it overrides is listed in `trl_compat.OVERRIDES`. The work is done
+by objects that it holds, each of which can be made without it: `rollouts` play, `rewards` reward, the `scorer` scores,
+the method assigns credit, the `row_maker` makes TRL's rows, the `recorder` writes down, and `checkpoints` keep the run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
+from trl import GRPOTrainer
 
 from alignopsd_trl import trl_compat
 from alignopsd_trl.checks import Intended, check
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
-from alignopsd_trl.environments.base import EnvironmentsDown
-from alignopsd_trl.fidelity.training import fidelity_metrics, monte_carlo_advantages
-from alignopsd_trl.methods import Credit, checked_credit, get_method
+from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.evaluation import EvaluationResult, Outcome, evaluating, play_panel, summarise
+from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.policy import strategies
 from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
-from alignopsd_trl.policy.turn_rows import (
-    TARGET,
-    Layout,
-    collate_rows,
-    sampling_log_probs,
-)
-from alignopsd_trl.reading import Reader, require_tools
-from alignopsd_trl.rollout import (
-    no_skills,
-)
-from alignopsd_trl.runs.console import Lines, show_note
+from alignopsd_trl.reading import require_tools
+from alignopsd_trl.rollout import Sampler, SortedByLength, episode_seed, no_skills, rollout_metrics
+from alignopsd_trl.runs.checkpoints import last_good
+from alignopsd_trl.runs.console import Lines, show_note, show_status
 from alignopsd_trl.runs.cores import use_what_is_left
-from alignopsd_trl.runs.folder import LOG_FILE, RunFolder
-from alignopsd_trl.runs.health import FailedShare
+from alignopsd_trl.runs.files import full_disk_named, plain
+from alignopsd_trl.runs.folder import LOG_FILE, RunFolder, claim_together, configuration_of
+from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally, weights_are_finite
 from alignopsd_trl.runs.log import LogFile
 from alignopsd_trl.runs.order import EpochSampler, WholeRounds
 from alignopsd_trl.runs.rewards import RewardCheck
+from alignopsd_trl.sharing.facts import trainer_results
 from alignopsd_trl.skills import SkillSpec, load_skills
-from alignopsd_trl.training.checkpoints import RunKeeping
+from alignopsd_trl.training import sharing
+from alignopsd_trl.training.checkpoints import Checkpoints
+from alignopsd_trl.training.checks import check_model, weights_of_rewards
 from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted
-from alignopsd_trl.training.playing import Playing
+from alignopsd_trl.training.recorder import Recorder
 from alignopsd_trl.training.rewards import Rewards
-from alignopsd_trl.training.sharing import Sharing
-from alignopsd_trl.training.update import ChunkedUpdate
-from alignopsd_trl.training.views import Views
+from alignopsd_trl.training.rollouts import Rollouts
+from alignopsd_trl.training.round import Replays, Round, Snapshot, listeners, turn_advantages
+from alignopsd_trl.training.rows import RowMaker
+from alignopsd_trl.training.scorer import Scorer
+from alignopsd_trl.training.update import auxiliary_sum, chunks_of
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
 logger = logging.getLogger(__name__)
@@ -68,7 +71,7 @@ def environment_reward(trajectory: Sequence[Trajectory], **columns: Any) -> list
     return [None if one.failed else one.reward for one in trajectory]
 
 
-class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpdate):
+class AlignOPSDTrainer(GRPOTrainer):
     """Trains a language agent over many turns with outcome-grounded credit per turn.
 
     Args:
@@ -144,10 +147,9 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
         if args.device.type == "cpu" and (told := use_what_is_left()):
             show_note(told)
         self.method = get_method(args.method)(args)
-        environment_factory, train_dataset, eval_dataset = adapted(
+        self._factory, train_dataset, eval_dataset = adapted(
             environment_factory, tools, train_dataset, eval_dataset, args
         )
-        self._environment_factory = environment_factory
         check(
             Intended(
                 args,
@@ -157,42 +159,18 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
                 skill_bank,
                 encoder,
                 has_tokenizer=processing_class is not None,
-                own_environment=not is_adapted(environment_factory),
+                own_environment=not is_adapted(self._factory),
                 rewards=bool(reward_funcs),
             )
         )
         extra = [] if reward_funcs is None else reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
-        check_rewarded(environment_factory, extra)
-        if args.reward_weights is not None and len(args.reward_weights) == len(extra):
-            args.reward_weights = [1.0, *args.reward_weights]
-        elif args.reward_weights is not None and len(args.reward_weights) != len(extra) + 1:
-            raise ValueError(
-                f"reward_weights has {len(args.reward_weights)} entries for {len(extra)} reward_funcs; give one each "
-                "(the environment's own reward has weight 1), or one more in front for the environment's"
-            )
-        self._environment_batch: Any = None
-        self._live: tuple[torch.Tensor, ...] | None = None
-        self._read: torch.Tensor | None = None  # while TRL's loss runs: its mask
-        self._prefixes: PrefixCache | None = None  # while a round is played and credited
-        self._until: Reader | None = None  # while thoughts without actions are sampled
-        self.phases = Phases(self._show_phase)
-        self._rounds_checked = 0
-        self._told_of_breaks = False
-        self.run_folder: RunFolder | None = None
-        self._reward_check = RewardCheck()
-        self._failed_share = FailedShare(args.max_failed_share)
-        self._loss_is_finite = True
-        self._sampler: EpochSampler | None = None
-        self._written: tuple[int, int] = (-1, 0)  # update and number of rounds recorded in it
-        self._seconds = {"training": 0.0, "evaluation": 0.0}
-        self._began: float | None = None
-        self.evaluations: dict[str, dict[str, Any]] = {}
-        if isinstance(model, str):
-            trl_compat.whole_on_each_process(args)
-        with trl_compat.reference_like_policy(), trl_compat.engine_options(args.engine_options):
+        check_rewarded(self._factory, extra)
+        args.reward_weights = weights_of_rewards(args.reward_weights, extra)
+        reward_check = RewardCheck()
+        with trl_compat.made_for_turns(args, whole=isinstance(model, str)):
             super().__init__(
                 model=model,
-                reward_funcs=[self._reward_check.wrap(one) for one in (environment_reward, *extra)],
+                reward_funcs=[reward_check.wrap(one) for one in (environment_reward, *extra)],
                 args=args,
                 train_dataset=train_dataset,
                 eval_dataset=eval_dataset,
@@ -202,43 +180,100 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
                 quantization_config=quantization_config,
                 peft_config=peft_config,
             )
+        self._prepare_processes()
         self._check_model()
-        if is_adapted(self._environment_factory) and self._environment_factory.prompt.native:
-            require_tools(self.processing_class)
-        self.add_callback(WholeRounds(args.steps_per_round))
-        for quiet in (PrinterCallback, ProgressCallback):
-            self.remove_callback(quiet)
-        self.add_callback(Lines())
-        self.add_callback(LogFile(Path(args.output_dir) / LOG_FILE))
-        self._share_prefixes = args.share_prefixes and self._can_share()
-        trl_compat.switch_entropy_bonus_off(self)  # its per-micro-batch mean: see _extra_loss
-        with trl_compat.loaded_whole():
-            self.encoder = load_encoder(encoder, device=self.accelerator.device) if encoder is not None else None
-        self.skill_bank = None
-        if skill_bank is not None:
-            self.skill_bank = load_skills(skill_bank, self.encoder, getattr(train_dataset, "column_names", None) or ())
-        self._skills = no_skills
-        if self.skill_bank is not None:
-            self._skills = skill_source(self.skill_bank, self.processing_class, args.skill_budget)
+        self._load_privileged(skill_bank, encoder)
+        self._make_parts(reward_check)
+        self._add_callbacks()
 
-    def create_accelerator_and_postprocess(self) -> None:
-        super().create_accelerator_and_postprocess()
+    def _prepare_processes(self) -> None:
         strategies.refuse_unproven(self.accelerator)
         strategies.keep_output_precision(self.accelerator)
         self.processes = ProcessGroup(self.accelerator)
 
     def _check_model(self) -> None:
-        if self.aux_loss_enabled:
-            raise ValueError(
-                "a mixture-of-experts load-balancing loss is a mean per micro-batch, which sub-chunks would change; "
-                "set router_aux_loss_coef=0.0"
-            )
-        if self._merges and (reason := trl_compat.why_not_merged(self)):
-            raise ValueError(f"merge_rows=True would change what this model computes: {reason}; set merge_rows=False")
-        if trl_compat.is_multimodal(self):
-            raise ValueError("processing_class must be a tokenizer: prompts are text")
-        if self.processing_class.eos_token_id is None:
-            raise ValueError("processing_class has no eos_token, which ends a turn; set tokenizer.eos_token")
+        unmerged = trl_compat.why_not_merged(self) if self.args.merges_rows else None
+        check_model(self.processing_class, self.aux_loss_enabled, unmerged)
+        if is_adapted(self._factory) and self._factory.prompt.native:
+            require_tools(self.processing_class)
+
+    def _load_privileged(self, skill_bank: SkillSpec | None, encoder: Any) -> None:
+        with trl_compat.loaded_whole():
+            self.encoder = load_encoder(encoder, device=self.accelerator.device) if encoder is not None else None
+        self.skill_bank, self._skills = None, no_skills
+        if skill_bank is not None:
+            names = getattr(self.train_dataset, "column_names", None) or ()
+            self.skill_bank = load_skills(skill_bank, self.encoder, names)
+            self._skills = skill_source(self.skill_bank, self.processing_class, self.args.skill_budget)
+
+    def _make_parts(self, reward_check: RewardCheck) -> None:
+        args, tokenizer, processes = self.args, self.processing_class, self.processes
+        self.run_folder: RunFolder | None = None
+        self.evaluations: dict[str, dict[str, Any]] = {}
+        self.phases, log, failed = (
+            Phases(self._show_phase),
+            trl_compat.TrainerLog(self),
+            FailedShare(args.max_failed_share),
+        )
+        self.checkpoints = Checkpoints(
+            args.output_dir,
+            processes,
+            model=lambda: self.model,
+            norm=lambda: strategies.gradient_norm(self.accelerator, self.model_wrapped),
+            save=lambda: self._save_checkpoint(self.model, trial=None),
+            phases=self.phases,
+            failed=failed,
+        )
+        self.rollouts = Rollouts(
+            self._factory,
+            args,
+            tokenizer,
+            self.eos_token_ids,
+            processes,
+            skills=self._skills,
+            failed=failed,
+            save=lambda: self.checkpoints.save_last(self.state.global_step),
+            template=self.chat_template_kwargs,
+        )
+        self.recorder = Recorder(args, processes, tokenizer, log, lambda: self.callback_handler.callbacks)
+        self.rewards = Rewards(
+            partial(trl_compat.rewards, self),
+            self.reward_funcs,
+            self.reward_func_names,
+            self.reward_weights,
+            reward_check,
+            self.rollouts,
+            processes,
+            log,
+        )
+        self.scorer = Scorer(
+            trl_compat.PolicyScorer(self),
+            trl_compat.PolicyScorer(self, reference=True) if args.beta != 0.0 else None,
+            args,
+            tokenizer,
+            self.encoder,
+            processes,
+            self.phases,
+            shared=args.share_prefixes and self._can_share(),
+            as_sampled=lambda: not self.use_vllm and trl_compat.scores_as_sampled(self),
+            updated=lambda: trl_compat.needs_old_log_probs(self),
+        )
+        self.row_maker = RowMaker(
+            args,
+            processes,
+            tokenizer.pad_token_id,
+            tokenizer.eos_token_id,
+            sampling=partial(trl_compat.sampling_columns, self, log=partial(self.recorder.metrics, "train")),
+            updated=lambda: trl_compat.needs_old_log_probs(self),
+        )
+        self._listeners = list(listeners(args))
+
+    def _add_callbacks(self) -> None:
+        for quiet in (PrinterCallback, ProgressCallback):
+            self.remove_callback(quiet)
+        written = LogFile(Path(self.args.output_dir) / LOG_FILE)
+        for callback in (WholeRounds(self.args.steps_per_round), Lines(), written, self.checkpoints):
+            self.add_callback(callback)
 
     def _can_share(self) -> bool:
         reason = trl_compat.why_not_shared(self)
@@ -248,82 +283,335 @@ class AlignOPSDTrainer(RunKeeping, Sharing, Playing, Rewards, Views, ChunkedUpda
             )
         return reason is None
 
-    @trl_compat.with_sampler_awake
-    @trl_compat.with_prefixes
+    # A round
+
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        step = self.state.global_step
-        self._check_weights()
-        with self.phases("rollout"):
-            self._environments()
-            self._environment_counters.take()  # what an evaluation added since the last round
-            try:
-                trajectories = self._play_groups(inputs, step)
-            except EnvironmentsDown:
-                self._save_last()
-                raise
-            self._check_episodes(trajectories)
-            self._reward(inputs, trajectories)
-        with self.phases("credit"):
-            batch = TurnBatch.of(trajectories, self.processing_class.pad_token_id, self.accelerator.device)
-            if self.mask_truncated_completions:
-                batch.policy_mask[[row for row, turn in enumerate(batch.turns) if turn.truncated]] = False
-            if self.args.skip_zero_advantage:
-                batch.scored = ~self.method.unmoved(batch)
-            columns = self._snapshot_columns(batch)
-            self._log_metrics("train", self._self_check(batch))
-            if self.method.needs_turn_advantages:
-                batch.turn_advantages = self._turn_advantages(trajectories, batch)
-            credit = checked_credit(self.method, batch, self._teacher(), self._round)
-            rows = self._rows(batch, credit, columns)
-        self._measure_fidelity(trajectories, batch, credit)
-        self._log_round(trajectories, batch, credit, step)
+        """Plays a round of whole sibling groups and gives TRL its rows. Every process makes the same calls."""
+        self.checkpoints.check_weights(self.state.global_step)
+        with self._snapshot() as snapshot:
+            with self.phases("rollout"):
+                update, updates = self.state.global_step, self.state.max_steps
+                trajectories = self.rollouts.play(inputs, update, updates, snapshot.sampler, self.method)
+                self.rewards.give(inputs, trajectories, update)
+            with self.phases("credit"):
+                batch = self._batch(trajectories, snapshot)
+                teacher = self.scorer.teacher(snapshot, self.rollouts.reader)
+                credit = checked_credit(self.method, batch, teacher, self._round)
+                rows = self.row_maker.rows(batch, credit, self.method.coefficients(self._round).policy)
+            played = Round(self._round, update, trajectories, batch, credit, self._replays(snapshot))
+            self._listen(played)
+        self.recorder.record(played, self.run_id, self.rollouts.counters.take(), self.phases.take())
         return rows
 
-    def _turn_advantages(self, trajectories: Sequence[Trajectory], batch: TurnBatch) -> torch.Tensor:
-        walks = self.method.options.walks
-        player, slots, seed = self._walker()
-        with self.phases("walks"):
-            return monte_carlo_advantages(player, slots, trajectories, batch, walks, "reward", seed)
+    @contextlib.contextmanager
+    def _snapshot(self) -> Iterator[Snapshot]:
+        """The policy while its weights stand still."""
+        with trl_compat.awake(self), trl_compat.kept_prefixes(self) as prefixes:
+            sampler = self.make_sampler(self.temperature, self.max_completion_length, prefixes)
+            yield Snapshot(sampler, self.make_thinker(prefixes), prefixes)
 
-    def _measure_fidelity(self, trajectories: Sequence[Trajectory], batch: TurnBatch, credit: Credit) -> None:
-        every, limits = self.args.fidelity_every, {"tasks": self.args.fidelity_tasks, "walks": self.args.fidelity_walks}
-        if not every or self._round % every:
-            return
-        player, slots, seed = self._walker()
+    def make_sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> Sampler:
+        """Makes what samples from the current policy: the project's own loop where ``prefixes`` are kept, as in a
+        round of training that `samples_plainly`; else TRL's path. Override it to put another sampler under the
+        rollouts."""
+        if prefixes is not None:
+            return trl_compat.loop_sampler(self, temperature, max_tokens, prefixes)
+        return trl_compat.EngineSampler(self, temperature, max_tokens)
+
+    def make_thinker(self, prefixes: PrefixCache | None = None) -> Sampler:
+        """Makes what samples privileged thinking, with its own token limit."""
+        limit = self.args.teacher_max_completion_length or self.max_completion_length
+        size = partial(trl_compat.rows_at_once, self, limit=limit, least=self.rollouts.slots)
+        return SortedByLength(self.make_sampler(self.temperature, limit, prefixes), size)
+
+    def _batch(self, trajectories: Sequence[Trajectory], snapshot: Snapshot) -> TurnBatch:
+        """The turns of a round with all that the method is told of them."""
+        batch = self.scorer.batch(trajectories, self.method)
+        found = self.scorer.self_check(
+            batch,
+            self.scorer.teacher(snapshot, self.rollouts.reader, Phases()),
+            self.method,
+            fresh=self.state.global_step == 0,
+            sampled=self.use_vllm,
+            exact=strategies.computes_exactly(self.accelerator, self.model),
+        )
+        self.recorder.metrics("train", found)
+        if not self.method.needs_turn_advantages:
+            return batch
         with self.phases("walks"):
-            metrics = fidelity_metrics(player, slots, trajectories, batch, credit, self.args, **limits, seed=seed)
-        self._log_metrics("train", metrics)
+            walks = self.method.options.walks
+            return replace(
+                batch, turn_advantages=turn_advantages()(self._replays(snapshot), trajectories, batch, walks)
+            )
+
+    def _replays(self, snapshot: Snapshot) -> Replays:
+        return self.rollouts.replays(snapshot.sampler, self.method, self._round)
+
+    def _listen(self, played: Round) -> None:
+        for listener in self._listeners:
+            if listener.listens(played.number):
+                with self.phases("walks"):
+                    found = listener.hear(played)
+                self.recorder.metrics("train", found)
 
     @property
     def _round(self) -> int:
         """Rollout rounds before this one: what a method's schedules count."""
         return self.state.global_step // self.args.steps_per_round
 
-    def _rows(self, batch: TurnBatch, credit: Credit, columns: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        policy = self.method.coefficients(self._round).policy
-        columns["advantages"] = credit.advantages * policy
-        columns |= {TARGET + name: values for name, values in credit.targets.items()}
-        if self.use_vllm:
-            sampled = sampling_log_probs(batch.turns, batch.policy_mask.size(1), self.accelerator.device)
-            columns["sampling_per_token_logps"] = sampled
-            if trl_compat.corrects_sampling(self):
-                difference = (columns["old_per_token_logps"] - sampled) * batch.policy_mask
-                ratio = columns["importance_sampling_ratio"] = trl_compat.sampling_ratio(self, difference)
-                self._log_metrics("train", trl_compat.sampling_metrics(difference, ratio, batch.policy_mask))
-        parts = self.args.steps_per_generation
-        layout = Layout.of(batch, merge=self._merges)
-        count = -(-max(self.processes.agree(len(layout)), 1) // parts) * parts
-        tokenizer = self.processing_class
-        rows = collate_rows(batch, columns, count, tokenizer.pad_token_id, tokenizer.eos_token_id, layout)
-        tokens = batch.policy_mask.sum().reshape(1)
-        rows["num_items_in_batch"] = self.accelerator.gather(tokens).sum()
-        return rows
+    def _show_phase(self, name: str) -> None:
+        if not self.args.disable_tqdm and self.is_local_process_zero() and name != "rollout":
+            show_status(f"update {self.state.global_step + 1}/{self.state.max_steps}: {name.replace('_', ' ')}")
+
+    # The update
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         strategies.keep_gradients_sharded(self.accelerator, self.model_wrapped)
-        if self._began is None:  # a session that trains nothing adds nothing
-            self._evaluated_before, self._began = self._seconds["evaluation"], time.perf_counter()
+        self.checkpoints.seconds.begin()
         with self.phases("update"):
             loss = super().training_step(*args, **kwargs)
-            self._loss_is_finite = self._loss_is_finite and bool(torch.isfinite(loss))
+            self.checkpoints.saw_loss(loss)
         return loss
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """TRL's loss over sub-chunks of ``tokens_per_forward``: memory does not grow with the number of turns."""
+        if return_outputs:
+            raise ValueError("AlignOPSDTrainer does not return outputs")
+        *earlier, last = chunks = chunks_of(inputs, self.args, self.processes)
+        most = self.processes.agree(max(len(chunk["advantages"]) for chunk in chunks))
+        done: torch.Tensor | float = 0.0
+        with trl_compat.filled_up(self, most):
+            for chunk in earlier:
+                with strategies.unsynchronised(self.accelerator, model):
+                    loss = self._chunk_loss(model, chunk)
+                    strategies.backward(self.accelerator, loss)
+                done = done + loss.detach()
+            return self._chunk_loss(model, last) + done
+
+    def _chunk_loss(self, model: Any, chunk: dict[str, torch.Tensor]) -> torch.Tensor:
+        """TRL's loss, and what the method and the entropy bonus add, as means over the same global tokens."""
+        loss, log_probs, entropies = trl_compat.policy_loss(self, model, chunk)
+        added = auxiliary_sum(
+            self.method,
+            self.method.coefficients(self._round).auxiliary,
+            self.args.entropy_coef,
+            chunk,
+            log_probs,
+            entropies,
+            logits=partial(trl_compat.live_logits, self, model, chunk),
+        )
+        return loss + added / trl_compat.token_normalizer(self, chunk)
+
+    # Evaluation
+
+    def prediction_step(
+        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[torch.Tensor, None, None]:
+        """Plays the rows' episodes and logs their outcome; there is no loss to report. Training's own random state is
+        left as it was."""
+        seed = episode_seed(" ".join(row["task_id"] for row in inputs), 0, self.processes.process)
+        with trl_compat.awake(self), evaluating(self.model, seed):
+            sampler = self.make_sampler(self.args.eval_temperature, self.max_completion_length)
+            trajectories = self.rollouts.play_rows(inputs, sampler, self.method.skills_in_evaluation)
+            self.rewards.score(trajectories, self.state)
+        self.recorder.metrics("eval", rollout_metrics(trajectories))
+        return torch.zeros((), device=self.accelerator.device), None, None
+
+    def evaluate_panel(
+        self, panel: TaskPanel, skills: bool = False, temperature: float | None = None, seed: int = 0
+    ) -> EvaluationResult:
+        """Plays a panel once with the current policy, spread over all processes.
+
+        Args:
+            skills: put the skill into the policy's own prompt (the starred rows).
+            temperature: of sampling; the config's ``eval_temperature`` by default.
+            seed: of the sampling's random numbers; the training's own random state is left as it was.
+
+        Returns:
+            The same on every process.
+        """
+        temperature = self.args.eval_temperature if temperature is None else temperature
+        if skills and self.skill_bank is None:
+            raise ValueError("skills=True needs a skill_bank")
+        started = time.perf_counter()
+        played = self._play_panel(panel, skills, temperature, seed)
+        outcomes = gather_object([Outcome.of(one) for one in played])
+        tally = Tally.total(gather_object([Tally.of(played)]))
+        self.checkpoints.seconds.evaluated(time.perf_counter() - started)
+        if tally.usable == 0:
+            raise RunStopped(f"panel {panel.name}: no episode could be played. The first reason: {tally.message}")
+        result = summarise(panel, outcomes, skills=skills, temperature=temperature, seed=seed)
+        self.evaluations["after" if self.state.global_step else "before"] = plain(result.to_dict(outcomes=False))
+        return result
+
+    def _play_panel(self, panel: TaskPanel, skills: bool, temperature: float, seed: int) -> list[Trajectory]:
+        """This process's share of a panel's episodes."""
+        process, processes = self.processes.process, self.processes.processes
+        with (
+            trl_compat.awake(self),
+            self.rollouts.bar(len(panel.rows[process::processes]), f"panel {panel.name}") as progress,
+        ):
+            sampler = self.make_sampler(temperature, self.max_completion_length)
+            return play_panel(
+                self.rollouts.player(sampler, skills, skills, progress),
+                self.model,
+                panel,
+                slots=self.rollouts.slots,
+                seed=seed,
+                process=process,
+                processes=processes,
+                finished=partial(self.rewards.score, state=self.state),
+            )
+
+    # The run
+
+    @property
+    def run_id(self) -> str | None:
+        return self.run_folder.id if self.run_folder is not None else None
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Wall seconds of the run so far, over all its sessions: ``training`` and ``evaluation``. What a session did
+        after its last checkpoint is done again and counts once."""
+        return self.checkpoints.seconds.total
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+        """As in [`~transformers.Trainer`], in an output folder that belongs to this run alone.
+
+        ``True`` resumes from the last checkpoint that was written to its end, and starts at the beginning if there is
+        none. A run that has ended trains nothing more.
+
+        Raises:
+            RunFolderError: if the folder is in use, or holds a run that this one does not continue.
+            RunStopped: if the run can't go on: no usable episodes, or numbers that are not finite.
+            RewardError: for a reward that is no finite number.
+        """
+        borrowed = self.run_folder is not None
+        if not borrowed:
+            self.run_folder = claim_together(
+                self.args.output_dir,
+                configuration_of(self.args, self.train_dataset, model=self.model.config._name_or_path),
+                resume_from_checkpoint,
+                self.args.overwrite_output_dir,
+                aside=True,
+            )
+        try:
+            self.checkpoints.resume(self.run_folder)
+            done = super().train(resume_from_checkpoint=self.run_folder.resume, **kwargs)
+            if not borrowed:
+                self.run_folder.end()
+            return done
+        finally:
+            self.close()
+            self.checkpoints.seconds.end()
+            if not borrowed:
+                self.run_folder.release()
+                self.run_folder = None
+
+    def close(self) -> None:
+        """Closes the environments; the next round or evaluation opens new ones. Training does it when it ends, and
+        what is open still goes with the trainer."""
+        self.rollouts.close()
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> EpochSampler:
+        self._order = EpochSampler.like(super()._get_train_sampler(dataset))
+        return self._order
+
+    def _run_epoch(self, *, epoch: int, **kwargs: Any) -> None:
+        """Tells the order of tasks its epoch. A run that has made all its updates and is resumed trains nothing."""
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        self._order.epoch = epoch
+        super()._run_epoch(epoch=epoch, **kwargs)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """As in TRL, after what is ours."""
+        with self.checkpoints.saving(self.state.global_step):
+            super()._save_checkpoint(model, trial)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Every process's own files are there before the first process writes the mark of a whole checkpoint."""
+        super()._save_rng_state(output_dir)
+        self.processes.wait()
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As in [`~transformers.Trainer`], but the model is always written whole; checkpoints keep the form that the
+        launch configuration gives them.
+
+        Raises:
+            RunStopped: if the weights are not finite; they are not saved.
+        """
+        if not weights_are_finite(self.model):
+            raise RunStopped(f"the weights are not finite; they were not saved, and {last_good(self.args.output_dir)}")
+        target, own = Path(output_dir or self.args.output_dir), Path(self.args.output_dir)
+        checkpoint = _internal_call and output_dir is not None
+        with (
+            full_disk_named(self.args.output_dir, "the model"),
+            contextlib.nullcontext() if checkpoint else strategies.whole_state_dict(self.accelerator),
+            sharing.without_token(self.args),
+            sharing.safe_place(target, own) if self.args.should_save else contextlib.nullcontext(target) as place,
+        ):
+            super().save_model(str(place), _internal_call=True)
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
+
+    # Sharing
+
+    def create_model_card(
+        self,
+        model_name: str | None = None,
+        dataset_name: str | None = None,
+        tags: str | list[str] | None = None,
+        licence: str | None = None,
+    ) -> None:
+        """Writes ``README.md`` into the output folder: what was trained on what and how well, as far as this trainer
+        knows. Call `evaluate_panel` before the first update and after the last, and the card has both.
+
+        Args:
+            model_name (`str`, *optional*):
+                Title of the card; the repository's or the folder's name by default.
+            dataset_name, tags (*optional*):
+                Of TRL's signature; a card names the environment in place of a data set, and the method as a tag.
+            licence (`str`, *optional*):
+                Licence id of the weights.
+        """
+        if not self.is_world_process_zero():
+            return
+        folder = Path(self.args.output_dir)
+        results = trainer_results(self, self._factory, self.evaluations)
+        name = model_name or self.args.hub_model_id or folder.name
+        place = self.hub_model_id or self.args.hub_model_id or str(self.args.output_dir)
+        sharing.write_card(folder, results, name, licence, place)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        **card: Any,
+    ) -> Any:
+        """As in [`~transformers.Trainer`], but one commit of model, tokenizer, card and results alone.
+
+        Raises:
+            PushFailed: if the Hub refused or could not be reached; the model is in the output folder.
+        """
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+
+        def write(repository: str) -> None:
+            self.hub_model_id = repository
+            self.create_model_card(**card)
+
+        write(self.hub_model_id or self.args.hub_model_id or Path(self.args.output_dir).name)
+        return sharing.push_run(self.args, self.hub_model_id, write, commit_message, token, revision, blocking)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """A checkpoint's model while training goes on (``hub_strategy``)."""
+        if self.is_world_process_zero() and self.args.hub_strategy != "end":
+            sharing.push_checkpoint(self.args, Path(checkpoint_folder), self.hub_model_id, self.state.global_step)

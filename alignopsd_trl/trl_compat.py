@@ -6,9 +6,8 @@ Pinned to ``trl>=1.16,<1.17``; `tests/test_trl_compat.py` fails with a named sea
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,13 +22,20 @@ from trl.trainer import grpo_trainer
 from trl.trainer import utils as trl_utils
 from trl.trainer.utils import use_adapter
 
-from alignopsd_trl.policy.decoding import sample
+from alignopsd_trl.policy import strategies
 from alignopsd_trl.policy.packing import Packed, depends_on_length, why_plain
 from alignopsd_trl.policy.prefix_cache import PrefixCache, tokens_in_cache
+from alignopsd_trl.policy.samplers import LoopSampler
 from alignopsd_trl.policy.scoring import Padded
+from alignopsd_trl.policy.turn_rows import sampling_log_probs
+from alignopsd_trl.reading import Reader
+from alignopsd_trl.rollout import Responses
+from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
     from trl import GRPOConfig, GRPOTrainer
+
+    from alignopsd_trl.config import AlignOPSDConfig
 
 
 _EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"
@@ -59,7 +65,7 @@ class PolicyScorer:
         ids = torch.cat([prompt.ids, response.ids], dim=1)
         mask = torch.cat([prompt.mask, response.mask], dim=1)
         model = trainer.ref_model if self._reference and trainer.ref_model is not None else trainer.model
-        with self._scoring():
+        with self._scoring(), head_on_labels(self.device):
             return trainer._get_per_token_logps_and_entropies(model, ids, mask, response.ids.size(1))[0].float()
 
     def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
@@ -139,18 +145,28 @@ def head_on_labels(device: torch.device) -> Iterator[None]:
         trl_utils._use_triton = before
 
 
-def labelled_where(model: torch.nn.Module, read: torch.Tensor | None) -> Callable:
-    """The model as TRL's forward calls it, with labels on the tokens alone that the loss reads, ``(rows, L)`` at the
-    rows' end: what the environment said between the turns of a row needs no vocabulary head."""
-    if read is None:
-        return model
+class WatchedModel:
+    """The policy as TRL's loss calls it, with labels on the tokens alone that the loss reads: what the environment said
+    between the turns of a row needs no vocabulary head.
 
-    def forward(labels: torch.Tensor, **inputs: Any) -> Any:
+    Args:
+        read: ``(rows, L)``, not 0 on these tokens at the rows' end.
+
+    Attributes:
+        log_probs, entropies: ``(rows, L)`` of the last forward, with gradient; 0 where the loss does not read them.
+    """
+
+    def __init__(self, model: torch.nn.Module, read: torch.Tensor):
+        self._model, self._read = model, read
+        self.log_probs = self.entropies = torch.zeros(read.shape, device=read.device)
+
+    def __call__(self, labels: torch.Tensor, **inputs: Any) -> Any:
+        length = self._read.size(1)
         labels = labels.clone()
-        labels[:, -read.size(1) :].masked_fill_(read == 0, -100)
-        return model(labels=labels, **inputs)
-
-    return forward
+        labels[:, -length:].masked_fill_(self._read == 0, -100)
+        output = self._model(labels=labels, **inputs)
+        self.log_probs, self.entropies = output.log_probs[:, -length:], output.entropy[:, -length:]
+        return output
 
 
 def response_logits(
@@ -203,6 +219,19 @@ def whole_on_each_process(args: GRPOConfig) -> None:
 
 
 @contextlib.contextmanager
+def made_for_turns(args: AlignOPSDConfig, whole: bool) -> Iterator[None]:
+    """While TRL's part of a trainer is made.
+
+    Args:
+        whole: the model is loaded by TRL, and has to be whole on each process.
+    """
+    if whole:
+        whole_on_each_process(args)
+    with reference_like_policy(), engine_options(args.engine_options), without_entropy_bonus(args):
+        yield
+
+
+@contextlib.contextmanager
 def engine_options(chosen: Mapping[str, Any] | None) -> Iterator[None]:
     """While a trainer is made: what a colocated vLLM's engine is made with, over what TRL gives it; `None` where there
     is none. TRL fixes how many responses are sampled at once to the trajectories of a round, and the tokens of a step
@@ -236,18 +265,7 @@ def awake(trainer: GRPOTrainer) -> Iterator[None]:
         engine.enable_sleep_mode, engine._llm_weights_sleeping = True, True
 
 
-def with_sampler_awake(method: Callable) -> Callable:
-    """A trainer's method during which a sleeping engine is `awake`."""
-
-    @functools.wraps(method)
-    def call(trainer: GRPOTrainer, *arguments: Any, **options: Any) -> Any:
-        with awake(trainer):
-            return method(trainer, *arguments, **options)
-
-    return call
-
-
-def generate(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[int]], list[list[float]] | None]:
+def generate(trainer: GRPOTrainer, prompts: Sequence[Sequence[int]]) -> Responses:
     """One response per prompt through TRL's own path (transformers, continuous batching or vLLM). All processes must
     call it equally often and with lists of equal length."""
     if trainer.is_fsdp_enabled:  # what transformers' generate looks for, to go on until all processes have finished
@@ -255,7 +273,7 @@ def generate(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[
         if trainer.use_vllm:
             reshard(trainer.model)
     with _without_ended_trackers(trainer):
-        return trainer._generate_single_turn(prompts, None, {}, num_generations=1)
+        return Responses(*trainer._generate_single_turn(prompts, None, {}, num_generations=1))
 
 
 @contextlib.contextmanager
@@ -308,49 +326,48 @@ def samples_plainly(trainer: GRPOTrainer) -> bool:
     )
 
 
-def decode(trainer: GRPOTrainer, prompts: list[list[int]]) -> tuple[list[list[int]], list[list[float]]]:
-    """One response per prompt, as `generate` gives them, through the project's own loop."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    with (
-        disable_gradient_checkpointing(model, trainer.args.gradient_checkpointing_kwargs),
-        trainer.accelerator.autocast(),  # around all steps: weights are rounded once, not at each token
-    ):
-        return sample(
-            model,
-            prompts,
-            temperature=trainer.generation_config.temperature,
-            max_tokens=trainer.generation_config.max_new_tokens,
-            end_ids=trainer.eos_token_ids,
-            pad_id=trainer._tokenizer.pad_token_id,
-            attention=attention_of(trainer),
-            budget=trainer.args.scoring_tokens,
-            prefixes=trainer._prefixes,
-            until=trainer._until,
-        )
+class EngineSampler:
+    """The trained policy as a `rollout.Sampler` through TRL's own path: transformers, continuous batching or vLLM."""
+
+    def __init__(self, trainer: GRPOTrainer, temperature: float, max_tokens: int):
+        self._trainer, self._temperature, self._max_tokens = trainer, temperature, max_tokens
+
+    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
+        with sampling(self._trainer, self._temperature, self._max_tokens):
+            return generate(self._trainer, prompts)
 
 
-def with_prefixes(method: Callable) -> Callable:
-    """A trainer's method during which weights stay as they are, so that what was made of a prompt holds for others."""
-
-    @functools.wraps(method)
-    def call(trainer: GRPOTrainer, *arguments: Any, **options: Any) -> Any:
-        if not samples_plainly(trainer):
-            return method(trainer, *arguments, **options)
-        model, pad_id = trainer.accelerator.unwrap_model(trainer.model), trainer._tokenizer.pad_token_id
-        trainer._prefixes = PrefixCache(
-            model, pad_id, attention_of(trainer), trainer.args.scoring_tokens, computes_in(trainer)
-        )
-        try:
-            with disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
-                return method(trainer, *arguments, **options)
-        finally:
-            trainer._prefixes = None
-
-    return call
+def loop_sampler(
+    trainer: GRPOTrainer, temperature: float, max_tokens: int, prefixes: PrefixCache | None
+) -> LoopSampler:
+    """The trained policy as a `rollout.Sampler` through the project's own loop, where it `samples_plainly`."""
+    return LoopSampler(
+        trainer.accelerator.unwrap_model(trainer.model),
+        temperature,
+        max_tokens,
+        trainer.eos_token_ids,
+        trainer.processing_class.pad_token_id,
+        attention_of(trainer),
+        trainer.args.scoring_tokens,
+        prefixes,
+        trainer.accelerator.autocast,  # around all steps: weights are rounded once, not at each token
+    )
 
 
-def rows_at_once(trainer: GRPOTrainer, prompts: list[list[int]], limit: int, least: int) -> int:
-    """How many of the prompts `generate` takes at a time: all of them with vLLM, ``least`` with transformers'
+@contextlib.contextmanager
+def kept_prefixes(trainer: GRPOTrainer) -> Iterator[PrefixCache | None]:
+    """While the weights stay as they are: what the policy made of a prompt holds for others. `None` where the policy
+    does not sample in this process."""
+    if not samples_plainly(trainer):
+        yield None
+        return
+    model, pad_id = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class.pad_token_id
+    with disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
+        yield PrefixCache(model, pad_id, attention_of(trainer), trainer.args.scoring_tokens, computes_in(trainer))
+
+
+def rows_at_once(trainer: GRPOTrainer, prompts: Sequence[Sequence[int]], limit: int, least: int) -> int:
+    """How many of the prompts are sampled at a time: all of them with vLLM, ``least`` with transformers'
     ``generate``, and what has room in the cache of `decoding.sample`.
 
     Args:
@@ -464,41 +481,82 @@ def reference_like_policy() -> Iterator[None]:
 
 
 def _shard_frozen(model: torch.nn.Module, accelerator: Accelerator) -> torch.nn.Module:
+    strategies.refuse_unproven(accelerator)
+    strategies.keep_output_precision(accelerator)
     return fsdp2_prepare_model(accelerator, model.requires_grad_(False)).eval()
 
 
-def is_multimodal(trainer: GRPOTrainer) -> bool:
-    return trainer._is_vlm
-
-
-def switch_entropy_bonus_off(trainer: GRPOTrainer) -> None:
-    """TRL's own bonus, which is a mean per micro-batch."""
-    trainer._entropy_bonus_enabled = False
+@contextlib.contextmanager
+def without_entropy_bonus(args: GRPOConfig) -> Iterator[None]:
+    """While a trainer is made: TRL's own bonus, a mean per micro-batch, stays off."""
+    before, args.entropy_coef = args.entropy_coef, 0.0
+    try:
+        yield
+    finally:
+        args.entropy_coef = before
 
 
 def rewards(
-    trainer: GRPOTrainer, rows: list[dict[str, Any]], prompts: list[str], completions: list[str], ids: list[list[int]]
+    trainer: GRPOTrainer,
+    rows: list[dict[str, Any]],
+    prompts: list[Any],
+    completions: list[Any],
+    ids: list[list[int]],
+    environments: list[Any] | None = None,
 ) -> torch.Tensor:
-    """``(trajectories of all processes, functions)`` through TRL's own path, NaN where a function gave none."""
+    """``(trajectories of all processes, functions)`` through TRL's own path, NaN where a function gave none.
+
+    Args:
+        environments: what TRL hands to functions that ask for them.
+    """
+    if environments is not None:
+        trainer.environments = environments
     return trainer._calculate_rewards(rows, prompts, completions, ids)
 
 
-def policy_loss(trainer: GRPOTrainer, model: torch.nn.Module, rows: dict[str, torch.Tensor]) -> torch.Tensor:
-    return trainer._compute_loss(model, rows)
+def sampling_columns(
+    trainer: GRPOTrainer, batch: TurnBatch, log: Callable[[Mapping[str, float]], None]
+) -> dict[str, torch.Tensor]:
+    """The sampler's own log-probs and TRL's correction for them, as columns of the rows; none where no engine samples.
+
+    Args:
+        log: is told how far they are from the trainer's.
+    """
+    if not trainer.use_vllm:
+        return {}
+    sampled = sampling_log_probs(batch.turns, batch.policy_mask.size(1), trainer.accelerator.device)
+    columns = {"sampling_per_token_logps": sampled}
+    if corrects_sampling(trainer):
+        difference = (batch.student_log_probs - sampled) * batch.policy_mask
+        ratio = columns["importance_sampling_ratio"] = sampling_ratio(trainer, difference)
+        log(sampling_metrics(difference, ratio, batch.policy_mask))
+    return columns
 
 
-def log_value(trainer: GRPOTrainer, mode: str, name: str, value: float) -> None:
-    """A number for the next line of the log, which prints the mean of what came since the last."""
-    trainer._metrics[mode][name].append(value)
+def policy_loss(
+    trainer: GRPOTrainer, model: torch.nn.Module, rows: dict[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """TRL's loss, and the log-probs and entropies ``(rows, L)`` of its own forward, with gradient."""
+    watched = WatchedModel(model, rows["completion_mask"] * rows["tool_mask"])
+    with head_on_labels(trainer.accelerator.device):
+        loss = trainer._compute_loss(watched, rows)
+    return loss, watched.log_probs, watched.entropies
 
 
-def log_samples(trainer: GRPOTrainer, column: str, values: list[Any]) -> None:
-    """A column of TRL's table of completions: ``prompt``, ``completion`` or ``advantages``."""
-    trainer._logs[column].extend(values)
+class TrainerLog:
+    """TRL's log as a `training.recorder.Log`: numbers since the last line, and the table of completions."""
 
+    def __init__(self, trainer: GRPOTrainer):
+        self._trainer = trainer
 
-def log_reward_samples(trainer: GRPOTrainer, name: str, values: list[float]) -> None:
-    trainer._logs["rewards"][name].extend(values)
+    def value(self, mode: str, name: str, value: float) -> None:
+        self._trainer._metrics[mode][name].append(value)
+
+    def samples(self, column: str, values: list[Any]) -> None:
+        self._trainer._logs[column].extend(values)
+
+    def reward_samples(self, name: str, values: list[float]) -> None:
+        self._trainer._logs["rewards"][name].extend(values)
 
 
 @contextlib.contextmanager

@@ -242,9 +242,10 @@ class Groups:
         )
 
 
-@dataclass(repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TurnBatch:
-    """M turns of whole sibling groups, in canonical order, as tensors beside the turns themselves.
+    """M turns of whole sibling groups, in canonical order, as tensors beside the turns themselves. It does not change
+    once a method sees it.
 
     Args:
         turns (`list[Turn]`):
@@ -266,6 +267,8 @@ class TurnBatch:
         scored (`torch.Tensor`, *optional*):
             ``(M,)`` bool, turns whose log-probs are asked for; the others' may be 0 from any view, since their credit
             does not depend on them (`Method.unmoved`). `None`: all.
+        reference_log_probs (`torch.Tensor`, *optional*):
+            ``(M, L)`` float32 by the reference model; `None` where the loss has no such term.
         turn_advantages (`torch.Tensor`, *optional*):
             ``(M,)`` float64 Monte Carlo advantages in units of the reward, NaN where they were not measured; `None`
             unless a method asks for them.
@@ -283,6 +286,7 @@ class TurnBatch:
     action_valid: torch.Tensor
     student_log_probs: torch.Tensor | None = None
     scored: torch.Tensor | None = None
+    reference_log_probs: torch.Tensor | None = None
     turn_advantages: torch.Tensor | None = None
     turn_reward: torch.Tensor | None = None
 

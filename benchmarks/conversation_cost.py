@@ -23,7 +23,7 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import Padded, score_pairs
 from alignopsd_trl.policy.turn_rows import Layout, collate_rows, sub_chunks
 from alignopsd_trl.prompts import Renderer
-from alignopsd_trl.rollout import Player
+from alignopsd_trl.rollout import Player, Responses
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.turns import Seeds, Trajectory, TurnBatch
 
@@ -104,16 +104,17 @@ def environment(arguments: argparse.Namespace) -> type[TextEnvironment]:
     return Long
 
 
-def responder(tokenizer: PreTrainedTokenizerFast, length: int) -> Callable[..., tuple[list[list[int]], None]]:
+class Responder:
     """Responses of so many random words, the same for the same prompt."""
 
-    def respond(prompts: Sequence[Sequence[int]], *ignored: Any, **also: Any) -> tuple[list[list[int]], None]:
-        draws = [random.Random(str(prompt[-64:])) for prompt in prompts]
-        texts = [f"<think> {words_of(length - 8, draw)} </think> {words_of(5, draw)}" for draw in draws]
-        ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        return [[*one, tokenizer.eos_token_id] for one in ids], None
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, length: int):
+        self._tokenizer, self._length = tokenizer, length
 
-    return respond
+    def respond(self, prompts: Sequence[Sequence[int]], until: Any = None) -> Responses:
+        draws = [random.Random(str(prompt[-64:])) for prompt in prompts]
+        texts = [f"<think> {words_of(self._length - 8, draw)} </think> {words_of(5, draw)}" for draw in draws]
+        ids = self._tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return Responses([[*one, self._tokenizer.eos_token_id] for one in ids], None)
 
 
 def play(arguments: argparse.Namespace, history: str) -> list[Trajectory]:
@@ -123,7 +124,7 @@ def play(arguments: argparse.Namespace, history: str) -> list[Trajectory]:
     player = Player(
         environments=batch,
         renderer=Renderer(tokenizer, batch.prompt, LONGEST, history=history, past_thinking="keep"),
-        generate=responder(tokenizer, arguments.response),
+        sampler=Responder(tokenizer, arguments.response),
         tokenizer=tokenizer,
         end_ids=[tokenizer.eos_token_id],
         skills=lambda *ignored: (skill, ()),
@@ -248,7 +249,7 @@ def _round(arguments: argparse.Namespace, folder: Path, history: str, merge: boo
         skill_bank=lambda task_text, row: words_of(arguments.skill, random.Random(1)),
         processing_class=tokenizer,
     )
-    trainer._generate_single_turn = responder(tokenizer, arguments.response)
+    trainer.make_sampler = lambda *settings: Responder(tokenizer, arguments.response)
     trainer.phases.clock = time.process_time  # type: ignore[method-assign]
     trainer.train()
     return {phase: trainer.phases.total[phase] for phase in ("scoring", "update")}

@@ -16,7 +16,7 @@ from alignopsd_trl.environments.base import Opening, Projection, Step, Suite, Te
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.prompts import Renderer
-from alignopsd_trl.rollout import Player
+from alignopsd_trl.rollout import Player, Responses
 
 LEFT = 0.4  # probability of "left" at every turn of the policy `flips`
 DEPTH = 3
@@ -141,11 +141,11 @@ class Flips:
         self._tokenizer = build_tokenizer()
         self.calls: list[int] = []
 
-    def __call__(self, prompts: list[list[int]]) -> tuple[list[list[int]], None]:
+    def respond(self, prompts: list[list[int]], until: Any = None) -> Responses:
         self.calls.append(len(prompts))
         actions = ["left" if self._draw.random() < LEFT else "right" for _ in prompts]
         texts = [f"<think>go {action}</think><action>{action}</action>" for action in actions]
-        return [[*self._tokenizer(text)["input_ids"], self._tokenizer.eos_token_id] for text in texts], None
+        return Responses([[*self._tokenizer(text)["input_ids"], self._tokenizer.eos_token_id] for text in texts], None)
 
 
 def player(policy: Any, factory: Any = Corridor, slots: int = 64) -> Player:

@@ -25,7 +25,7 @@ from accelerate.utils import DistributedType
 from fsdp_on_cpu import look_like_gpus
 from peft import LoraConfig
 from torch.distributed.tensor import DTensor
-from toy import ToyEnvironment, build_model, build_tokenizer, scripted, toy_dataset
+from toy import Scripted, ToyEnvironment, build_model, build_tokenizer, scripted, toy_dataset
 from trainers import DEFAULTS, losses
 
 from alignopsd_trl import trl_compat
@@ -199,14 +199,18 @@ def outcome(trainer: AlignOPSDTrainer) -> dict[str, Any]:
 
 def watch_lengths(trainer: AlignOPSDTrainer) -> list[int]:
     """The longest response of each generation, that is, how many forwards it took this process."""
-    inner, found = trainer._generate_single_turn, []
+    inner, found = trainer.make_sampler, []
 
-    def generate(*arguments: Any, **options: Any) -> Any:
-        responses, log_probs = inner(*arguments, **options)
-        found.append(max(map(len, responses)))
-        return responses, log_probs
+    def make(*settings: Any) -> Scripted:
+        def generate(prompts: Any) -> Any:
+            responses = sampler.respond(prompts)
+            found.append(max(map(len, responses.ids)))
+            return responses
 
-    trainer._generate_single_turn = generate
+        sampler = inner(*settings)
+        return Scripted(generate)
+
+    trainer.make_sampler = make
     return found
 
 
@@ -292,13 +296,13 @@ def run_down(root: Path, strategy: str) -> None:
     """All save and all raise in the second round; the run can be resumed."""
     folder = root / strategy / "down"
     trainer = make(folder, root, "down", factory=Down)
-    inner = trainer._play_groups
+    inner = trainer.rollouts.play_groups
 
-    def play(inputs: Any, step: int) -> Any:
-        Down.broken = step == 1
-        return inner(inputs, step)
+    def play(inputs: Any, update: int, *rest: Any) -> Any:
+        Down.broken = update == 1
+        return inner(inputs, update, *rest)
 
-    trainer._play_groups = play
+    trainer.rollouts.play_groups = play
     message = None
     try:
         trainer.train()

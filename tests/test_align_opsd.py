@@ -6,6 +6,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -284,7 +285,7 @@ def test_threshold_is_over_all_processes() -> None:
 def test_config_without_allocation_is_grpo() -> None:
     batch, teacher = small_world()
     for changes in ({}, {"invalid_action_penalty": 0.1}, {"group_statistics": "turn", "scale_rewards": "none"}):
-        batch.action_valid = torch.arange(len(batch)) % 4 > 0
+        batch = replace(batch, action_valid=torch.arange(len(batch)) % 4 > 0)
         plain = get_method("grpo")(config(**changes)).assign(batch, teacher, step=0)
         credit = get_method("align_opsd")(config(allocation="none", **changes)).assign(batch, teacher, step=0)
         assert torch.equal(plain.advantages, credit.advantages)
@@ -293,7 +294,7 @@ def test_config_without_allocation_is_grpo() -> None:
 
 def test_turn_statistics_with_a_penalty_normalise_the_penalised_rewards() -> None:
     batch, teacher = small_world()
-    batch.action_valid = torch.arange(len(batch)) % 5 > 0
+    batch = replace(batch, action_valid=torch.arange(len(batch)) % 5 > 0)
     settings = config(group_statistics="turn", invalid_action_penalty=0.1)
     credit = get_method("grpo")(settings).assign(batch, teacher, step=0)
     for task in range(2):
@@ -380,7 +381,7 @@ def test_no_auxiliary_loss_by_default() -> None:
 
 def test_missing_student_log_probs_are_named() -> None:
     batch, teacher = small_world()
-    batch.student_log_probs = None
+    batch = replace(batch, student_log_probs=None)
     with pytest.raises(MethodError, match="student_log_probs"):
         checked_credit(get_method("align_opsd")(config()), batch, teacher, step=0)
 

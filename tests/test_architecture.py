@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "skills": ("encoder", "options", "skills"),
     "config": ("options", "skills", "methods.align_opsd.options"),
     "records": ("turns",),
-    "rollout": ("turns", "prompts", "conversations", "reading"),
+    "rollout": ("turns", "prompts", "conversations", "reading", "rollout"),
     "methods": ("turns", "options", "methods"),
     "policy": ("turns", "reading", "rollout", "skills", "policy"),
     "evaluation": ("turns", "prompts", "reading", "rollout", "evaluation"),

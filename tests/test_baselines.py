@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from alignopsd_trl.methods import Method, get_method
 from alignopsd_trl.methods import objectives as o
 from alignopsd_trl.methods.baseline import Baseline
 from alignopsd_trl.options import rules
+from alignopsd_trl.rollout import SortedByLength
 from alignopsd_trl.turns import Groups, Thought, Trajectory, Turn, TurnBatch
 
 WEIGHTED = ("rlsd", "step_opsd", "agent_opsd")
@@ -77,7 +79,9 @@ def random_batch(seed: int = 0) -> TurnBatch:
 
     names = [("a", f"r{n}") for n in range(4)] + [("b", f"r{n}") for n in range(3)]
     batch = play({name: [number(1, 6) for _ in range(number(1, 4))] for name in names}, [1, 0, 0, 1, 0.5, 0.2, 0.9])
-    batch.student_log_probs = -torch.rand(batch.policy_mask.shape, generator=draw) * 3 * batch.policy_mask
+    batch = replace(
+        batch, student_log_probs=-torch.rand(batch.policy_mask.shape, generator=draw) * 3 * batch.policy_mask
+    )
     return batch
 
 
@@ -180,7 +184,7 @@ def test_weights_move_the_policy_with_the_teacher_and_never_against_the_outcome(
     gradient, enumerated, moves liked actions above disliked ones, against GRPO's step."""
     batch = play({("t", f"r{n}"): [1] for n in range(4)}, [1, 1, 0, 0])
     teacher = torch.tensor([0.4, 0.1, 0.4, 0.1]).log()
-    batch.student_log_probs = torch.full((4, 1), 0.25).log()
+    batch = replace(batch, student_log_probs=torch.full((4, 1), 0.25).log())
     credit = method(name, tmp_path, method_options=options).assign(batch, TableTeacher(teacher[:, None]), step=0)
     plain = method("grpo", tmp_path).assign(batch, TableTeacher(), step=0)
 
@@ -203,13 +207,13 @@ def test_the_gap_is_logged_where_the_snapshot_was_scored_anyway(name: str, tmp_p
     batch = random_batch()
     teacher = TableTeacher(batch.student_log_probs + 0.25)
     assert method(name, tmp_path).assign(batch, teacher, 0).metrics["teacher/gap"] == pytest.approx(0.25, abs=1e-6)
-    batch.student_log_probs = None
+    batch = replace(batch, student_log_probs=None)
     assert "teacher/gap" not in method(name, tmp_path).assign(batch, teacher, 0).metrics
 
 
 def test_beliefs_reward_the_turn_that_the_teacher_likes(tmp_path: Path) -> None:
     batch = play({("t", "r0"): [2, 2], ("t", "r1"): [2, 2]}, [1, 0])
-    batch.student_log_probs = torch.full((4, 2), -1.0)
+    batch = replace(batch, student_log_probs=torch.full((4, 2), -1.0))
     gap = torch.tensor([0.5, -0.5, 0.5, -0.5])[:, None]
     found = method("agent_opsd", tmp_path).assign(batch, TableTeacher(batch.student_log_probs + gap), 0).advantages
     plain = method("grpo", tmp_path).assign(batch, TableTeacher(), 0).advantages
@@ -262,7 +266,7 @@ def test_credit_is_float32_without_gradient_and_zero_outside_the_mask(name: str,
 @pytest.mark.parametrize("name", [*WEIGHTED, *DISTILLED, "gigpo", "skill_grpo"])
 def test_a_process_without_turns_makes_the_same_calls(name: str, tmp_path: Path) -> None:
     batch = TurnBatch.of([], pad_id=0)
-    batch.student_log_probs = torch.zeros_like(batch.policy_mask, dtype=torch.float32)
+    batch = replace(batch, student_log_probs=torch.zeros_like(batch.policy_mask, dtype=torch.float32))
     teacher = TableTeacher(batch.student_log_probs)
     credit = method(name, tmp_path).assign(batch, teacher, 0)
     assert credit.advantages.shape == batch.policy_mask.shape
@@ -294,7 +298,7 @@ def test_contexts_and_needs(name: str, tmp_path: Path) -> None:
     )
     assert not row.needs_encoder
     batch, teacher = random_batch(), TableTeacher(torch.zeros(1))
-    batch.student_log_probs = batch.student_log_probs if row.needs_student_log_probs else None
+    batch = replace(batch, student_log_probs=batch.student_log_probs if row.needs_student_log_probs else None)
     if row.trains:
         row.assign(batch, teacher, 0)
     assert teacher.calls == ["score"] * row.needs_teacher
@@ -320,10 +324,12 @@ def test_coefficients(name: str, options: Any, policy: float, auxiliary: float, 
 
 
 @pytest.mark.parametrize("name", ["skill_grpo", "gigpo", *WEIGHTED, *DISTILLED])
-def test_every_row_trains_and_computes_only_what_it_needs(name: str, tmp_path: Path) -> None:
+def test_every_row_trains_and_computes_only_what_it_needs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer = make_trainer(tmp_path, method=name, max_steps=2)
     calls = {"score_own": 0, "think": 0}
-    score, think = trainer._score_own, trainer._think
+    score, think = trainer.scorer.own, SortedByLength.respond
 
     def count(key: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any, **kwargs: Any) -> Any:
@@ -332,7 +338,8 @@ def test_every_row_trains_and_computes_only_what_it_needs(name: str, tmp_path: P
 
         return counted
 
-    trainer._score_own, trainer._think = count("score_own", score), count("think", think)
+    trainer.scorer.own = count("score_own", score)
+    monkeypatch.setattr(SortedByLength, "respond", count("think", think))
     trainer.train()
     assert len(losses(trainer)) == 2 and torch.tensor(losses(trainer)).isfinite().all()
     assert calls == {"score_own": 2 * (name in WEIGHTED), "think": 0}

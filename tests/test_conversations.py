@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from toy import TEMPLATE, ToyEnvironment, ToyPrompt, build_tokenizer
+from toy import TEMPLATE, Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
 from trainers import make_config, make_trainer
 
 from alignopsd_trl.conversations import Conversation, without_thinking
@@ -61,7 +61,7 @@ def _play(
     player = Player(
         environments=batch,
         renderer=Renderer(tokenizer, batch.prompt, max_length, history=history, past_thinking=past_thinking),
-        generate=lambda prompts: ([list(sampled) for _ in prompts], None),
+        sampler=Scripted(lambda prompts: ([list(sampled) for _ in prompts], None)),
         tokenizer=tokenizer,
         end_ids=[tokenizer.eos_token_id],
         skills=lambda *ignored: (skill, ("s",)),

@@ -24,6 +24,7 @@ from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
 from alignopsd_trl.reading import Reader
+from alignopsd_trl.training.round import Snapshot
 from alignopsd_trl.turns import NO_THOUGHT, Thought, Trajectory, Turn, TurnBatch
 
 PROMPTS = [[5, 6, 7, 8, 9], [11], [5, 6, 7, 8, 9], [4, 4, 12, 30, 31, 32, 33, 20], [40, 41], [11]]
@@ -84,7 +85,8 @@ def test_kept_log_probs_are_those_of_scoring(tmp_path: Path, options: dict) -> N
     trainer.model.train()
     assert trl_compat.samples_plainly(trainer) and trl_compat.scores_as_sampled(trainer)
     prompts = [[5 + row % 3, 9, 3, *[4] * (row % 7)] for row in range(40)]
-    responses, kept = trl_compat.generate(trainer, prompts)
+    with trl_compat.kept_prefixes(trainer) as prefixes:
+        responses, kept = trainer.make_sampler(0.8, 12, prefixes).respond(prompts)
     rows = torch.arange(len(prompts))
     scores = score_pairs(
         trl_compat.PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), rows, rows, pad_id=0, budget=900,
@@ -157,14 +159,16 @@ def test_a_response_that_ends_with_its_thinking_thinks_what_the_whole_one_does(
 def test_thoughts_without_actions_are_sampled_until_they_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make_trainer(tmp_path, script=False, method="align_opsd")
     trainer.model.train()
-    trainer._environments()
     script = Script(trainer.processing_class, ["<think>go</think><action>left</action>"] * 2)
     monkeypatch.setattr(decoding, "draw", script)
     turns = [Turn(n, "", [5, 6], [5, 6, 7 + n], [8], "", NO_THOUGHT, "", True, "") for n in range(2)]
     batch = TurnBatch.of([Trajectory({}, "task", str(one.number), turns=[one]) for one in turns], 0)
     counted = Counted(trainer.model)
     for actions, thought, steps in ((True, Thought("go", "left"), script.width), (False, Thought("go", ""), 3)):
-        assert trainer._teacher().thoughts(batch, torch.arange(2), actions) == [thought] * 2
+        with trl_compat.kept_prefixes(trainer) as prefixes:
+            snapshot = Snapshot(trainer.make_sampler(1.0, 12, prefixes), trainer.make_thinker(prefixes), prefixes)
+            teacher = trainer.scorer.teacher(snapshot, trainer.rollouts.reader)
+            assert teacher.thoughts(batch, torch.arange(2), actions) == [thought] * 2
         assert counted.tokens == 2 + 2 * steps  # what both prompts begin with, and a token a step each
         counted.tokens = 0
 
@@ -173,7 +177,8 @@ def test_other_ways_to_sample_are_left_to_generate(tmp_path: Path) -> None:
     assert not trl_compat.samples_plainly(make_trainer(tmp_path / "k", script=False, top_k=5))
     assert not trl_compat.samples_plainly(make_trainer(tmp_path / "p", script=False, top_p=0.9))
     penalised = make_trainer(tmp_path / "r", script=False, repetition_penalty=1.1)
-    responses, kept = trl_compat.generate(penalised, [[5, 6], [7]])
+    with trl_compat.kept_prefixes(penalised) as prefixes:
+        responses, kept = penalised.make_sampler(1.0, 12, prefixes).respond([[5, 6], [7]])
     assert kept is None and len(responses) == 2
 
 

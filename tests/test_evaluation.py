@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from toy import NUMBERS, ToyEnvironment, build_model, build_tokenizer, toy_dataset
+from toy import NUMBERS, Scripted, ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from trainers import make_trainer
 
 from alignopsd_trl.environments import Suite, TaskPanel, open_batch
@@ -106,7 +106,7 @@ def test_trained_and_untrained_rows_of_a_table_go_through_one_loop(tmp_path: Pat
     """The same weights, panel and seed give the same episodes, whoever plays them."""
     trainer = make_trainer(tmp_path, script=False, eval_temperature=0.7, top_k=0)
     by_trainer = trainer.evaluate_panel(PANEL, seed=5)
-    options = {"max_prompt_length": 128, "max_completion_length": 12, "batch_size": trainer._environment_slots}
+    options = {"max_prompt_length": 128, "max_completion_length": 12, "batch_size": trainer.rollouts.slots}
     by_model, _ = evaluate(trainer.model, build_tokenizer(), ToyEnvironment, PANEL, seed=5, temperature=0.7, **options)
     assert by_trainer == by_model
     greedy, _ = evaluate(trainer.model, build_tokenizer(), ToyEnvironment, PANEL, temperature=0.0, **options)
@@ -124,7 +124,7 @@ def test_both_narrow_the_sampling_alike_and_the_models_own_taste_does_not_count(
 ) -> None:
     trainer, tokenizer = make_trainer(tmp_path, script=False, **NARROWED), build_tokenizer()
     played = trainer.evaluate_panel(PANEL, seed=5, temperature=temperature)
-    options = {"max_prompt_length": 128, "max_completion_length": 12, "batch_size": trainer._environment_slots}
+    options = {"max_prompt_length": 128, "max_completion_length": 12, "batch_size": trainer.rollouts.slots}
     options |= {"seed": 5, "temperature": temperature}
     plain, _ = evaluate(trainer.model, tokenizer, ToyEnvironment, PANEL, **options)
     trainer.model.generation_config.update(repetition_penalty=5.0, top_k=1, top_p=0.1, min_p=0.9, temperature=0.01)
@@ -192,7 +192,9 @@ def test_each_prompt_that_fits_is_tokenised_once(skill: str, in_rollout: bool, e
     player = Player(
         environments=batch,
         renderer=Renderer(tokenizer, batch.prompt, 128),
-        generate=lambda prompts: ([tokenizer.inner("<action>stay</action>")["input_ids"]] * len(prompts), None),
+        sampler=Scripted(
+            lambda prompts: ([tokenizer.inner("<action>stay</action>")["input_ids"]] * len(prompts), None)
+        ),
         tokenizer=tokenizer,
         end_ids=[tokenizer.eos_token_id],
         skills=(lambda *task: (skill, ("one",))) if skill else no_skills,

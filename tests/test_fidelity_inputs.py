@@ -78,7 +78,7 @@ def test_the_models_own_taste_in_sampling_does_not_count(tmp_path: Path) -> None
     model = build_model(tokenizer).eval()
     model.generation_config.min_p = 0.999
     options = {"temperature": 1.0, "top_k": len(tokenizer)}
-    sampled = Sampler(model, tokenizer, options, 1)([[5, 6, 7]] * 64)[0]
+    sampled = Sampler(model, tokenizer, options, 1).respond([[5, 6, 7]] * 64).ids
     assert len({tokens[0] for tokens in sampled}) > 8
 
 

@@ -285,7 +285,7 @@ def test_sampling_follows_the_model_with_shared_prompts_and_without(policy: Path
         exact = (model(torch.tensor([prompts[4]])).logits[0, -1] / 0.7).softmax(-1).numpy()
     for options in ({"temperature": 0.7, "top_k": 0}, {"temperature": 0.7, "top_k": len(tokenizer)}):
         torch.manual_seed(0)
-        sampled = Sampler(model, tokenizer, options, 1, batch_size=50)(prompts * 200)[0]
+        sampled = Sampler(model, tokenizer, options, 1, batch_size=50).respond(prompts * 200).ids
         assert all(len(response) == 1 for response in sampled)
         seen = np.bincount([sampled[place][0] for place in range(4, 1000, 5)], minlength=len(exact)) / 200
         assert np.abs(seen - exact).max() < 0.12

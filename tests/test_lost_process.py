@@ -59,17 +59,17 @@ def lose(folder: Path, how: str) -> None:
     PartialState(cpu=True, backend="gloo", timeout=timedelta(seconds=TIMEOUT))
     trainer = make_trainer(folder, policy=folder / "policy", max_steps=3)
     assert trainer.accelerator.num_processes == 2
-    inner = trainer._play_groups
+    inner = trainer.rollouts.play_groups
 
-    def play(inputs: object, step: int) -> object:
-        if step == 1 and os.environ["RANK"] == "1":
+    def play(inputs: object, update: int, *rest: object) -> object:
+        if update == 1 and os.environ["RANK"] == "1":
             (folder / "lost").write_text(str(time.time()))
             if how == "dies":
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(1000)
-        return inner(inputs, step)
+        return inner(inputs, update, *rest)
 
-    trainer._play_groups = play
+    trainer.rollouts.play_groups = play
     trainer.train()
 
 

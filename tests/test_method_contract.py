@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -136,7 +137,7 @@ ASKED = {
 def test_what_was_not_declared_raises_and_names_the_line(ask: Any, use: str, line: str) -> None:
     for log_probs in (torch.zeros(1), None):  # also where they were computed for another reason
         batch = random_batch()
-        batch.student_log_probs = log_probs
+        batch = replace(batch, student_log_probs=log_probs)
         with pytest.raises(MethodError, match=rf"'ones' uses {use}.*\n    {line} = True") as caught:
             checked_credit(Asking(ask), batch, TableTeacher(), 0)
         assert f"class Asking of {__name__}" in str(caught.value)
@@ -151,7 +152,7 @@ def test_what_was_declared_is_answered_and_gathering_is_free() -> None:
     method.needs_student_log_probs = True
     checked_credit(method, batch, TableTeacher(), 0)
     assert seen[0][0] is batch.student_log_probs and seen[0][1].tolist() == [1, 1]
-    batch.student_log_probs = None
+    batch = replace(batch, student_log_probs=None)
     with pytest.raises(MethodError, match="score the responses"):
         checked_credit(method, batch, TableTeacher(), 0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from test_align_opsd import TableTeacher, batch_of, config, small_world
@@ -171,7 +173,7 @@ def test_names_of_tasks_and_siblings_do_not_matter(seed: int) -> None:
     """Renumbering reverses the order of tasks and of siblings; only exact ties could tell."""
     batch, teacher = small_world(seed, ties=False)
     plain = get_method("align_opsd")(config()).assign(batch, teacher, step=0)
-    batch.task, batch.rollout = 9 - batch.task, 9 - batch.rollout
+    batch = replace(batch, task=9 - batch.task, rollout=9 - batch.rollout)
     credit = get_method("align_opsd")(config()).assign(batch, teacher, step=0)
     torch.testing.assert_close(credit.advantages, plain.advantages, atol=1e-6, rtol=0)
     assert credit.trace["sources"] == plain.trace["sources"]

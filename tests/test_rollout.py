@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from toy import ToyEnvironment, ToyPrompt, build_tokenizer
+from toy import Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
 
 from alignopsd_trl.environments import Ending, Opening, Projection, Step, TextEnvironment, open_batch
 from alignopsd_trl.prompts import Renderer
@@ -44,7 +44,7 @@ def play(factory: type, rows: list[dict], max_turns: int | None = None, max_leng
     player = Player(
         environments=batch,
         renderer=Renderer(TOKENIZER, batch.prompt, max_length),
-        generate=lambda prompts: ([list(response) for _ in prompts], None),
+        sampler=Scripted(lambda prompts: ([list(response) for _ in prompts], None)),
         tokenizer=TOKENIZER,
         end_ids=[TOKENIZER.eos_token_id],
         max_turns=max_turns,

@@ -81,14 +81,10 @@ def test_sleeping_engine_wakes_once_for_a_round_and_takes_the_weights_again() ->
     engine = Engine()
     trainer = SimpleNamespace(use_vllm=True, vllm_mode="colocate", vllm_generation=engine, _last_loaded_step=3)
 
-    @trl_compat.with_sampler_awake
-    def play(self: Any, turns: int) -> int:
+    with trl_compat.awake(trainer):
         assert not engine.enable_sleep_mode and not engine._llm_weights_sleeping, "TRL would put it to sleep each call"
-        assert self._last_loaded_step == -1, "what it slept on is gone: the first generation must push"
-        engine.calls += ["generate"] * turns
-        return turns
-
-    assert play(trainer, turns=2) == 2
+        assert trainer._last_loaded_step == -1, "what it slept on is gone: the first generation must push"
+        engine.calls += ["generate"] * 2
     assert engine.calls == ["wake", "generate", "generate", "sleep 2"]
     assert engine.enable_sleep_mode and engine._llm_weights_sleeping
     with pytest.raises(AssertionError, match="broken"), trl_compat.awake(trainer):

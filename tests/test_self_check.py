@@ -58,7 +58,7 @@ def _wrong_cache(trainer: AlignOPSDTrainer, patch: pytest.MonkeyPatch) -> None:
 
 
 def _other_teacher(trainer: AlignOPSDTrainer, patch: pytest.MonkeyPatch) -> None:
-    inner = trainer._teacher
+    inner = trainer.scorer.teacher
 
     def teacher(*arguments: Any) -> Any:
         made = inner(*arguments)
@@ -66,7 +66,7 @@ def _other_teacher(trainer: AlignOPSDTrainer, patch: pytest.MonkeyPatch) -> None
         made.score = lambda *parts: score(*parts) - 0.12
         return made
 
-    trainer._teacher = teacher
+    trainer.scorer.teacher = teacher
 
 
 def _old_sampler(trainer: AlignOPSDTrainer, patch: pytest.MonkeyPatch) -> None:

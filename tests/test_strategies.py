@@ -113,14 +113,14 @@ def test_metrics_of_processes_are_averaged_but_for_extremes(monkeypatch: pytest.
 
 def test_environments_down_elsewhere_end_the_play_here(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, factory=ToyEnvironment)
-    inner = trainer._player
+    inner = trainer.rollouts.player
 
     def player(*arguments: Any) -> Any:
         made = inner(*arguments)
         made.agree = lambda number: 1  # "is any process down?" is what it asks first
         return made
 
-    trainer._player = player
+    trainer.rollouts.player = player
     with pytest.raises(EnvironmentsDown, match="another process"):
         trainer.train()
     assert (tmp_path / "checkpoint-0" / "trainer_state.json").is_file()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -323,7 +324,7 @@ def test_processes_ask_equally_often_and_agree_with_one(dead, limits: tuple[floa
 
         def process(rank: int) -> None:
             batch = some_batch(10 + rank, dead=dead[rank])
-            batch.scored = ~method.unmoved(batch) if lazy else None
+            batch = replace(batch, scored=~method.unmoved(batch) if lazy else None)
             teacher = RandomTeacher(batch, rank, spread, world.of(rank))
             found[rank] = batch, checked_credit(method, batch, teacher, 0), teacher
 

@@ -24,6 +24,7 @@ from tool_classes import (
     messages,
     script,
 )
+from toy import answer_with
 from trainers import make_config
 
 from alignopsd_trl import AlignOPSDTrainer, read_records
@@ -472,7 +473,7 @@ def test_the_teacher_reads_native_calls(policy: Any, tmp_path: Path) -> None:
         texts = next(said)[: len(prompts)]
         return [[*tokenizer(text, add_special_tokens=False)["input_ids"], end] for text in texts], None
 
-    trainer._generate_single_turn = respond
+    answer_with(trainer, respond)
     trainer.train()
     turns = read_records(tmp_path / "trajectories")
     assert turns.thinking.tolist().count("up") == 8 and len(turns) == 12

@@ -110,8 +110,8 @@ def test_credit_differs_from_grpo_and_keeps_the_budget(tmp_path: Path) -> None:
 def test_privileged_view_differs_from_the_student_only_by_the_skill(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, method="align_opsd", save_trajectories=True)
     played = []
-    inner = trainer._play_groups
-    trainer._play_groups = lambda *arguments: played.extend(inner(*arguments)) or played
+    inner = trainer.rollouts.play_groups
+    trainer.rollouts.play_groups = lambda *arguments: played.extend(inner(*arguments)) or played
     trainer.train()
     sentences = list(SkillBank.load("webshop").texts())
     decode = trainer.processing_class.decode
@@ -182,7 +182,7 @@ def test_lora_with_reference_trains_the_adapter_only(tmp_path: Path) -> None:
     changed = {name for name in after if not torch.equal(after[name], before[name])}
     assert changed and all("lora" in name for name in changed)
     assert "ref_per_token_logps" in trainer.seen_rows[0]
-    own, reference = trainer._score_own(_batch(trainer), False), trainer._score_own(_batch(trainer), True)
+    own, reference = (trainer.scorer.own(_batch(trainer), view) for view in (False, True))
     assert not torch.allclose(own, reference)
 
 
@@ -190,7 +190,8 @@ def _batch(trainer: AlignOPSDTrainer):
     from alignopsd_trl.turns import TurnBatch
 
     rows = [row for row in toy_dataset(2) for _ in range(4)]
-    return TurnBatch.of(trainer._play_groups(rows, 0), trainer.processing_class.pad_token_id)
+    played = trainer.rollouts.play_groups(rows, 0, 1, trainer.make_sampler(1.0, 12), trainer.method)
+    return TurnBatch.of(played, trainer.processing_class.pad_token_id)
 
 
 def test_kl_to_the_reference_is_zero_at_first_and_grows(tmp_path: Path) -> None:
@@ -366,7 +367,8 @@ def test_what_an_environment_counts_is_logged_by_round_and_saved_by_turn(tmp_pat
 
 def test_history_is_dropped_before_anything_else_and_then_the_turn_refused(tmp_path: Path) -> None:
     longest = make_trainer(tmp_path / "long", method="align_opsd", max_prompt_length=512)
-    played = longest._play_groups([row for row in toy_dataset(2) for _ in range(4)], 0)
+    rows = [row for row in toy_dataset(2) for _ in range(4)]
+    played = longest.rollouts.play_groups(rows, 0, 1, longest.make_sampler(1.0, 12), longest.method)
     turns = [turn for trajectory in played for turn in trajectory.turns]
     assert not any(turn.history_shortened for turn in turns)
     limit = max(len(turn.privileged_ids) for turn in turns if turn.number == 0)

@@ -5,8 +5,9 @@ import re
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from toy import Scripted
 
-from alignopsd_trl.rollout import generate_sorted
+from alignopsd_trl.rollout import SortedByLength
 from alignopsd_trl.turns import StopReason, Thought, Trajectory, Turn, TurnBatch, parse_response
 
 PIECES = ["<think>", "</think>", "<action>", "</action>", "<ANSWER x>", "</answer >", "<search", ">", "<", "a", "\n"]
@@ -65,7 +66,7 @@ def test_sorted_generation_answers_every_prompt_in_its_place(lengths: list[int],
         calls.append([len(prompt) for prompt in part])
         return [[prompt[0], len(prompt)] for prompt in part], None
 
-    responses, log_probs = generate_sorted(generate, prompts, size)
+    responses, log_probs = SortedByLength(Scripted(generate), lambda asked: size).respond(prompts)
     assert responses == [[number, length] for number, length in enumerate(lengths)] and log_probs is None
     assert [length for call in calls for length in call] == sorted(lengths)
     assert len(calls) == -(-len(lengths) // size) and all(len(call) <= size for call in calls)

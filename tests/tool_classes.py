@@ -10,7 +10,7 @@ from typing import Any
 import trl
 from datasets import Dataset
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from toy import build_model
+from toy import answer_with, build_model
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
@@ -189,4 +189,4 @@ def script(trainer: Any, plans: Sequence[Sequence[str]], rounds_of: Sequence[int
         return [[*ids, tokenizer.eos_token_id] for ids in encoded], None
 
     trainer.seen_prompts = []
-    trainer._generate_single_turn = respond
+    answer_with(trainer, respond)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from alignopsd_trl.environments.base import Opening, Projection, Step, TextEnvironment, View
+from alignopsd_trl.rollout import Responses
 
 WORDS = (
     "user assistant . : , you are at of go for seek skill hint always pick the largest number history action "
@@ -103,18 +105,33 @@ def toy_dataset(count: int = 16) -> Dataset:
     return Dataset.from_list([{"task_id": f"toy/{number}", "target": NUMBERS[number % 10]} for number in range(count)])
 
 
+class Scripted:
+    """A sampler that answers by a function of the prompts."""
+
+    def __init__(self, function: Callable[[Any], tuple[list[list[int]], Any]]):
+        self._function = function
+
+    def respond(self, prompts: Any, until: Any = None) -> Responses:
+        return Responses(*self._function(prompts))
+
+
+def answer_with(trainer: Any, function: Callable[[Any], tuple[list[list[int]], Any]]) -> None:
+    """A function of the prompts takes the place of a trainer's sampling."""
+    trainer.make_sampler = lambda *settings, **options: Scripted(function)
+
+
 def scripted(trainer: Any) -> None:
     """Replaces the sampling of a trainer by responses that are a function of the prompt alone, so that runs on any
     number of processes play the same episodes."""
     tokenizer = trainer.processing_class
 
-    def respond(prompt_ids: list[list[int]], *ignored: Any, **options: Any) -> tuple[list[list[int]], None]:
+    def respond(prompt_ids: list[list[int]]) -> tuple[list[list[int]], None]:
         calls.append(len(prompt_ids))
         return [_response(tokenizer, ids) for ids in prompt_ids], None
 
     calls: list[int] = []
     trainer.generation_calls = calls
-    trainer._generate_single_turn = respond
+    answer_with(trainer, respond)
 
 
 def _response(tokenizer: PreTrainedTokenizerFast, prompt: list[int]) -> list[int]:

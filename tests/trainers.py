@@ -127,7 +127,7 @@ class FakeSampler:
 
     def __init__(self, trainer: AlignOPSDTrainer, offset: float):
         self.trainer, self.offset, self.synced = trainer, offset, 0
-        self.respond = trainer._generate_single_turn
+        self.respond = trainer.make_sampler().respond
 
     def sync_weights(self) -> None:
         self.synced += 1
@@ -146,6 +146,6 @@ class FakeSampler:
 def with_sampler(trainer: AlignOPSDTrainer, offset: float) -> FakeSampler:
     """Lets a scripted trainer believe that it samples with vLLM."""
     trainer.vllm_generation = FakeSampler(trainer, offset)
-    del trainer._generate_single_turn
+    del trainer.make_sampler
     trainer.use_vllm, trainer._last_loaded_step = True, -1
     return trainer.vllm_generation

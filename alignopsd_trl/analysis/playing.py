@@ -61,16 +61,16 @@ def play_siblings(
     skills = skill_source(bank, tokenizer, skill_tokens or skill_budget(max_prompt_length))
     rows = [row for row in suite.panel(panel).head(tasks).rows for _ in range(siblings)]
     slots = max(batch_size // siblings, 1) * siblings  # a task's siblings side by side, so that they are numbered
-    generate = ModelGenerator(policy, tokenizer, temperature, max_completion_length, batch_size)
+    sampler = ModelGenerator(policy, tokenizer, temperature, max_completion_length, batch_size)
     folders = Path(folder) / "student", Path(folder) / "privileged"
     for privileged, target in enumerate(folders):
         environments = open_batch(suite.factory, min(slots, len(rows)), time_limit=60.0)
         player = Player(
             environments=environments,
             renderer=Renderer(tokenizer, environments.prompt, max_prompt_length, None),
-            generate=generate,
+            sampler=sampler,
             tokenizer=tokenizer,
-            end_ids=generate.end_ids,
+            end_ids=sampler.end_ids,
             skills=skills,
             skills_in_rollout=bool(privileged),
             progress=progress,

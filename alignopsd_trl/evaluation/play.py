@@ -13,8 +13,8 @@ from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation.summary import EvaluationResult, Outcome, summarise
 from alignopsd_trl.prompts import Renderer
-from alignopsd_trl.reading import THINK, reader_for
-from alignopsd_trl.rollout import Player, SkillSource, episode_seeds, no_skills
+from alignopsd_trl.reading import THINK, Reader, reader_for
+from alignopsd_trl.rollout import Player, Responses, SkillSource, episode_seeds, no_skills
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ModelGenerator:
-    """A transformers model as a sampler of responses.
+    """A transformers model as a `Sampler`.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -65,7 +65,7 @@ class ModelGenerator:
         }
 
     @torch.no_grad()
-    def __call__(self, prompts: list[list[int]]) -> tuple[list[list[int]], None]:
+    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
         responses: list[list[int]] = []
         for first in range(0, len(prompts), self._batch_size):
             part = {"input_ids": prompts[first : first + self._batch_size]}
@@ -73,7 +73,7 @@ class ModelGenerator:
             inputs = {name: inputs[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
             sampled = self._model.generate(**inputs, **self._options)[:, inputs["input_ids"].size(1) :]
             responses += [self._cut(row) for row in sampled.tolist()]
-        return responses, None
+        return Responses(responses, None)
 
     def _cut(self, tokens: list[int]) -> list[int]:
         end = next((place for place, token in enumerate(tokens) if token in self.end_ids), len(tokens) - 1)
@@ -203,7 +203,7 @@ def evaluate(
         The result and the trajectories, in the panel's order.
     """
     narrowed = {"top_p": top_p, "top_k": top_k, "min_p": min_p, "repetition_penalty": repetition_penalty}
-    generate = ModelGenerator(model, tokenizer, temperature, max_completion_length, batch_size, **narrowed)
+    sampler = ModelGenerator(model, tokenizer, temperature, max_completion_length, batch_size, **narrowed)
     factory = as_environment(factory)
     if isinstance(factory, AdaptedEnvironment) and not factory.knows_score:
         raise ValueError(
@@ -222,9 +222,9 @@ def evaluate(
             past_thinking,
             thinking_tags,
         ),
-        generate=generate,
+        sampler=sampler,
         tokenizer=tokenizer,
-        end_ids=generate.end_ids,
+        end_ids=sampler.end_ids,
         skills=skills or no_skills,
         skills_in_rollout=skills is not None,
         max_turns=max_turns,

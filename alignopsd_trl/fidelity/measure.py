@@ -188,7 +188,7 @@ def assign_credit(
             batch = TurnBatch.of([one for one in trajectories if one.task in chosen], bench.pad_id, bench.device)
             torch.manual_seed(seed + first)
             if any(method.needs_student_log_probs for method in methods):
-                batch.student_log_probs = bench.score(batch)
+                batch = replace(batch, student_log_probs=bench.score(batch))
             teacher = CachedTeacher(bench.teacher, batch)
             yield Credited(batch, {one.label: checked_credit(one.method, batch, teacher, step) for one in variants})
             progress(len(chosen))

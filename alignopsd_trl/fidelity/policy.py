@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +11,8 @@ from alignopsd_trl.policy.packing import Packed, why_plain
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.scoring import Padded
 from alignopsd_trl.policy.speculative import Guesses, sample
+from alignopsd_trl.reading import Reader
+from alignopsd_trl.rollout import Responses
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -29,7 +31,7 @@ def _attention(model: PreTrainedModel) -> str:
 
 
 class Sampler:
-    """A model as a `Generate`.
+    """A model as a `rollout.Sampler`.
 
     Where the model and the way to sample allow it, what prompts begin with alike is encoded once, also over calls (so
     the weights must stay as they are), and tokens are guessed ahead (`policy.speculative`); else transformers'
@@ -58,7 +60,7 @@ class Sampler:
         self._prefixes = PrefixCache(model, tokenizer.pad_token_id, _attention(model)) if self._shares else None
         self._guesses = Guesses()
 
-    def __call__(self, prompts: list[list[int]]) -> tuple[list[list[int]], None]:
+    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
         order = sorted(range(len(prompts)), key=lambda place: (len(prompts[place]), prompts[place]))
         responses: list[list[int]] = [[] for _ in prompts]
         for first in range(0, len(order), self._batch_size):
@@ -66,7 +68,7 @@ class Sampler:
             respond = self._shared if self._shares else self._generated
             for place, response in zip(chosen, respond([prompts[place] for place in chosen]), strict=True):
                 responses[place] = response
-        return responses, None
+        return Responses(responses, None)
 
     def _shared(self, prompts: list[list[int]]) -> list[list[int]]:
         return sample(

@@ -202,7 +202,7 @@ def make_bench(
     sampling = {name: getattr(config, name) for name in ("temperature", "top_p", "top_k", "min_p")}
     sampling |= {"repetition_penalty": config.repetition_penalty}
     sampling = {name: value for name, value in sampling.items() if value is not None}
-    generate = Sampler(model, tokenizer, sampling, config.max_completion_length, batch_size)
+    sampler = Sampler(model, tokenizer, sampling, config.max_completion_length, batch_size)
     think = Sampler(
         model, tokenizer, sampling, config.teacher_max_completion_length or config.max_completion_length, batch_size
     )
@@ -213,9 +213,9 @@ def make_bench(
         player=Player(
             environments=environments,
             renderer=renderer,
-            generate=generate,
+            sampler=sampler,
             tokenizer=tokenizer,
-            end_ids=generate.end_ids,
+            end_ids=sampler.end_ids,
             skills=skills,
             skills_in_rollout=any(one.skills_in_rollout for one in methods),
             max_turns=config.max_turns,

@@ -14,6 +14,7 @@ from alignopsd_trl.fidelity.variants import turn_credit
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.rollout import Player
+from alignopsd_trl.training.round import Replays, Round
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
 if TYPE_CHECKING:
@@ -21,16 +22,44 @@ if TYPE_CHECKING:
 
 
 def monte_carlo_advantages(
-    player: Player, slots: int, trajectories: Sequence[Trajectory], batch: TurnBatch, walks: int, value: str, seed: int
+    replays: Replays, trajectories: Sequence[Trajectory], batch: TurnBatch, walks: int, value: str = "reward"
 ) -> torch.Tensor:
-    """``(M,)`` float64 A_MC of a batch's turns, NaN in groups whose rewards are all equal. The random state of training
-    is left as it was. Every process must make the same calls."""
+    """Measures ``(M,)`` float64 A_MC of a batch's turns, NaN in groups whose rewards are all equal. The random
+    state of training is left as it was. Every process must make the same calls."""
     counted = [one for one in trajectories if not one.failed and one.turns]
-    bench = Bench(player, slots, None, None, 0)
+    bench = Bench(replays.player, replays.slots, None, None, 0)
     with torch.random.fork_rng():
-        tree = take_walks(bench, counted, walks, value=value, seed=seed)
+        tree = take_walks(bench, counted, walks, value=value, seed=replays.seed)
     found = turn_advantages(tree, counted, batch.turns, value)
     return torch.from_numpy(found.advantage).to(batch.task.device)
+
+
+class FidelityListener:
+    """Measures some rounds of training (``fidelity_every``).
+
+    Args:
+        config: of the run.
+    """
+
+    def __init__(self, config: AlignOPSDConfig):
+        self._config = config
+
+    def listens(self, number: int) -> bool:
+        return number % self._config.fidelity_every == 0
+
+    def hear(self, played: Round) -> dict[str, float]:
+        config, replays = self._config, played.replays
+        return fidelity_metrics(
+            replays.player,
+            replays.slots,
+            played.trajectories,
+            played.batch,
+            played.credit,
+            config,
+            tasks=config.fidelity_tasks,
+            walks=config.fidelity_walks,
+            seed=replays.seed,
+        )
 
 
 def fidelity_metrics(

@@ -26,10 +26,23 @@ class ProcessGroup:
         self.process = accelerator.process_index
         self.processes = accelerator.num_processes
 
+    @property
+    def is_local_main(self) -> bool:
+        """Whether this is the first process of its machine."""
+        return self._accelerator.is_local_main_process
+
     def agree(self, number: int) -> int:
         """The maximum over all processes."""
         local = torch.tensor([number], device=self._accelerator.device)
         return int(self._accelerator.gather(local).max())
+
+    def total(self, number: torch.Tensor) -> torch.Tensor:
+        """The sum of a scalar over all processes, on its device."""
+        return self._accelerator.gather(number.reshape(1)).sum()
+
+    def wait(self) -> None:
+        """Goes on when all processes are here."""
+        self._accelerator.wait_for_everyone()
 
     def each(self, value: Any) -> list[Any]:
         """The values of all processes, in the processes' order. They travel as pickles: for small ones."""

@@ -101,14 +101,13 @@ def unsynchronised(accelerator: Accelerator, model: Any) -> Iterator[None]:
 
     Under FSDP2 gradients are exchanged each time: without it, every GPU would keep the whole gradient.
     """
-    state, before = accelerator.gradient_state, accelerator.sync_gradients
-    state._set_sync_gradients(False)
+    before, accelerator.sync_gradients = accelerator.sync_gradients, False
     sharded = accelerator.distributed_type == DistributedType.FSDP
     try:
         with contextlib.nullcontext() if sharded else accelerator.no_sync(model):
             yield
     finally:
-        state._set_sync_gradients(before)
+        accelerator.sync_gradients = before
 
 
 def keep_gradients_sharded(accelerator: Accelerator, model: Any) -> None:
@@ -121,6 +120,23 @@ def backward(accelerator: Accelerator, loss: torch.Tensor) -> None:
     """The gradient of a sub-chunk. The loss is scaled for accumulation already; DeepSpeed must not do so once more."""
     deepspeed_only = {"scale_wrt_gas": False} if accelerator.distributed_type == DistributedType.DEEPSPEED else {}
     accelerator.backward(loss, **deepspeed_only)
+
+
+def gradient_norm(accelerator: Accelerator, model: Any) -> float | None:
+    """Norm of the gradients that this process holds, before the optimiser's step; `None` where a loss scaler (float16)
+    skips bad steps by itself.
+
+    Args:
+        model: as it was prepared; DeepSpeed's knows the norm.
+    """
+    if getattr(accelerator, "scaler", None) is not None:
+        return None
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        norm = model.get_global_grad_norm()
+        return None if norm is None else float(norm)
+    gradients = [one.grad for one in model.parameters() if one.grad is not None]
+    local = [one.to_local() if hasattr(one, "to_local") else one for one in gradients]
+    return float(torch.nn.utils.get_total_norm(local))
 
 
 def computes_exactly(accelerator: Accelerator, model: torch.nn.Module) -> bool:

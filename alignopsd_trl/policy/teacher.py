@@ -18,7 +18,7 @@ from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import Agree, ScoringModel, largest_logits, score_pairs
 from alignopsd_trl.reading import Reader
-from alignopsd_trl.rollout import Generate, SkillSource
+from alignopsd_trl.rollout import Sampler, SkillSource
 from alignopsd_trl.skills import SkillBank, SkillColumn, SkillFunction
 from alignopsd_trl.turns import Thought, TurnBatch
 
@@ -28,7 +28,7 @@ class PrivilegedTeacher:
 
     Args:
         model: scores responses.
-        generate: samples the privileged thinking (its own token limit, the rollout's temperature).
+        sampler: of the privileged thinking (its own token limit, the rollout's temperature).
         tokenizer: decodes it.
         encoder: texts to unit vectors ``(n, D)``; `None` if no method asks for it.
         budget: padded tokens per scoring forward.
@@ -37,15 +37,14 @@ class PrivilegedTeacher:
         agree: maximum of a number over all processes.
         gather: concatenates one-dimensional tensors of all processes.
         phases: where the seconds go.
-        think_alone: as ``generate``, where only the thinking is wanted: what comes after it may be missing.
         reader: finds thinking and actions in it; between ``<think>`` tags by default.
-        prefixes: what ``generate`` made of prompts, where scoring would make the same of them.
+        prefixes: what ``sampler`` made of prompts, where scoring would make the same of them.
     """
 
     def __init__(
         self,
         model: ScoringModel,
-        generate: Generate,
+        sampler: Sampler,
         tokenizer: PreTrainedTokenizerBase,
         encoder: Callable[[Sequence[str]], torch.Tensor] | None,
         *,
@@ -55,13 +54,11 @@ class PrivilegedTeacher:
         agree: Agree,
         gather: Callable[[torch.Tensor], torch.Tensor],
         phases: Phases,
-        think_alone: Generate | None = None,
         reader: Reader | None = None,
         prefixes: PrefixCache | None = None,
     ):
-        self._model, self._generate, self._tokenizer, self._encoder = model, generate, tokenizer, encoder
+        self._model, self._sampler, self._tokenizer, self._encoder = model, sampler, tokenizer, encoder
         self._budget, self._share, self._nested = budget, share_prefixes, nested
-        self._think_alone = think_alone or generate
         self._agree, self._phases, self._prefixes = agree, phases, prefixes
         self.gather, self._reader = gather, reader or Reader(tokenizer)
 
@@ -116,9 +113,9 @@ class PrivilegedTeacher:
             scored = [turn for place, turn in zip(places, turns, strict=True) if batch.scored[place]]
             self._prefixes.keep([turn.privileged_ids[:-1] for turn in scored])
         filler = [[self._tokenizer.pad_token_id] * 2] * (width - len(turns))
-        generate = self._generate if actions else self._think_alone
         with self._phases("privileged_thinking"):
-            responses, _ = generate([turn.privileged_ids for turn in turns] + filler)
+            prompts = [turn.privileged_ids for turn in turns] + filler
+            responses = self._sampler.respond(prompts, until=None if actions else self._reader).ids
         if not turns:  # decoding no response gives one text
             return []
         texts = self._tokenizer.batch_decode(

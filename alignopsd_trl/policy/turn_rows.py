@@ -156,20 +156,23 @@ def sub_chunks(
         tokens: padded tokens per sub-chunk at most; a row that is longer is one of its own.
         agree: maximum of a number over all processes, which all hold equally many rows.
     """
-    prompt, response = inputs["prompt_mask"].sum(1).cpu(), inputs["completion_mask"].sum(1).cpu()
-    order = torch.argsort(prompt + response, descending=True, stable=True)
-    live = live.cpu()[order]
-
-    def sizes(chosen: torch.Tensor) -> list[tuple[int, int]]:
-        return list(zip(prompt[chosen].tolist(), response[chosen].tolist(), strict=True))
-
-    count = agree(max(len(cut_evenly(sizes(order[live]), rows, tokens)), 1))
-    missing = max(count - int(live.sum()), 0)
-    live[(~live).nonzero().squeeze(1).flip(0)[:missing]] = True
-    chosen = order[live]
-    cuts = cut_evenly(sizes(chosen), rows, tokens, min(count, len(chosen)))
-    parts = [select_and_trim(inputs, chosen[first:last]) for first, last in cuts]
+    sizes = list(zip(*(inputs[name].sum(1).tolist() for name in ("prompt_mask", "completion_mask")), strict=True))
+    longest_first = sorted(range(len(sizes)), key=lambda row: -sum(sizes[row]))
+    needed = live.tolist()
+    least = len(cut_evenly([sizes[row] for row in longest_first if needed[row]], rows, tokens))
+    count = agree(max(least, 1))
+    chosen = keep_at_least(longest_first, needed, count)
+    cuts = cut_evenly([sizes[row] for row in chosen], rows, tokens, min(count, len(chosen)))
+    parts = [select_and_trim(inputs, torch.tensor(chosen[first:last])) for first, last in cuts]
     return [with_rows(part, agree(len(part["completion_ids"]))) for part in parts]
+
+
+def keep_at_least(order: Sequence[int], needed: Sequence[bool], count: int) -> list[int]:
+    """The needed rows in an order, with the last of the others where there are fewer than ``count``."""
+    others = [row for row in order if not needed[row]]
+    missing = max(count - (len(order) - len(others)), 0)
+    kept = set(others[max(len(others) - missing, 0) :])
+    return [row for row in order if needed[row] or row in kept]
 
 
 def with_rows(part: dict[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:

@@ -1,1 +1,1 @@
-"""What `AlignOPSDTrainer` is made of: each module one base class over TRL's trainer."""
+"""The parts that `AlignOPSDTrainer` holds: each stands alone and is given what it needs."""

@@ -3,75 +3,94 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from accelerate.utils import gather_object
-from trl import GRPOTrainer
 
-from alignopsd_trl import trl_compat
 from alignopsd_trl.environments.adapters.waiting import settled
-from alignopsd_trl.runs.checkpoints import last_good
-from alignopsd_trl.runs.console import show_note
-from alignopsd_trl.runs.health import RunStopped, Tally
-from alignopsd_trl.runs.rewards import RewardError
+from alignopsd_trl.policy.process_group import ProcessGroup
+from alignopsd_trl.runs.rewards import RewardCheck, RewardError
 from alignopsd_trl.training.compatibility import conversation, is_adapted
+from alignopsd_trl.training.recorder import Log
+from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.turns import Trajectory
 
 
-class Rewards(GRPOTrainer):
-    """A trainer whose reward functions get finished episodes."""
+class Ask(Protocol):
+    def __call__(
+        self,
+        rows: list[dict[str, Any]],
+        prompts: list[Any],
+        completions: list[Any],
+        ids: list[list[int]],
+        environments: list[Any] | None,
+    ) -> torch.Tensor:
+        """Asks all reward functions: ``(trajectories of all processes, functions)``, NaN where one gave none."""
 
-    def _check_episodes(self, trajectories: Sequence[Trajectory]) -> None:
-        tally = Tally.total(gather_object([Tally.of(trajectories)]))
-        if tally.failed and self.is_world_process_zero():
-            show_note(f"{tally.failed} of {tally.episodes} episodes failed; the first: {tally.message}")
-        problem = self._failed_share.problem(tally)
-        if problem:
-            self._save_last()
-            raise RunStopped(f"update {self.state.global_step + 1}: {problem}; {last_good(self.args.output_dir)}")
 
-    def _reward(self, inputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Trajectory]) -> None:
-        """Rewards of whole episodes through TRL's own reward path: the environment's, plus the user's functions."""
+class Rewards:
+    """Gives finished episodes their reward: the environment's, plus the user's functions.
+
+    Args:
+        ask: asks the functions through TRL's own path.
+        functions, names, weights: of the reward functions, in TRL's order.
+        check: of what the functions return.
+        rollouts: which environments played.
+        log: where rewards are shown.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        functions: Sequence[Callable],
+        names: Sequence[str],
+        weights: torch.Tensor,
+        check: RewardCheck,
+        rollouts: Rollouts,
+        processes: ProcessGroup,
+        log: Log,
+    ):
+        self._ask, self._functions, self._names, self._weights = ask, functions, names, weights
+        self._check, self._rollouts, self._processes, self._log = check, rollouts, processes, log
+
+    def give(self, inputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Trajectory], update: int) -> None:
+        """Sets `Trajectory.reward`, and `Trajectory.score` where the environment has no number of its own.
+
+        Raises:
+            RewardError: on all processes, for a reward that is no finite number.
+        """
         prompts = [one.task_text for one in trajectories]
         completions = ["\n".join(turn.response_text for turn in one.turns) for one in trajectories]
         table = self._asked(inputs, trajectories, prompts, completions)
-        failed = torch.tensor([one.failed for one in trajectories], device=table.device)
-        table[self.accelerator.gather(failed)] = math.nan  # their rewards count nowhere
-        self._check_rewards(table)
-        weights = self.reward_weights.to(table.device)
-        total = (table * weights).nansum(dim=1)
-        first, own_weight = self.accelerator.process_index * len(trajectories), self.reward_weights[0].item()
+        self._blank_failed(table, trajectories)
+        self._refuse_infinite(table, update)
+        total = (table * self._weights.to(table.device)).nansum(dim=1)
+        first, own_weight = self._processes.process * len(trajectories), self._weights[0].item()
         for one, reward in zip(trajectories, total[first : first + len(trajectories)].tolist(), strict=True):
             one.reward, one.environment_weight = reward, own_weight
             if not self._knows_score:
                 one.score = reward
-        for column, name in enumerate(self.reward_func_names):
-            trl_compat.log_value(self, "train", f"rewards/{name}/mean", torch.nanmean(table[:, column]).item())
-        trl_compat.log_value(self, "train", "reward", torch.nanmean(total).item())
-        trl_compat.log_samples(self, "prompt", gather_object(prompts))
-        trl_compat.log_samples(self, "completion", gather_object(completions))
-        for column, name in enumerate(self.reward_func_names):
-            trl_compat.log_reward_samples(self, name, table[:, column].tolist())
+        self._show(table, total, prompts, completions)
 
-    @property
-    def _knows_score(self) -> bool:
-        return not is_adapted(self._environment_factory) or self._environment_factory.knows_score
-
-    def _score(self, trajectories: Sequence[Trajectory]) -> None:
+    def score(self, trajectories: Sequence[Trajectory], state: Any) -> None:
         """Of an evaluation's episodes whose environment has no number of its own: what the reward functions say. They
-        are asked on this process alone, since processes may have unequally many episodes."""
+        are asked on this process alone, since processes may have unequally many episodes.
+
+        Args:
+            state: of the trainer, which TRL hands to reward functions.
+        """
         if self._knows_score or not trajectories:
             return
         played, prompts, completions = self._conversations(trajectories)
         rows = [one.row for one in trajectories]
         given = {name: [row[name] for row in rows] for name in rows[0] if name not in ("prompt", "completion")}
         given |= {"prompts": prompts, "completions": completions, "environments": played, "trajectory": trajectories}
-        given |= {"completion_ids": [_response_ids(one) for one in trajectories], "trainer_state": self.state}
+        given |= {"completion_ids": [_response_ids(one) for one in trajectories], "trainer_state": state}
         given |= {"log_extra": lambda column, values: None, "log_metric": lambda name, value: None}
         totals = [0.0] * len(trajectories)
-        for function, weight in zip(self.reward_funcs, self.reward_weights.tolist(), strict=True):
+        for function, weight in zip(self._functions, self._weights.tolist(), strict=True):
             if hasattr(function, "forward"):  # a reward model, which TRL asks on all processes together
                 totals = [math.nan] * len(totals)
                 continue
@@ -80,9 +99,14 @@ class Rewards(GRPOTrainer):
         for one, total in zip(trajectories, totals, strict=True):
             one.score = total
 
+    @property
+    def _knows_score(self) -> bool:
+        factory = self._rollouts.factory
+        return not is_adapted(factory) or factory.knows_score
+
     def _conversations(self, trajectories: Sequence[Trajectory]) -> tuple[list[Any], list[Any], list[Any]]:
         """The objects that played episodes just now, and prompts and completions as messages."""
-        slots = self._environments().environment
+        slots = self._rollouts.environments.environment
         played = [None if one.failed else slots(place) for place, one in enumerate(trajectories)]
         pairs = [conversation(one, environment) for one, environment in zip(trajectories, played, strict=True)]
         prompts, completions = map(list, zip(*pairs, strict=True))
@@ -95,25 +119,39 @@ class Rewards(GRPOTrainer):
         prompts: Sequence[Any],
         completions: Sequence[Any],
     ) -> torch.Tensor:
-        """``(trajectories of all processes, functions)``, NaN where a function gave none. What was written for TRL's
-        tool classes is handed messages and the environments themselves."""
+        """What was written for TRL's tool classes is handed messages and the environments themselves."""
         rows = [{**row, "trajectory": one} for row, one in zip(inputs, trajectories, strict=True)]
-        ids = [_response_ids(one) for one in trajectories]
-        if is_adapted(self._environment_factory):
-            self.environments, prompts, completions = self._conversations(trajectories)
-        return trl_compat.rewards(self, rows, list(prompts), list(completions), ids)
+        ids, environments = [_response_ids(one) for one in trajectories], None
+        if is_adapted(self._rollouts.factory):
+            environments, prompts, completions = self._conversations(trajectories)
+        return self._ask(rows, list(prompts), list(completions), ids, environments)
 
-    def _check_rewards(self, table: torch.Tensor) -> None:
-        """Ends the run, on all processes, for a reward that is no finite number."""
-        problem, silent = self._reward_check.take()
+    def _blank_failed(self, table: torch.Tensor, trajectories: Sequence[Trajectory]) -> None:
+        """The rewards of failed episodes count nowhere."""
+        failed = [one for part in self._processes.each([one.failed for one in trajectories]) for one in part]
+        table[torch.tensor(failed, dtype=torch.bool, device=table.device)] = math.nan
+
+    def _refuse_infinite(self, table: torch.Tensor, update: int) -> None:
+        problem, silent = self._check.take()
         problems = [one for one in gather_object([problem]) if one]
         for column, row in (torch.isinf(table).T.nonzero()[:1]).tolist():
-            name = self.reward_func_names[column]
+            name = self._names[column]
             problems.append(f"reward function {name!r} returned {table[row, column]} for row {row} of all processes")
         if problems:
-            raise RewardError(f"update {self.state.global_step + 1}: {problems[0]}")
+            raise RewardError(f"update {update + 1}: {problems[0]}")
         for name, count in silent.items():
-            trl_compat.log_value(self, "train", f"rewards/{name}/none", count)
+            self._log.value("train", f"rewards/{name}/none", count)
+
+    def _show(
+        self, table: torch.Tensor, total: torch.Tensor, prompts: Sequence[str], completions: Sequence[str]
+    ) -> None:
+        for column, name in enumerate(self._names):
+            self._log.value("train", f"rewards/{name}/mean", torch.nanmean(table[:, column]).item())
+        self._log.value("train", "reward", torch.nanmean(total).item())
+        self._log.samples("prompt", gather_object(list(prompts)))
+        self._log.samples("completion", gather_object(list(completions)))
+        for column, name in enumerate(self._names):
+            self._log.reward_samples(name, table[:, column].tolist())
 
 
 def _response_ids(trajectory: Trajectory) -> list[int]:

@@ -245,7 +245,7 @@ def make_batch(sampled: Sampled) -> TurnBatch:
     batch = TurnBatch.of(sampled.trajectories, 0)
     found = [sampled.place[id(turn)] for turn in batch.turns]
     chosen = [math.log(game.nodes[node].choices[choice].probability) for game, node, choice in found]
-    batch.student_log_probs = torch.tensor(chosen, dtype=torch.float32)[:, None]
+    batch = replace(batch, student_log_probs=torch.tensor(chosen, dtype=torch.float32)[:, None])
     return batch
 
 

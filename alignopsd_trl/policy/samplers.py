@@ -1,0 +1,51 @@
+"""The training process's own model as a sampler, through `decoding.sample`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from alignopsd_trl.policy.decoding import sample
+from alignopsd_trl.policy.prefix_cache import PrefixCache
+from alignopsd_trl.reading import Reader
+from alignopsd_trl.rollout import Responses
+
+
+@dataclass(frozen=True)
+class LoopSampler:
+    """A [`~alignopsd_trl.rollout.Sampler`] that decodes in this process.
+
+    Args:
+        model, temperature, max_tokens, end_ids, pad_id, attention, budget: as in `decoding.sample`.
+        context: held around all steps, as autocast is.
+        prefixes: what this snapshot of the model made of earlier prompts; nothing is kept between calls by default.
+    """
+
+    model: torch.nn.Module
+    temperature: float
+    max_tokens: int
+    end_ids: Sequence[int]
+    pad_id: int
+    attention: str = "sdpa"
+    budget: int = 4096
+    prefixes: PrefixCache | None = None
+    context: Callable[[], AbstractContextManager] = nullcontext
+
+    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
+        with self.context():
+            sampled = sample(
+                self.model,
+                prompts,
+                temperature=self.temperature,
+                max_tokens=self.max_tokens,
+                end_ids=self.end_ids,
+                pad_id=self.pad_id,
+                attention=self.attention,
+                budget=self.budget,
+                prefixes=self.prefixes,
+                until=until,
+            )
+        return Responses(*sampled)

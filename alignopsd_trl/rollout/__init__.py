@@ -1,0 +1,27 @@
+"""Multi-turn collection: `player` plays episodes together, `prompting` makes the prompt of each turn, a `sampler`
+answers it."""
+
+from __future__ import annotations
+
+from alignopsd_trl.rollout.metrics import Counters, conversation_metrics, rollout_metrics
+from alignopsd_trl.rollout.player import Player
+from alignopsd_trl.rollout.prompting import SkillSource, no_skills
+from alignopsd_trl.rollout.sampler import Responses, Sampler, SortedByLength
+from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, episode_seed, episode_seeds, siblings_before
+
+__all__ = [
+    "Counters",
+    "Player",
+    "Responses",
+    "Sampler",
+    "SiblingsDiffer",
+    "SkillSource",
+    "SortedByLength",
+    "check_openings",
+    "conversation_metrics",
+    "episode_seed",
+    "episode_seeds",
+    "no_skills",
+    "rollout_metrics",
+    "siblings_before",
+]

@@ -1,0 +1,78 @@
+"""Numbers for the log about a round of episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from alignopsd_trl.environments.batch import ValidatedBatch
+from alignopsd_trl.turns import StopReason, Trajectory
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """What a round of episodes looked like: outcome, length, validity, repetition, why episodes ended (one-hot shares),
+    and the `metrics` of their last steps."""
+    count = max(len(trajectories), 1)
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    counted = max(len(turns), 1)
+    metrics = {
+        "episodes/score": sum(t.score for t in trajectories) / count,
+        "episodes/turns": len(turns) / count,
+        "turns/response_tokens": sum(len(turn.response_ids) for turn in turns) / counted,
+        "turns/prompt_tokens": sum(len(turn.prompt_ids) for turn in turns) / counted,
+        "turns/truncated": sum(turn.truncated for turn in turns) / counted,
+        "turns/invalid_actions": sum(not turn.action_valid for turn in turns) / counted,
+        "turns/repeated": sum(map(_repeated, trajectories)) / counted,
+        "turns/shortened_history": sum(turn.history_shortened for turn in turns) / counted,
+    }
+    if all(trajectory.won is not None for trajectory in trajectories):
+        metrics["episodes/success"] = sum(t.won for t in trajectories) / count
+    if any(trajectory.skill_text for trajectory in trajectories):
+        metrics["episodes/skill_items"] = sum(len(t.skill_ids) for t in trajectories) / count
+    for reason in StopReason:
+        metrics[f"stop/{reason.value.replace(' ', '_')}"] = sum(t.stop is reason for t in trajectories) / count
+    return metrics | _last_numbers(trajectories)
+
+
+def _repeated(trajectory: Trajectory) -> int:
+    """Turns whose action, with what came of it, was there before in the episode: it was tried again, and in vain."""
+    return len(trajectory.turns) - len({(turn.action, turn.observation) for turn in trajectory.turns})
+
+
+def conversation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """How well the dialogues went on by token ids: turns of an episode whose prompt did not begin with the prompt
+    before it and the response to that, because the template changed it or history was dropped; and runs of turns that
+    did."""
+    played = [trajectory.turns for trajectory in trajectories if trajectory.turns]
+    broken = sum(not two.extends(one) for turns in played for one, two in pairwise(turns))
+    count = max(len(trajectories), 1)
+    return {"conversation/broken_prefixes": broken / count, "conversation/runs": (len(played) + broken) / count}
+
+
+def _last_numbers(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The mean of each number in `Turn.metrics` over the last turns that have it."""
+    found: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        for name, value in trajectory.turns[-1].metrics.items() if trajectory.turns else ():
+            found.setdefault(name, []).append(float(value))
+    return {f"last_step/{name}": sum(values) / len(values) for name, values in sorted(found.items())}
+
+
+class Counters:
+    """The counters that an environment batch may keep (``metrics()``: totals since it began), a round at a time.
+
+    Args:
+        environments ([`ValidatedBatch`]):
+            What it counts already belongs to no round.
+    """
+
+    def __init__(self, environments: ValidatedBatch) -> None:
+        self._environments = environments
+        self._before = environments.metrics()
+
+    def take(self) -> dict[str, float]:
+        """What was added since the last call, as ``environment/<name>``; empty for a batch that counts nothing."""
+        now = self._environments.metrics()
+        added = {f"environment/{name}": value - self._before.get(name, 0.0) for name, value in now.items()}
+        self._before = now
+        return added

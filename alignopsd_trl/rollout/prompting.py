@@ -1,0 +1,109 @@
+"""The prompts of turns: rendered from what an episode shows, or a dialogue that goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from alignopsd_trl.conversations import Conversation, oldest_to_drop
+from alignopsd_trl.environments.base import Rendered, View
+from alignopsd_trl.prompts import Fitted, Renderer, text_of
+from alignopsd_trl.rollout.episode import Episode, blank_turn
+from alignopsd_trl.turns import StopReason, Turn
+
+
+class SkillSource(Protocol):
+    """Privileged text of a task: retrieved once per task, the same for all its turns and siblings. With an attribute
+    ``reads_row`` that is true, its dataset row comes as a fourth argument."""
+
+    def __call__(self, task_text: str, task_key: str | None, data_source: str | None) -> tuple[str, tuple[str, ...]]:
+        """The text of the skill block and the identifiers of its skills."""
+
+
+def no_skills(task_text: str, task_key: str | None, data_source: str | None) -> tuple[str, tuple[str, ...]]:
+    return "", ()
+
+
+@dataclass
+class Prompting:
+    """Makes the next turn of episodes, with its prompt and the privileged one.
+
+    Args:
+        renderer, end_ids, skills_in_rollout, privileged: as in [`Player`].
+        history_length: past turns that a prompt shows at most.
+    """
+
+    renderer: Renderer
+    end_ids: Sequence[int]
+    history_length: int
+    skills_in_rollout: bool = False
+    privileged: bool = True
+
+    def next_turns(self, episodes: Sequence[Episode]) -> list[Turn | None]:
+        """The next turn of each episode, prompts filled in; ``None`` (and the episode ended) where no prompt fits."""
+        if self.renderer.converses:
+            turns = self._converse(episodes)
+        else:
+            turns = self._show(episodes)
+        for episode, turn in zip(episodes, turns, strict=True):
+            if turn is None:
+                episode.trajectory.stop = StopReason.PROMPT_TOO_LONG
+        return turns
+
+    def _converse(self, episodes: Sequence[Episode]) -> list[Turn | None]:
+        """The first prompt of an episode is a rendered one, the others go on with its dialogue."""
+        new = [episode for episode in episodes if episode.dialogue is None]
+        first = dict(zip((episode.slot for episode in new), self._show(new), strict=True))
+        return [first[one.slot] if one.slot in first else self._go_on(one) for one in episodes]
+
+    def _go_on(self, episode: Episode) -> Turn | None:
+        last, view = episode.trajectory.turns[-1], episode.view(1)
+        reply = self.renderer.reply(view)
+        own, privileged = episode.dialogue
+        for dialogue in dict.fromkeys(episode.dialogue):
+            dialogue.go_on(last.response_ids, reply, self.end_ids)
+        drop = oldest_to_drop(privileged, self.renderer.max_length)
+        if drop is None:
+            return None
+        for dialogue in dict.fromkeys(episode.dialogue):
+            if drop:
+                dialogue.forget(drop)
+        shortened = len(own) < view.step_count
+        return blank_turn(view.step_count, text_of(reply), own.ids, privileged.ids, shortened)
+
+    def _show(self, episodes: Sequence[Episode]) -> list[Turn | None]:
+        """Turns whose prompts are rendered from views."""
+        full = [episode.view(self.history_length) for episode in episodes]
+        skills = [episode.trajectory.skill_text for episode in episodes]
+        if not (self.privileged or self.skills_in_rollout or self.renderer.converses):
+            fitted = self.renderer.fit_ordinary(full, skills)
+            return [one and _shown_turn(view, one, []) for view, one in zip(full, fitted, strict=True)]
+        fitted = self.renderer.fit(full, skills)
+        ordinary = self._ordinary([one for one in fitted if one is not None])
+        turns: list[Turn | None] = []
+        for episode, view, privileged in zip(episodes, full, fitted, strict=True):
+            if privileged is None:
+                turns.append(None)
+                continue
+            prompt, ids = next(ordinary)
+            turns.append(_shown_turn(view, Fitted(privileged.view, prompt, ids), privileged.ids))
+            if self.renderer.converses:
+                own = Conversation(self.renderer, prompt, ids)
+                same = prompt == privileged.shown
+                episode.dialogue = own, own if same else Conversation(self.renderer, privileged.shown, privileged.ids)
+        return turns
+
+    def _ordinary(self, fitted: Sequence[Fitted]) -> Iterator[tuple[Rendered, list[int]]]:
+        """The policy's own prompts and their ids: what has no skill, or is meant to have it, is encoded already."""
+        prompts = [one.shown if self.skills_in_rollout else self.renderer.show(one.view, "") for one in fitted]
+        encoded = iter(
+            self.renderer.encode([prompt for prompt, one in zip(prompts, fitted, strict=True) if prompt != one.shown])
+        )
+        for prompt, one in zip(prompts, fitted, strict=True):
+            yield prompt, one.ids if prompt == one.shown else next(encoded)
+
+
+def _shown_turn(view: View, fitted: Fitted, privileged_ids: list[int]) -> Turn:
+    shortened = len(fitted.view.history) < len(view.history)
+    return blank_turn(view.step_count, text_of(fitted.shown), fitted.ids, privileged_ids, shortened)

@@ -1,0 +1,44 @@
+"""What the rewards and the model of a trainer are held to; `alignopsd_trl.checks` has what can be said earlier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+
+def weights_of_rewards(given: Sequence[float] | None, functions: Sequence[Callable]) -> list[float] | None:
+    """The weights of the environment's own reward, which is 1 by default, and of the user's functions.
+
+    Raises:
+        ValueError: if there are too many or too few.
+    """
+    if given is None or len(given) == len(functions) + 1:
+        return given
+    if len(given) == len(functions):
+        return [1.0, *given]
+    raise ValueError(
+        f"reward_weights has {len(given)} entries for {len(functions)} reward_funcs; give one each "
+        "(the environment's own reward has weight 1), or one more in front for the environment's"
+    )
+
+
+def check_model(tokenizer: Any, balances_experts: bool, unmerged: str | None) -> None:
+    """Raises `ValueError` for a model that turn rows can't be trained with.
+
+    Args:
+        balances_experts: whether the loss has a load-balancing term.
+        unmerged: why the turns of a dialogue can't share a row; `None` if they can or need not.
+    """
+    if balances_experts:
+        raise ValueError(
+            "a mixture-of-experts load-balancing loss is a mean per micro-batch, which sub-chunks would change; "
+            "set router_aux_loss_coef=0.0"
+        )
+    if unmerged:
+        raise ValueError(f"merge_rows=True would change what this model computes: {unmerged}; set merge_rows=False")
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise ValueError("processing_class must be a tokenizer: prompts are text")
+    if tokenizer.eos_token_id is None:
+        raise ValueError("processing_class has no eos_token, which ends a turn; set tokenizer.eos_token")

@@ -1,0 +1,136 @@
+"""Records what happened in a round: numbers for the log, samples, trackers' tables and files of trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+from accelerate.utils import gather_object
+from transformers import PreTrainedTokenizerBase
+
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.policy.process_group import ProcessGroup
+from alignopsd_trl.policy.token_texts import TokenTexts
+from alignopsd_trl.records import merge_types, record_schema, trace_types, turn_records, write_records
+from alignopsd_trl.rollout import conversation_metrics, rollout_metrics
+from alignopsd_trl.runs.console import show_note
+from alignopsd_trl.runs.files import full_disk_named
+from alignopsd_trl.runs.trackers import send_table, table_rows
+from alignopsd_trl.training.round import Round
+from alignopsd_trl.turns import Trajectory
+
+
+class Log(Protocol):
+    """The trainer's log."""
+
+    def value(self, mode: str, name: str, value: float) -> None:
+        """Adds a number to the next line of ``train`` or ``eval``, which prints means."""
+
+    def samples(self, column: str, values: list[Any]) -> None:
+        """Extends a column of the table of completions: ``prompt``, ``completion`` or ``advantages``."""
+
+    def reward_samples(self, name: str, values: list[float]) -> None:
+        """Extends the column of a reward function."""
+
+
+class Recorder:
+    """Writes down rounds.
+
+    Args:
+        config: what is recorded, and where.
+        processes: of the run; numbers are means over them.
+        tokenizer: shows tokens.
+        log: the trainer's.
+        callbacks: the trainer's, among them the trackers.
+    """
+
+    def __init__(
+        self,
+        config: AlignOPSDConfig,
+        processes: ProcessGroup,
+        tokenizer: PreTrainedTokenizerBase,
+        log: Log,
+        callbacks: Callable[[], Sequence[Any]],
+    ):
+        self._config, self._processes, self._tokenizer = config, processes, tokenizer
+        self._log, self._callbacks = log, callbacks
+        self._written: tuple[int, int] = (-1, 0)  # update and number of rounds recorded in it
+        self._told_of_breaks = False
+
+    def metrics(self, mode: str, metrics: Mapping[str, float]) -> None:
+        """Logs the mean of each number over the processes. Every process must call it."""
+        for name, value in self._processes.reduce(metrics).items():
+            self._log.value(mode, name, value)
+
+    def record(
+        self, played: Round, run_id: str | None, counters: Mapping[str, float], seconds: Mapping[str, float]
+    ) -> None:
+        """Writes a round down.
+
+        Args:
+            counters: of the environments.
+            seconds: by phase.
+        """
+        self.metrics("train", rollout_metrics(played.trajectories) | played.credit.metrics)
+        if self._config.history == "conversation":
+            self.metrics("train", conversation_metrics(played.trajectories))
+            self._tell_of_breaks(played.trajectories)
+        self.metrics("train", counters)
+        self.metrics("train", {f"seconds/{name}": value for name, value in seconds.items()})
+        values = (played.credit.advantages.sum(1) / played.batch.policy_mask.sum(1).clamp(min=1)).tolist()
+        self._sample_advantages(played, values)
+        if self._config.tracked_trajectories and self._processes.process == 0:
+            self._send(played, values)
+        if self._config.save_trajectories:
+            self._write(played, run_id)
+
+    def _sample_advantages(self, played: Round, values: Sequence[float]) -> None:
+        place = _places(played)
+        first = [place.get(id(one.turns[0])) if one.turns else None for one in played.trajectories]
+        self._log.samples("advantages", gather_object([0.0 if row is None else values[row] for row in first]))
+
+    def _send(self, played: Round, values: Sequence[float]) -> None:
+        trace = played.credit.trace
+        columns = {"credit": values} | {name: trace[name] for name in ("weight", "span") if name in trace}
+        of_turns = {
+            key: {name: column[row] for name, column in columns.items()} for key, row in _places(played).items()
+        }
+        rows = table_rows(played.trajectories, of_turns, played.update, self._config.tracked_trajectories)
+        send_table(rows, played.update, self._config.report_to, self._callbacks())
+
+    def _tell_of_breaks(self, trajectories: Sequence[Trajectory]) -> None:
+        """Says once what to do where the chat template keeps dialogues from being rows."""
+        later = [(one, two) for played in trajectories for one, two in pairwise(played.turns)]
+        broken = sum(not two.extends(one) and not two.history_shortened for one, two in later)
+        if broken and not self._told_of_breaks and self._config.past_thinking == "template":
+            self._told_of_breaks = True
+            if self._processes.process == 0:
+                show_note(
+                    f"past_thinking='keep' would save rows: the chat template rewrites past responses in {broken} of "
+                    f"{len(later)} prompts (docs/conversations.md)"
+                )
+
+    def _write(self, played: Round, run_id: str | None) -> None:
+        tokens, step = self._config.record_tokens, played.update
+        trace = {name: kept for name, kept in played.credit.trace.items() if tokens or not name.startswith("token_")}
+        texts = TokenTexts(self._tokenizer) if tokens else None
+        records = turn_records(played.trajectories, step, played.batch, trace, run_id, texts)
+        schema = record_schema(merge_types(gather_object([trace_types(trace)])))
+        file = self._file(step)
+        with full_disk_named(self._config.output_dir, file.name):
+            write_records(file, records, schema)
+
+    def _file(self, step: int) -> Path:
+        """The next file of this process; several rounds make up an update if they must."""
+        count = self._written[1] + 1 if self._written[0] == step else 1
+        self._written = step, count
+        part = f"_round{count:03d}" if count > 1 else ""
+        name = f"step_{step:06d}{part}_rank{self._processes.process:03d}.parquet"
+        return Path(self._config.output_dir) / "trajectories" / name
+
+
+def _places(played: Round) -> dict[int, int]:
+    """The row of each turn that counts, by the turn's identity."""
+    return {id(turn): row for row, turn in enumerate(played.batch.turns)}

@@ -1,0 +1,193 @@
+"""Plays the episodes of a run: sibling groups for a round, rows or a panel for an evaluation."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from accelerate.utils import gather_object
+from transformers import PreTrainedTokenizerBase
+
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.environments.base import EnvironmentsDown
+from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
+from alignopsd_trl.methods import Method
+from alignopsd_trl.policy.process_group import ProcessGroup
+from alignopsd_trl.policy.progress import Bar
+from alignopsd_trl.prompts import Renderer
+from alignopsd_trl.reading import Reader, reader_for
+from alignopsd_trl.rollout import Counters, Player, Sampler, SkillSource, episode_seeds, no_skills, siblings_before
+from alignopsd_trl.runs.checkpoints import last_good
+from alignopsd_trl.runs.console import show_note
+from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally
+from alignopsd_trl.training.round import Replays
+from alignopsd_trl.turns import Trajectory
+
+
+class Rollouts:
+    """Plays episodes on environments that are opened when they are first needed.
+
+    Args:
+        factory: makes environments.
+        config: batch sizes, prompts, limits.
+        tokenizer, end_ids: of the policy.
+        processes: who plays at the same time.
+        skills: privileged text of a task.
+        failed: the share of failed episodes that ends a run.
+        save: writes a checkpoint, where a run has to end before its next one.
+        template: options of the chat template.
+    """
+
+    def __init__(
+        self,
+        factory: Any,
+        config: AlignOPSDConfig,
+        tokenizer: PreTrainedTokenizerBase,
+        end_ids: Sequence[int],
+        processes: ProcessGroup,
+        skills: SkillSource = no_skills,
+        failed: FailedShare | None = None,
+        save: Callable[[], None] = lambda: None,
+        template: Mapping[str, Any] | None = None,
+    ):
+        self.factory, self._config, self._tokenizer, self._end_ids = factory, config, tokenizer, end_ids
+        self._processes, self._skills, self._save, self._template = processes, skills, save, template
+        self._failed = failed or FailedShare(config.max_failed_share)
+        self._batch: ValidatedBatch | None = None
+        self.slots = max(
+            config.per_device_train_batch_size * config.steps_per_generation, config.per_device_eval_batch_size
+        )
+
+    @property
+    def environments(self) -> ValidatedBatch:
+        if self._batch is None:
+            self._batch = open_batch(self.factory, self.slots, self._config.environment_time_limit)
+            self.counters = Counters(self._batch)
+            self._reader = reader_for(self._tokenizer, self._batch, self._config.thinking_tags)
+            self._closer = weakref.finalize(self, self._batch.close)
+        return self._batch
+
+    @property
+    def reader(self) -> Reader:
+        """Finds thinking and actions in responses as the environments say."""
+        return self._reader if self.environments else None
+
+    def close(self) -> None:
+        """Closes the environments; who plays next opens new ones."""
+        if self._batch is not None:
+            self._closer()
+            self._batch = None
+
+    def player(
+        self,
+        sampler: Sampler,
+        skilled: bool,
+        skills_in_rollout: bool,
+        progress: Callable[[int], None] = lambda ended: None,
+    ) -> Player:
+        """Makes a player of these environments.
+
+        Args:
+            skilled: turns hold privileged prompts.
+            skills_in_rollout: the policy itself sees the skill.
+        """
+        return Player(
+            environments=self.environments,
+            renderer=Renderer(
+                self._tokenizer,
+                self.environments.prompt,
+                self._config.max_prompt_length,
+                self._template,
+                self._config.history,
+                self._config.past_thinking,
+                self._config.thinking_tags,
+            ),
+            sampler=sampler,
+            tokenizer=self._tokenizer,
+            end_ids=self._end_ids,
+            skills=self._skills if skilled else no_skills,
+            skills_in_rollout=skills_in_rollout,
+            max_turns=self._config.max_turns,
+            agree=self._processes.agree,
+            progress=progress,
+            reader=self.reader,
+        )
+
+    def training_player(
+        self, sampler: Sampler, method: Method, progress: Callable[[int], None] = lambda ended: None
+    ) -> Player:
+        skilled = method.needs_teacher or method.skills_in_rollout
+        return self.player(sampler, skilled, method.skills_in_rollout, progress)
+
+    def replays(self, sampler: Sampler, method: Method, number: int) -> Replays:
+        """How this process plays episodes of a round again."""
+        seed = 1_000_003 * self._processes.process + number
+        return Replays(self.training_player(sampler, method), self.slots, seed)
+
+    def play(
+        self, inputs: Sequence[Mapping[str, Any]], update: int, updates: int, sampler: Sampler, method: Method
+    ) -> list[Trajectory]:
+        """Plays the sibling groups of a round.
+
+        Raises:
+            EnvironmentsDown: after a checkpoint was saved.
+            RunStopped: if too many episodes failed, after a checkpoint was saved.
+        """
+        self.environments  # noqa: B018 (opened before its counters are read)
+        self.counters.take()  # what an evaluation added since the last round
+        try:
+            trajectories = self.play_groups(inputs, update, updates, sampler, method)
+        except EnvironmentsDown:
+            self._save()
+            raise
+        self._check(trajectories, update)
+        return trajectories
+
+    def play_groups(
+        self, inputs: Sequence[Mapping[str, Any]], update: int, updates: int, sampler: Sampler, method: Method
+    ) -> list[Trajectory]:
+        """Episodes of whole sibling groups: `num_generations` equal rows side by side are one group."""
+        siblings = self._config.num_generations
+        tasks = group_names([row["task_id"] for row in inputs], siblings)
+        seeds = [episode_seeds(row["task_id"], update, place % siblings) for place, row in enumerate(inputs)]
+        with self.bar(len(inputs), f"update {update + 1}/{updates}: rollout") as progress:
+            return self.training_player(sampler, method, progress).play(inputs, seeds, tasks)
+
+    def play_rows(self, inputs: Sequence[Mapping[str, Any]], sampler: Sampler, skills: bool) -> list[Trajectory]:
+        """Plays the rows of an evaluation. A task's seeds do not depend on how rows are cut into batches."""
+        tasks = [row["task_id"] for row in inputs]
+        places = siblings_before(gather_object([tasks]), self._processes.process)
+        seeds = [episode_seeds(task, 0, place) for task, place in zip(tasks, places, strict=True)]
+        return self.player(sampler, skills, skills).play(inputs, seeds, tasks)
+
+    def bar(self, total: int, title: str) -> AbstractContextManager[Callable[[int], None]]:
+        """Shows how many episodes have ended, on the first process of a machine."""
+        return Bar(total, title, disable=self._config.disable_tqdm or not self._processes.is_local_main)
+
+    def _check(self, trajectories: Sequence[Trajectory], update: int) -> None:
+        tally = Tally.total(gather_object([Tally.of(trajectories)]))
+        if tally.failed and self._processes.process == 0:
+            show_note(f"{tally.failed} of {tally.episodes} episodes failed; the first: {tally.message}")
+        problem = self._failed.problem(tally)
+        if problem:
+            self._save()
+            raise RunStopped(f"update {update + 1}: {problem}; {last_good(self._config.output_dir)}")
+
+
+def group_names(task_ids: Sequence[str], siblings: int) -> list[str]:
+    """The sibling group of each row: its task, numbered where a task has several groups.
+
+    Raises:
+        RuntimeError: if rows of a group have different tasks.
+    """
+    seen: dict[str, int] = {}
+    names: list[str] = []
+    for first in range(0, len(task_ids), siblings):
+        identity = task_ids[first]
+        if any(other != identity for other in task_ids[first : first + siblings]):
+            raise RuntimeError("a sibling group straddles processes; this is a bug, please report it")
+        count = seen[identity] = seen.get(identity, 0) + 1
+        names += [identity if count == 1 else f"{identity}#{count}"] * siblings
+    return names

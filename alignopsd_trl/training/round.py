@@ -1,0 +1,99 @@
+"""What a round of training is made of, and who may listen to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any, Protocol
+
+import torch
+
+from alignopsd_trl.methods import Credit
+from alignopsd_trl.policy.prefix_cache import PrefixCache
+from alignopsd_trl.rollout import Player, Sampler
+from alignopsd_trl.turns import Trajectory, TurnBatch
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The policy while its weights stand still, as in a round.
+
+    Attributes:
+        sampler: plays the rollouts.
+        thinker: samples privileged thinking, with its own token limit.
+        prefixes: what the policy made of prompts so far; `None` where it does not sample in this process.
+    """
+
+    sampler: Sampler
+    thinker: Sampler
+    prefixes: PrefixCache | None = None
+
+
+@dataclass(frozen=True)
+class Replays:
+    """How episodes of a round are played again from one of their turns.
+
+    Attributes:
+        player: with the rollouts' policy and prompts.
+        slots: episodes that it plays side by side.
+        seed: of this round and process.
+    """
+
+    player: Player
+    slots: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round that was played and got its credit.
+
+    Attributes:
+        number: rounds before it.
+        update: optimiser steps before it.
+        replays: how its episodes can be played again while the weights stand still.
+    """
+
+    number: int
+    update: int
+    trajectories: Sequence[Trajectory]
+    batch: TurnBatch
+    credit: Credit
+    replays: Replays
+
+
+class Listener(Protocol):
+    """Looks at rounds on every process, while the weights stand still."""
+
+    def listens(self, number: int) -> bool:
+        """Whether it wants the round with so many rounds before it."""
+
+    def hear(self, played: Round) -> Mapping[str, float]:
+        """Gives numbers for the log."""
+
+
+LISTENERS = {"fidelity_every": "alignopsd_trl.fidelity.training:FidelityListener"}
+"""Option of the config that asks for a listener -> where its class is. It stands above the trainer and is imported by
+name when it is asked for."""
+
+TURN_ADVANTAGES = "alignopsd_trl.fidelity.training:monte_carlo_advantages"
+"""What measures the advantages of turns for methods that declare ``needs_turn_advantages``."""
+
+
+def listeners(config: Any) -> Iterator[Listener]:
+    """Yields the listeners that a config asks for."""
+    for option, place in LISTENERS.items():
+        if getattr(config, option):
+            yield resolve_name(place)(config)
+
+
+class MeasureTurnAdvantages(Protocol):
+    def __call__(
+        self, replays: Replays, trajectories: Sequence[Trajectory], batch: TurnBatch, walks: int
+    ) -> torch.Tensor:
+        """Measures ``(M,)`` float64 advantages of turns, in units of the reward."""
+
+
+def turn_advantages() -> MeasureTurnAdvantages:
+    return resolve_name(TURN_ADVANTAGES)
