@@ -32,6 +32,7 @@ from alignopsd_trl.methods import get_method
 from alignopsd_trl.policy.packing import Packed
 from alignopsd_trl.policy.scoring import Padded
 from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.rollout import Responses, Sampler
 
 SHAPES = {  # hidden, layers, heads, key-value heads, intermediate, vocabulary, tied; from the published config files
     "tiny": (64, 2, 2, 1, 128, 0, True),
@@ -94,6 +95,20 @@ def useful(batch: Padded | Packed) -> int:
     return int((batch.segment >= 0).sum() if isinstance(batch, Packed) else batch.mask.sum())
 
 
+class Counted:
+    """A sampler whose tokens are counted; what it has from another counted one is not counted twice."""
+
+    def __init__(self, meter: Meter, kind: str, inner: Sampler):
+        self._meter, self._kind, self._inner = meter, kind, inner
+
+    def respond(self, prompts: Any, until: Any = None) -> Responses:
+        sampled = self._meter.tokens["sampled"]
+        found = self._inner.respond(prompts, until)
+        self._meter.tokens["sampled"] = sampled
+        self._meter.tokens[self._kind] += sum(map(len, found.ids))
+        return found
+
+
 class Meter(TrainerCallback):
     """Seconds by phase and tokens by kind, round by round; changes the method between rounds."""
 
@@ -103,21 +118,9 @@ class Meter(TrainerCallback):
         self.tokens = {"sampled": 0, "thought": 0, "scored": 0, "updated": 0}
 
     def watch(self, trainer: AlignOPSDTrainer) -> None:
-        self.trainer, generate, think = trainer, trainer._generate_single_turn, trainer._think
-
-        def generated(prompts: list[list[int]], *rest: Any, **options: Any) -> Any:
-            responses, log_probs = generate(prompts, *rest, **options)
-            self.tokens["sampled"] += sum(map(len, responses))
-            return responses, log_probs
-
-        def thought(prompts: list[list[int]]) -> Any:
-            before = self.tokens["sampled"]
-            found = think(prompts)
-            self.tokens["thought"] += self.tokens["sampled"] - before
-            self.tokens["sampled"] = before
-            return found
-
-        trainer._generate_single_turn, trainer._think = generated, thought
+        self.trainer, sampler, thinker = trainer, trainer.make_sampler, trainer.make_thinker
+        trainer.make_sampler = lambda *settings: Counted(self, "sampled", sampler(*settings))
+        trainer.make_thinker = lambda *settings: Counted(self, "thought", thinker(*settings))
 
     @contextlib.contextmanager
     def counting_scores(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from alignopsd_trl.policy import decoding
+from alignopsd_trl.rollout import Responses, Sampler
 from alignopsd_trl.trainer import AlignOPSDTrainer
 
 Round = dict[str, Any]
@@ -26,13 +27,23 @@ Round = dict[str, Any]
 ``thinking`` (pairs of privileged prompt and response)."""
 
 
+class Through:
+    """A sampler that is asked through a function."""
+
+    def __init__(self, ask: Callable[[Sampler, Any, Any], Responses], inner: Sampler):
+        self._ask, self._inner = ask, inner
+
+    def respond(self, prompts: Any, until: Any = None) -> Responses:
+        return self._ask(self._inner, prompts, until)
+
+
 def record(trainer: AlignOPSDTrainer) -> list[Round]:
     """Trains to the end and keeps every round. Plain containers only, so that other versions can read them."""
     rounds: list[Round] = []
-    inner_round, inner_generate, inner_think = (
+    inner_round, sampler, thinker = (
         trainer._generate_and_score_completions,
-        trainer._generate_single_turn,
-        trainer._think,
+        trainer.make_sampler,
+        trainer.make_thinker,
     )
 
     def whole_round(inputs: list[dict[str, Any]]) -> Any:
@@ -44,25 +55,25 @@ def record(trainer: AlignOPSDTrainer) -> list[Round]:
         )
         return inner_round(inputs)
 
-    def generate(prompts: list[list[int]], *arguments: Any, **options: Any) -> Any:
-        responses, log_probs = inner_generate(prompts, *arguments, **options)
+    def generate(inner: Sampler, prompts: Any, until: Any) -> Responses:
+        found = inner.respond(prompts, until)
         if not thinking:
-            rounds[-1]["rollout"].append([list(response) for response in responses])
-        return responses, log_probs
+            rounds[-1]["rollout"].append([list(response) for response in found.ids])
+        return found
 
-    def think(prompts: list[list[int]]) -> Any:
+    def think(inner: Sampler, prompts: Any, until: Any) -> Responses:
         thinking.append(True)
-        responses, log_probs = inner_think(prompts)
+        found = inner.respond(prompts, until)
         thinking.pop()
         rounds[-1]["thinking"] += [
-            (list(prompt), list(response)) for prompt, response in zip(prompts, responses, strict=True)
+            (list(prompt), list(response)) for prompt, response in zip(prompts, found.ids, strict=True)
         ]
-        return responses, log_probs
+        return found
 
     thinking: list[bool] = []
     trainer._generate_and_score_completions = whole_round
-    trainer._generate_single_turn = generate
-    trainer._think = think
+    trainer.make_sampler = lambda *settings: Through(generate, sampler(*settings))
+    trainer.make_thinker = lambda *settings: Through(think, thinker(*settings))
     trainer.train()
     return rounds
 
@@ -115,8 +126,9 @@ class Replay:
         self._calls: Iterator[list[list[int]]] = iter(())
         self._thoughts: defaultdict[tuple[int, ...], list[list[int]]] = defaultdict(list)
         self._responses: list[list[int]] = []
-        self._inner = trainer._generate_single_turn, trainer._think, trainer.model.generate
-        trainer._generate_single_turn, trainer._think = self._generate_turn, self._think
+        self._generate, sampler, thinker = trainer.model.generate, trainer.make_sampler, trainer.make_thinker
+        trainer.make_sampler = lambda *settings: Through(self._generate_turn, sampler(*settings))
+        trainer.make_thinker = lambda *settings: Through(self._think, thinker(*settings))
         trainer.model.generate = self._generate_tokens
 
     def load(self, one: Round) -> None:
@@ -127,13 +139,13 @@ class Replay:
         for prompt, response in one["thinking"]:
             self._thoughts[tuple(prompt)].append(response)
 
-    def _think(self, prompts: list[list[int]]) -> Any:
+    def _think(self, inner: Sampler, prompts: Any, until: Any) -> Responses:
         self._thinking = True
         with contextlib.ExitStack() as stack:
             stack.callback(setattr, self, "_thinking", False)
-            return self._inner[1](prompts)
+            return inner.respond(prompts, until)
 
-    def _generate_turn(self, prompts: list[list[int]], *arguments: Any, **options: Any) -> Any:
+    def _generate_turn(self, inner: Sampler, prompts: Any, until: Any) -> Responses:
         if self._thinking:
             self._responses = [self._thoughts[tuple(prompt)].pop(0) for prompt in prompts]
         else:
@@ -141,16 +153,16 @@ class Replay:
         if len(self._responses) != len(prompts):
             raise RuntimeError(f"the replay asks for {len(prompts)} responses, {len(self._responses)} were recorded")
         with self._drawn():
-            found = self._inner[0](prompts, *arguments, **options)
-        cut = self._trainer._until is not None  # they may end with their thinking
-        pairs = zip(found[0], self._responses, strict=True)
+            found = inner.respond(prompts, until)
+        cut = until is not None  # they may end with their thinking
+        pairs = zip(found.ids, self._responses, strict=True)
         if any(list(one) != two[: len(one) if cut else None] for one, two in pairs):
             raise RuntimeError("the replay sampled other tokens than were recorded")
         return found
 
     def _generate_tokens(self, *arguments: Any, input_ids: torch.Tensor, **options: Any) -> Any:
         options["logits_processor"] = LogitsProcessorList([OneToken(self._tokens(), input_ids.size(1))])
-        return self._inner[2](*arguments, input_ids=input_ids, **options)
+        return self._generate(*arguments, input_ids=input_ids, **options)
 
     @contextlib.contextmanager
     def _drawn(self) -> Iterator[None]:
@@ -170,7 +182,7 @@ class Replay:
     def _tokens(self) -> torch.Tensor:
         """The recorded tokens ``(rows, T)``, padding after a response's end."""
         width = self._trainer.generation_config.max_new_tokens
-        tokens = torch.full((len(self._responses), width), self._trainer._tokenizer.pad_token_id)
+        tokens = torch.full((len(self._responses), width), self._trainer.processing_class.pad_token_id)
         for row, response in enumerate(self._responses):
             tokens[row, : len(response)] = torch.tensor(response)
         return tokens.to(self._trainer.accelerator.device)

@@ -42,14 +42,17 @@ from rich.progress import track
 from rich.table import Table
 from trl import GRPOTrainer
 
+from alignopsd_trl import trl_compat
 from alignopsd_trl.environments.base import load as load_environment
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import Padded
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import PrivilegedTeacher
+from alignopsd_trl.rollout import Sampler
 from alignopsd_trl.runs.cores import keep_memory
 from alignopsd_trl.trainer import AlignOPSDTrainer
+from alignopsd_trl.training.scorer import Scorer
 
 STOCK_ROWS = 64  # per forward; all turns of a round in one forward would be slower still
 VARIANTS = ("align_opsd", "grpo", "stock")
@@ -73,7 +76,7 @@ class StockTeacher(PrivilegedTeacher):
 @torch.no_grad()
 def stock_scores(trainer: Any, prompts: list[list[int]], responses: list[list[int]], width: int) -> torch.Tensor:
     result = torch.zeros((len(prompts), width))
-    pad_id, device = trainer._tokenizer.pad_token_id, trainer.accelerator.device
+    pad_id, device = trainer.processing_class.pad_token_id, trainer.accelerator.device
     for first in range(0, len(prompts), STOCK_ROWS):
         part = slice(first, first + STOCK_ROWS)
         rows = torch.arange(len(prompts[part]))
@@ -85,23 +88,30 @@ def stock_scores(trainer: Any, prompts: list[list[int]], responses: list[list[in
     return result.to(device)
 
 
+class StockScorer(Scorer):
+    """Scores turn by turn."""
+
+    trainer: AlignOPSDTrainer
+
+    def teacher(self, *arguments: Any) -> PrivilegedTeacher:
+        teacher = super().teacher(*arguments)
+        teacher.__class__, teacher.trainer = StockTeacher, self.trainer
+        return teacher
+
+    def own(self, batch: Any, reference: bool = False) -> torch.Tensor:
+        prompts, responses = ([getattr(turn, name) for turn in batch.turns] for name in ("prompt_ids", "response_ids"))
+        return stock_scores(self.trainer, prompts, responses, batch.policy_mask.size(1))
+
+
 class StockTrainer(AlignOPSDTrainer):
     """The same rounds and rows through TRL's own forward."""
 
-    def _teacher(self, *arguments: Any) -> PrivilegedTeacher:
-        teacher = super()._teacher(*arguments)
-        teacher.__class__, teacher.trainer = StockTeacher, self
-        return teacher
+    def _make_parts(self, *arguments: Any) -> None:
+        super()._make_parts(*arguments)
+        self.scorer.__class__, self.scorer.trainer = StockScorer, self
 
-    def _generate_single_turn(self, *arguments: Any, **options: Any) -> Any:
-        return GRPOTrainer._generate_single_turn(self, *arguments, **options)
-
-    def _score_own(self, batch: Any, reference: bool) -> torch.Tensor:
-        prompts, responses = ([getattr(turn, name) for turn in batch.turns] for name in ("prompt_ids", "response_ids"))
-        return stock_scores(self, prompts, responses, batch.policy_mask.size(1))
-
-    def _get_per_token_logps_and_entropies(self, *arguments: Any, **options: Any) -> tuple[torch.Tensor, ...]:
-        return GRPOTrainer._get_per_token_logps_and_entropies(self, *arguments, **options)
+    def make_sampler(self, temperature: float, max_tokens: int, prefixes: Any = None) -> Sampler:
+        return trl_compat.EngineSampler(self, temperature, max_tokens)
 
     def compute_loss(self, model: Any, inputs: dict[str, torch.Tensor], *_: Any, **__: Any) -> torch.Tensor:
         total = torch.zeros((), device=self.accelerator.device)
