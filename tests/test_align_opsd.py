@@ -209,7 +209,8 @@ class OwnViewAlone(AlignOPSD):
     name = "own_view_alone"
 
     def rectify(self, batch, teacher, matches):
-        return super().rectify(batch, teacher, None)
+        identity, views = super().rectify(batch, teacher, matches)
+        return identity, replace(views, rectified=identity, rectified_gap=views.identity_gap)
 
 
 def test_a_variant_overrides_the_stage_of_rectification() -> None:
