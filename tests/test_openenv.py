@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import pytest
 from datasets import Dataset
@@ -162,6 +163,26 @@ def test_several_required_fields_are_named_in_the_prompt() -> None:
     own = OpenEnvEnvironment(Board, act=lambda text: MoveAction(*map(int, text.split())), show=str, reward="sum")
     _, steps, _ = played(own, "<action>3 4</action>")
     assert steps[0].observation == "{'row': 3, 'column': 4}"
+
+
+@dataclass
+class Turning:
+    direction: Literal["left", "right"]
+    speed: Speed | None = None
+    stops: list[str] = field(default_factory=list)
+
+
+class Speed(enum.Enum):
+    SLOW, FAST = "slow", "fast"
+
+
+def test_choices_of_a_field_are_written_out() -> None:
+    class Wheel(GuessClient, Client[Turning, Seen, dict]):
+        __orig_bases__ = (Client[Turning, Seen, dict],)
+
+    opening, _, _ = played(OpenEnvEnvironment(Wheel, reward="sum"), "<action></action>")
+    assert '"direction" ("left" or "right")' in opening.context.actions
+    assert '"speed" ("slow" or "fast" or null, optional), "stops" (list[str], optional)' in opening.context.actions
 
 
 def test_a_client_that_returns_another_type_a_slow_one_and_one_that_raises_cost_their_episode() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from datasets import Dataset
+from PIL import Image
 from tool_classes import (
     Calculator,
     Counter,
@@ -235,6 +237,51 @@ def test_what_a_policy_may_write(response: str, result: str) -> None:
     _, (step,), _ = played(ToolEnvironment(Guessing), {"secret": 4}, response)
     assert isinstance(step, Step) and result in step.observation
     assert step.valid is ("error" not in step.observation) and step.metrics["tool_calls"] >= 1
+
+
+class Shop:
+    def reset(self, **row: Any) -> None:
+        self.bought: list[str] = []
+
+    def buy(self, names: list[str], where: Literal["left", "right"] = "left", price: float | None = None) -> str:
+        """Buys things."""
+        self.bought += names
+        return f"bought {len(names)}"
+
+    def look(self, deep: bool = False) -> Any:
+        """Shows the shop."""
+        picture = Image.new("RGB", (2, 2))
+        return {"shelves": [picture]} if deep else picture
+
+
+@pytest.mark.parametrize(
+    ("call", "result"),
+    [
+        ('buy(names=["apple"])', "bought 1"),
+        ('buy(["apple", "pear"], "right", 3)', "bought 2"),
+        ('buy(names=["apple"], price=None)', "bought 1"),
+        ('buy(names="apple")', "buy: names='apple' is not of type list[str]"),
+        ("buy(names=[1])", "buy: names=[1] is not of type list[str]"),
+        ('buy(["apple"], "up")', 'buy: where=\'up\' is not of type "left" or "right"'),
+        ('buy(["apple"], price="free")', "buy: price='free' is not of type float or null"),
+        ('buy(["apple"], price=true)', "buy: price=True is not of type float or null"),
+    ],
+)
+def test_arguments_are_held_to_the_types_of_the_tool(call: str, result: str) -> None:
+    environment = ToolEnvironment(Shop)
+    _, (step,), _ = played(environment, {}, f"<action>{call}</action>")
+    assert (
+        result in ast.literal_eval(step.observation)["error"] if "not of type" in result else step.observation == result
+    )
+    assert step.valid is ("not of type" not in result)
+
+
+@pytest.mark.parametrize("call", ["look()", "look(deep=True)"])
+def test_an_image_that_a_tool_returns_costs_its_episode(call: str) -> None:
+    batch = open_batch(ToolEnvironment(Shop), 1, 5.0)
+    batch.reset([0], [{}])
+    (failed,) = batch.step([0], [call])
+    assert isinstance(failed, Failure) and "images are not read" in failed.message
 
 
 @pytest.mark.parametrize("response", ["It is 4.", "<action></action>", "<action>guess(number=4)", "", "<think>guess"])

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from alignopsd_trl.environments.adapters.types import shown_type
+
 
 class Refused(ValueError):
     """An action that has not the form which the environment asks for: the policy is told."""
@@ -106,5 +108,4 @@ def _fields(kind: type) -> dict[str, tuple[Any, bool, str]]:
 
 
 def _named(name: str, kind: Any, needed: bool, description: str) -> str:
-    shown = getattr(kind, "__name__", str(kind))
-    return f'"{name}" ({shown}{"" if needed else ", optional"}{": " + description if description else ""})'
+    return f'"{name}" ({shown_type(kind)}{"" if needed else ", optional"}{": " + description if description else ""})'

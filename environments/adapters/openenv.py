@@ -12,6 +12,7 @@ from alignopsd_trl.environments.adapters.actions import ActionForm, Refused
 from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment, columns_for
 from alignopsd_trl.environments.adapters.rows import messages_of
 from alignopsd_trl.environments.adapters.showing import shown_observation
+from alignopsd_trl.environments.adapters.types import is_address
 from alignopsd_trl.environments.adapters.waiting import EventLoop
 from alignopsd_trl.environments.base import Ending, Opening, Projection, Record, Step, View
 from alignopsd_trl.environments.batch import guarded
@@ -184,6 +185,8 @@ class OpenEnvEnvironment(AdaptedEnvironment):
         return self._total if self._sums else self._last
 
     def _text(self, result: Any) -> str:
+        if self._show is shown_observation and is_address(result.observation):
+            raise TypeError(f"the observation {result.observation!r:.80} holds what has no text; give show=...")
         text = self._show(result.observation)
         if not isinstance(text, str):
             raise TypeError(f"show(observation) returned {text!r:.80} ({type(text).__name__}); return a str")

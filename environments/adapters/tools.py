@@ -11,7 +11,15 @@ from typing import Any
 from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment
 from alignopsd_trl.environments.adapters.calls import Call, calls_in, calls_of, read_calls
 from alignopsd_trl.environments.adapters.rows import is_blocks, is_row_id, messages_of, text_of
-from alignopsd_trl.environments.adapters.showing import Dialogue, NativePrompt, ToolPrompt, describe, example_of
+from alignopsd_trl.environments.adapters.showing import (
+    Dialogue,
+    NativePrompt,
+    ToolPrompt,
+    describe,
+    example_of,
+    signature_of,
+)
+from alignopsd_trl.environments.adapters.types import check_arguments, is_address
 from alignopsd_trl.environments.adapters.waiting import OwnThread, settled
 from alignopsd_trl.environments.base import Ending, Opening, Projection, Step
 from alignopsd_trl.environments.batch import reset_names
@@ -206,6 +214,7 @@ class ToolEnvironment(AdaptedEnvironment):
             tool = self._tools[call.name]
             if call.places:
                 ran["arguments"] = dict(inspect.signature(tool).bind(*call.places, **call.names).arguments)
+            check_arguments(call.name, signature_of(tool).parameters, ran["arguments"])
             found = settled(tool(*call.places, **call.names))
         except Exception as error:  # foreign code: it goes back to the policy
             return {**ran, **_failure(error)}
@@ -313,5 +322,15 @@ def _required(function: Callable) -> bool:
 
 
 def _shown(result: Any) -> str:
-    """What a tool returned, as the policy reads it."""
-    return text_of(result, "a tool's result") if is_blocks(result) else str(result)
+    """What a tool returned, as the policy reads it.
+
+    Raises:
+        TypeError: for what has no text, images among it: prompts are text.
+    """
+    if is_blocks(result):
+        return text_of(result, "a tool's result")
+    if is_address(result):
+        raise TypeError(
+            f"a tool's result is {result!r:.80} ({type(result).__name__}); return text, images are not read"
+        )
+    return str(result)

@@ -1,0 +1,75 @@
+"""Annotations of parameters and fields: shown to a policy, and held against what it gives."""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+import types
+import typing
+from collections import abc
+from collections.abc import Mapping
+from inspect import Parameter
+from typing import Any
+
+_UNIONS = (typing.Union, types.UnionType)
+_SCALARS = {bool: bool, int: int, float: (int, float), str: str, type(None): type(None)}
+_LISTS = (list, tuple, set, frozenset, abc.Sequence, abc.Iterable, abc.Collection)
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    """Whether a value that a policy wrote is of an annotated type. A type that JSON does not have takes anything."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return fits(value, inner[0])
+    if origin in _UNIONS:
+        return any(fits(value, one) for one in inner)
+    if origin is typing.Literal:
+        return value in inner
+    kind = origin or annotation
+    if kind in _SCALARS:
+        return isinstance(value, _SCALARS[kind]) and (kind is bool or not isinstance(value, bool))
+    if kind in (dict, abc.Mapping):
+        return isinstance(value, Mapping) and (len(inner) < 2 or all(fits(one, inner[1]) for one in value.values()))
+    if kind in _LISTS:
+        alike = inner[0] if len({*inner} - {...}) == 1 else Any
+        return isinstance(value, list | tuple | set) and all(fits(one, alike) for one in value)
+    return True
+
+
+def check_arguments(name: str, parameters: Mapping[str, Parameter], arguments: Mapping[str, Any]) -> None:
+    """Holds the arguments of a call to the annotations of a tool's parameters; a default may be given whatever it is.
+
+    Raises:
+        ValueError: names the tool, the argument, its value and its type.
+    """
+    for parameter in (parameters[one] for one in arguments if one in parameters):
+        value, wanted = arguments[parameter.name], parameter.annotation
+        plain = parameter.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        if plain and wanted is not Parameter.empty and value != parameter.default and not fits(value, wanted):
+            raise ValueError(f"{name}: {parameter.name}={value!r:.80} is not of type {shown_type(wanted)}")
+
+
+def shown_type(annotation: Any) -> str:
+    """An annotation as a policy reads it, with choices written out: ``"left" or "right"``."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return shown_type(inner[0])
+    if origin is typing.Literal:
+        return " or ".join(map(json.dumps, inner))
+    if origin in _UNIONS:
+        return " or ".join(map(shown_type, inner))
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return " or ".join(json.dumps(one.value) for one in annotation)
+    if origin is not None and inner:
+        return f"{getattr(origin, '__name__', origin)}[{', '.join(map(shown_type, inner))}]"
+    return "null" if annotation is type(None) else getattr(annotation, "__name__", str(annotation))
+
+
+def is_address(value: Any) -> bool:
+    """Whether a value, or one inside of it, has no text of its own, such as an image: `str` says where it lies."""
+    if isinstance(value, Mapping):
+        return any(map(is_address, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(map(is_address, value))
+    return not isinstance(value, str) and re.search(f" at 0x0*{id(value):x}>", str(value).lower()) is not None
