@@ -150,7 +150,7 @@ class Trajectory:
     skill_ids: tuple[str, ...] = ()
     turns: list[Turn] = field(default_factory=list, repr=False)
     stop: StopReason | None = None
-    message: str = ""  # of the environment error, if that is why it ended
+    message: str = ""  # of the environment error or of a first prompt that is too long, if that is why it ended
     reward: float = 0.0
     won: bool | None = False
     score: float = 0.0

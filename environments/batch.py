@@ -97,10 +97,12 @@ class ThreadedBatch:
 
     def __init__(self, factory: Callable[[], TextEnvironment], size: int, time_limit: float, threads: int = 16):
         self._factory, self._time_limit = factory, time_limit
+        if isinstance(factory, type):
+            check_environment(factory)
         self._environments: list[TextEnvironment | None] = [factory() for _ in range(size)]
         first = self._environments[0]
         self.name = _name(first)
-        _check_reset(first)
+        check_environment(type(first))
         self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
         self.openings_may_differ = getattr(first, "openings_may_differ", False)
         self.takes_dynamics_seed = takes_dynamics_seed(first)
@@ -273,11 +275,19 @@ def reset_names(kind: type, parameter: str) -> bool:
     return False
 
 
-def _check_reset(environment: TextEnvironment) -> None:
-    """An environment written for another house says so at once, not by an empty round."""
-    parameters = inspect.signature(environment.reset).parameters.values()
+def check_environment(kind: type) -> None:
+    """Refuses a class that no episode could be played with.
+
+    Raises:
+        TypeError: names the class and the method.
+    """
+    missing = [name for name in ("reset", "step", "project") if not callable(getattr(kind, name, None))]
+    missing += sorted(getattr(kind, "__abstractmethods__", ()))
+    if missing:
+        raise TypeError(f"environment {kind.__name__} has no {missing[0]}(); write it, as docs/your_own_task.md shows")
+    parameters = inspect.signature(kind.reset).parameters.values()
     if not any(parameter.kind is parameter.VAR_KEYWORD or parameter.name == "seed" for parameter in parameters):
         raise TypeError(
-            f"{type(environment).__name__}.reset must take every dataset column and 'seed' by keyword; "
-            "end its signature with **columns"
+            f"{kind.__name__}.reset must take every dataset column and 'seed' by keyword; end its signature with "
+            "**columns"
         )

@@ -35,6 +35,7 @@ WRONG = [
     (["--model_name_or_path", "/no/such"], "--model '/no/such' is no folder"),
     (["--encoder", "/no/such"], "is neither an existing folder"),
     (["--skill_bank", "nope.json"], "skill bank 'nope.json' is unknown"),
+    (["--skill_bank", "no_hints:hint"], "skill bank 'no_hints:hint': there is no module 'no_hints'"),
     (["--config", "/no.yaml"], "--config /no.yaml: No such file"),
     (["--preset", "mine"], "has no preset 'mine'"),
     *(

@@ -27,6 +27,7 @@ from alignopsd_trl.environments import (
     load,
     open_batch,
 )
+from alignopsd_trl.environments.adapters import as_environment
 from alignopsd_trl.environments.batch import MOST_STUCK
 from alignopsd_trl.environments.validation import LONGEST_TEXT
 
@@ -251,6 +252,14 @@ def test_a_wrong_environment_is_refused_before_anything_is_played() -> None:
 
     with pytest.raises(TypeError, match=r"NoSeed.reset must take .* 'seed' by keyword; end its signature with \*\*"):
         open_batch(NoSeed, 2)
+
+    class NoReset(PlainEnvironment):
+        def step(self, action: str) -> Step:
+            return Step("")
+
+    for refuse in (as_environment, lambda factory: open_batch(factory, 2)):
+        with pytest.raises(TypeError, match=r"environment NoReset has no reset\(\); write it, as"):
+            refuse(NoReset)
 
     class NoPrompt(ToyEnvironment):
         prompt = None  # type: ignore[assignment]

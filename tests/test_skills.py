@@ -123,15 +123,17 @@ def test_a_function_may_stand_where_a_bank_stands(tmp_path: Path, monkeypatch: p
     block = found.block("it", None, None, len, 100)
     assert (block.text, block.ids) == ("- Look for it first.", ("_hint",))
     assert found.block("", None, None, len, 100).ids == () and len(found.checksum) == 16
-    with pytest.raises(ValueError, match="20 tokens for the task 'it', but skill_tokens=5; shorten"):
+    with pytest.raises(SkillBankError, match="task 'it': returned 20 tokens, but skill_tokens=5; shorten"):
         found.block("it", None, None, len, 5)
-    with pytest.raises(TypeError, match="returned None"):
+    with pytest.raises(SkillBankError, match="<lambda>, task 'it': returned None; return a text"):
         load_skills(lambda *task: None).block("it", None, None, len, 5)
     (tmp_path / "hints_of_mine.py").write_text("def hint(text, key, source):\n    return 'Look.'\n")
     monkeypatch.chdir(tmp_path)
     assert load_skills("hints_of_mine:hint").block("it", None, None, len, 5).text == "Look."
-    with pytest.raises(SkillBankError, match="there is no function 'other'"):
+    with pytest.raises(SkillBankError, match="there is no function 'other' in .*hints_of_mine.py"):
         load_skills("hints_of_mine:other")
+    with pytest.raises(SkillBankError, match="there is no module 'no_hints'; it must be importable"):
+        load_skills("no_hints:hint")
     assert load_skills("webshop").environment == "webshop"
 
 
@@ -141,18 +143,51 @@ def test_a_function_may_read_the_row_and_a_column_may_stand_for_one() -> None:
     assert found.reads_row and found.block("it", None, None, len, 100, row).text == "it: Left."
     texts = {name: load_skills(name, columns=row).block("it", None, None, len, 20, row).text for name in list(row)[:3]}
     assert texts == {"hint": "Left.", "steps": "Go left.\nStop.", "none": ""}
-    with pytest.raises(TypeError, match="column 'odd' holds 3"):
+    with pytest.raises(SkillBankError, match="column 'odd' holds 3"):
         load_skills("odd", columns=row).block("it", None, None, len, 20, row)
-    with pytest.raises(ValueError, match="column 'hint' has 5 tokens for the task 'it', but skill_tokens=4"):
+    with pytest.raises(SkillBankError, match="column 'hint' has 5 tokens for the task 'it', but skill_tokens=4"):
         load_skills("hint", columns=row).block("it", None, None, len, 4, row)
-    with pytest.raises(KeyError, match="names a column that the row of 'it' does not have"):
+    with pytest.raises(SkillBankError, match="names a column that the row of 'it' does not have"):
         load_skills("hint", columns=row).block("it", None, None, len, 20, {})
-    with pytest.raises(SkillBankError, match="'hint' is unknown"):
+    with pytest.raises(SkillBankError, match="'hint' is unknown; .* a column of the tasks, or module"):
         load_skills("hint")
+    with pytest.raises(SkillBankError, match=r"column of the tasks \(hint, steps, none, odd\)"):
+        load_skills("hnt", columns=row)
+
+
+def test_a_function_that_raises_or_takes_other_arguments_is_named() -> None:
+    def by_kind(task_text: str, row: dict) -> str:
+        return {"apple": "fridge"}[task_text]
+
+    with pytest.raises(SkillBankError, match="by_kind, task 'pear': KeyError: 'pear' .test_skills.py, line"):
+        load_skills(by_kind).block("pear", None, None, len, 100, {})
+    for function in (lambda a, b, c, d: "", lambda a: "", lambda *, task_text: ""):
+        with pytest.raises(SkillBankError, match="<lambda>.*can't be called with .task_text, task_key, data_source."):
+            load_skills(function)
+    assert load_skills(lambda *task: "").reads_row is False
+    assert load_skills(lambda text, row, more=1: "").reads_row is False
+
+
+def test_all_that_is_wrong_with_a_bank_is_said_in_one_pass() -> None:
+    broken = content("webshop")
+    first = broken["general"][0]
+    first |= {"title": "", "text": "<b>x</b>", "more": 1}
+    del first["when"]
+    kind = broken["task_types"][0]
+    kind |= {"group": "no group", "match": {"keywords": [1]}}
+    kind["skills"][0]["id"] = "web-x01"
+    broken["mistakes"][0] |= {"id": "web-x02", "applies_to": ["shoes"]}
+    with pytest.raises(SkillBankError) as found:
+        SkillBank(broken, "bank.json")
+    fields = re.findall(r"field '(\w+)' ", str(found.value))
+    assert fields == ["when", "more", "title", "text", "group", "id", "keywords", "id", "applies_to"]
 
 
 def test_missing_and_unreadable_banks(tmp_path: Path) -> None:
-    with pytest.raises(SkillBankError, match="'wobshop' is unknown; use one of alfworld, alfworld_pairs, searchqa,"):
+    with pytest.raises(
+        SkillBankError,
+        match="'wobshop' is unknown; did you mean 'webshop'. use one of alfworld, alfworld_pairs, searchqa,",
+    ):
         SkillBank.load("wobshop")
     (tmp_path / "cut.json").write_text('{"schema": "skill', encoding="utf-8")
     with pytest.raises(SkillBankError, match="cut.json: file is no UTF-8 JSON"):

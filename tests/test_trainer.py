@@ -381,7 +381,10 @@ def test_history_is_dropped_before_anything_else_and_then_the_turn_refused(tmp_p
     assert cut.prompt.str.contains("you seek").all() and cut.prompt.str.contains("you are at").all()
 
     nothing = make_trainer(tmp_path / "nothing", method="grpo", max_prompt_length=4, save_trajectories=True)
-    with pytest.raises(RunStopped, match="longer than max_prompt_length"):
+    with pytest.raises(
+        RunStopped,
+        match=r"'toy/\d+': its first prompt has \d+ tokens, more than max_prompt_length=4; raise that, or shorten what",
+    ):
         nothing.train()
 
 

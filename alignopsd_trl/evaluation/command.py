@@ -96,7 +96,8 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
         tokenizer = load_tokenizer(path, model)
         skills = None
         if arguments.skills:
-            bank = load_skills(arguments.skill_bank or suite.skill_bank or suite.name, load_encoder(arguments.encoder))
+            named, columns = arguments.skill_bank or suite.skill_bank or suite.name, tuple(panel.rows[0])
+            bank = load_skills(named, load_encoder(arguments.encoder), columns)
             skills = skill_source(bank, tokenizer, arguments.skill_tokens or skill_budget(arguments.max_prompt_length))
     with tqdm(total=len(panel), unit="episode", desc=f"{suite.name} {panel.name}") as bar:
         result, played = evaluate(

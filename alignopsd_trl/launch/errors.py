@@ -20,7 +20,7 @@ RESUMES = " with --resume_from_checkpoint True"
 """What a recipe's command needs beside itself to go on."""
 
 _ENDS_A_RUN = ("RunStopped", "RewardError", "EnvironmentsDown", "PushFailed")
-_TO_MEND = ("RunFolderError", "ReplayError", "SiblingsDiffer")
+_TO_MEND = ("RunFolderError", "ReplayError", "SiblingsDiffer", "SkillBankError")
 _IN_SETUP = (ValueError, TypeError, OSError, ImportError)
 _LINES = 3
 
@@ -113,7 +113,8 @@ def _message(error: BaseException, status: int, resumes: str | None) -> str:
         several = int(os.environ.get("WORLD_SIZE", "1")) > 1
         lost = "another process of this run ended, or its launcher" if several else "stopped by SIGTERM"
         return "; ".join(filter(None, [lost, goes_on]))
-    text = "\n".join(as_flags(str(error)).strip().splitlines()[:_LINES]) or type(error).__name__
+    most = None if type(error).__name__ == "SkillBankError" else _LINES  # a bank's file is mended in one pass
+    text = "\n".join(as_flags(str(error)).strip().splitlines()[:most]) or type(error).__name__
     if status == WRONG or resumes is None or type(error).__name__ == "PushFailed":
         return text
     return f"{text}\n{goes_on[0].upper()}{goes_on[1:]}"

@@ -18,7 +18,8 @@ from alignopsd_trl.methods import Method, get_method
 from alignopsd_trl.runs.files import plain
 from alignopsd_trl.runs.folder import RunFolderError, configuration_of, look
 from alignopsd_trl.runs.provenance import weights_checksum
-from alignopsd_trl.skills import load_skills
+from alignopsd_trl.skills import SkillBank, load_skills
+from alignopsd_trl.skills.loading import Skills
 
 if TYPE_CHECKING:
     from alignopsd_trl.launch.arguments import RecipeArguments
@@ -30,6 +31,14 @@ def needs_skills(method: type[Method], args: AlignOPSDConfig) -> bool:
 
 def bank_of(recipe: RecipeArguments, suite: Suite) -> str:
     return recipe.skill_bank or suite.skill_bank or suite.name
+
+
+def foreign_bank(bank: Skills, suite: Suite) -> str:
+    """What to say of a bank that was written for another environment; nothing of one that was not."""
+    if not isinstance(bank, SkillBank) or bank.environment in (suite.name, suite.skill_bank):
+        return ""
+    own = f"its own is {suite.skill_bank!r}" if suite.skill_bank else "it has none of its own"
+    return f"skill bank of {bank.environment!r} is used for environment {suite.name!r}; {own}"
 
 
 def run_configuration(
@@ -88,6 +97,8 @@ def part_facts(
     if needs_skills(get_method(args.method), args):
         bank = load_skills(bank_of(recipe, suite), columns=tasks.column_names)
         found["skill bank"] = f"{bank.environment}, version {bank.version or '-'}, checksum {bank.checksum}"
+        if strange := foreign_bank(bank, suite):
+            found["NOTE"] = strange
         found["encoder"] = check_encoder(recipe.encoder)
     left, now = look(Path(args.output_dir)), plain(run_configuration(recipe, args, model, suite, panel, tasks))
     if left.run:  # a plan is drawn up where it will not run

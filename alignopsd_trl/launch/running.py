@@ -18,13 +18,14 @@ from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.arguments import RecipeArguments, differences_from_preset, parse
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.machine import check_launch, launched
-from alignopsd_trl.launch.parts import bank_of, check_parts, needs_skills, run_configuration
+from alignopsd_trl.launch.parts import bank_of, check_parts, foreign_bank, needs_skills, run_configuration
 from alignopsd_trl.launch.plan import print_plan
 from alignopsd_trl.launch.results import Evaluations, run_results
 from alignopsd_trl.launch.screens import closing, opening
 from alignopsd_trl.launch.values import environment_options, named
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.runs.console import show_note
 from alignopsd_trl.runs.cores import use_machine
 from alignopsd_trl.runs.files import write_json, write_text
 from alignopsd_trl.runs.folder import RESULTS_FILE, claim_together, claimed
@@ -126,7 +127,7 @@ def _trainer(
 
     skilled = needs_skills(get_method(args.method), args)
     args.model_init_kwargs = {**(args.model_init_kwargs or {}), **_model_options(model)}
-    return AlignOPSDTrainer(
+    trainer = AlignOPSDTrainer(
         resolve_model(model.model_name_or_path),
         args,
         environment_factory=suite.factory,
@@ -137,6 +138,10 @@ def _trainer(
         quantization_config=get_quantization_config(model),
         callbacks=[*callbacks],
     )
+    strange = foreign_bank(trainer.skill_bank, suite)
+    if strange and trainer.is_world_process_zero():
+        show_note(strange)
+    return trainer
 
 
 def opening_facts(

@@ -49,7 +49,20 @@ class Prompting:
         for episode, turn in zip(episodes, turns, strict=True):
             if turn is None:
                 episode.trajectory.stop = StopReason.PROMPT_TOO_LONG
+                if not episode.trajectory.turns:
+                    episode.trajectory.message = self._too_long(episode)
         return turns
+
+    def _too_long(self, episode: Episode) -> str:
+        """How much too long a first prompt is, and what to change."""
+        skill, view = episode.trajectory.skill_text, episode.view(0)
+        bare, whole = map(len, self.renderer.encode([self.renderer.show(view, text) for text in ("", skill)]))
+        share = f", {whole - bare:,} of them the skill's" if skill else ""
+        remedy = "lower skill_tokens" if bare <= self.renderer.max_length else "shorten what reset() returns"
+        return (
+            f"its first prompt has {whole:,} tokens{share}, more than max_prompt_length={self.renderer.max_length}; "
+            f"raise that, or {remedy}"
+        )
 
     def _converse(self, episodes: Sequence[Episode]) -> list[Turn | None]:
         """The first prompt of an episode is a rendered one, the others go on with its dialogue."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from alignopsd_trl.turns import StopReason, Trajectory
+from alignopsd_trl.turns import Trajectory
 
 ROUNDS = 3  # over which the share of failed episodes is taken
 
@@ -45,14 +45,9 @@ class Tally:
 
 
 def _reason(trajectory: Trajectory) -> str:
-    if trajectory.failed:
+    if trajectory.message:
         told = repr(trajectory.task) in trajectory.message
         return trajectory.message if told else f"task {trajectory.task!r}: {trajectory.message}"
-    if trajectory.stop is StopReason.PROMPT_TOO_LONG and not trajectory.turns:
-        return (
-            f"task {trajectory.task!r}: its first prompt, with the skill, is longer than max_prompt_length; raise "
-            "that, or lower skill_tokens"
-        )
     return ""
 
 

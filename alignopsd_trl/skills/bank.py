@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -76,12 +76,19 @@ class SkillBank:
         self._cached = lru_cache(maxsize=65536)(self._retrieve)
 
     @classmethod
-    def load(cls, bank: str | Path | SkillBank, encoder: Encoder | None = None, **options: Any) -> SkillBank:
+    def load(
+        cls,
+        bank: str | Path | SkillBank,
+        encoder: Encoder | None = None,
+        columns: Collection[str] = (),
+        **options: Any,
+    ) -> SkillBank:
         """A shipped bank by name, a bank from a file, or a bank that is loaded already (returned as it is).
 
         Args:
             bank (`str`, `Path` or `SkillBank`): ``webshop``, ``alfworld``, ``searchqa``, or the path of a JSON file.
             encoder ([`Encoder`], *optional*): scores types and skills.
+            columns (`Collection[str]`, *optional*): of the dataset, for the message.
             options: the other arguments of the class.
 
         Raises:
@@ -93,9 +100,10 @@ class SkillBank:
         path = shipped if shipped.is_file() else Path(bank).expanduser()
         if not path.is_file():
             names = sorted(file.stem for file in _FOLDER.glob("*.json"))
+            own = f"a column of the tasks ({', '.join(columns)})" if columns else "a column of the tasks"
             raise SkillBankError(
                 f"skill bank {str(bank)!r} is unknown; {near(str(bank), names)}use one of {', '.join(names)}, the path "
-                "of a JSON file, a column of the tasks, or module:function"
+                f"of a JSON file, {own}, or module:function"
             )
         try:
             content = json.loads(path.read_text(encoding="utf-8"))

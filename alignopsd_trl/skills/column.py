@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from alignopsd_trl.skills.rendering import Rendered
+from alignopsd_trl.skills.schema import SkillBankError
 
 
 class SkillColumn:
@@ -41,18 +42,21 @@ class SkillColumn:
         """The row's text.
 
         Raises:
-            KeyError: if the row has no such column.
-            TypeError: if it holds something else than text.
-            ValueError: if it is longer than the budget.
+            SkillBankError: if the row has no such column, or it holds something else than text, or one that is longer
+                than the budget.
         """
         if self._name not in row:
-            raise KeyError(f"skill_bank={self._name!r} names a column that the row of {task_text!r:.80} does not have")
+            raise SkillBankError(
+                f"skill_bank={self._name!r} names a column that the row of {task_text!r:.80} does not have"
+            )
         found = row[self._name] or ""
         text = "\n".join(found) if isinstance(found, list) and all(isinstance(one, str) for one in found) else found
         if not isinstance(text, str):
-            raise TypeError(f"column {self._name!r} holds {found!r:.80} for {task_text!r:.80}; give a text or a list")
+            raise SkillBankError(
+                f"column {self._name!r} holds {found!r:.80} for {task_text!r:.80}; give a text or a list"
+            )
         if text and (length := count_tokens(text)) > budget:
-            raise ValueError(
+            raise SkillBankError(
                 f"column {self._name!r} has {length} tokens for the task {task_text!r:.80}, but skill_tokens={budget}; "
                 "shorten the text or raise skill_tokens"
             )

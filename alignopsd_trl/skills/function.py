@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.skills.rendering import Rendered
+from alignopsd_trl.skills.schema import SkillBankError
 
 
 class SkillFunction:
@@ -22,13 +25,16 @@ class SkillFunction:
         reads_row (`bool`): whether it takes two arguments, the second of which is the row.
         environment, version: the function's name, and nothing: what a bank's file says of itself.
         checksum (`str`): first 16 hex digits of the sha256 over the function's source.
+
+    Raises:
+        SkillBankError: if the function takes neither two nor three arguments.
     """
 
     version = ""
 
     def __init__(self, function: Callable[..., str]):
-        self._function, self.reads_row = function, _takes_two(function)
         self.environment = getattr(function, "__qualname__", type(function).__name__)
+        self._function, self.reads_row = function, _reads_row(function, self.environment)
         self.checksum = hashlib.sha256(_source(function).encode()).hexdigest()[:16]
 
     def block(
@@ -43,27 +49,42 @@ class SkillFunction:
         """The function's text.
 
         Raises:
-            TypeError: if it is no text.
-            ValueError: if it is longer than the budget.
+            SkillBankError: if the function raises, or returns no text, or one that is longer than the budget.
         """
         given = (row,) if self.reads_row else (task_key, data_source)
-        text = self._function(task_text, *given)
+        about = f"skill function {self.environment}, task {task_text!r:.80}"
+        try:
+            text = self._function(task_text, *given)
+        except Exception as error:  # the user's code
+            raise SkillBankError(f"{about}: {_said(error)}; mend the function, or return '' for no skill") from error
         if not isinstance(text, str):
-            raise TypeError(f"skill function {self.environment} returned {text!r} for {task_text!r}; return a text")
+            raise SkillBankError(f"{about}: returned {text!r:.80}; return a text")
         if text and (length := count_tokens(text)) > budget:
-            raise ValueError(
-                f"skill function {self.environment} returned {length} tokens for the task {task_text!r}, but "
-                f"skill_tokens={budget}; shorten the text or raise skill_tokens"
+            raise SkillBankError(
+                f"{about}: returned {length} tokens, but skill_tokens={budget}; shorten the text or raise skill_tokens"
             )
         return Rendered(text, (self.environment,) if text else (), 0)
 
 
-def _takes_two(function: Callable) -> bool:
-    """Whether a function takes two arguments by place, neither more nor fewer."""
-    places = inspect.signature(function).parameters.values()
-    if any(one.kind is one.VAR_POSITIONAL for one in places):
-        return False
-    return len([one for one in places if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]) == 2
+def _reads_row(function: Callable, name: str) -> bool:
+    """Whether a function takes two arguments, the second of which is the row, and not three."""
+    signature = inspect.signature(function)
+    for count in (3, 2):
+        try:
+            signature.bind(*range(count))
+        except TypeError:
+            continue
+        return count == 2
+    raise SkillBankError(
+        f"skill function {name}{signature} can't be called with (task_text, task_key, data_source) or with "
+        "(task_text, row); give it these arguments"
+    )
+
+
+def _said(error: Exception) -> str:
+    """An exception with the line that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno})"
 
 
 def _source(function: Callable) -> str:

@@ -39,11 +39,16 @@ def load_skills(spec: SkillSpec, encoder: Encoder | None = None, columns: Collec
     module, colon, name = str(spec).rpartition(":")
     if colon and all(part.isidentifier() for part in (*module.split("."), name)):
         return SkillFunction(_function(module, name))
-    return SkillBank.load(spec, encoder)
+    return SkillBank.load(spec, encoder, columns=columns)
 
 
 def _function(module: str, name: str) -> Callable:
-    found = getattr(find_module(module), name, None)
+    place = find_module(module)
+    if place is None:
+        raise SkillBankError(
+            f"skill bank '{module}:{name}': there is no module {module!r}; it must be importable from where you run"
+        )
+    found = getattr(place, name, None)
     if not callable(found):
-        raise SkillBankError(f"skill bank '{module}:{name}': there is no function {name!r} in a module {module!r}")
+        raise SkillBankError(f"skill bank '{module}:{name}': there is no function {name!r} in {place.__file__}")
     return found

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any, TypeVar
 
 SCHEMA = "skillbank/1"
@@ -86,60 +85,6 @@ class TaskType:
     skills: tuple[Skill, ...]
 
 
-def _problem(source: str, record: str, field: str, problem: str, remedy: str) -> str:
-    return f"{source}: {record}: field {field!r} {problem}; {remedy}"
-
-
-def _refuse(source: str, record: str, field: str, problem: str, remedy: str) -> None:
-    raise SkillBankError(_problem(source, record, field, problem, remedy))
-
-
-def _all(parts: Iterable[Callable[[], _Made]]) -> tuple[_Made, ...]:
-    """What the parts make, or one error with the messages of all that can't."""
-    made, problems = [], []
-    for part in parts:
-        try:
-            made.append(part())
-        except SkillBankError as error:
-            problems.append(str(error))
-    if problems:
-        raise SkillBankError("\n".join(problems))
-    return tuple(made)
-
-
-def _record(value: Any, names: Sequence[str], source: str, record: str, optional: bool = False) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        known = ", ".join(names)
-        raise SkillBankError(f"{source}: {record} is a {type(value).__name__}; make it an object with {known}")
-    missing = [] if optional else [name for name in names if name not in value]
-    problems = [_problem(source, record, name, "is missing", _WRITE[name]) for name in missing]
-    known = f"remove it; known are {', '.join(names)}"
-    problems += [_problem(source, record, name, "is unknown", known) for name in value if name not in names]
-    if problems:
-        raise SkillBankError("\n".join(problems))
-    return value
-
-
-def _text(value: Any, source: str, record: str, field: str, words: int | None = None) -> str:
-    if not isinstance(value, str) or not value.strip():
-        _refuse(source, record, field, f"is {value!r}", "write a text")
-    if found := _TAG.search(value):
-        _refuse(source, record, field, f"contains the tag {found.group()!r}", "write it without angle brackets")
-    if words is not None and len(value.split()) > words:
-        _refuse(source, record, field, f"has {len(value.split())} words", f"shorten it to {words}")
-    return value
-
-
-def _list(value: Any, source: str, record: str, field: str, empty: bool = False) -> list[Any]:
-    if not isinstance(value, list) or not (value or empty):
-        _refuse(source, record, field, f"is {value!r}", "write a list" + ("" if empty else " with at least one entry"))
-    return value
-
-
-def _strings(value: Any, source: str, record: str, field: str, empty: bool = False) -> tuple[str, ...]:
-    return tuple(_text(entry, source, record, field) for entry in _list(value, source, record, field, empty))
-
-
 @dataclass(frozen=True)
 class Content:
     """A whole bank, checked."""
@@ -162,83 +107,131 @@ def read_content(content: Any, source: str) -> Content:
     Raises:
         SkillBankError: with a line for everything that is missing or wrong.
     """
-    bank = _record(content, ("schema", *(one.name for one in fields(Content))), source, "bank")
-    check = _Check(source, _PREFIXES.get(str(bank["environment"]), "[a-z]+"))
-    parts = [partial(_text, bank[name], source, "bank", name) for name in ("environment", "version", "language")]
-    parts += [
-        lambda: check.skills(bank["general"], "bank", "general", "g"),
-        lambda: check.several(bank["task_types"], "task_types", check.task_type),
-        lambda: check.several(bank["mistakes"], "mistakes", check.mistake, empty=True),
-        lambda: check.schema(bank["schema"]),
-    ]
-    return Content(*_all(parts)[:6])
+    reader = _Reader(source)
+    found = reader.bank(content)
+    if reader.problems:
+        raise SkillBankError("\n".join(reader.problems))
+    return found
 
 
-class _Check:
-    """Builds records and remembers the identifiers and type keys that are taken."""
+class _Reader:
+    """Builds records, and collects what is missing or wrong in ``problems``; such a field is left empty."""
 
-    def __init__(self, source: str, prefix: str):
+    def __init__(self, source: str):
         self.source = source
-        self.prefix = prefix
+        self.problems: list[str] = []
+        self.prefix = "[a-z]+"
         self.ids: set[str] = set()
         self.keys: set[str] = set()
 
-    def schema(self, value: Any) -> None:
-        if value != SCHEMA:
-            _refuse(self.source, "bank", "schema", f"is {value!r}", f"write {SCHEMA!r}")
+    def bank(self, content: Any) -> Content:
+        entry = self.record(content, ("schema", *(one.name for one in fields(Content))), "bank")
+        self.prefix = _PREFIXES.get(str(entry.get("environment")), self.prefix)
+        environment, version, language = (
+            self.text(entry, "bank", name) for name in ("environment", "version", "language")
+        )
+        general = self.skills(entry, "bank", "general", "g")
+        task_types = self.several(entry, "bank", "task_types", self.task_type)
+        mistakes = self.several(entry, "bank", "mistakes", self.mistake, empty=True)
+        if entry.get("schema", SCHEMA) != SCHEMA:
+            self.refuse("bank", "schema", f"is {entry['schema']!r}", f"write {SCHEMA!r}")
+        return Content(environment, version, language, general, task_types, mistakes)
 
-    def several(self, value: Any, field: str, check: Callable[[Any, str], _Made], **options: Any) -> tuple[_Made, ...]:
-        entries = _list(value, self.source, "bank", field, **options)
-        return _all(partial(check, entry, f"{field}[{number}]") for number, entry in enumerate(entries))
+    def refuse(self, record: str, field: str, problem: str, remedy: str) -> None:
+        self.problems.append(f"{self.source}: {record}: field {field!r} {problem}; {remedy}")
 
-    def skills(self, value: Any, record: str, field: str, letter: str) -> tuple[Skill, ...]:
-        entries = _list(value, self.source, record, field)
+    def record(self, value: Any, names: Sequence[str], record: str, optional: bool = False) -> Mapping[str, Any]:
+        known = ", ".join(names)
+        if not isinstance(value, dict):
+            self.problems.append(f"{self.source}: {record} is a {type(value).__name__}; make it an object with {known}")
+            return {}
+        for name in names:
+            if name not in value and not optional:
+                self.refuse(record, name, "is missing", _WRITE[name])
+        for name in value:
+            if name not in names:
+                self.refuse(record, name, "is unknown", f"remove it; known are {known}")
+        return {name: value[name] for name in names if name in value}
+
+    def text(self, entry: Mapping[str, Any], record: str, field: str, words: int | None = None) -> str:
+        return self.checked_text(entry[field], record, field, words) if field in entry else ""
+
+    def checked_text(self, value: Any, record: str, field: str, words: int | None = None) -> str:
+        if not isinstance(value, str) or not value.strip():
+            self.refuse(record, field, f"is {value!r}", "write a text")
+            return ""
+        if found := _TAG.search(value):
+            self.refuse(record, field, f"contains the tag {found.group()!r}", "write it without angle brackets")
+        if words is not None and len(value.split()) > words:
+            self.refuse(record, field, f"has {len(value.split())} words", f"shorten it to {words}")
+        return value
+
+    def entries(self, entry: Mapping[str, Any], record: str, field: str, empty: bool = False) -> list[Any]:
+        value = entry.get(field, [])
+        if field in entry and (not isinstance(value, list) or not (value or empty)):
+            self.refuse(record, field, f"is {value!r}", "write a list" + ("" if empty else " with at least one entry"))
+            return []
+        return value
+
+    def strings(self, entry: Mapping[str, Any], record: str, field: str, empty: bool = False) -> tuple[str, ...]:
+        return tuple(self.checked_text(one, record, field) for one in self.entries(entry, record, field, empty))
+
+    def several(
+        self, entry: Mapping[str, Any], record: str, field: str, read: Callable[[Any, str], _Made], **options: Any
+    ) -> tuple[_Made, ...]:
         place = field if record == "bank" else f"{record}.{field}"
-        return _all(partial(self.skill, entry, f"{place}[{n}]", letter) for n, entry in enumerate(entries))
+        found = self.entries(entry, record, field, **options)
+        return tuple(read(one, f"{place}[{number}]") for number, one in enumerate(found))
+
+    def skills(self, entry: Mapping[str, Any], record: str, field: str, letter: str) -> tuple[Skill, ...]:
+        return self.several(entry, record, field, lambda value, place: self.skill(value, place, letter))
 
     def skill(self, value: Any, record: str, letter: str) -> Skill:
-        entry = _record(value, [field.name for field in fields(Skill)], self.source, record)
+        entry = self.record(value, [field.name for field in fields(Skill)], record)
         identity = self.identity(entry, record, letter)
-        title, when = (_text(entry[name], self.source, identity, name) for name in ("title", "when"))
-        return Skill(identity, title, _text(entry["text"], self.source, identity, "text", MAX_WORDS), when)
+        title, when = (self.text(entry, identity, name) for name in ("title", "when"))
+        return Skill(identity, title, self.text(entry, identity, "text", MAX_WORDS), when)
 
     def task_type(self, value: Any, record: str) -> TaskType:
-        entry = _record(value, [field.name for field in fields(TaskType)], self.source, record)
-        key, label, description = (
-            _text(entry[name], self.source, record, name) for name in ("key", "label", "description")
-        )
+        entry = self.record(value, [field.name for field in fields(TaskType)], record)
+        key, label, description = (self.text(entry, record, name) for name in ("key", "label", "description"))
         if key in self.keys or key == "*":
-            _refuse(self.source, record, "key", f"is {key!r}, which is taken", "give every task type its own key")
-        self.keys.add(key)
-        if entry["group"] not in GROUPS:
-            _refuse(self.source, key, "group", f"is {entry['group']!r}", f"use one of {', '.join(GROUPS)}")
-        skills = self.skills(entry["skills"], key, "skills", "t")
-        return TaskType(key, entry["group"], label, description, self.match(entry["match"], key), skills)
+            self.refuse(record, "key", f"is {key!r}, which is taken", "give every task type its own key")
+        self.keys |= {key} - {""}
+        own = key or record
+        if entry.get("group", GROUPS[0]) not in GROUPS:
+            self.refuse(own, "group", f"is {entry['group']!r}", f"use one of {', '.join(GROUPS)}")
+        skills = self.skills(entry, own, "skills", "t")
+        return TaskType(
+            key, entry.get("group", ""), label, description, self.match(entry.get("match", {}), own), skills
+        )
 
     def match(self, value: Any, key: str) -> Match:
         record = f"{key}.match"
-        hints = _record(value, [field.name for field in fields(Match)], self.source, record, optional=True)
-        return Match(**{name: _strings(hint, self.source, record, name, empty=True) for name, hint in hints.items()})
+        hints = self.record(value, [field.name for field in fields(Match)], record, optional=True)
+        return Match(**{name: self.strings(hints, record, name, empty=True) for name in hints})
 
     def mistake(self, value: Any, record: str) -> Mistake:
-        entry = _record(value, [field.name for field in fields(Mistake)], self.source, record)
+        entry = self.record(value, [field.name for field in fields(Mistake)], record)
         identity = self.identity(entry, record, "m")
-        title = _text(entry["title"], self.source, identity, "title")
-        text, instead = (_text(entry[name], self.source, identity, name, MAX_WORDS) for name in ("text", "instead"))
-        applies = _strings(entry["applies_to"], self.source, identity, "applies_to")
-        for key in applies:
+        title = self.text(entry, identity, "title")
+        text, instead = (self.text(entry, identity, name, MAX_WORDS) for name in ("text", "instead"))
+        applies = self.strings(entry, identity, "applies_to")
+        for key in filter(None, applies):
             if key not in self.keys and key != "*":
-                known = ", ".join(sorted(self.keys))
-                _refuse(self.source, identity, "applies_to", f"names {key!r}, no task type", f"use '*' or {known}")
+                known = " or ".join(["'*'", *([", ".join(sorted(self.keys))] if self.keys else [])])
+                self.refuse(identity, "applies_to", f"names {key!r}, no task type", f"use {known}")
         return Mistake(identity, title, text, instead, applies)
 
-    def identity(self, entry: dict[str, Any], record: str, letter: str) -> str:
-        identity = _text(entry["id"], self.source, record, "id")
+    def identity(self, entry: Mapping[str, Any], record: str, letter: str) -> str:
+        """The record's identifier, or its place where it has no good one."""
+        identity = self.text(entry, record, "id")
+        if not identity:
+            return record
         if not re.fullmatch(rf"{self.prefix}-{letter}\d\d", identity):
             stem = self.prefix if self.prefix.isalpha() else "small letters, "
-            form = f"{stem}-{letter} and two digits"
-            _refuse(self.source, record, "id", f"is {identity!r}", f"write {form}")
+            self.refuse(record, "id", f"is {identity!r}", f"write {stem}-{letter} and two digits")
         if identity in self.ids:
-            _refuse(self.source, record, "id", f"is {identity!r}, which is taken", "take the next free number")
+            self.refuse(record, "id", f"is {identity!r}, which is taken", "take the next free number")
         self.ids.add(identity)
         return identity

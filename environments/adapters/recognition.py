@@ -9,6 +9,7 @@ from typing import Any
 from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment
 from alignopsd_trl.environments.adapters.tools import ToolEnvironment
 from alignopsd_trl.environments.base import TextEnvironment
+from alignopsd_trl.environments.batch import check_environment
 
 
 def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any) -> Any:
@@ -41,6 +42,8 @@ def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any)
         return ToolEnvironment(factory, tools, **options)
     if tools:
         raise TypeError(f"tools={[tool.__name__ for tool in tools]} go with TRL's tool classes; {factory!r} is none")
+    if kind is not None:
+        check_environment(kind)
     return factory
 
 
