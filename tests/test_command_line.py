@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -161,3 +162,31 @@ def test_a_plan_checks_what_a_run_would(tmp_path: Path, capsys: pytest.CaptureFi
     ):
         with pytest.raises(ValueError, match=words):
             recipe.main("webshop_tiny", [*own, *wrong])
+
+
+def test_a_plan_is_one_screen_and_knows_the_seconds_of_an_earlier_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from alignopsd_trl.launch.plan import seconds_a_round
+
+    assert recipe.main("webshop_tiny", ["--plan", "--output_dir", str(tmp_path)]) is None
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 30 and lines[0] == "not as in the preset: nothing" and lines[-1].endswith("--all")
+    assert any(line.startswith("seconds a round") and line.endswith("first run in this folder") for line in lines)
+    log = [{"seconds/rollout": 3.0, "seconds/update": one} for one in (1.0, 2.0, 9.0)]
+    (tmp_path / "log.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in [*log, {"train_loss": 0.0}]))
+    assert seconds_a_round(tmp_path).startswith("5.0, median of 3 in ")
+
+
+def test_a_plan_imports_no_trainer_and_leaves_peft_whole() -> None:
+    code = (
+        "import sys; from alignopsd_trl.cli import main; main(['plan', 'webshop_tiny'])\n"
+        "heavy = {'peft', 'sklearn', 'scipy.stats', 'torch._dynamo', 'transformers.modeling_utils'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "import peft, transformers\n"
+        "from transformers.trainer_utils import _is_peft_model\n"
+        "assert not _is_peft_model(object()) and transformers.integrations.is_kubeflow_available() is False\n"
+        "assert _is_peft_model(object.__new__(peft.PeftModel))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

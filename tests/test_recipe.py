@@ -160,10 +160,14 @@ def test_plan_names_panel_rows_and_memory_without_weights(
         "host memory per node",
         "for all that are kept",
         "turn rows per round, at most",
-        "similarity_threshold: 0.8",
+        "not as by default: ",
     ):
         assert line in printed
-    assert "1920" in printed
+    assert "1920" in printed and len(printed.splitlines()) < 40 and max(map(len, printed.splitlines())) <= 120
+    assert "similarity_threshold" not in printed
+    assert recipe.main("webshop_7b", ["--plan", "--all", "--output_dir", str(tmp_path)]) is None
+    whole = capsys.readouterr().out
+    assert "similarity_threshold: 0.8" in whole and "use_cpu: False" in whole and "bf16: True" in whole
 
 
 FSDP = "recipes/accelerate/fsdp2.yaml"

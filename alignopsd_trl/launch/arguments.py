@@ -114,13 +114,16 @@ def parse(
     chosen = preset(name, asked.preset, asked.method, options) if own is None else own_preset(own, name, asked.preset)
     parser.below_file({"output_dir": f"outputs/{name}", **chosen}, f"preset of {name!r}")
     asked = parser.look(argv)
-    if asked.plan and not _has_accelerator():
-        parser.below_file({"use_cpu": True})  # a plan is drawn up where it will not run
+    elsewhere = asked.plan and not asked.use_cpu and not _has_accelerator()
+    if elsewhere:
+        parser.below_file({"use_cpu": True})  # or bf16 is refused where the run will not be
     if asked.plan_for and not asked.plan:
         raise ValueError("plan_for is for --plan; to run with that configuration: accelerate launch --config_file FILE")
     parser.below_file(_batch_defaults(asked))
     parser.below_file(_length_defaults(parser.look(argv)))
-    return parser.read(argv)
+    recipe, args, model = parser.read(argv)
+    args.use_cpu = args.use_cpu and not elsewhere
+    return recipe, args, model
 
 
 def kinds() -> tuple[type, type, type]:
@@ -188,7 +191,8 @@ def differences_from_preset(
     name: str, own: Mapping[str, Any] | None, recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig
 ) -> dict[str, Any]:
     """The settings of YAML and flags that are not as the recipe's preset has them."""
-    same = ["--preset", recipe.preset, "--output_dir", str(args.output_dir), "--use_cpu", str(args.use_cpu)]
+    same = ["--preset", recipe.preset, "--output_dir", str(args.output_dir)]
+    same += ["--plan"] if recipe.plan else ["--use_cpu", str(args.use_cpu)]
     found: dict[str, Any] = {}
     for given, usual in zip((recipe, args, model), parse(name, same, own), strict=True):
         for one in fields(given):

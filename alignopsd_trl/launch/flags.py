@@ -21,7 +21,7 @@ SOURCES = (
 )
 """Package, file and class; tests compare the names with those of the parser."""
 
-BESIDE = ("config", "model", "help", "debug")
+BESIDE = ("all", "config", "model", "help", "debug")
 
 
 @cache

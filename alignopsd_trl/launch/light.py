@@ -4,6 +4,8 @@ PEFT, and PEFT every model class, for two names that are only compared with."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -30,3 +32,18 @@ def import_configs() -> None:
         import_module("transformers.trainer_utils")
     finally:
         del sys.modules["peft"]
+
+
+@contextmanager
+def no_kubeflow() -> Iterator[None]:
+    """Configurations that no run follows: making one asks transformers' integrations whether Kubeflow listens, and
+    they import every model class to say so."""
+    integrations: Any = import_module("transformers.integrations")
+    if "transformers.integrations.integration_utils" in sys.modules:
+        yield
+        return
+    integrations.is_kubeflow_available = lambda: False
+    try:
+        yield
+    finally:
+        del integrations.is_kubeflow_available

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -35,7 +37,21 @@ def backbone(name: str) -> Backbone:
     if not path.is_dir():
         known = ", ".join(one.hub_id for one in BACKBONES.values())
         raise OSError(f"no memory estimate for model_name_or_path={name!r}: give a local folder, or one of {known}")
-    return shape_of(name, AutoConfig.from_pretrained(path).get_text_config())
+    return shape_of(name, _written_config(path) or AutoConfig.from_pretrained(path).get_text_config())
+
+
+_SHAPE = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+    *("vocab_size", "tie_word_embeddings"),
+)
+
+
+def _written_config(path: Path) -> SimpleNamespace | None:
+    """A text model's configuration, where its file says all of the shape: transformers' class for it imports every
+    model class."""
+    file = path / "config.json"
+    content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return SimpleNamespace(**content) if all(content.get(name) is not None for name in _SHAPE) else None
 
 
 def shape_of(name: str, config: Any) -> Backbone:

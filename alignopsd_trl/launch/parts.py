@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,14 +106,3 @@ def part_facts(
     if problem:
         raise RunFolderError(problem)
     return found | {"output folder": f"{args.output_dir}, {'holds a run' if left.anything else 'free'}"}
-
-
-def print_config(args: AlignOPSDConfig, changed: dict[str, Any]) -> None:
-    """All settings but tokens; those of the command line and of the preset are marked."""
-    usual = {one.name: one.default for one in fields(AlignOPSDConfig)}
-    print(f"not as in the preset: {', '.join(f'{name}={value}' for name, value in changed.items()) or 'nothing'}")
-    print("config (* not as in the preset, + not as AlignOPSDConfig has it by default)")
-    for name in sorted(usual):
-        value = getattr(args, name)
-        if value is not None and not name.endswith("_token"):
-            print(f" {'*' if name in changed else '+' if value != usual[name] else ' '}{name}: {value}")

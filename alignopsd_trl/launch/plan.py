@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 from trl import ModelConfig
@@ -14,53 +18,105 @@ from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
 from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, gpu_memory, sampler
-from alignopsd_trl.launch.parts import check_parts, part_facts, print_config
+from alignopsd_trl.launch.parts import check_parts, part_facts
 from alignopsd_trl.methods import get_method
+from alignopsd_trl.runs.folder import LOG_FILE
 
 
-def print_plan(
+def plan(
     recipe: RecipeArguments,
     args: AlignOPSDConfig,
     model: ModelConfig,
     suite: Suite,
     panel: TaskPanel,
-    changed: Mapping[str, Any] | None = None,
-) -> None:
-    """Checks what a run would, then prints rows and tokens per update, memory estimate, panel, checksums and config.
+    changed: Mapping[str, Any],
+    whole: bool = False,
+) -> str:
+    """Checks what a run would, then says what is not as usual, rows and tokens of a round, memory, time and parts.
 
     Args:
-        changed: settings that differ from the preset; marked in the list of all.
+        changed: settings that differ from the preset.
+        whole: also all other settings.
 
     Raises:
-        ValueError: for whatever would keep the run from starting.
+        ValueError: for whatever would keep the run from ending well.
     """
     launch = planned_launch(recipe.plan_for)
     check_launch(launch, args, installed=False)
     trajectories = args.per_device_train_batch_size * args.steps_per_generation * launch.processes
-    turns = args.max_turns or suite.factory().max_turns
     tasks = check_parts(recipe, args, model, suite, panel, trajectories // args.num_generations)
-    checked = part_facts(recipe, args, model, suite, panel, tasks)
-    rounds = f"{args.max_steps / float(args.steps_per_round):g}"
     facts = {
+        "recipe": f"{args.method} on {suite.name}, preset {recipe.preset}, {launch}",
+        **round_facts(args, trajectories, args.max_turns or suite.factory().max_turns),
+        **memory_facts(recipe, args, model, launch),
+        "seconds a round": seconds_a_round(Path(args.output_dir)),
         "model": model.model_name_or_path,
-        "method": args.method,
-        "preset": recipe.preset,
-        "launch": str(launch),
-        "trajectories per round": trajectories,
-        "optimiser steps per round": str(args.steps_per_round),
-        "rounds": rounds if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs",
+        "training tasks": len(tasks),
+        "panel": f"{panel.name} of {panel.environment}: {len(panel)} tasks, checksum {panel.checksum}",
+        **part_facts(recipe, args, model, suite, panel, tasks),
+    }
+    width = max(map(len, facts)) + 2
+    lines = [_wrapped(f"{name:<{width}}", str(value)) for name, value in facts.items()]
+    settings = all_settings(args, suite) if whole else ["all settings, and the environment's: --all"]
+    return "\n".join([*not_as_usual(args, changed), "", *lines, "", *settings])
+
+
+def not_as_usual(args: AlignOPSDConfig, changed: Mapping[str, Any]) -> list[str]:
+    """The settings of the command line, then those of the preset."""
+    usual = {one.name: one.default for one in fields(AlignOPSDConfig)}
+    preset = {
+        name: getattr(args, name)
+        for name, default in usual.items()
+        if getattr(args, name) not in (None, default) and name not in (*changed, *MADE) and not name.endswith("_token")
+    }
+
+    def shown(settings: Mapping[str, Any]) -> str:
+        return ", ".join(f"{name}={getattr(one, 'value', one)}" for name, one in settings.items()) or "nothing"
+
+    return [
+        _wrapped("not as in the preset: ", shown(changed)),
+        _wrapped("not as by default: ", shown(preset)),
+    ]
+
+
+MADE = (
+    *("output_dir", "logging_dir", "run_name", "accelerator_config", "report_to", "thinking_tags", "debug"),
+    *("use_cpu", "disable_tqdm", "include_for_metrics", "dataloader_pin_memory", "generation_batch_size"),
+)
+"""Settings whose default is made when a configuration is, and what depends on the machine."""
+
+
+def all_settings(args: AlignOPSDConfig, suite: Suite) -> list[str]:
+    """A line a setting, the environment's last; tokens are left out."""
+    found = {one.name: getattr(args, one.name) for one in fields(AlignOPSDConfig)}
+    lines = [f"  {name}: {found[name]}" for name in sorted(found) if not name.endswith("_token")]
+    return [*lines, f"  environment: {json.dumps(dict(suite.description), default=str)}"]
+
+
+def round_facts(args: AlignOPSDConfig, trajectories: int, turns: int) -> dict[str, Any]:
+    """How much is played and trained, at most."""
+    rounds = f"{args.max_steps / float(args.steps_per_round):g}" if args.max_steps > 0 else "until the epochs end"
+    return {
+        "trajectories per round": f"{trajectories}, optimiser steps {args.steps_per_round}, rounds {rounds}",
         "turn rows per round, at most": trajectories * turns,
         "tokens per turn, at most": args.max_prompt_length + args.max_completion_length,
         "trained tokens per round, at most": trajectories * turns * args.max_completion_length,
-        "training tasks": len(tasks),
-        "panel": f"{panel.name} of {panel.environment}: {len(panel)} tasks, checksum {panel.checksum}",
-        "environment": json.dumps(dict(suite.description), default=str),
-        **checked,
     }
-    facts |= memory_facts(recipe, args, model, launch)
-    width = max(map(len, facts)) + 2
-    print("\n".join(f"{name:<{width}}{value}" for name, value in facts.items()))
-    print_config(args, dict(changed or {}))
+
+
+def seconds_a_round(folder: Path) -> str:
+    """The median of an earlier run's log in this folder."""
+    path = folder / LOG_FILE
+    logs = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
+    phases = [[value for name, value in one.items() if name.startswith("seconds/") and value] for one in logs]
+    rounds = [sum(one) for one in phases if one]
+    if not rounds:
+        return "known after the first run in this folder"
+    return f"{median(rounds):.1f}, median of {len(rounds)} in {path}"
+
+
+def _wrapped(label: str, text: str) -> str:
+    return "\n".join(textwrap.wrap(text, 118, initial_indent=label, subsequent_indent="  ", break_on_hyphens=False))
 
 
 def memory_facts(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, launch: Launch) -> dict[str, str]:

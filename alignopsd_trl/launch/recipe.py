@@ -49,9 +49,9 @@ def main(
             if preset is None:
                 presets.preset(name)
         import_configs()
-        from alignopsd_trl.launch.running import start
+        from alignopsd_trl.launch.starting import start
 
-        return start(name, given, preset)
+        return start(name, [word for word in given if word != "--all"], preset, whole="--all" in given)
 
 
 def _spelt_out(word: str) -> str:

@@ -1,4 +1,4 @@
-"""A recipe's run, once its command line is known to make sense: plan, or evaluate, train, evaluate."""
+"""A recipe's run, once its command line is known to make sense: evaluate, train, evaluate."""
 
 from __future__ import annotations
 
@@ -13,42 +13,22 @@ from transformers.utils.logging import disable_progress_bar
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.environments.base import Suite, load
+from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.launch.arguments import RecipeArguments, differences_from_preset, parse
+from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.machine import check_launch, launched
 from alignopsd_trl.launch.parts import bank_of, check_parts, foreign_bank, needs_skills, run_configuration
-from alignopsd_trl.launch.plan import print_plan
 from alignopsd_trl.launch.results import Evaluations, run_results
 from alignopsd_trl.launch.screens import closing, opening
-from alignopsd_trl.launch.values import environment_options, named
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.runs.console import show_note
-from alignopsd_trl.runs.cores import use_machine
 from alignopsd_trl.runs.files import write_json, write_text
 from alignopsd_trl.runs.folder import RESULTS_FILE, claim_together, claimed
 from alignopsd_trl.runs.provenance import weights_checksum
 from alignopsd_trl.sharing.card import model_card
 from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
-
-
-def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """Plans or runs what a command line asks for; returns what `run` does (``None`` for a plan)."""
-    with setup():
-        recipe, args, model = parse(name, argv, preset)
-        changed = differences_from_preset(name, preset, recipe, args, model)
-        suite = load(recipe.environment, **environment_options(recipe.environment_options))
-        panel = named("panel", recipe.panel, lambda: suite.panel(recipe.panel))
-        panel = panel.head(recipe.panel_limit) if recipe.panel_limit else panel
-        if recipe.plan:
-            if int(os.environ.get("RANK", "0")) == 0:
-                print_plan(recipe, args, model, suite, panel, changed)
-            return None
-        threads = use_machine(recipe.threads) if args.device.type == "cpu" else ""
-    disable_progress_bar()  # of files; what a run does is shown by its own lines
-    return run(recipe, args, model, suite, panel, changed=changed, machine=threads)
 
 
 def run(
@@ -67,6 +47,7 @@ def run(
         PushFailed: if the finished run could not be pushed; everything is in its folder.
         RunFolderError: if the folder is in use, or holds a run that this one does not continue.
     """
+    disable_progress_bar()  # of files; what a run does is shown by its own lines
     with setup():
         check_launch(launched(), args)
         tasks = check_parts(recipe, args, model, suite, panel)
