@@ -16,7 +16,6 @@ from alignopsd_trl.methods.align_opsd.spans import (
     boundary_quantile,
     clip_threshold,
     segment,
-    share_to_settle,
     threshold_bounds,
     turning_points,
 )
@@ -102,19 +101,6 @@ def test_cuts_that_cannot_be_made_settle_nothing_and_need_nothing() -> None:
     assert turning_points(long, [True] * 10, (0.01, 0.1), 2, 10, 0.01) == [0.05]
 
 
-@pytest.mark.parametrize("below", [0.0, 0.3, 0.6])
-def test_the_estimated_share_settles_what_goes_on_as_before(below: float) -> None:
-    draw = random.Random(5)
-    value = [0.0 if draw.random() < below else 0.5 for _ in range(4000)]
-    known, rest = torch.tensor(value[:1000], dtype=torch.float64), value[1000:]
-    share = share_to_settle(known, 1000, len(rest), 0.8, torch.tensor([0.1]))
-    assert 0.0 < share < 1.0
-    further = torch.tensor(value[: 1000 + int((share + 0.1) * len(rest))], dtype=torch.float64)
-    assert threshold_bounds(further, 4000 - len(further), 0.8, 0.01, 0.1) == (0.1, 0.1)
-    both = torch.tensor([0.04, 0.06])
-    assert share_to_settle(torch.full((10,), 0.05), 10, 100, 0.8, both) == 1.0  # the quantile lies between them
-
-
 # Whole batches
 
 
@@ -172,8 +158,8 @@ def both_ways(batch: TurnBatch, settings, seed: int, spread: float):
     """(credit, teacher) of thinking at all turns, and of thinking where it is needed."""
     method, found = get_method("align_opsd")(settings), []
     for scored in (None, ~method.unmoved(batch)):
-        batch.scored, teacher = scored, RandomTeacher(batch, seed, spread)
-        found.append((checked_credit(method, batch, teacher, 0), teacher))
+        teacher = RandomTeacher(batch, seed, spread)
+        found.append((checked_credit(method, replace(batch, scored=scored), teacher, 0), teacher))
     return found
 
 
@@ -205,7 +191,8 @@ def test_credit_is_that_of_thinking_at_all_turns(changes: dict, spread: float) -
         assert len(asked) == len(set(asked)) and set(turns_of(batch, range(1 + seed % 3))) <= set(asked)
         assert torch.equal(whole.advantages, short.advantages)
         assert whole.trace["weight"] == short.trace["weight"]
-        rows = {"divergence": turns_of(batch, range(1 + seed % 3)), "span": batch.scored.nonzero().flatten().tolist()}
+        scored = (~get_method("align_opsd")(settings).unmoved(batch)).nonzero().flatten().tolist()
+        rows = {"divergence": turns_of(batch, range(1 + seed % 3)), "span": scored}
         rows |= dict.fromkeys(("sources", "rho", "alpha", "teacher_thinking"), rows["divergence"])
         for name, live in (rows | {"span_budget": rows["span"]}).items():
             if name in whole.trace:
@@ -231,11 +218,12 @@ def test_a_threshold_that_could_be_anywhere_takes_all_thoughts() -> None:
     assert short.metrics["spans/threshold"] == whole.metrics["spans/threshold"]
 
 
-def test_a_share_of_the_other_groups_may_do() -> None:
+def test_a_part_of_the_other_groups_may_do() -> None:
     """Shifts of the first groups lie between the clips, but there would have to be many small ones."""
     batch = some_batch(3, tasks=14, dead=range(3, 14))
     (whole, _), (short, teacher) = both_ways(batch, config(profile_temperature=0.6, similarity_threshold=0.1), 3, 1.0)
-    assert [len(call) for call in teacher.asked] == [35, 54, 17] and len(batch) == 180
+    assert [len(call) for call in teacher.asked] == [35, 38, 43] and len(batch) == 180
+    assert teacher.asked[1:] == [turns_of(batch, [3, 4, 5]), turns_of(batch, [6, 7, 8])]
     assert torch.equal(whole.advantages, short.advantages)
     assert whole.metrics["spans/threshold"] == short.metrics["spans/threshold"] == 0.1
 

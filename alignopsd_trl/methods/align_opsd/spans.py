@@ -82,7 +82,7 @@ def decision_spans(
         options: for gamma_H, the profiles, the threshold, the lengths of spans, and the seed of random ones.
         gather: ``(n,)`` of this process -> ``(N,)`` of all of them; every process makes the same calls.
         bounds: between which the batch threshold is, where nobody knows it and no cut that is read depends on it
-            (`open_questions`); the others are made at the upper one.
+            (`unsettled`); the others are made at the upper one.
     """
     shifts, quantile = correspondence_shifts(tasks, groups, options, profile_columns(groups, options, gather)), None
     if options.allocation == "span" and bounds is None:
@@ -134,10 +134,10 @@ def possible_shifts(groups: Groups, student: Sequence[Thought]) -> torch.Tensor:
     return possible & (groups.siblings > 1)
 
 
-def open_questions(
+def unsettled(
     shifts: Shifts, rollouts: Sequence[torch.Tensor], options: AlignOPSDOptions, bounds: tuple[float, float]
 ) -> torch.Tensor:
-    """``(n,)`` float64, the divergences of which the threshold must be known to be above or not: see `turning_points`.
+    """``(R,)`` bool: which rollouts have other spans at some thresholds between the bounds than at others.
 
     Args:
         shifts: of the M turns.
@@ -147,8 +147,8 @@ def open_questions(
     """
     limits = options.min_span, options.max_span, options.boundary_min
     own = ((shifts.value[rows].tolist(), shifts.counts[rows].tolist()) for rows in rollouts)
-    found = [point for value, counts in own for point in turning_points(value, counts, bounds, *limits)]
-    return torch.tensor(found, dtype=torch.float64, device=shifts.value.device)
+    found = [bool(turning_points(value, counts, bounds, *limits)) for value, counts in own]
+    return torch.tensor(found, dtype=torch.bool, device=shifts.value.device)
 
 
 def _cut(
@@ -296,25 +296,6 @@ def threshold_bounds(
     first, last = math.floor(rank) - missing, math.ceil(rank)
     least, most = ordered[first] if 0 <= first < count else 0.0, ordered[last] if last < count else 1.0
     return min(max(float(least), low), high), min(max(float(most), low), high)
-
-
-def share_to_settle(shifts: torch.Tensor, looked: int, missing: int, quantile: float, points: torch.Tensor) -> float:
-    """About which share of the missing divergences tells on which side of all these points the threshold is, in
-    hundredths: the least that would if they came as the known ones did.
-
-    Args:
-        shifts, missing, quantile: see `threshold_bounds`.
-        looked: at how many neighbours the known ones were found; some did not count.
-        points: ``(n,)``, one at least, see `turning_points`.
-    """
-    known, below, least = len(shifts), int((shifts < points.max()).sum()), int((shifts < points.min()).sum())
-    for hundredths in range(1, 100):
-        share = hundredths / 100
-        grown, rest = 1.0 + share * missing / looked, missing * (1.0 - share)
-        rank = quantile * (known * grown + rest - 1.0)
-        if below * grown + rest <= rank or least * grown - 1.0 >= rank:
-            return share
-    return 1.0
 
 
 @dataclass(frozen=True)

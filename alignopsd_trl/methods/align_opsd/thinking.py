@@ -1,6 +1,6 @@
 """Where the privileged view thinks: at turns whose credit can move, and at as many more as spans need.
 
-    groups with an advantage ──► thoughts ──► shifts ──► spans clear? ─► thoughts of some more groups ──► shifts ──► ...
+    groups with an advantage ──► thoughts ──► shifts ──► spans settled? ─► a quarter of the others ──► shifts ──► ...
 
 Matches, profiles and shifts stay within a task's group, and the credit of a rollout without any advantage is multiplied
 by 0. All that others need of a group without any are its shifts, for the batch threshold: a quantile, but a clipped
@@ -11,6 +11,7 @@ spans, weights and advantages are those of thinking about all turns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -20,11 +21,10 @@ import torch
 from alignopsd_trl.methods.align_opsd.correspondence import TaskSimilarity, correspond
 from alignopsd_trl.methods.align_opsd.spans import (
     correspondence_shifts,
-    open_questions,
     possible_shifts,
     profile_columns,
-    share_to_settle,
     threshold_bounds,
+    unsettled,
 )
 from alignopsd_trl.methods.base import Teacher
 from alignopsd_trl.turns import NO_THOUGHT, Thought, TurnBatch
@@ -32,7 +32,7 @@ from alignopsd_trl.turns import NO_THOUGHT, Thought, TurnBatch
 if TYPE_CHECKING:
     from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 
-ESTIMATES = 2  # times that a share of what is left is tried, before all of it
+PORTIONS = 4  # asking all at once costs up to a fifth of a round more (docs/performance.md)
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ def think_until_clear(
     tasks: Sequence[TaskSimilarity],
     options: AlignOPSDOptions,
 ) -> Thinking:
-    """Asks about further groups until the spans of the first ones are clear or no group is left.
+    """Asks about the groups without an advantage, a portion at a time, until bounds on the threshold settle the spans.
 
-    How often the teacher is asked follows from sums over all processes: every process asks equally often, about no
-    turns where it has none left. In a round, each takes the same share of its own groups.
+    Every process makes the same calls: all of them decide by sums over all processes, and one that has no group left
+    asks about no turns.
 
     Args:
         batch: with ``scored``.
@@ -91,27 +91,34 @@ def think_until_clear(
     """
     groups, gather = batch.groups, teacher.gather
     columns = profile_columns(groups, options, gather)
-    neighbours = Neighbours(batch)
-    moved = [rows for rows in groups.by_rollout if batch.scored[rows].any()]
-    own = new = correspondence_shifts(tasks, groups, options, columns)
+    possible = possible_shifts(groups, [turn.thought for turn in batch.turns])
+    scored = [rows for rows in groups.by_rollout if batch.scored[rows].any()]
+    shifts = new = correspondence_shifts(tasks, groups, options, columns)
     known = torch.zeros(0, dtype=torch.float64, device=batch.task.device)
-    for estimate in [True] * ESTIMATES + [False]:
-        left = [rows for rows in groups.by_task if not thinking.asked[rows[0]]]
-        every, missing = neighbours.everywhere(gather, groups.by_task, left)
+    for portion in _portions([rows for rows in groups.by_task if not thinking.asked[rows[0]]]):
+        missing = _total(possible & ~thinking.asked, gather)
         if not missing:
             break
         known = torch.cat([known, gather(new.value[new.counts])])
         bounds = threshold_bounds(known, missing, options.boundary_quantile, options.boundary_min, options.boundary_max)
-        points = gather(open_questions(own, moved, options, bounds))
-        if not len(points):
+        if not _total(unsettled(shifts, scored, options, bounds), gather):
             return replace(thinking, bounds=bounds)
-        share = share_to_settle(known, every - missing, missing, options.boundary_quantile, points)
-        further = neighbours.first(left, share if estimate else 1.0)
-        thinking = _ask(batch, teacher, thinking, further, actions=False)
-        found = _similarities(batch, thinking, further, options)
+        thinking = _ask(batch, teacher, thinking, portion, actions=False)
+        found = _similarities(batch, thinking, portion, options)
         thinking = replace(thinking, tasks=[*thinking.tasks, *found])
         new = correspondence_shifts(found, groups, options, columns)
     return thinking
+
+
+def _portions(tasks: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
+    """`PORTIONS` parts of this process's tasks, in order; the last ones may be empty."""
+    size = math.ceil(len(tasks) / PORTIONS)
+    return [tasks[size * number : size * (number + 1)] for number in range(PORTIONS)]
+
+
+def _total(chosen: torch.Tensor, gather: Callable[[torch.Tensor], torch.Tensor]) -> int:
+    """How many are chosen, over all processes."""
+    return int(gather(chosen.sum(dtype=torch.float64)[None]).sum())
 
 
 def _ask(
@@ -139,29 +146,6 @@ def _among(turns: torch.Tensor, tasks: Sequence[torch.Tensor]) -> torch.Tensor:
     for rows in tasks:
         chosen[rows] = True
     return chosen
-
-
-class Neighbours:
-    """How many divergences may come of tasks: of turns with one before them, where the policy thinks at both."""
-
-    def __init__(self, batch: TurnBatch):
-        self._possible = possible_shifts(batch.groups, [turn.thought for turn in batch.turns])
-
-    def of(self, rows: torch.Tensor) -> int:
-        """Of one task."""
-        return int(self._possible[rows].sum())
-
-    def first(self, left: Sequence[torch.Tensor], share: float) -> list[torch.Tensor]:
-        """The fewest of these tasks, in order, that have such a share of this process's neighbours among them."""
-        counts = [self.of(rows) for rows in left]
-        before = [sum(counts[:place]) for place in range(len(left))]
-        return [rows for rows, count in zip(left, before, strict=True) if count < share * sum(counts)]
-
-    def everywhere(self, gather: Callable[[torch.Tensor], torch.Tensor], *parts: Sequence[torch.Tensor]) -> list[int]:
-        """Of lists of tasks, over all processes."""
-        own = [sum(map(self.of, tasks)) for tasks in parts]
-        counts = torch.tensor(own, dtype=torch.float64, device=self._possible.device)
-        return gather(counts).view(-1, len(parts)).sum(0).long().tolist()
 
 
 class Embeddings:
