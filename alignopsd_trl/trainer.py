@@ -39,13 +39,14 @@ from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.reading import require_tools
 from alignopsd_trl.rollout import Sampler, SortedByLength, episode_seed, no_skills, rollout_metrics
 from alignopsd_trl.runs.checkpoints import last_good
-from alignopsd_trl.runs.console import Lines, show_note, show_status
+from alignopsd_trl.runs.console import Lines, show_note
 from alignopsd_trl.runs.cores import use_what_is_left
-from alignopsd_trl.runs.files import full_disk_named, plain
+from alignopsd_trl.runs.files import full_disk_named, plain, readable_as_others
 from alignopsd_trl.runs.folder import LOG_FILE, RunFolder, claim_together, configuration_of
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally, weights_are_finite
 from alignopsd_trl.runs.log import LogFile
 from alignopsd_trl.runs.order import EpochSampler, WholeRounds
+from alignopsd_trl.runs.progress import duration, show_status
 from alignopsd_trl.runs.rewards import RewardCheck
 from alignopsd_trl.sharing.facts import trainer_results
 from alignopsd_trl.skills import SkillSpec, load_skills
@@ -234,6 +235,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             failed=failed,
             save=lambda: self.checkpoints.save_last(self.state.global_step),
             template=self.chat_template_kwargs,
+            beyond=self._updates_left,
         )
         self.recorder = Recorder(args, processes, tokenizer, log, lambda: self.callback_handler.callbacks)
         self.rewards = Rewards(
@@ -361,7 +363,15 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def _show_phase(self, name: str) -> None:
         if not self.args.disable_tqdm and self.is_local_process_zero() and name != "rollout":
-            show_status(f"update {self.state.global_step + 1}/{self.state.max_steps}: {name.replace('_', ' ')}")
+            place = f"update {self.state.global_step + 1}/{self.state.max_steps}: {name.replace('_', ' ')}"
+            show_status("; ".join(filter(None, [place, self._updates_left()])))
+
+    def _updates_left(self) -> str:
+        """How long the rest of the updates takes, if they take as long as those before."""
+        made, left = self.state.global_step, self.state.max_steps - self.state.global_step
+        if not made or left < 1:
+            return ""
+        return f"the run's updates: about {duration(self.seconds['training'] / made * left)}"
 
     # The update
 
@@ -502,6 +512,8 @@ class AlignOPSDTrainer(GRPOTrainer):
             done = super().train(resume_from_checkpoint=self.run_folder.resume, **kwargs)
             if not borrowed:
                 self.run_folder.end()
+                if self.args.save_trajectories and self.run_folder.writes:
+                    print(f"where the credit went: alignopsd view {self.run_folder.path}", flush=True)
             return done
         finally:
             self.close()
@@ -555,6 +567,8 @@ class AlignOPSDTrainer(GRPOTrainer):
             sharing.safe_place(target, own) if self.args.should_save else contextlib.nullcontext(target) as place,
         ):
             super().save_model(str(place), _internal_call=True)
+            if self.args.should_save:
+                readable_as_others(Path(place))
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 

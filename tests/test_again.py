@@ -32,7 +32,8 @@ def test_what_was_trained_before_is_kept_aside(tmp_path: Path, capsys: pytest.Ca
         json.loads((place / "run.json").read_text())["id"] for place in (folder, tmp_path / "run.1", tmp_path / "run.2")
     ]
     assert len(set(runs)) == 3
-    assert (tmp_path / "run.1" / "model.safetensors").is_file() and not (folder / "model.safetensors").exists()
+    model, settings = (tmp_path / "run.1" / name for name in ("model.safetensors", "config.json"))
+    assert model.stat().st_mode == settings.stat().st_mode and not (folder / "model.safetensors").exists()
     assert all(len(list(tmp_path.glob(f"{name}/trajectories/*"))) == 1 for name in ("run.1", "run.2"))
 
 

@@ -33,11 +33,11 @@ MAY_IMPORT = {
     "rollout": ("turns", "prompts", "conversations", "reading", "rollout"),
     "methods": ("turns", "options", "methods"),
     "policy": ("turns", "reading", "rollout", "skills", "policy"),
-    "evaluation": ("turns", "prompts", "reading", "rollout", "evaluation"),
+    "evaluation": ("turns", "prompts", "reading", "rollout", "runs.progress", "evaluation"),
     "runs": ("turns", "policy.shipped", "runs"),
     "viewer": ("records", "viewer"),
     "analysis": (
-        *("records", "runs.files", "encoder", "methods.align_opsd", "analysis"),
+        *("records", "runs.files", "runs.progress", "encoder", "methods.align_opsd", "analysis"),
         *("evaluation", "policy", "rollout", "skills"),
     ),
     "sharing": ("config", "evaluation", "records", "runs", "sharing", "skills"),

@@ -84,6 +84,7 @@ def test_the_last_screen_pairs_before_and_after_by_task() -> None:
     screen = closing(before, after, folder)
     rows = {row.split("  ")[0]: row for row in screen.splitlines() if row}
     assert "+50.0 [+" in rows["all"] and "50.0 [18.0, 82.0]" in rows["odd"] and "outputs/x" in screen
+    assert screen.splitlines()[-1] == "where the credit went: alignopsd view outputs/x"
     assert "1 episodes failed" in screen and max(map(len, screen.splitlines())) <= 100
     assert closing(None, after, folder).count(" -") >= 4
 

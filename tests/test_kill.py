@@ -127,6 +127,7 @@ def test_a_round_that_is_passed_over_again_is_played_once(runs: Runs) -> None:
     played = sorted(path.name for path in (runs.root / "passes" / "trajectories").iterdir())
     assert played == ["step_000000_rank000.parquet", "step_000004_rank000.parquet"]
     assert "2 rounds, 8 updates" in runs.log("passes")
+    assert "temperature 0.4 (the updates' rounds: 1)" in runs.log("passes")
 
 
 def test_a_damaged_checkpoint_is_one_line_and_the_one_before_goes_on(runs: Runs) -> None:

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     try:
         _run(arguments)
-    except (FileNotFoundError, ValueError) as error:
+    except (FileNotFoundError, ValueError, ModuleNotFoundError) as error:
         parser.error(str(error))
 
 
@@ -106,14 +106,14 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _play_both(folder: Path, options: dict) -> None:
-    from tqdm.auto import tqdm
-
     from alignopsd_trl.analysis import play_siblings
     from alignopsd_trl.environments.base import load
+    from alignopsd_trl.runs.progress import Bar
 
     model, suite = options.pop("model"), load(options.pop("environment"))
-    with tqdm(unit="episode", desc=suite.name) as bar:
-        print(*play_siblings(model, suite, folder, **options, progress=bar.update), sep="\n")
+    with Bar(2 * options["tasks"] * options["siblings"], suite.name) as bar:
+        folders = play_siblings(model, suite, folder, **options, progress=bar)
+    print(*folders, sep="\n")
 
 
 def _save(finding: Finding, arguments: argparse.Namespace) -> None:

@@ -34,7 +34,7 @@ def play_siblings(
     skill_tokens: int | None = None,
     batch_size: int = 64,
     device: str = "cpu",
-    progress: Callable[[int], None] = lambda ended: None,
+    progress: Callable[[int, int], None] = lambda ended, turns: None,
 ) -> tuple[Path, Path]:
     """Plays each task several times as the student and several times as the privileged view, which acts for itself.
 
@@ -45,7 +45,7 @@ def play_siblings(
         tasks, siblings (`int`, defaults to 100 and 4, the paper's): the panel's first tasks, rollouts of each.
         panel, skill_bank, temperature, seed, max_prompt_length, max_completion_length, skill_tokens, batch_size: as in
             `alignopsd_trl.evaluation`; the paper samples at temperature 1.
-        progress: called with the number of episodes that ended.
+        progress: called with the numbers of episodes that ended and of turns that were played.
 
     Returns:
         The two folders.

@@ -14,6 +14,7 @@ from alignopsd_trl.environments.base import load
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options, json_mapping
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS
+from alignopsd_trl.runs.progress import Bar
 
 if TYPE_CHECKING:
     from alignopsd_trl.evaluation.summary import EvaluationResult
@@ -73,7 +74,6 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     """
     arguments = _arguments(argv)  # before PyTorch is imported
     import torch
-    from tqdm.auto import tqdm
     from transformers import AutoModelForCausalLM
 
     from alignopsd_trl.encoder import load_encoder
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
             named, columns = arguments.skill_bank or suite.skill_bank or suite.name, tuple(panel.rows[0])
             bank = load_skills(named, load_encoder(arguments.encoder), columns)
             skills = skill_source(bank, tokenizer, arguments.skill_tokens or skill_budget(arguments.max_prompt_length))
-    with tqdm(total=len(panel), unit="episode", desc=f"{suite.name} {panel.name}") as bar:
+    with Bar(len(panel), f"{suite.name} {panel.name}", most_turns=arguments.max_turns) as bar:
         result, played = evaluate(
             model,
             tokenizer,
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
             history=arguments.history,
             past_thinking=arguments.past_thinking,
             thinking_tags=arguments.thinking_tags,
-            progress=bar.update,
+            progress=bar,
         )
     print(result.table())
     if arguments.output:

@@ -159,7 +159,7 @@ def evaluate(
     history: str = "window",
     past_thinking: str = "template",
     thinking_tags: Sequence[str] = THINK,
-    progress: Callable[[int], None] = lambda ended: None,
+    progress: Callable[[int, int], None] = lambda ended, turns: None,
 ) -> tuple[EvaluationResult, list[Trajectory]]:
     """Plays each task of a panel once with a model that nobody trains.
 
@@ -196,8 +196,8 @@ def evaluate(
             What prompts show of the past, as in [`AlignOPSDConfig`].
         thinking_tags (`Sequence[str]`, *optional*, defaults to `("<think>", "</think>")`):
             Between which the model thinks.
-        progress (`Callable[[int], None]`, *optional*):
-            Called with the number of episodes that ended since the last call.
+        progress (`Callable[[int, int], None]`, *optional*):
+            Called with the numbers of episodes that ended and of turns that were played since the last call.
 
     Returns:
         The result and the trajectories, in the panel's order.

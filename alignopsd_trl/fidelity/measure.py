@@ -32,14 +32,14 @@ OUTCOMES: dict[str, Callable[[Trajectory], float]] = {
 }
 """What a state's value is the mean of."""
 
-Bars = Callable[[int, str], AbstractContextManager[Callable[[int], None]]]
+Bars = Callable[[int, str], AbstractContextManager[Callable[..., None]]]
 """(episodes, title) -> a progress bar."""
 Portion = Callable[[str, Callable[[], list[Walk]]], list[Walk]]
 """(name, play) -> the walks of a portion, from where they were kept or played now."""
 
 
-def silent(total: int, title: str) -> AbstractContextManager[Callable[[int], None]]:
-    return nullcontext(lambda ended: None)
+def silent(total: int, title: str) -> AbstractContextManager[Callable[..., None]]:
+    return nullcontext(lambda ended, turns=0: None)
 
 
 @dataclass
@@ -69,10 +69,10 @@ class Bench:
     device: torch.device | str = "cpu"
     bars: Bars = silent
 
-    def with_progress(self, progress: Callable[[int], None]) -> Player:
+    def with_progress(self, progress: Callable[..., None]) -> Player:
         return replace(self.player, progress=progress)
 
-    def walker(self, progress: Callable[[int], None], until_lost: bool) -> Player:
+    def walker(self, progress: Callable[..., None], until_lost: bool) -> Player:
         """Of walks nobody asks what a teacher would say."""
         return replace(self.player, progress=progress, privileged=False, until_lost=until_lost)
 
@@ -142,7 +142,7 @@ class _Portion:
     starts: Sequence[Start]
     value: str
     seed: int
-    progress: Callable[[int], None]
+    progress: Callable[..., None]
 
     def __call__(self) -> list[Walk]:
         torch.manual_seed(self.seed)

@@ -23,7 +23,6 @@ from alignopsd_trl.launch.presets import BENCHMARKS, preset
 from alignopsd_trl.methods import Method
 from alignopsd_trl.options import as_type
 from alignopsd_trl.policy.phases import Phases
-from alignopsd_trl.policy.progress import Bar
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS, resolve_model
@@ -32,6 +31,7 @@ from alignopsd_trl.policy.tokenizer import load_tokenizer
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.reading import reader_for
 from alignopsd_trl.rollout import Player, no_skills
+from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.skills import load_skills
 from alignopsd_trl.training.compatibility import adapted
 from alignopsd_trl.turns import TurnBatch
@@ -261,5 +261,5 @@ def own_scores(scorer: Scorer, pad_id: int, budget: int) -> Callable[[TurnBatch]
     return score
 
 
-def _bars(quiet: bool) -> Callable[[int, str], AbstractContextManager[Callable[[int], None]]]:
+def _bars(quiet: bool) -> Callable[[int, str], AbstractContextManager[Callable[..., None]]]:
     return lambda total, title: Bar(total, title, disable=quiet)

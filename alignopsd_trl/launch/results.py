@@ -53,7 +53,8 @@ class Evaluations(TrainerCallback):
         if self.folder.writes:
             success, score = (shown_estimate(content[name]) for name in ("success", "score"))
             found = f"success {success} %, " if success != "unknown" else ""
-            print(f"{when} training: {found}score {score} %, {result.turns:.1f} turns", flush=True)
+            sampled = f"temperature {result.temperature:g} (the updates' rounds: {self.trainer.args.temperature:g})"
+            print(f"{when} training: {found}score {score} %, {result.turns:.1f} turns, {sampled}", flush=True)
             write_json(self._path(when), content)
         return content
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alignopsd_trl.evaluation import mean_score
-from alignopsd_trl.runs.console import WIDE, columns, cut
+from alignopsd_trl.runs.console import columns
 from alignopsd_trl.runs.folder import RunFolder
+from alignopsd_trl.runs.progress import WIDE, cut
 
 _LABEL = 14
 
@@ -52,6 +54,7 @@ def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: 
         lines.append(f"{after['environment_errors']} episodes failed in their environment and count as not won")
     lines.append(f"panel {after['panel']}, checksum {after['checksum']}, temperature {after['temperature']:g}")
     lines.append(f"\nresults.json, checkpoints, log.jsonl, trajectories/ and the model are in {folder.path}")
+    lines.append(f"where the credit went: alignopsd view {shlex.quote(str(folder.path))}")
     return "\n".join(["", *lines])
 
 

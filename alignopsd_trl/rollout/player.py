@@ -47,8 +47,8 @@ class Player:
             Turns after which an episode ends; the environment's own number by default, and no more than that.
         agree (`Callable[[int], int]`, *optional*, defaults to `lambda number: number`):
             Maximum of a number over all processes.
-        progress (`Callable[[int], None]`, *optional*, defaults to `lambda ended: None`):
-            Called with the number of episodes that ended since the last call.
+        progress (`Callable[[int, int], None]`, *optional*, defaults to `lambda ended, turns: None`):
+            Called with the numbers of episodes that ended and of turns that were played since the last call.
         reader ([`Reader`], *optional*):
             Finds thinking and actions in responses; by default as the environments say, between ``<think>`` tags.
         privileged (`bool`, *optional*, defaults to `True`):
@@ -67,7 +67,7 @@ class Player:
     skills_in_rollout: bool = False
     max_turns: int | None = None
     agree: Callable[[int], int] = lambda number: number
-    progress: Callable[[int], None] = lambda ended: None
+    progress: Callable[[int, int], None] = lambda ended, turns: None
     reader: Reader | None = None
     privileged: bool = True
     until_lost: bool = False
@@ -112,20 +112,20 @@ class Player:
         self._together(lambda: self._open(episodes))
         limit = self.max_turns or self.environments.max_turns
         self._together(lambda: self._replay(episodes, prefixes, limit))
-        self.progress(sum(not episode.live for episode in episodes))
+        self.progress(sum(not episode.live for episode in episodes), 0)
         while True:
             live = [episode for episode in episodes if episode.live]
             turns = self._prompting.next_turns(live)
             live = [episode for episode in live if episode.live]
             width = self.agree(len(live))
             if width == 0:
-                self.progress(sum(turn is None for turn in turns))
+                self.progress(sum(turn is None for turn in turns), 0)
                 self._together(lambda: self._finish(episodes))
                 return [episode.trajectory for episode in episodes]
             ready = [turn for turn in turns if turn is not None]
             self._respond(live, ready, width)
             self._together(lambda live=live, ready=ready: self._step(live, ready, limit))
-            self.progress(len(turns) - sum(episode.live for episode in live))
+            self.progress(len(turns) - sum(episode.live for episode in live), len(ready))
 
     def _together(self, act: Callable[[], None]) -> None:
         """Environments that can't be played with on one process end the play of all, in the same round."""

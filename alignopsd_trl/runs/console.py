@@ -13,8 +13,9 @@ from typing import Any
 from scipy import stats
 from transformers import TrainerCallback
 
+from alignopsd_trl.runs.progress import WIDE, clear_status, cut
+
 BARS = "▁▂▃▄▅▆▇█"
-WIDE = 100  # columns from which the trend is drawn as well
 _PHASES = {
     "rollout": ("rollout",),
     "teacher": ("privileged_thinking", "encoding"),
@@ -142,24 +143,7 @@ def unusual(logs: Mapping[str, Any], episodes: int) -> str:
     return ", ".join(filter(None, [*counts, *cuts, f"{silent} without reward" if silent else ""]))
 
 
-def cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def show_status(text: str) -> None:
-    """One line on a terminal's standard error, in the place of the one before."""
-    if sys.stderr.isatty():
-        sys.stderr.write("\r" + cut(text, shutil.get_terminal_size((WIDE, 24)).columns - 1) + "\x1b[K")
-        sys.stderr.flush()
-
-
 def show_note(text: str) -> None:
     """One line among those of the updates, whatever the text."""
     clear_status()
     print(cut(f"{'':>9}  {' '.join(text.split())}", max(columns(), WIDE)), flush=True)
-
-
-def clear_status() -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()

@@ -121,6 +121,14 @@ def replacing(folder: str | os.PathLike) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def readable_as_others(folder: Path) -> None:
+    """Gives weights the mode that every other new file has; safetensors writes them for their owner alone."""
+    hidden = os.umask(0o077)
+    os.umask(hidden)
+    for weights in folder.glob("*.safetensors"):
+        weights.chmod(0o666 & ~hidden)
+
+
 def sweep_partials(folder: str | os.PathLike) -> None:
     """Removes what killed writers left behind, in the folder and one level below."""
     for pattern in (".*.partial", "*/.*.partial"):

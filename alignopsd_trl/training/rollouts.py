@@ -15,13 +15,13 @@ from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.methods import Method
 from alignopsd_trl.policy.process_group import ProcessGroup
-from alignopsd_trl.policy.progress import Bar
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.reading import Reader, reader_for
 from alignopsd_trl.rollout import Counters, Player, Sampler, SkillSource, episode_seeds, no_skills, siblings_before
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.console import show_note
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally
+from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.training.round import Replays
 from alignopsd_trl.turns import Trajectory
 
@@ -38,6 +38,7 @@ class Rollouts:
         failed: the share of failed episodes that ends a run.
         save: writes a checkpoint, where a run has to end before its next one.
         template: options of the chat template.
+        beyond: says how long the run takes after what is played now.
     """
 
     def __init__(
@@ -51,9 +52,11 @@ class Rollouts:
         failed: FailedShare | None = None,
         save: Callable[[], None] = lambda: None,
         template: Mapping[str, Any] | None = None,
+        beyond: Callable[[], str] = lambda: "",
     ):
         self.factory, self._config, self._tokenizer, self._end_ids = factory, config, tokenizer, end_ids
         self._processes, self._skills, self._save, self._template = processes, skills, save, template
+        self._beyond = beyond
         self._failed = failed or FailedShare(config.max_failed_share)
         self._batch: ValidatedBatch | None = None
         self.slots = max(
@@ -85,7 +88,7 @@ class Rollouts:
         sampler: Sampler,
         skilled: bool,
         skills_in_rollout: bool,
-        progress: Callable[[int], None] = lambda ended: None,
+        progress: Callable[[int, int], None] = lambda ended, turns: None,
     ) -> Player:
         """Makes a player of these environments.
 
@@ -116,7 +119,7 @@ class Rollouts:
         )
 
     def training_player(
-        self, sampler: Sampler, method: Method, progress: Callable[[int], None] = lambda ended: None
+        self, sampler: Sampler, method: Method, progress: Callable[[int, int], None] = lambda ended, turns: None
     ) -> Player:
         skilled = method.needs_teacher or method.skills_in_rollout
         return self.player(sampler, skilled, method.skills_in_rollout, progress)
@@ -162,9 +165,10 @@ class Rollouts:
         seeds = [episode_seeds(task, 0, place) for task, place in zip(tasks, places, strict=True)]
         return self.player(sampler, skills, skills).play(inputs, seeds, tasks)
 
-    def bar(self, total: int, title: str) -> AbstractContextManager[Callable[[int], None]]:
-        """Shows how many episodes have ended, on the first process of a machine."""
-        return Bar(total, title, disable=self._config.disable_tqdm or not self._processes.is_local_main)
+    def bar(self, total: int, title: str) -> AbstractContextManager[Callable[[int, int], None]]:
+        """Shows how many turns were played and episodes ended, on the first process of a machine."""
+        hidden = self._config.disable_tqdm or not self._processes.is_local_main
+        return Bar(total, title, hidden, self._config.max_turns or self.environments.max_turns, self._beyond)
 
     def _check(self, trajectories: Sequence[Trajectory], update: int) -> None:
         tally = Tally.total(gather_object([Tally.of(trajectories)]))

@@ -1,0 +1,104 @@
+"""What goes on just now: one live line on a terminal, a line now and then in log files and notebooks."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+
+WIDE = 100  # columns where there is no terminal
+NOW_AND_THEN = 30.0  # seconds between two lines where there is no terminal
+AT_ONCE = 0.1  # seconds between two states of the live line
+
+
+class Bar:
+    """``with Bar(...) as progress: progress(ended, turns)``, on standard error.
+
+    How long it still takes is estimated as for episodes that end at each turn with equal chance: those that have not
+    ended are expected to last as many turns more as there were turns an ended episode.
+
+    Args:
+        total (`int`):
+            Episodes.
+        title (`str`):
+            Of what.
+        disable (`bool`):
+            Show nothing.
+        most_turns (`int`, *optional*):
+            Of an episode.
+        beyond (`Callable[[], str]`, *optional*):
+            What is known of the time after this.
+    """
+
+    clock = staticmethod(time.monotonic)
+
+    def __init__(
+        self,
+        total: int,
+        title: str,
+        disable: bool = False,
+        most_turns: int | None = None,
+        beyond: Callable[[], str] = lambda: "",
+    ):
+        self.total, self.title, self.disable = total, title, disable
+        self._most_turns, self._beyond = most_turns, beyond
+        self.ended = self.turns = 0
+
+    def __enter__(self) -> Bar:
+        self._began = self._shown = self.clock()
+        return self
+
+    def __call__(self, ended: int, turns: int = 0) -> None:
+        """Adds episodes that ended and turns that were played."""
+        self.ended, self.turns = self.ended + ended, self.turns + turns
+        now, live = self.clock(), sys.stderr.isatty()
+        if self.disable or now - self._shown < (AT_ONCE if live else NOW_AND_THEN):
+            return
+        self._shown = now
+        if live:
+            show_status(str(self))
+        else:
+            print(f"{'':>9}  {self}", file=sys.stderr, flush=True)
+
+    def __exit__(self, *error: object) -> None:
+        if not self.disable:
+            clear_status()
+
+    def __str__(self) -> str:
+        turns = f", {self.turns:,} turns" if self.turns else ""
+        left = self.seconds_left()
+        told = [f"about {duration(left)} left" if left is not None else "", self._beyond()]
+        return "; ".join([f"{self.title}: {self.ended}/{self.total} episodes ended{turns}", *filter(None, told)])
+
+    def seconds_left(self) -> float | None:
+        """An estimate; `None` before anything is known."""
+        spent, waiting = self.clock() - self._began, self.total - self.ended
+        if self.turns:
+            lasts = min(self.turns / max(self.ended, 1), self._most_turns or float("inf"))
+            return spent / self.turns * waiting * lasts
+        return spent / self.ended * waiting if self.ended else None
+
+
+def duration(seconds: float) -> str:
+    """``1:05``, or ``2:01:05`` from an hour on."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def show_status(text: str) -> None:
+    """One line on a terminal's standard error, in the place of the one before."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\r" + cut(text, shutil.get_terminal_size((WIDE, 24)).columns - 1) + "\x1b[K")
+        sys.stderr.flush()
+
+
+def clear_status() -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
