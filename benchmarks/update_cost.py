@@ -43,7 +43,7 @@ from rich.table import Table
 from trl import GRPOTrainer
 
 from alignopsd_trl import trl_compat
-from alignopsd_trl.environments.base import load as load_environment
+from alignopsd_trl.environments.loading import load as load_environment
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import Padded

@@ -16,9 +16,9 @@ from alignopsd_trl.environments.base import (
     Suite,
     TextEnvironment,
     View,
-    load,
 )
 from alignopsd_trl.environments.batch import SerialBatch, ThreadedBatch, open_batch
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.environments.plain import PlainEnvironment
 

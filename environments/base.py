@@ -16,19 +16,12 @@ What an environment returns is checked in `alignopsd_trl.environments.validation
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-import importlib
-import os
-import sys
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -320,89 +313,3 @@ class Suite:
     categories: tuple[str, ...]
     description: Mapping[str, Any]
     skill_bank: str = ""
-
-
-SHIPPED = (
-    "alfworld",
-    "alfworld_tiny",
-    "alfworld_pairs",
-    "searchqa",
-    "searchqa_tiny",
-    "searchqa_hops",
-    "webshop",
-    "webshop_tiny",
-    "webshop_trips",
-)
-
-
-def load(name: str, **options: Any) -> Suite:
-    """The suite of a shipped environment, such as ``webshop`` or ``webshop_tiny``, or of a module of the user's with a
-    function ``suite(**options)``.
-
-    Args:
-        name (`str`): one of `SHIPPED`, or the name of a module; the current folder counts as a place to import from.
-        options: handed to the module's function.
-
-    Raises:
-        ValueError: if there is no such environment, the module has no such function, or it returns no `Suite`.
-    """
-    found = find_module(f"alignopsd_trl.environments.{name}" if name in SHIPPED else name)
-    if found is None:
-        close = difflib.get_close_matches(name, SHIPPED, 1)
-        meant = f"did you mean {close[0]!r}? " if close else ""
-        raise ValueError(
-            f"environment={name!r} is unknown; {meant}use one of {', '.join(SHIPPED)}, or the name of a module of "
-            "yours with a function suite(**options) (it must be importable from where you run)"
-        )
-    if not callable(getattr(found, "suite", None)):
-        place = getattr(found, "__file__", None) or "a folder without __init__.py"
-        raise ValueError(f"environment {name!r} is the module {place}, which has no function suite(**options)")
-    suite, asked = found.suite(**options), {}
-    if not isinstance(suite, Suite):
-        raise ValueError(
-            f"environment {name!r}: suite(**options) of {found.__file__} returned {type(suite).__name__}; "
-            "it must return an environments.Suite"
-        )
-
-    def panel(wanted: str) -> TaskPanel:
-        made = suite.panel(wanted)
-        asked[made.name] = wanted
-        return made
-
-    with contextlib.suppress(TypeError):  # a factory that can't be a key of a weak dictionary is not remembered
-        _LOADED[suite.factory] = Loaded(name, options, asked)
-    return replace(suite, panel=panel)
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """How `load` was asked for a suite: its name, its options, and by name of a panel what that was asked for as."""
-
-    name: str
-    options: Mapping[str, Any]
-    panels: Mapping[str, str]
-
-
-_LOADED: WeakKeyDictionary[Callable[[], TextEnvironment], Loaded] = WeakKeyDictionary()
-
-
-def loaded_as(factory: Callable[[], TextEnvironment]) -> Loaded | None:
-    """How the suite of a factory was loaded; `None` if it was not."""
-    try:
-        return _LOADED.get(factory)
-    except TypeError:
-        return None
-
-
-def find_module(name: str) -> ModuleType | None:
-    """A module by its name, `None` if there is none; what goes wrong inside of it is raised as it is."""
-    if not all(part.isidentifier() for part in name.split(".")):
-        return None
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.append(os.getcwd())  # a launcher puts the script's folder there instead
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
-        return None

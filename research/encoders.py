@@ -21,7 +21,7 @@ from sklearn.metrics import roc_auc_score
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from alignopsd_trl.encoder import Encoder, load_encoder
-from alignopsd_trl.environments.base import load
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 from alignopsd_trl.policy.shipped import resolve_model

@@ -60,6 +60,7 @@ EXCEPTIONS = {
 ENVIRONMENT_ROOMS = (
     "alignopsd_trl.environments.base",
     "alignopsd_trl.environments.batch",
+    "alignopsd_trl.environments.loading",
     "alignopsd_trl.environments.panel",
     "alignopsd_trl.environments.adapters",
 )
@@ -155,7 +156,7 @@ def test_environments_and_the_trainer_side_know_each_other_through_the_contract_
             name for name in _imports(file) if _within(name, (ENVIRONMENTS,)) and not _within(name, ENVIRONMENT_ROOMS)
         ]
         assert not wrong, (
-            f"{_module(file)} imports {wrong}: use alignopsd_trl.environments.base.load(name) and what "
+            f"{_module(file)} imports {wrong}: use alignopsd_trl.environments.loading.load(name) and what "
             f"{', '.join(ENVIRONMENT_ROOMS)} offer"
         )
 

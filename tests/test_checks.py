@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer, cli
-from alignopsd_trl.environments.base import load
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import as_flags
 from alignopsd_trl.launch.flags import flag_names
 from alignopsd_trl.policy.shipped import resolve_model

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from alignopsd_trl.environments.base import SHIPPED, load
+from alignopsd_trl.environments.loading import SHIPPED, load
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,10 +44,34 @@ def test_shipped_environments_are_all_there() -> None:
     assert all((folder / name).is_dir() or (folder / f"{name}.py").is_file() for name in SHIPPED)
 
 
-def test_a_folder_called_environments_of_the_users_is_in_nobodys_way(tmp_path: Path) -> None:
+@pytest.fixture
+def own_environments(tmp_path: Path) -> Path:
+    """A folder with the user's own package of this name."""
     (tmp_path / "environments").mkdir()
     (tmp_path / "environments" / "__init__.py").write_text("MINE = 1\n")
+    return tmp_path
+
+
+def test_a_folder_called_environments_of_the_users_is_in_nobodys_way(own_environments: Path) -> None:
     code = "import environments; from alignopsd_trl.environments import load; load('webshop_tiny'); "
     code += "print(environments.MINE)"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=own_environments)
     assert ended.stdout == "1\n", ended.stderr
+
+
+@pytest.mark.parametrize("command", [["plan", "webshop_tiny"], ["play", "--help"], ["files"]])
+def test_commands_work_where_the_user_has_a_package_of_this_name(own_environments: Path, command: list[str]) -> None:
+    line = [sys.executable, "-m", "alignopsd_trl.cli", *command]
+    ended = subprocess.run(line, capture_output=True, text=True, cwd=own_environments)
+    assert ended.returncode == 0 and "webshop" in ended.stdout, ended.stderr
+
+
+def test_a_suite_without_reset_is_refused_where_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half_world.py").write_text(
+        "from alignopsd_trl.environments import PlainEnvironment, Step, Suite\n\n\n"
+        "class Half(PlainEnvironment):\n    def step(self, action):\n        return Step('')\n\n\n"
+        "def suite(**options):\n    return Suite('half', Half, None, None, (), {})\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TypeError, match=r"environment Half has no reset\(\); write it, as"):
+        load("half_world")

@@ -17,7 +17,7 @@ from toy_suite import arguments, save_policy
 from trainers import make_config
 
 from alignopsd_trl import AlignOPSDTrainer, cli
-from alignopsd_trl.environments.base import load
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.recipe import main as recipe
 from alignopsd_trl.records import read_records
 from alignopsd_trl.sharing.card import changed_settings, is_hub_id, model_card

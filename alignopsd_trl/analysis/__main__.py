@@ -107,7 +107,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _play_both(folder: Path, options: dict) -> None:
     from alignopsd_trl.analysis import play_siblings
-    from alignopsd_trl.environments.base import load
+    from alignopsd_trl.environments.loading import load
     from alignopsd_trl.runs.progress import Bar
 
     model, suite = options.pop("model"), load(options.pop("environment"))

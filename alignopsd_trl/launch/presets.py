@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from alignopsd_trl.environments.base import find_module
+from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.options import near
 
 

@@ -15,7 +15,8 @@ from typing import Any, Literal
 import httpx
 
 from alignopsd_trl.environments.adapters.tools import tools_of
-from alignopsd_trl.environments.base import Prompt, find_module
+from alignopsd_trl.environments.base import Prompt
+from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task.playing import Answer, Situation
 from alignopsd_trl.prompts import messages_of
 from alignopsd_trl.prompts import tools_of as schemas_in

@@ -15,7 +15,8 @@ from typing import Any
 from datasets import Dataset
 
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment, as_environment
-from alignopsd_trl.environments.base import Suite, find_module, load
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.loading import find_module, load
 from alignopsd_trl.environments.panel import TaskPanel
 
 RECIPE = "train.py"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from alignopsd_trl.environments.base import loaded_as
+from alignopsd_trl.environments.loading import loaded_as
 from alignopsd_trl.runs.files import plain
 from alignopsd_trl.runs.provenance import code_checksum, machine, model_name, versions, weights_checksum
 

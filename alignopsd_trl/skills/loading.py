@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from alignopsd_trl.encoder import Encoder
-from alignopsd_trl.environments.base import find_module
+from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.skills.bank import SkillBank
 from alignopsd_trl.skills.column import SkillColumn
 from alignopsd_trl.skills.function import SkillFunction

@@ -21,7 +21,8 @@ from trl import ModelConfig
 
 from alignopsd_trl import evaluation
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.environments.base import Suite, load
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.arguments import RecipeArguments, parse
 from alignopsd_trl.launch.running import run

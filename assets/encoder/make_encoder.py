@@ -28,7 +28,7 @@ from torch.nn.functional import cosine_similarity, softplus
 from tqdm import tqdm
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from alignopsd_trl.environments.base import load
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 from assets.encoder.thoughts import WORLDS, Thoughts
 

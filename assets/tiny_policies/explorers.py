@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from alignopsd_trl.environments.alfworld.player import Explorer
-from alignopsd_trl.environments.base import Suite, TextEnvironment, View, load
+from alignopsd_trl.environments.base import Suite, TextEnvironment, View
+from alignopsd_trl.environments.loading import load
 from assets.tiny_policies.demonstrations import Played, episode, every_task
 
 ERRORS = (0.25, 0.4, 0.55)  # of an episode without a skill

@@ -33,7 +33,8 @@ from transformers import (
 )
 
 from alignopsd_trl.encoder import load_encoder
-from alignopsd_trl.environments.base import Suite, load
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import Retrieved, SkillBank, render

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from alignopsd_trl.environments.base import load
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.policy.shipped import resolve_model

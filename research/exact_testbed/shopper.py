@@ -6,7 +6,8 @@ import random
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from alignopsd_trl.environments.base import View, load
+from alignopsd_trl.environments.base import View
+from alignopsd_trl.environments.loading import load
 from assets.tiny_policies.shoppers import Page, Request, click, clicked, since_opening
 from research.exact_testbed.games import Choice, Game, Trip
 

@@ -13,8 +13,9 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignopsd_trl.environments.base import Failure, Record, View, load
+from alignopsd_trl.environments.base import Failure, Record, View
 from alignopsd_trl.environments.batch import open_batch
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.searchqa import (
     Outcome,
     Passage,

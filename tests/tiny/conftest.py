@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from alignopsd_trl.environments.base import Suite, load
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.loading import load
 from assets.tiny_policies.curricula import CURRICULA
 
 

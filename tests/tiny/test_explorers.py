@@ -15,7 +15,8 @@ import alignopsd_trl
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.alfworld import AlfWorldPrompt
 from alignopsd_trl.environments.alfworld.engine.rooms import layout, scenes
-from alignopsd_trl.environments.base import Record, Suite, View, load
+from alignopsd_trl.environments.base import Record, Suite, View
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import SkillBank

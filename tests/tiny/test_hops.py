@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from alignopsd_trl.environments.base import Suite, View, load
+from alignopsd_trl.environments.base import Suite, View
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.searchqa.engine.observations import read_titles
 from alignopsd_trl.environments.searchqa.hops import KINDS, SPLITS
 from alignopsd_trl.skills import SkillBank

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from alignopsd_trl.environments.base import Suite, load
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.searchqa.player import ScriptedPlayer, decide
 from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt
 from alignopsd_trl.environments.searchqa.tasks import CLOSED_WORLD

@@ -7,7 +7,7 @@ import json
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from alignopsd_trl.environments.base import load
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS
 from alignopsd_trl.skills import SkillBank

@@ -10,7 +10,8 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from alignopsd_trl.encoder import load_encoder
-from alignopsd_trl.environments.base import Suite, load
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source

@@ -9,7 +9,8 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 import alignopsd_trl
-from alignopsd_trl.environments.base import Suite, load
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.webshop.trips import KINDS
 from assets.tiny_policies import reading
 from assets.tiny_policies.curricula import CURRICULA

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from webshop_catalogues import entry, write
 from webshop_files import COPIES
 
-from alignopsd_trl.environments.base import Failure, Record, Suite, View, load
+from alignopsd_trl.environments.base import Failure, Record, Suite, View
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.webshop.prompt import TEMPLATES, WebShopPrompt, project
 from alignopsd_trl.environments.webshop.tasks import test_size as size_of_test
 
