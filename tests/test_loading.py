@@ -33,7 +33,7 @@ def test_environment_of_a_module_is_found_where_one_stands(tmp_path: Path, monke
     with pytest.raises(ValueError, match=r"'empty_world' is the module .*empty_world.py, which has no function suite"):
         load("empty_world")
     for unknown in ("no_world", "worlds_of_mine.sea", "no-world", "webshop_tyni"):
-        with pytest.raises(ValueError, match=f"'{unknown}' is unknown; use one of {', '.join(SHIPPED)}, or"):
+        with pytest.raises(ValueError, match=f"'{unknown}' is unknown; .*use one of {', '.join(SHIPPED)}, or"):
             load(unknown)
     with pytest.raises(ModuleNotFoundError, match="nowhere_to_be_found"):
         load("needy_world")
@@ -59,7 +59,7 @@ def test_a_folder_called_environments_of_the_users_is_in_nobodys_way(own_environ
     assert ended.stdout == "1\n", ended.stderr
 
 
-@pytest.mark.parametrize("command", [["plan", "webshop_tiny"], ["play", "--help"], ["files"]])
+@pytest.mark.parametrize("command", [["plan", "webshop_tiny"], ["play", "--help"]])
 def test_commands_work_where_the_user_has_a_package_of_this_name(own_environments: Path, command: list[str]) -> None:
     line = [sys.executable, "-m", "alignopsd_trl.cli", *command]
     ended = subprocess.run(line, capture_output=True, text=True, cwd=own_environments)
