@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from alignopsd_trl.environments.base import load
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.arguments import differences_from_preset, parse
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.light import no_kubeflow
