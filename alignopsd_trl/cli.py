@@ -102,6 +102,7 @@ def _refuse(reason: str) -> None:
 
 COMMANDS = {
     "new": ("alignopsd_trl.own_task.commands:new", "a task of your own, which runs as it is written"),
+    "check": ("alignopsd_trl.own_task.commands:check", "what would ruin a run on a task, found without a policy"),
     "demonstrate": ("alignopsd_trl.own_task.commands:demonstrate", "let a scripted player or an endpoint play a task"),
     "warm_start": ("alignopsd_trl.own_task.commands:warm_start", "a first policy from these demonstrations"),
     "train": (train, "a recipe: alignopsd train webshop_tiny [--method grpo ...]"),

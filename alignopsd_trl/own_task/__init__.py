@@ -1,1 +1,20 @@
 """From nothing to a policy that learns: a task's scaffold, its check, demonstrations and a first policy."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from alignopsd_trl.own_task.check import check_task
+    from alignopsd_trl.own_task.first_policy import first_policy
+
+_HOMES = {"check_task": "check", "first_policy": "first_policy"}
+__all__ = ["check_task", "first_policy"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a name when it is first asked for: command lines are looked at before PyTorch is there."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'alignopsd_trl.own_task' has no attribute {name!r}")
+    return getattr(import_module(f"alignopsd_trl.own_task.{_HOMES[name]}"), name)

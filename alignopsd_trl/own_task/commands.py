@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.launch.checks import environment_options
+from alignopsd_trl.launch.values import environment_options
 from alignopsd_trl.launch.errors import reported, setup
 
 if TYPE_CHECKING:
@@ -33,6 +34,38 @@ def new(argv: Sequence[str]) -> None:
     with reported("new", quietly=True, resumes=None), setup():
         kind = "tools" if given.tools else "openenv" if given.openenv else "environment"
         print(write_task(given.folder, kind, given.openenv or ""))
+
+
+def check(argv: Sequence[str]) -> int:
+    """Says what would ruin a run; 1 if something would."""
+    parser = _parser("check", "Finds without a policy what would ruin a run on a task.")
+    parser.add_argument(
+        "--player", metavar="MODULE:FUNCTION", help="plays beside chance; TASK_player:play if it exists"
+    )
+    parser.add_argument("--episodes", type=int, default=16, help="of each kind of play")
+    parser.add_argument("--model", help="whose tokenizer counts; that of 'tiny' by default")
+    parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
+    parser.add_argument("--max_completion_length", type=int, help="likewise")
+    parser.add_argument("--time_limit", type=float, default=20.0, help="seconds of one call of the environment")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(argv)
+    with reported("check", quietly=True, resumes=None), setup():
+        _at_least_one(episodes=given.episodes, max_prompt_length=given.max_prompt_length)
+        from alignopsd_trl.own_task.check import check_task
+
+        kept = (
+            "episodes",
+            "player",
+            "max_prompt_length",
+            "max_completion_length",
+            "skill_bank",
+            "encoder",
+            "time_limit",
+        )
+        options = {name: getattr(given, name) for name in kept}
+        report = check_task(_task(given), tokenizer=_tokenizer(given.model), **options)
+        print(json.dumps(report.to_dict(), indent=2) if given.json else report.told())
+    return int(report.ruined)
 
 
 def demonstrate(argv: Sequence[str]) -> None:

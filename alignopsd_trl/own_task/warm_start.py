@@ -105,6 +105,7 @@ def _trainer(
         per_device_train_batch_size=min(config.batch_size, len(rows)),
         learning_rate=config.rate,
         lr_scheduler_type="cosine",
+        adam_beta2=0.98,
         warmup_steps=0.05,
         weight_decay=0.01,
         max_length=longest,

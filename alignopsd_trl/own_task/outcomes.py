@@ -1,0 +1,197 @@
+"""What played episodes say of a task: rewards, ends, time, actions, prompts, skills."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from alignopsd_trl.own_task.findings import Finding
+from alignopsd_trl.own_task.playing import ENDED, FAILED, TURN_LIMIT, PlayedEpisode
+from alignopsd_trl.own_task.task import Task
+from alignopsd_trl.prompts import Renderer, text_of
+
+SLOW = 1.0  # seconds of a step
+LARGE = 100.0
+"""A reward beyond this, or so many times another one's size, is out of proportion."""
+
+
+def failures(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+    """Errors, hangs and wrong types."""
+    failed = [one for one in episodes if one.stop == FAILED]
+    kinds = dict.fromkeys(one.message for one in failed)
+    for message in list(kinds)[:3]:
+        count = sum(one.message == message for one in failed)
+        task = next(one.row["task_id"] for one in failed if one.message == message)
+        yield Finding("failure", f"{count} of {len(episodes)} episodes failed, task {task!r} with: {message}")
+
+
+def rewards(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+    """What would be learnt from."""
+    whole = [one for one in episodes if one.stop != FAILED]
+    totals = [one.reward for one in whole]
+    if len(whole) > 1 and len({round(one, 9) for one in totals}) == 1:
+        yield Finding(
+            "reward",
+            f"all {len(whole)} episodes got {totals[0]:g}: no group differs and nothing is learnt; give a reward that "
+            "good play changes, or tasks that are sometimes solved",
+        )
+    yield from _proportion(whole)
+    won, lost = ([one.reward for one in whole if one.won is kind] for kind in (True, False))
+    if won and lost and statistics.mean(won) <= statistics.mean(lost):
+        yield Finding(
+            "reward",
+            f"won episodes got {statistics.mean(won):g} and lost ones {statistics.mean(lost):g} on average: training "
+            "would teach to lose; mend reward or won",
+        )
+    if whole and all(one.won is None for one in whole):
+        yield Finding("won", "no episode says whether it was won; results report the score alone", ruins=False)
+
+
+def _proportion(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+    sizes = sorted(abs(turn.step.reward) for one in episodes for turn in one.turns if turn.step.reward)
+    if not sizes:
+        return
+    if sizes[-1] > LARGE:
+        yield Finding("reward", f"a step's reward is {sizes[-1]:g}; divide rewards so that an episode's is near 1")
+    elif sizes[-1] > LARGE * statistics.median(sizes):
+        yield Finding(
+            "reward",
+            f"one step's reward is {sizes[-1]:g} where the usual one is {statistics.median(sizes):g}; the usual ones "
+            "will not be heard",
+        )
+
+
+def ends(played: dict[str, list[PlayedEpisode]], max_turns: int) -> Iterator[Finding]:
+    """How episodes end."""
+    whole = [one for part in played.values() for one in part if one.stop != FAILED]
+    if whole and all(one.stop == TURN_LIMIT for one in whole):
+        yield Finding(
+            "end", f"no episode ended within max_turns={max_turns}; set Step.done where it is over, or raise max_turns"
+        )
+    if whole and max_turns > 1 and all(one.stop == ENDED and len(one.turns) == 1 for one in whole):
+        yield Finding("end", "every episode ended with its first turn; Step.done must wait until the task is over")
+    late = sum(one.won is True and one.stop == TURN_LIMIT for one in whole)
+    if late:
+        yield Finding("end", f"{late} episodes were won and went on; set Step.done with Step.won", ruins=False)
+    scripted = played.get("scripted player", [])
+    if scripted and not any(one.won or one.reward > 0 for one in scripted):
+        yield Finding("player", f"the scripted player won none of {len(scripted)} episodes; nothing to demonstrate")
+
+
+def seconds(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+    """Time of steps."""
+    taken = [turn.seconds for one in episodes for turn in one.turns]
+    if taken and statistics.mean(taken) > SLOW:
+        yield Finding(
+            "time",
+            f"a step takes {statistics.mean(taken):.1f} s; a round of 64 episodes of 10 turns would wait long for it: "
+            "make steps cheaper, or give the factory a method batch(size, time_limit)",
+            ruins=False,
+        )
+
+
+def actions(played: dict[str, list[PlayedEpisode]]) -> Iterator[Finding]:
+    """Offered actions that are refused, and responses of the scripted player that are no action."""
+    for who, episodes in played.items():
+        turns = [turn for one in episodes for turn in one.turns]
+        refused = [turn for turn in turns if not turn.valid and turn.action in turn.view.admissible]
+        if refused:
+            yield Finding(
+                "action", f"{refused[0].action!r} was offered and refused {len(refused)} times; offer what step() takes"
+            )
+        other = [turn for turn in turns if not turn.valid and turn.action not in turn.view.admissible]
+        if who == "scripted player" and other:
+            yield Finding(
+                "player",
+                f"{len(other)} of {len(turns)} of the scripted player's responses are invalid actions, such as "
+                f"{other[0].response!r:.80}; answer as the prompt asks",
+            )
+        dead = next(
+            (turn for turn in turns if turn.view.admissible and not turn.step.admissible and not turn.step.done), None
+        )
+        if dead is not None:
+            yield Finding(
+                "action", f"after {dead.action!r} no action is offered and the episode goes on; set Step.done"
+            )
+
+
+def prompts(
+    task: Task, tokenizer: PreTrainedTokenizerBase, episodes: Sequence[PlayedEpisode], limit: int, longest_answer: int
+) -> Iterator[Finding]:
+    """Prompts as the policy will read them, against their limits."""
+    prompt = task.suite.factory().prompt
+    renderer = Renderer(tokenizer, prompt, limit)
+    turns = [(one, turn) for one in episodes for turn in one.turns]
+    fitted = renderer.fit([turn.view for _, turn in turns], [one.skill for one, _ in turns])
+    lost = sum(one is None for one in fitted)
+    cut = sum(
+        one is not None and len(one.view.history) < len(turn.view.history)
+        for one, (_, turn) in zip(fitted, turns, strict=True)
+    )
+    if lost:
+        yield Finding(
+            "prompt",
+            f"{lost} of {len(turns)} prompts are longer than max_prompt_length={limit} without any history; raise it",
+        )
+    if cut:
+        yield Finding(
+            "prompt",
+            f"{cut} of {len(turns)} prompts lose some of the history to max_prompt_length={limit}; raise it, or show less",
+            ruins=False,
+        )
+    answers = [len(tokenizer(turn.response)["input_ids"]) + 1 for _, turn in turns]
+    if answers and max(answers) > longest_answer:
+        yield Finding(
+            "response",
+            f"the longest response has {max(answers)} tokens and max_completion_length is {longest_answer}; it would be "
+            "cut: raise it",
+        )
+    yield from _skill_slot(renderer, turns)
+
+
+def _skill_slot(renderer: Renderer, turns: Sequence[Any]) -> Iterator[Finding]:
+    """Whether the teacher reads the skill and the policy does not."""
+    shown = next(((one, turn) for one, turn in turns if one.skill), None)
+    if shown is None:
+        return
+    episode, turn = shown
+    plain, skilled = (text_of(renderer.show(turn.view, skill)) for skill in ("", episode.skill))
+    if plain == skilled:
+        yield Finding("skill", "prompt.render(view, skill) does not show the skill; the teacher would read nothing")
+    elif episode.skill.strip() in plain:
+        yield Finding("skill", "the prompt without a skill shows it all the same; the policy must not read it")
+
+
+def retrieval(task: Task, bank: Any, episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+    """Skills that no task retrieves, and tasks without any."""
+    opened = [one for one in episodes if one.opening is not None]
+    bare = [one for one in opened if not one.skill]
+    if opened and len(bare) == len(opened):
+        yield Finding(
+            "skill", "no task retrieves a skill; methods with a teacher need one: fill the bank or the column"
+        )
+    elif bare:
+        yield Finding(
+            "skill",
+            f"{len(bare)} of {len(opened)} tasks have no skill, such as {bare[0].row['task_id']!r}",
+            ruins=False,
+        )
+    types = getattr(bank, "task_types", ())
+    if types:
+        if bank.environment != task.suite.name:
+            yield Finding(
+                "skill",
+                f"the bank is for environment {bank.environment!r}, not {task.suite.name!r}; name the right one",
+            )
+        asked = {(one.opening.task_text, one.opening.task_key, one.opening.data_source) for one in opened}
+        used = {key for one in asked for key in bank.retrieve(*one).type_keys}
+        unused = [kind.key for kind in types if kind.key not in used]
+        if unused:
+            yield Finding(
+                "skill",
+                f"no task retrieves the skills of {', '.join(unused)}; correct their keywords or the Opening's task_text "
+                "and task_key",
+            )
