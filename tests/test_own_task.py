@@ -74,7 +74,7 @@ def test_demonstrations_are_prompts_that_a_policy_reads_with_and_without_skills(
         (["demonstrate", "maze:SIDE"], ["int", "class"]),
         (["demonstrate", "maze:Nothing"], ["Nothing"]),
         (["demonstrate", "maze", "--episodes", "0"], ["--episodes 0"]),
-        (["demonstrate", "maze", "--max_prompt_length", "20"], ["max_prompt_length=20"]),
+        (["demonstrate", "maze", "--max_prompt_length", "20"], ["max_prompt_length 20"]),
         (["demonstrate", "maze", "--endpoint", "http://127.0.0.1:9/v1"], ["--endpoint", "can't be reached"]),
         (["demonstrate", "maze", "--player", "broken:play"], ["broken.py", "ZeroDivisionError"]),
         (["warm_start", "maze", "--data", "none.jsonl"], ["none.jsonl", "alignopsd demonstrate"]),
@@ -93,6 +93,83 @@ def test_what_cannot_be_done_is_said_in_a_sentence_and_leaves_nothing(
     before = sorted(file.name for file in maze.iterdir() if file.name != "__pycache__")
     _fails(argv, *words, capsys=capsys)
     assert sorted(file.name for file in maze.iterdir() if file.name != "__pycache__") == before
+
+
+def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "maze", "--episodes", "8"])
+    said = capsys.readouterr().out
+    assert "nothing found" in said and "Task: Leave the maze." in said
+    assert "random play: " in said and "scripted player: " in said
+
+
+FAULTS = {
+    "siblings": (
+        "maze.py",
+        "self.room, self.exit = tuple(start)",
+        "self.room, self.exit = tuple(random.choice(start * 9))",
+        "",
+    ),
+    "siblings open": ("maze.py", "return Opening(self._seen()", "return Opening(str(random.random())", "differently"),
+    "leftovers": ("maze.py", "self.visits = {self.room: 1}", "self.visits = getattr(self, 'visits', {})", "otherwise"),
+    "replay": ("maze.py", "valid = action in self._actions()", "valid = random.random() < 0.5", "the same actions"),
+    "type of an observation": (
+        "maze.py",
+        "        return Step(\n            seen",
+        "        return Step(\n            None",
+        "observation",
+    ),
+    "type of a reward": ("maze.py", "reward=float(won)", "reward=str(won)", "reward"),
+    "large rewards": ("maze.py", "reward=float(won)", "reward=1000.0 * won", "1000"),
+    "rewards that never differ": ("maze.py", "reward=float(won)", "reward=0.0", "nothing is learnt"),
+    "rewards upside down": ("maze.py", "reward=float(won)", "reward=1.0 - won", "teach to lose"),
+    "an episode that never ends": ("maze.py", "done=won", "done=False", "Step.done"),
+    "an episode that ends at once": ("maze.py", "done=won", "done=True", "first turn"),
+    "a hang": (
+        "maze.py",
+        "        valid = action",
+        "        import time; time.sleep(30)\n        valid = action",
+        "no answer within",
+    ),
+    "an error": ("maze.py", "valid = action in", "valid = 1 / 0 or action in", "ZeroDivisionError"),
+    "an offer that is refused": ("maze.py", "valid=valid", "valid=False", "offered and refused"),
+    "a skill for nobody": ("maze.py", "The exit is {category}", "The exit is near", "far"),
+    "a bank of something else": ("maze_skills.json", '"environment": "maze"', '"environment": "house"', "house"),
+    "a damaged bank": ("maze_skills.json", '"schema"', "schema", "JSON"),
+    "no room for a prompt": ("train.py", '"max_prompt_length": 320', '"max_prompt_length": 60', "max_prompt_length=60"),
+    "no room for a response": (
+        "train.py",
+        '"max_completion_length": 32',
+        '"max_completion_length": 8',
+        "longest response",
+    ),
+    "a player that fails": ("maze_player.py", "ways = ", "ways = 1 / 0 or ", "ZeroDivisionError"),
+    "a player that does not answer": ("maze_player.py", "<action>", "<act>", "invalid actions"),
+    "tasks that are one": ("maze.py", "maze(first + number)", "maze(first)", "open with the same text"),
+    "a panel that is trained on": ("maze.py", "10_000", "0", "trained on"),
+    "names that are one": ("maze.py", "/{split}/{number}", "/{split}", "task_id"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_found(maze: Path, fault: str) -> None:
+    from alignopsd_trl.own_task import check_task
+
+    name, sound, faulty, word = FAULTS[fault]
+    text = (maze / name).read_text()
+    assert sound in text
+    (maze / name).write_text(text.replace(sound, faulty))
+    report = check_task("maze", episodes=6, time_limit=1.0)
+    assert any(word in str(one) for one in report.findings), report.told()
+
+
+def test_check_says_it_in_json_and_by_its_status(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (maze / "maze.py").write_text((maze / "maze.py").read_text().replace("done=won", "done=False"))
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "maze", "--episodes", "4", "--json"])
+    assert ended.value.code == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert {"about", "text", "ruins"} == set(found[0])
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from alignopsd_trl.prompts import Renderer, text_of
 from alignopsd_trl.rollout import SkillSource, no_skills
 from alignopsd_trl.skills import load_skills
 
+OPENED = 128  # tasks that are asked for their skills
 RANDOM, PLAYER = "random play", "scripted player"
 
 
@@ -95,7 +96,8 @@ def check_task(
     _judge(task, played, time_limit, report)
     all_played = [one for part in played.values() for one in part]
     if bank is not None:
-        add(outcomes.retrieval(task, bank, all_played))
+        opened = starting.openings(task, starting.drawn(rows, OPENED, seed), time_limit)
+        add(outcomes.retrieval(task, bank, all_played, opened))
     seen = [one for one in all_played if one.turns]
     if seen:
         tokenizer = tokenizer or tiny_tokenizer(_texts(task, seen))

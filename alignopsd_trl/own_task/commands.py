@@ -9,8 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.launch.values import environment_options
 from alignopsd_trl.launch.errors import reported, setup
+from alignopsd_trl.launch.values import environment_options
 
 if TYPE_CHECKING:
     from alignopsd_trl.own_task.playing import Actor
@@ -39,9 +39,7 @@ def new(argv: Sequence[str]) -> None:
 def check(argv: Sequence[str]) -> int:
     """Says what would ruin a run; 1 if something would."""
     parser = _parser("check", "Finds without a policy what would ruin a run on a task.")
-    parser.add_argument(
-        "--player", metavar="MODULE:FUNCTION", help="plays beside chance; TASK_player:play if it exists"
-    )
+    parser.add_argument("--player", metavar="MODULE:FUNCTION", help="plays too; TASK_player:play if it exists")
     parser.add_argument("--episodes", type=int, default=16, help="of each kind of play")
     parser.add_argument("--model", help="whose tokenizer counts; that of 'tiny' by default")
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")

@@ -8,8 +8,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.own_task.findings import Finding
-from alignopsd_trl.own_task.playing import ENDED, FAILED, TURN_LIMIT, PlayedEpisode
+from alignopsd_trl.own_task.playing import ENDED, FAILED, TURN_LIMIT, PlayedEpisode, PlayedTurn
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.prompts import Renderer, text_of
 
@@ -98,56 +99,46 @@ def actions(played: dict[str, list[PlayedEpisode]]) -> Iterator[Finding]:
     for who, episodes in played.items():
         turns = [turn for one in episodes for turn in one.turns]
         refused = [turn for turn in turns if not turn.valid and turn.action in turn.view.admissible]
+        other = [turn for turn in turns if not turn.valid and turn.action not in turn.view.admissible]
         if refused:
             yield Finding(
                 "action", f"{refused[0].action!r} was offered and refused {len(refused)} times; offer what step() takes"
             )
-        other = [turn for turn in turns if not turn.valid and turn.action not in turn.view.admissible]
         if who == "scripted player" and other:
             yield Finding(
                 "player",
                 f"{len(other)} of {len(turns)} of the scripted player's responses are invalid actions, such as "
                 f"{other[0].response!r:.80}; answer as the prompt asks",
             )
-        dead = next(
-            (turn for turn in turns if turn.view.admissible and not turn.step.admissible and not turn.step.done), None
-        )
-        if dead is not None:
-            yield Finding(
-                "action", f"after {dead.action!r} no action is offered and the episode goes on; set Step.done"
-            )
+        stuck = next((turn for turn in turns if _stuck(turn)), None)
+        if stuck is not None:
+            yield Finding("action", f"after {stuck.action!r} nothing is offered and the episode goes on; set Step.done")
+
+
+def _stuck(turn: PlayedTurn) -> bool:
+    """Whether actions were offered, and none is any more though the episode goes on."""
+    return bool(turn.view.admissible) and not turn.step.admissible and not turn.step.done
 
 
 def prompts(
     task: Task, tokenizer: PreTrainedTokenizerBase, episodes: Sequence[PlayedEpisode], limit: int, longest_answer: int
 ) -> Iterator[Finding]:
-    """Prompts as the policy will read them, against their limits."""
-    prompt = task.suite.factory().prompt
-    renderer = Renderer(tokenizer, prompt, limit)
+    """Prompts and responses as the policy will read and write them, against their limits."""
+    renderer = Renderer(tokenizer, task.suite.factory().prompt, limit)
     turns = [(one, turn) for one in episodes for turn in one.turns]
     fitted = renderer.fit([turn.view for _, turn in turns], [one.skill for one, _ in turns])
     lost = sum(one is None for one in fitted)
-    cut = sum(
-        one is not None and len(one.view.history) < len(turn.view.history)
-        for one, (_, turn) in zip(fitted, turns, strict=True)
-    )
+    pairs = zip(fitted, turns, strict=True)
+    cut = sum(one is not None and len(one.view.history) < len(turn.view.history) for one, (_, turn) in pairs)
+    count, bound = len(turns), f"max_prompt_length={limit}"
     if lost:
-        yield Finding(
-            "prompt",
-            f"{lost} of {len(turns)} prompts are longer than max_prompt_length={limit} without any history; raise it",
-        )
+        yield Finding("prompt", f"{lost} of {count} prompts are longer than {bound} without any history; raise it")
     if cut:
+        yield Finding("prompt", f"{cut} of {count} prompts lose history to {bound}; raise it", ruins=False)
+    longest = max((len(tokenizer(turn.response)["input_ids"]) + 1 for _, turn in turns), default=0)
+    if longest > longest_answer:
         yield Finding(
-            "prompt",
-            f"{cut} of {len(turns)} prompts lose some of the history to max_prompt_length={limit}; raise it, or show less",
-            ruins=False,
-        )
-    answers = [len(tokenizer(turn.response)["input_ids"]) + 1 for _, turn in turns]
-    if answers and max(answers) > longest_answer:
-        yield Finding(
-            "response",
-            f"the longest response has {max(answers)} tokens and max_completion_length is {longest_answer}; it would be "
-            "cut: raise it",
+            "response", f"the longest response has {longest} tokens; raise max_completion_length={longest_answer}"
         )
     yield from _skill_slot(renderer, turns)
 
@@ -165,8 +156,10 @@ def _skill_slot(renderer: Renderer, turns: Sequence[Any]) -> Iterator[Finding]:
         yield Finding("skill", "the prompt without a skill shows it all the same; the policy must not read it")
 
 
-def retrieval(task: Task, bank: Any, episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
-    """Skills that no task retrieves, and tasks without any."""
+def retrieval(
+    task: Task, bank: Any, episodes: Sequence[PlayedEpisode], openings: Sequence[Opening]
+) -> Iterator[Finding]:
+    """Tasks without a skill among the played ones, and skills that none of the openings retrieves."""
     opened = [one for one in episodes if one.opening is not None]
     bare = [one for one in opened if not one.skill]
     if opened and len(bare) == len(opened):
@@ -186,12 +179,12 @@ def retrieval(task: Task, bank: Any, episodes: Sequence[PlayedEpisode]) -> Itera
                 "skill",
                 f"the bank is for environment {bank.environment!r}, not {task.suite.name!r}; name the right one",
             )
-        asked = {(one.opening.task_text, one.opening.task_key, one.opening.data_source) for one in opened}
+        asked = {(one.task_text, one.task_key, one.data_source) for one in openings}
         used = {key for one in asked for key in bank.retrieve(*one).type_keys}
         unused = [kind.key for kind in types if kind.key not in used]
         if unused:
             yield Finding(
                 "skill",
-                f"no task retrieves the skills of {', '.join(unused)}; correct their keywords or the Opening's task_text "
-                "and task_key",
+                f"none of {len(openings)} tasks retrieves the skills of {', '.join(unused)}; correct their "
+                "keywords, or Opening.task_text and Opening.task_key",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -116,7 +117,18 @@ def splits(task: Task, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 
 
 def _content(row: Mapping[str, Any]) -> str:
-    return repr(sorted((name, value) for name, value in row.items() if name not in ("task_id", "category")))
+    told = {name: value for name, value in row.items() if name not in ("task_id", "category")}
+    return json.dumps(told, sort_keys=True, default=str)
+
+
+def openings(task: Task, rows: Sequence[Mapping[str, Any]], time_limit: float) -> list[Opening]:
+    """How tasks open, without those that fail."""
+    batch = open_batch(task.suite.factory, 1, time_limit)
+    try:
+        found = [batch.reset([0], [seeded(batch, row)])[0] for row in rows]
+    finally:
+        batch.close()
+    return [one for one in found if isinstance(one, Opening)]
 
 
 def drawn(rows: Sequence[Mapping[str, Any]], count: int, seed: int) -> list[Mapping[str, Any]]:
