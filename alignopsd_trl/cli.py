@@ -6,24 +6,47 @@ Several processes: ``accelerate launch --config_file $(alignopsd files fsdp2) -m
 from __future__ import annotations
 
 import importlib
+import os
+import select
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from alignopsd_trl.launch.shipped import shipped_files, shipped_or
+from alignopsd_trl.options import near
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Hands the rest of the command line to a subcommand."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+    with _readers_may_leave():
+        _run(list(sys.argv[1:] if argv is None else argv))
+
+
+def _run(argv: list[str]) -> None:
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return
     if argv[0] not in COMMANDS:
-        _refuse(f"no command {argv[0]!r}; choose one of {', '.join(COMMANDS)}")
+        _refuse(f"no command {argv[0]!r}; {near(argv[0], [*COMMANDS])}choose one of {', '.join(COMMANDS)}")
     call, _ = COMMANDS[argv[0]]
     status = (call if callable(call) else _found(call))(argv[1:])
     if isinstance(status, int) and status:
         raise SystemExit(status)
+
+
+@contextmanager
+def _readers_may_leave() -> Iterator[None]:
+    """Ends quietly where whoever reads the output, such as ``head``, has read enough."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        out = select.poll()
+        out.register(sys.stdout.fileno(), 0)
+        if not out.poll(0):
+            raise  # another pipe's
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
 
 
 def usage() -> str:
@@ -33,22 +56,25 @@ def usage() -> str:
     return "\n".join(["usage: alignopsd COMMAND ...   (alignopsd COMMAND --help)", "", *lines])
 
 
-def train(argv: list[str]) -> None:
+def train(argv: list[str], command: str = "train") -> None:
     """Runs a recipe by its name, as its script would."""
     recipes = f"{', '.join(_recipes())}, or a module with a mapping PRESET"
     if _wants_help(argv):
-        print("usage: alignopsd train RECIPE [--FLAG VALUE ...]   (alignopsd train webshop_tiny --help)")
+        print(f"usage: alignopsd {command} RECIPE [--FLAG VALUE ...]   (alignopsd {command} webshop_tiny --help)")
         print(f"\nRECIPE: {recipes}")
         return
     if not argv or argv[0].startswith("-"):
-        _refuse(f"train needs the name of a recipe first: {recipes}")
-    sys.argv = [f"alignopsd train {argv[0]}", *argv[1:]]  # a recipe's own command line ends with a message, not a trace
+        _refuse(f"{command} needs the name of a recipe first: {recipes}")
+    sys.argv = [
+        f"alignopsd {command} {argv[0]}",
+        *argv[1:],
+    ]  # a recipe's own command line ends with a message, not a trace
     _found("alignopsd_trl.launch.recipe:main")(argv[0])
 
 
 def plan(argv: list[str]) -> None:
     """A recipe's ``--plan``."""
-    train([*argv, "--plan"] if argv and not _wants_help(argv) else argv)
+    train([*argv, "--plan"] if argv and not _wants_help(argv) else argv, "plan")
 
 
 def study(argv: list[str]) -> int:
@@ -78,7 +104,7 @@ def files(argv: list[str]) -> None:
     """Paths of the shipped studies and accelerate files; of one, if it is named."""
     found = shipped_files()
     if argv and argv[0] not in found:
-        _refuse(f"no shipped file {argv[0]!r}; there are {', '.join(found)}")
+        _refuse(f"no shipped file {argv[0]!r}; {near(argv[0], [*found])}there are {', '.join(found)}")
     print(found[argv[0]] if argv else "\n".join(f"{name:<20}{path}" for name, path in found.items()))
 
 

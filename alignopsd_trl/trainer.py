@@ -24,7 +24,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 from trl import GRPOTrainer
 
 from alignopsd_trl import trl_compat
-from alignopsd_trl.checks import Intended, check
+from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.panel import TaskPanel

@@ -56,7 +56,7 @@ WRONG = {
 
 @pytest.fixture
 def wrong(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict, str]:
-    monkeypatch.setattr("alignopsd_trl.checks.find_spec", lambda name: None)
+    monkeypatch.setattr("alignopsd_trl.checks.intended.find_spec", lambda name: None)
     given, said = WRONG[request.param]
     return {name: str(one(tmp_path)) if callable(one) else one for name, one in given.items()}, said
 

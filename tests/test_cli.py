@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -20,10 +21,17 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["fly"], "no command 'fly'; choose one of train"),
+        (["fly"], "no command 'fly'; choose one of new"),
         (["train"], "needs the name of a recipe first: alfworld_3b"),
         (["play", "chess"], "webshop, alfworld, searchqa"),
-        (["files", "ddp9"], "no shipped file 'ddp9'; there are"),
+        (["files", "ddp9"], "no shipped file 'ddp9'; did you mean 'ddp'? there are"),
+        (["trian"], "no command 'trian'; did you mean 'train'?"),
+        (["plan"], "plan needs the name of a recipe first"),
+        (["view", "/no/such"], "alignopsd view: "),
+        (["compare", "/no/such"], "alignopsd compare: "),
+        (["push", "/no/such"], "alignopsd push: name a REPOSITORY"),
+        (["push", "/no/such", "me/mine"], "alignopsd push: "),
+        (["analyse", "dynamics", "/no/such"], "alignopsd analyse: "),
     ],
 )
 def test_what_it_can_not_do_is_one_line_and_code_2(argv: list[str], said: str, capsys: pytest.CaptureFixture) -> None:
@@ -69,6 +77,7 @@ def test_every_command_has_a_page_before_anything_heavy_is_imported() -> None:
         (["plan", "webshop_tiny", "--rounds", "0"], "--rounds 0 must be 1 or more"),
         (["evaluate", "--model", "tiny", "--environment", "webshop_tyny"], "webshop_tyny"),
         (["study", "no_such.yaml"], "no_such.yaml"),
+        (["plan", "webshop_tny"], "did you mean 'webshop_tiny'?"),
     ],
 )
 def test_a_command_ends_with_a_message_and_no_traceback(
@@ -87,3 +96,49 @@ def test_a_plan_takes_a_shipped_file_by_its_name(capsys: pytest.CaptureFixture, 
     assert from_file("fsdp2") == from_file(cli.shipped_files()["fsdp2"])
     with pytest.raises(FileNotFoundError):
         from_file("fsdp9")
+
+
+@pytest.mark.parametrize(
+    "command", ["train", "plan", "evaluate", "fidelity", "study", "view", "compare", "analyse", "push"]
+)
+def test_every_command_is_called_by_its_name(command: str, capsys: pytest.CaptureFixture) -> None:
+    with contextlib.suppress(SystemExit):
+        cli.main([command, "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: alignopsd {command} ")
+
+
+def test_a_reader_may_leave_early() -> None:
+    code = "import sys; from alignopsd_trl import cli; [cli.main(['files']) for _ in range(2000)]"
+    done = subprocess.run(
+        ["bash", "-c", f'{sys.executable} -c "{code}" | head -1; exit ${{PIPESTATUS[0]}}'],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
+
+
+def test_a_missing_extra_is_one_line(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['matplotlib'] = sys.modules['matplotlib.figure'] = None\n"
+        "from alignopsd_trl.cli import main; main(['analyse', 'dynamics', 'nowhere'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "alignopsd analyse: " in done.stderr and "pip install 'alignopsd-trl[studies]'" in done.stderr
+
+
+def test_a_push_without_token_or_network_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    from alignopsd_trl.sharing import hub
+
+    (tmp_path / "a.txt").write_text("a")
+    monkeypatch.setattr(hub, "get_token", lambda: None)
+    nowhere = huggingface_hub.HfApi(endpoint="http://127.0.0.1:9")
+    monkeypatch.setattr(hub, "HfApi", lambda token: nowhere)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    for token, said in ((None, "there is no token of the Hub"), ("hf_x", "http://127.0.0.1:9 can't be reached")):
+        with pytest.raises(hub.PushFailed, match=said):
+            hub.push_files(tmp_path, "me/mine", "again", token=token)

@@ -29,8 +29,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     try:
         _run(arguments)
-    except (FileNotFoundError, ValueError, ModuleNotFoundError) as error:
-        parser.error(str(error))
+    except (FileNotFoundError, ImportError, ValueError) as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
 
 
 def _command(

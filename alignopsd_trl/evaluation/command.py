@@ -23,7 +23,7 @@ SAMPLING = ("top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m alignopsd_trl.evaluation", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="alignopsd evaluate", description=__doc__.split("\n")[0])
     shipped = ", ".join(SHIPPED_MODELS)
     parser.add_argument("--model", required=True, help=f"hub id or path; shipped are {shipped}")
     parser.add_argument("--environment", required=True, help="webshop, webshop_tiny, alfworld, searchqa or a module")

@@ -57,7 +57,7 @@ def read_set(given: Sequence[str]) -> dict[str, Any]:
 
 def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     about = "Turn credit of methods against Monte Carlo advantages of the same turns."
-    parser = argparse.ArgumentParser(prog="python -m alignopsd_trl.fidelity", description=about)
+    parser = argparse.ArgumentParser(prog="alignopsd fidelity", description=about)
     add = parser.add_argument
     add("--model", help=f"hub id or path; shipped are {', '.join(SHIPPED_MODELS)}")
     add("--environment", help="webshop_tiny, alfworld_tiny, ... or a module with suite()")

@@ -139,7 +139,7 @@ def check_launch(launch: Launch, args: AlignOPSDConfig, installed: bool = True) 
         return
     if installed and find_spec("vllm") is None:
         raise ImportError(
-            'use_vllm=True, but vLLM is not installed: pip install -c constraints.txt -e ".[vllm]", or leave '
+            "use_vllm=True, but vLLM is not installed; pip install 'alignopsd-trl[vllm]', or leave "
             "--use_vllm out and sample with transformers"
         )
     parallel, here = args.vllm_tensor_parallel_size, launch.processes_per_node

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trl import ModelConfig
 
-from alignopsd_trl.checks import Intended, check, check_hub
+from alignopsd_trl.checks.intended import Intended, check, check_hub
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import Suite

@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--token", help="of the Hub; the stored login by default")
     arguments = parser.parse_args(argv)
     if not (arguments.repository or arguments.trajectories):
-        parser.error("name a REPOSITORY for the model, or --trajectories REPOSITORY, or both")
+        parser.exit(2, f"{parser.prog}: name a REPOSITORY for the model, or --trajectories REPOSITORY, or both\n")
     from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
 
     options = {"token": arguments.token, "private": arguments.private or None}
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if arguments.trajectories:
             print(push_trajectories(arguments.run, arguments.trajectories, **options))
     except FileNotFoundError as error:
-        parser.error(str(error))
+        parser.exit(2, f"{parser.prog}: {error}\n")
     except PushFailed as error:
         parser.exit(1, f"alignopsd push: {error}\n")
 

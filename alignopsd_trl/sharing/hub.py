@@ -168,6 +168,10 @@ def push_files(
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         for secret in filter(None, (token, get_token())):
             reason = reason.replace(secret, "(token)")
+        if not (token or get_token()):
+            reason = "there is no token of the Hub; run hf auth login, set HF_TOKEN or pass --token"
+        elif isinstance(error, httpx.TransportError | ConnectionError):
+            reason = f"{api.endpoint} can't be reached ({reason}); check the network, or set HF_ENDPOINT"
         raise PushFailed(
             f"nothing was pushed to {repository}: {reason}. The run is whole; push again: {again}"
         ) from error

@@ -74,7 +74,7 @@ def _print_plan(study: Study, console: Console) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m alignopsd_trl.study", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="alignopsd study", description=__doc__.split("\n")[0])
     parser.add_argument("study", type=Path, help="YAML file; see docs/studies.md")
     parser.add_argument("--plan", action="store_true", help="list the cells and run nothing")
     parser.add_argument("--render", action="store_true", help="only tables and figures, from the rows")

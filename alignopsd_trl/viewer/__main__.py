@@ -53,7 +53,7 @@ class _told:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, FileNotFoundError | ValueError):
-            self._parser.error(str(error))
+            self._parser.exit(2, f"{self._parser.prog}: {error}\n")
 
 
 def _serve(page: object, steps: list[int], port: int) -> None:

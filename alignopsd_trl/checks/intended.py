@@ -1,0 +1,183 @@
+"""What a run needs before its weights are loaded, as one list that the trainer, ``train`` and ``plan`` ask.
+
+Messages name arguments, such as ``max_steps=0``; the command line writes them as flags (`launch.errors.as_flags`).
+What a single value may be is checked by `AlignOPSDConfig` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from alignopsd_trl.checks.model_files import check_model_name, check_tokenizer, check_weights
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.encoder import check_encoder
+from alignopsd_trl.methods import Method
+from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.skills import load_skills
+
+
+@dataclass(frozen=True)
+class Intended:
+    """What is about to be trained.
+
+    Args:
+        args ([`AlignOPSDConfig`]): of the run.
+        method ([`Method`]): made from it.
+        model (`str` or model): a name or a path; a model that is loaded already is not looked at.
+        tasks ([`~datasets.Dataset`]): one row a task.
+        skill_bank, encoder: as the trainer takes them; `None` for none.
+        has_tokenizer (`bool`): whether one is handed over beside the model.
+        own_environment (`bool`): whether the environment is one of this package's kind, not one of TRL's convention.
+        rewards (`bool`): whether there are reward functions beside the environment's own reward.
+        groups (`int`, *optional*): tasks of one round; by default of this launch.
+    """
+
+    args: AlignOPSDConfig
+    method: Method
+    model: Any
+    tasks: Any
+    skill_bank: Any = None
+    encoder: Any = None
+    has_tokenizer: bool = False
+    own_environment: bool = True
+    rewards: bool = False
+    groups: int | None = None
+    columns: tuple[str, ...] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = getattr(self.tasks, "column_names", None)
+        object.__setattr__(self, "columns", None if names is None else tuple(names))
+
+
+def check(intended: Intended) -> None:
+    """Asks the whole list.
+
+    Raises:
+        ValueError: for the first thing that would keep the run from ending well: argument, value and remedy.
+    """
+    for one in CHECKS:
+        one(intended)
+
+
+def _trains(run: Intended) -> None:
+    if not run.method.trains:
+        raise ValueError(f"method={run.method.name!r} trains nothing; evaluate it with alignopsd evaluate")
+
+
+def _length(run: Intended) -> None:
+    if run.args.max_steps == 0 or run.args.max_steps < -1:
+        raise ValueError(
+            f"max_steps={run.args.max_steps} must be 1 or more, or -1 to train for num_train_epochs="
+            f"{run.args.num_train_epochs:g}"
+        )
+
+
+def _model(run: Intended) -> None:
+    if not isinstance(run.model, str):
+        return
+    check_model_name(run.model)
+    folder = Path(resolve_model(run.model)).expanduser()
+    if folder.is_dir():
+        check_weights(folder)
+        if not run.has_tokenizer:
+            check_tokenizer(folder)
+
+
+def _skills(run: Intended) -> None:
+    method = run.method
+    if run.skill_bank is None and (method.needs_teacher or method.skills_in_rollout):
+        raise ValueError(
+            f"method={method.name!r} needs a skill_bank: pass 'webshop', 'alfworld', 'searchqa', a file's path, a "
+            "column of the dataset, or a function from a task's text and its row to a text"
+        )
+    if run.skill_bank is not None:
+        load_skills(run.skill_bank, columns=run.columns or ())
+
+
+def _encoder(run: Intended) -> None:
+    if run.encoder is None and run.method.needs_encoder:
+        raise ValueError(
+            f"method={run.method.name!r} needs an encoder: pass 'lexical' or a sentence-transformers id or path"
+        )
+    if isinstance(run.encoder, str):
+        check_encoder(run.encoder)
+
+
+def _walks(run: Intended) -> None:
+    if not run.method.needs_turn_advantages:
+        return
+    if run.rewards or run.args.reward_weights not in (None, [1.0]):
+        raise ValueError(
+            f"method={run.method.name!r} walks for the environment's own reward alone; remove reward_funcs and "
+            "reward_weights"
+        )
+    if run.args.history != "window":
+        raise ValueError(
+            f"method={run.method.name!r} replays actions, which make no conversation; use history='window'"
+        )
+
+
+def _rows(run: Intended) -> None:
+    if run.tasks is None or (run.columns is not None and "task_id" not in run.columns):
+        names = None if run.columns is None else list(run.columns)
+        raise ValueError(f"train_dataset needs a column 'task_id' (one row per task); it has {names}")
+    taken = {"seed", "dynamics_seed"} & set(run.columns or ())
+    if taken and run.own_environment:
+        raise ValueError(f"train_dataset has a column {max(taken)!r}, which reset() gets from the trainer; rename it")
+    if isinstance(run.tasks, Dataset) and None in (ids := list(run.tasks["task_id"])):
+        raise ValueError(f"train_dataset: row {ids.index(None)} has no task_id; give each task one of its own")
+
+
+def _enough_tasks(run: Intended) -> None:
+    needed = run.groups or run.args.generation_batch_size // run.args.num_generations
+    if isinstance(run.tasks, Dataset) and len(run.tasks) < needed:
+        raise ValueError(
+            f"train_dataset has {len(run.tasks)} tasks, but one round needs {needed} (generation_batch_size / "
+            "num_generations, or tasks_per_round of a recipe)"
+        )
+
+
+TRACKERS = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
+
+
+def _trackers(run: Intended) -> None:
+    for name in run.args.report_to:
+        packages = TRACKERS.get(name, ())
+        if packages and not any(map(find_spec, packages)):
+            raise ValueError(
+                f"report_to={name!r}: the package {packages[0]} is not installed; pip install 'alignopsd-trl[{name}]', "
+                "or leave it out"
+            )
+
+
+def check_hub(token: str | None, asked: str = "push_to_hub=True") -> None:
+    """A push at the end of a long run should not fail for what is known at its beginning.
+
+    Raises:
+        ValueError: without a token, or where the Hub is switched off.
+    """
+    from huggingface_hub import constants, get_token
+
+    if constants.HF_HUB_OFFLINE:
+        raise ValueError(f"{asked}: HF_HUB_OFFLINE is set; unset it, or push later with alignopsd push")
+    if not (token or get_token()):
+        raise ValueError(
+            f"{asked}: there is no token of the Hub; run hf auth login, set HF_TOKEN, or push later with alignopsd push"
+        )
+
+
+def _hub(run: Intended) -> None:
+    if run.args.push_to_hub:
+        check_hub(run.args.hub_token)
+
+
+CHECKS: tuple[Callable[[Intended], None], ...] = (
+    *(_trains, _length, _rows, _enough_tasks, _walks),
+    *(_skills, _encoder, _trackers, _hub, _model),
+)
