@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from alignopsd_trl.evaluation.command import command
-from alignopsd_trl.study.statistics import mean, paired
+from alignopsd_trl.statistics import mean, paired
 
 SHARED = ("checksum", "temperature")
 Outcomes = dict[str, dict[int, dict[str, Any]]]

@@ -16,10 +16,10 @@ from alignopsd_trl import analysis
 from alignopsd_trl.analysis.__main__ import main
 from alignopsd_trl.analysis.annotation import _compared, _kappa
 from alignopsd_trl.analysis.drawing import smoothed
-from alignopsd_trl.analysis.intervals import ratio
 from alignopsd_trl.analysis.operations import Operation, operations
 from alignopsd_trl.analysis.temporal_mismatch import matched_turns
 from alignopsd_trl.analysis.training_dynamics import by_step
+from alignopsd_trl.statistics import clustered_ratio
 
 RUNS = Path(__file__).parent / "data" / "runs"
 LIST = "'Back to Search' [SEP] 'Page 1 (Total results: 2)' [SEP] '1111111111'"
@@ -339,11 +339,11 @@ def test_mechanism_shows_the_recorded_pairs() -> None:
 
 
 def test_an_interval_resamples_clusters() -> None:
-    assert ratio([1] * 5, [2] * 5) == [0.5, 0.5, 0.5] and ratio([], []) is None
-    value, low, high = ratio([0, 4, 0, 4, 0, 4], [4] * 6)
+    assert clustered_ratio([1] * 5, [2] * 5) == [0.5, 0.5, 0.5] and clustered_ratio([], []) is None
+    value, low, high = clustered_ratio([0, 4, 0, 4, 0, 4], [4] * 6)
     # a resample of six has a share of k / 6 with odds binomial(6, 1/2): 2.5 % of them are at or below 1 / 6
     assert (value, low, high) == (0.5, pytest.approx(1 / 6), pytest.approx(5 / 6))
-    alone = ratio([1, 3], [4, 4])
+    alone = clustered_ratio([1, 3], [4, 4])
     assert alone[0] == 0.5 and np.isnan(alone[1:]).all(), "two tasks say nothing of how tasks vary"
 
 

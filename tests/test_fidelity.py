@@ -19,8 +19,8 @@ from fidelity_games import (
     value,
 )
 
+from alignopsd_trl import statistics
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.fidelity import intervals
 from alignopsd_trl.fidelity.measure import Bench, Credited, columns, play_groups, take_walks, turn_advantages
 from alignopsd_trl.fidelity.metrics import NAMES, Turns, agreement, by_kind, kinds, reliability
 from alignopsd_trl.fidelity.plan import enough_for, further_walks, walk_lengths, worth_walking
@@ -306,7 +306,7 @@ def _unlike_tasks(tasks: int, draw: np.random.Generator) -> tuple[Turns, np.ndar
 @pytest.mark.parametrize("tasks", [5, 8, 30])
 def test_intervals_cover_at_about_their_level(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Percentiles of the bootstrap as they are hold the truth in .80 to .83 (five tasks) and .84 to .86 (eight)."""
-    monkeypatch.setattr(intervals, "DRAWS", 400)
+    monkeypatch.setattr(statistics, "DRAWS", 400)
     draw = np.random.default_rng(1)
     turns, credit = _unlike_tasks(1500, draw)
     names = ("r_within", "r_praised", "r_blamed", "lift")
@@ -321,8 +321,8 @@ def test_intervals_cover_at_about_their_level(tasks: int, monkeypatch: pytest.Mo
 
 
 def test_fewer_than_three_tasks_have_no_interval() -> None:
-    assert intervals.stretch(5) == pytest.approx(np.sqrt(5 / 4) * 2.7764 / 1.95996, rel=1e-4)
-    assert intervals.stretch(1000) == pytest.approx(1, abs=0.003)
+    assert statistics.stretch(5) == pytest.approx(np.sqrt(5 / 4) * 2.7764 / 1.95996, rel=1e-4)
+    assert statistics.stretch(1000) == pytest.approx(1, abs=0.003)
     for tasks, shown in ((1, False), (2, False), (3, True)):
         turns, truth = _turns(tasks=tasks)
         credit = truth + np.random.default_rng(0).normal(size=len(truth))
@@ -384,7 +384,7 @@ def test_kinds_of_few_tasks_have_no_interval() -> None:
     facts = {"success": 0.5, "rollouts": 32, "tasks": 8, "turns": 160, "measured_turns": 160, "measured_tasks": 8}
     facts |= {"walks": 1, "walked_turns": 1, "median_walks": 1, "reliability": 0.5, "pivotal": 0.1, "cpu_seconds": 1}
     figures = agreement(turns, {"grpo": turns.outcome * (1 + 0.1 * truth)}, "grpo")
-    lines = page(facts | {"command": ""}, figures, rows, None).split("\n")
+    lines = page(facts | {"command": ""}, figures, rows).split("\n")
     for row in rows:
         shown = next(line for line in lines if line.startswith(f"| {row['kind']} | {row['side']} |"))
         assert ("[-]" in shown) == (row["kind"] == "rare") and f"{row['a_mc'].value:+.2f} [" in shown

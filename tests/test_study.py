@@ -21,6 +21,7 @@ from toy import build_model, build_tokenizer
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.records import write_records
+from alignopsd_trl.statistics import mean, paired, paired_ratio
 from alignopsd_trl.study.__main__ import main
 from alignopsd_trl.study.differences import difference_figure
 from alignopsd_trl.study.figures import save, sensitivity_figure, training_figure
@@ -30,7 +31,6 @@ from alignopsd_trl.study.render import render
 from alignopsd_trl.study.rows import read_rows, task_order, training_columns, weights_checksum
 from alignopsd_trl.study.run import run_study, split_cores
 from alignopsd_trl.study.spec import METHOD_FIELDS, StudyError, read_study
-from alignopsd_trl.study.statistics import mean, paired, ratio
 from alignopsd_trl.study.tables import cost_table, differences_table, reference_entry, results_table
 
 HERE = Path(__file__).parent
@@ -279,7 +279,7 @@ def test_intervals_are_students_and_differences_are_paired_by_seed() -> None:
     assert (difference.value, difference.count) == (4.0, 2)
     assert difference.half == pytest.approx(12.7062 * 1.0, abs=1e-3)
     assert paired({0: 1.0}, {1: 1.0}) is None
-    assert ratio({0: 4.0, 1: 9.0}, {0: 2.0, 1: 3.0}).value == 2.5
+    assert paired_ratio({0: 4.0, 1: 9.0}, {0: 2.0, 1: 3.0}).value == 2.5
 
 
 def row(label: str, seed: int, score: float, position: int, table: str = "methods", **more: Any) -> dict[str, Any]:

@@ -16,10 +16,10 @@ import pandas as pd
 
 from alignopsd_trl.analysis.drawing import BLUE, GREY, ORANGE, label, panels
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.intervals import ratio
 from alignopsd_trl.analysis.loading import EPISODE, name_of, turns_of
 from alignopsd_trl.analysis.span_lengths import NEEDED
 from alignopsd_trl.runs.files import write_json, write_text
+from alignopsd_trl.statistics import clustered_ratio
 
 if TYPE_CHECKING:
     from alignopsd_trl.analysis.loading import Records
@@ -207,9 +207,9 @@ def _near(cuts: list[int], noted: list[int]) -> int:
 def _scores(table: pd.DataFrame) -> dict[str, Any]:
     return {
         name: {
-            "precision": ratio(table[hits], table.cuts),
-            "recall": ratio(table[hits], table.noted),
-            "F1": ratio(2 * table[hits], table.cuts + table.noted),
+            "precision": clustered_ratio(table[hits], table.cuts),
+            "recall": clustered_ratio(table[hits], table.noted),
+            "F1": clustered_ratio(2 * table[hits], table.cuts + table.noted),
         }
         for name, hits in (("exact", "exact"), ("within one turn", "near"))
     }

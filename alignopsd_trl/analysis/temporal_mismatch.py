@@ -16,9 +16,9 @@ import pandas as pd
 
 from alignopsd_trl.analysis.drawing import BLUE, LINES, ORANGE, band, curve, label, panels, percent
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.intervals import ratio
 from alignopsd_trl.analysis.loading import name_of, places, turns_of
 from alignopsd_trl.analysis.operations import Operation, operations
+from alignopsd_trl.statistics import clustered_ratio
 
 if TYPE_CHECKING:
     from alignopsd_trl.analysis.loading import Records
@@ -140,10 +140,10 @@ def _numbers(same: pd.DataFrame, moved: pd.DataFrame, pairs: list, name: str) ->
     return {
         "rollout pairs": len(pairs),
         "positions with two parseable actions": int(same.positions.sum()),
-        "different kinds at the same turn": ratio(tasks.different, tasks.positions),
+        "different kinds at the same turn": clustered_ratio(tasks.different, tasks.positions),
         "matched entity-action pairs": len(moved),
         "entity-action coverage": len(moved) / exposures if exposures else None,
-        "matched actions at different turns": ratio(off["sum"], off["count"]) if len(off) else None,
+        "matched actions at different turns": clustered_ratio(off["sum"], off["count"]) if len(off) else None,
         "absolute displacement, median (turns)": float(moved.displacement.median()) if len(moved) else None,
     }
 
@@ -151,7 +151,7 @@ def _numbers(same: pd.DataFrame, moved: pd.DataFrame, pairs: list, name: str) ->
 def _by_turn(same: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (comparison, turn), part in same.groupby(["comparison", "turn"]):
-        share = ratio(part.different, part.positions)
+        share = clustered_ratio(part.different, part.positions)
         rows.append((comparison, turn, int(part.positions.sum()), int(part.different.sum()), *share))
     return pd.DataFrame(rows, columns=["comparison", "turn", "positions", "different", "share", "low", "high"])
 
@@ -173,7 +173,7 @@ def _training_use(run: Records, steps: Sequence[int] | None) -> pd.DataFrame | N
 
 
 def _mean_share(used: pd.DataFrame) -> list[float] | None:
-    return ratio(used.off_turn_weight, used.weight)
+    return clustered_ratio(used.off_turn_weight, used.weight)
 
 
 # The figure

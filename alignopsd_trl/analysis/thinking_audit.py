@@ -15,9 +15,9 @@ import pandas as pd
 
 from alignopsd_trl.analysis.drawing import BLUE, GREY, ORANGE, PURPLE, label, panels, percent
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.intervals import ratio
 from alignopsd_trl.analysis.loading import name_of, setting, turns_of
 from alignopsd_trl.analysis.similarity import COLUMNS, TaskPairs, encoder_of, task_pairs
+from alignopsd_trl.statistics import clustered_ratio
 
 if TYPE_CHECKING:
     from alignopsd_trl.analysis.loading import Records
@@ -101,7 +101,7 @@ def _row(name: str, sums: dict[int, np.ndarray]) -> dict[str, Any]:
     by_step = np.array(list(sums.values())).reshape(-1, 3)
     count, total, squares = by_step.sum(0)
     spread = float(np.sqrt(max(squares / count - (total / count) ** 2, 0.0))) if count else None
-    return {"set": name, "count": int(count), "mean": ratio(by_step[:, 1], by_step[:, 0]), "std": spread}
+    return {"set": name, "count": int(count), "mean": clustered_ratio(by_step[:, 1], by_step[:, 0]), "std": spread}
 
 
 def _spread(means: pd.Series) -> dict[str, list[float]]:

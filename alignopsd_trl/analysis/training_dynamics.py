@@ -10,8 +10,8 @@ import pandas as pd
 
 from alignopsd_trl.analysis.drawing import SMOOTH, curve, label, panels
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.intervals import ratio
 from alignopsd_trl.analysis.loading import EPISODE, name_of, setting, turns_of
+from alignopsd_trl.statistics import clustered_ratio
 
 if TYPE_CHECKING:
     from alignopsd_trl.analysis.loading import Records
@@ -111,7 +111,7 @@ def _share(name: str, top: pd.Series, bottom: pd.Series) -> pd.DataFrame:
     """The quotient of the sums of each step, and its interval over the step's tasks."""
     rows = {}
     for step, parts in bottom.groupby(level="step"):
-        rows[step] = ratio(top[step], parts) or [np.nan] * 3
+        rows[step] = clustered_ratio(top[step], parts) or [np.nan] * 3
     return pd.DataFrame.from_dict(rows, orient="index", columns=[name, f"{name}_low", f"{name}_high"]).rename_axis(
         "step"
     )

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-from scipy import stats
-
 from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.statistics import bootstrap_mean, wilson
 from alignopsd_trl.turns import Trajectory
 
 
@@ -56,7 +54,6 @@ class Estimate:
 
 FEWEST = 5
 """Episodes below which no interval is given: it would be wider than what it is about."""
-_DRAWS = 4000
 
 
 def success_rate(won: Sequence[bool | None]) -> Estimate:
@@ -67,7 +64,7 @@ def success_rate(won: Sequence[bool | None]) -> Estimate:
     share = 100 * sum(won) / len(won)
     if len(won) < FEWEST:
         return Estimate(share, math.nan, math.nan, len(won))
-    low, high = stats.binomtest(sum(won), len(won)).proportion_ci(0.95, method="wilson")
+    low, high = wilson(sum(won), len(won))
     return Estimate(share, 100 * low, 100 * high, len(won))
 
 
@@ -77,9 +74,8 @@ def mean_score(scores: Sequence[float]) -> Estimate:
     mean = 100 * math.fsum(scores) / len(scores)
     if len(scores) < FEWEST:
         return Estimate(mean, math.nan, math.nan, len(scores))
-    drawn = np.random.default_rng(0).integers(len(scores), size=(_DRAWS, len(scores)))
-    low, high = np.quantile(np.asarray(scores, dtype=np.float64)[drawn].mean(axis=1), [0.025, 0.975])
-    return Estimate(mean, 100 * float(low), 100 * float(high), len(scores))
+    low, high = bootstrap_mean(scores)
+    return Estimate(mean, 100 * low, 100 * high, len(scores))
 
 
 @dataclass(frozen=True)

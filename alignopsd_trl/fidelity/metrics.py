@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from alignopsd_trl.fidelity.intervals import Interval, resampled, task_draws
+from alignopsd_trl.statistics import Interval, resampled, task_draws
 
 FLAT = 1e-9  # relative spread below which credit is the same on all turns of its trajectories
 PIVOTAL = 2.0  # standard errors

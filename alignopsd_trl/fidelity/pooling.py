@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as parquet
 
-from alignopsd_trl.fidelity.intervals import Interval
 from alignopsd_trl.fidelity.metrics import Turns, agreement
 from alignopsd_trl.fidelity.report import figure_lines, plain
+from alignopsd_trl.statistics import Interval
 
 
 def pool(folders: Sequence[Path], output: Path | None = None) -> dict[str, Any]:

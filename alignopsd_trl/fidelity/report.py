@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alignopsd_trl.fidelity.intervals import Interval
 from alignopsd_trl.fidelity.measure import Credited
 from alignopsd_trl.fidelity.metrics import MEANING, PIVOTAL
 from alignopsd_trl.fidelity.tree import Advantages
+from alignopsd_trl.statistics import Interval
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:

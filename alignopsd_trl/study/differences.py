@@ -6,8 +6,8 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from alignopsd_trl.statistics import mean, paired
 from alignopsd_trl.study.figures import band, common_updates, grid, smoothed, trained
-from alignopsd_trl.study.statistics import mean, paired
 from alignopsd_trl.study.tables import Column, Entry, columns, entries, per_seed
 
 if TYPE_CHECKING:

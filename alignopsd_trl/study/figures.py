@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.study.statistics import Mean, mean
+from alignopsd_trl.statistics import Mean, mean
 from alignopsd_trl.study.tables import Column, Entry, columns, entries, per_seed
 
 try:

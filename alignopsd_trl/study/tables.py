@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.study.statistics import Mean, mean, paired, ratio
+from alignopsd_trl.statistics import Mean, mean, paired, paired_ratio
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,7 +120,7 @@ def cost_table(rows: pd.DataFrame, table: str, reference: Entry | None) -> str:
 def _whole(trained: dict[int, dict[str, Any]], reference: Entry | None, environment: str) -> list[str]:
     other = reference.rows.get(environment, {}) if reference else {}
     seconds = {seed: row["seconds"] for seed, row in trained.items()}
-    found = ratio(seconds, {seed: row["seconds"] for seed, row in other.items() if _number(row.get("seconds"))})
+    found = paired_ratio(seconds, {seed: row["seconds"] for seed, row in other.items() if _number(row.get("seconds"))})
     shown = "" if found is None else f"{found.value:.2f}" + ("" if math.isnan(found.half) else f" ± {found.half:.2f}")
     return [f"{mean(list(seconds.values())).value:.2f}", shown]
 
