@@ -90,7 +90,7 @@ def fidelity(argv: list[str]) -> None:
 
 def play(argv: list[str]) -> None:
     """An environment's own way to be played by hand."""
-    games = ("webshop", "alfworld", "searchqa")
+    games = _found("alignopsd_trl.environments.shipped:BENCHMARKS")
     if _wants_help(argv):
         print("usage: alignopsd play ENVIRONMENT ...   (alignopsd play webshop --help)")
         print(f"\nENVIRONMENT: {', '.join(games)}")

@@ -16,18 +16,7 @@ from weakref import WeakKeyDictionary
 from alignopsd_trl.environments.base import Suite, TextEnvironment
 from alignopsd_trl.environments.batch import check_environment
 from alignopsd_trl.environments.panel import TaskPanel
-
-SHIPPED = (
-    "alfworld",
-    "alfworld_tiny",
-    "alfworld_pairs",
-    "searchqa",
-    "searchqa_tiny",
-    "searchqa_hops",
-    "webshop",
-    "webshop_tiny",
-    "webshop_trips",
-)
+from alignopsd_trl.environments.shipped import SHIPPED
 
 
 def load(name: str, **options: Any) -> Suite:

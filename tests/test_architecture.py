@@ -62,6 +62,7 @@ ENVIRONMENT_ROOMS = (
     "alignopsd_trl.environments.base",
     "alignopsd_trl.environments.batch",
     "alignopsd_trl.environments.loading",
+    "alignopsd_trl.environments.shipped",
     "alignopsd_trl.environments.panel",
     "alignopsd_trl.environments.adapters",
 )

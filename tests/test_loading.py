@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from alignopsd_trl.environments.loading import SHIPPED, load
+from alignopsd_trl.environments.loading import load
+from alignopsd_trl.environments.shipped import BENCHMARKS, SHIPPED
 
 ROOT = Path(__file__).parents[1]
 
@@ -42,6 +43,7 @@ def test_environment_of_a_module_is_found_where_one_stands(tmp_path: Path, monke
 def test_shipped_environments_are_all_there() -> None:
     folder = ROOT / "environments"
     assert all((folder / name).is_dir() or (folder / f"{name}.py").is_file() for name in SHIPPED)
+    assert all((folder / name / "__main__.py").is_file() for name in BENCHMARKS)
 
 
 @pytest.fixture

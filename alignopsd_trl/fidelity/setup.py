@@ -17,7 +17,8 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.batch import open_batch
-from alignopsd_trl.environments.loading import SHIPPED, load
+from alignopsd_trl.environments.loading import load
+from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.fidelity.measure import Bench
 from alignopsd_trl.fidelity.policy import Sampler, Scorer, shares_prompts
 from alignopsd_trl.launch.presets import BENCHMARKS, preset

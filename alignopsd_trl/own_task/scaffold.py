@@ -6,7 +6,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from alignopsd_trl.environments.loading import SHIPPED
+from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.runs.files import replacing
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from alignopsd_trl.environments.shipped import BENCHMARKS
+
 SCHEMA = "skillbank/1"
 GROUPS = ("task", "category", "constraint", "question_shape")
 MAX_WORDS = 45
-_PREFIXES = {"alfworld": "alf", "webshop": "web", "searchqa": "sqa"}
 _TAG = re.compile(r"</?\s*[a-zA-Z][^<>]*>")
 _Made = TypeVar("_Made")
 _WRITE = {
@@ -126,7 +127,8 @@ class _Reader:
 
     def bank(self, content: Any) -> Content:
         entry = self.record(content, ("schema", *(one.name for one in fields(Content))), "bank")
-        self.prefix = _PREFIXES.get(str(entry.get("environment")), self.prefix)
+        known = BENCHMARKS.get(str(entry.get("environment")))
+        self.prefix = known.skill_prefix if known else self.prefix
         environment, version, language = (
             self.text(entry, "bank", name) for name in ("environment", "version", "language")
         )

@@ -7,6 +7,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.environments.shipped import BENCHMARKS
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.launch.values import read_yaml
 from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
@@ -34,11 +35,6 @@ METHOD_FIELDS = ("method_options", *OPTION_NAMES)
 
 _OWNED = ("method", "seed", "output_dir", "evaluate_first", "resume_from_checkpoint", "plan", "config", "disable_tqdm")
 _AVERAGES = ("score", "success", "success_macro")
-_TITLES = {
-    "webshop": ("WebShop", {"score": "Score", "success": "Acc"}),
-    "alfworld": ("ALFWorld", {"success": "Avg"}),
-    "searchqa": ("Search-QA", {"success_macro": "Avg"}),
-}
 
 
 class StudyError(ValueError):
@@ -173,7 +169,8 @@ def _arena(content: Any) -> Arena:
         preset(recipe)
     except ValueError as error:
         raise StudyError(f"environments: {error}") from error
-    label, averages = _TITLES.get(recipe.partition("_")[0], (recipe, {"success": "Success"}))
+    known = BENCHMARKS.get(recipe.partition("_")[0])
+    label, averages = (known.title, dict(known.averages)) if known else (recipe, {"success": "Success"})
     arena = _build(Arena, {"label": label, "averages": averages} | content, "environments")
     if unknown := sorted(set(arena.averages) - set(_AVERAGES)):
         raise StudyError(f"environments: average {unknown[0]!r} is unknown; choose from {', '.join(_AVERAGES)}")
