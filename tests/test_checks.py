@@ -29,6 +29,11 @@ def _cut(folder: Path) -> Path:
     return made
 
 
+def _four(folder: Path) -> str:
+    (folder / "skills_of_four.py").write_text("def hint(a, b, c, d):\n    return a\n")
+    return "skills_of_four:hint"
+
+
 WRONG = {
     "max_steps 0": ({"max_steps": 0}, "max_steps=0 must be 1 or more"),
     "max_steps -5": ({"max_steps": -5}, "max_steps=-5 must be 1 or more"),
@@ -46,6 +51,7 @@ WRONG = {
     "no config": ({"model": lambda folder: _copy(folder, "config.json")}, "holds no config.json"),
     "cut weights": ({"model": _cut}, "model.safetensors is cut short"),
     "no such model": ({"model": "/no/such"}, "model_name_or_path='/no/such' is no folder"),
+    "function of four arguments": ({"skill_bank": _four}, "hint"),
     "unknown bank": ({"skill_bank": "webshp"}, "did you mean 'webshop'?"),
     "unknown encoder": ({"encoder": "lexicl"}, "encoder='lexicl' is neither an existing folder nor a Hub id"),
     "folder without encoder": ({"encoder": lambda folder: folder}, "no modules.json"),
@@ -57,6 +63,7 @@ WRONG = {
 @pytest.fixture
 def wrong(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict, str]:
     monkeypatch.setattr("alignopsd_trl.checks.intended.find_spec", lambda name: None)
+    monkeypatch.syspath_prepend(tmp_path)
     given, said = WRONG[request.param]
     return {name: str(one(tmp_path)) if callable(one) else one for name, one in given.items()}, said
 
