@@ -266,7 +266,7 @@ class TurnBatch:
             them is about to be asked.
         scored (`torch.Tensor`, *optional*):
             ``(M,)`` bool, turns whose log-probs are asked for; the others' may be 0 from any view, since their credit
-            does not depend on them (`Method.unmoved`). `None`: all.
+            does not depend on them (`Method.zero_advantage`). `None`: all.
         reference_log_probs (`torch.Tensor`, *optional*):
             ``(M, L)`` float32 by the reference model; `None` where the loss has no such term.
         turn_advantages (`torch.Tensor`, *optional*):

@@ -9,11 +9,11 @@ import torch
 from test_packing import CONFIGS, SHAPE
 from transformers import AutoModelForCausalLM
 
-from alignopsd_trl.policy import speculative
+from alignopsd_trl.fidelity import speculative
+from alignopsd_trl.fidelity.speculative import AHEAD, Guesses
 from alignopsd_trl.policy.decoding import draw_at
 from alignopsd_trl.policy.packing import PROVEN
 from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.speculative import AHEAD, Guesses
 
 PROMPTS = [[5, 6, 7, 8, 9], [11], [5, 6, 7, 8, 9], [4, 4, 12, 30, 31, 32, 33, 20], [40, 41], [11]]
 LIMIT, ENDS, TEMPERATURE = 14, list(range(3, 53, 9)), 0.4

@@ -142,7 +142,7 @@ def test_shipped_studies_plan_and_share_their_cells() -> None:
     planned = {path.stem: plan(read_study(path)) for path in SHIPPED.glob("*.yaml")}
     tiny = {"table1_tiny", "table1_tiny_all", "ablation_tiny", "sensitivity_tiny"}
     assert set(planned) == tiny | {"trips", "hops", "pairs", "table1_3b", "table1_7b"}
-    assert [len(planned[name]) / 8 for name in ("trips", "hops", "pairs")] == [2 * 4, 7, 5]
+    assert [len(planned[name]) / 8 for name in ("trips", "hops", "pairs")] == [2 * 3, 6, 5]
     table = planned["table1_tiny"]
     assert len(table) == 36 and sum(cell.trains for cell in table) == 27
     folders = {name: {cell.folder for cell in cells} for name, cells in planned.items()}

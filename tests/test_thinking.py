@@ -157,7 +157,7 @@ def some_batch(
 def both_ways(batch: TurnBatch, settings, seed: int, spread: float):
     """(credit, teacher) of thinking at all turns, and of thinking where it is needed."""
     method, found = get_method("align_opsd")(settings), []
-    for scored in (None, ~method.unmoved(batch)):
+    for scored in (None, ~method.zero_advantage(batch)):
         teacher = RandomTeacher(batch, seed, spread)
         found.append((checked_credit(method, replace(batch, scored=scored), teacher, 0), teacher))
     return found
@@ -191,7 +191,7 @@ def test_credit_is_that_of_thinking_at_all_turns(changes: dict, spread: float) -
         assert len(asked) == len(set(asked)) and set(turns_of(batch, range(1 + seed % 3))) <= set(asked)
         assert torch.equal(whole.advantages, short.advantages)
         assert whole.trace["weight"] == short.trace["weight"]
-        scored = (~get_method("align_opsd")(settings).unmoved(batch)).nonzero().flatten().tolist()
+        scored = (~get_method("align_opsd")(settings).zero_advantage(batch)).nonzero().flatten().tolist()
         rows = {"divergence": turns_of(batch, range(1 + seed % 3)), "span": scored}
         rows |= dict.fromkeys(("sources", "rho", "alpha", "teacher_thinking"), rows["divergence"])
         for name, live in (rows | {"span_budget": rows["span"]}).items():
@@ -312,7 +312,7 @@ def test_processes_ask_equally_often_and_agree_with_one(dead, limits: tuple[floa
 
         def process(rank: int) -> None:
             batch = some_batch(10 + rank, dead=dead[rank])
-            batch = replace(batch, scored=~method.unmoved(batch) if lazy else None)
+            batch = replace(batch, scored=~method.zero_advantage(batch) if lazy else None)
             teacher = RandomTeacher(batch, rank, spread, world.of(rank))
             found[rank] = batch, checked_credit(method, batch, teacher, 0), teacher
 

@@ -12,5 +12,6 @@ the last next state being the outcome.
     variants  methods and settings over one batch, the teacher's calls cached
     metrics   agreement of credit and advantage, with intervals over tasks
     pooling   several measurements in one table
+    speculative  sampling several tokens a forward
     report    files, figures and the page of text
 """

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from alignopsd_trl.fidelity.speculative import Guesses, sample
 from alignopsd_trl.policy.packing import Packed, why_plain
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.scoring import Padded
-from alignopsd_trl.policy.speculative import Guesses, sample
 from alignopsd_trl.reading import Reader
 from alignopsd_trl.rollout import Responses
 
@@ -34,7 +34,7 @@ class Sampler:
     """A model as a `rollout.Sampler`.
 
     Where the model and the way to sample allow it, what prompts begin with alike is encoded once, also over calls (so
-    the weights must stay as they are), and tokens are guessed ahead (`policy.speculative`); else transformers'
+    the weights must stay as they are), and tokens are guessed ahead (`fidelity.speculative`); else transformers'
     ``generate`` samples.
 
     Args:

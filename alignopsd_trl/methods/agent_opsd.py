@@ -48,10 +48,10 @@ class AgentOPSD(Baseline):
     needs_student_log_probs = True
     needs_teacher = True
 
-    def unmoved(self, batch: TurnBatch) -> torch.Tensor:
+    def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
         """In ``mode="telescoping"`` the outcome less the clipped prior is shared out, which is not quite 0."""
         if self.options.mode != "signed":
-            return super().unmoved(batch)
+            return super().zero_advantage(batch)
         return outcome(batch, self.config).advantage == 0
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:

@@ -132,7 +132,7 @@ class Method:
         """Token advantages and what goes with them. ``step`` counts rollout rounds from 0."""
         raise NotImplementedError
 
-    def unmoved(self, batch: TurnBatch) -> torch.Tensor:
+    def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
         """``(M,)`` bool, turns whose credit is the same whatever any view says of their tokens; they are not scored.
         None, unless a method knows better."""
         return torch.zeros(len(batch), dtype=torch.bool, device=batch.task.device)

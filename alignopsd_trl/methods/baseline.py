@@ -78,5 +78,5 @@ def token_mean(batch: TurnBatch, name: str, values: torch.Tensor) -> dict[str, f
 class WeightedAdvantage(Baseline):
     """A baseline that multiplies the outcome advantage by weights from gaps, rollout by rollout."""
 
-    def unmoved(self, batch: TurnBatch) -> torch.Tensor:
+    def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
         return outcome(batch, self.config).advantage == 0

@@ -79,7 +79,7 @@ class Scorer:
             kept = torch.tensor([not turn.truncated for turn in batch.turns], dtype=torch.bool)
             batch = replace(batch, policy_mask=batch.policy_mask & kept.to(self._policy.device)[:, None])
         if self._config.skip_zero_advantage:
-            batch = replace(batch, scored=~method.unmoved(batch))
+            batch = replace(batch, scored=~method.zero_advantage(batch))
         with self._phases("scoring"):
             if method.needs_student_log_probs or self._updated():
                 kept = self.kept_log_probs(batch)

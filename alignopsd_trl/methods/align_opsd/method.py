@@ -78,10 +78,10 @@ class AlignOPSD(Method):
         metrics, trace = report(self.config, batch, result, thinking, matches, views, spans, weights)
         return Credit(self._advantages(batch, result, weights), metrics, self._targets(identity, views), trace)
 
-    def unmoved(self, batch: TurnBatch) -> torch.Tensor:
+    def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
         """Weights of an advantage of 0 change nothing; a target of the auxiliary loss would."""
         if self.config.auxiliary_loss != "none":
-            return super().unmoved(batch)
+            return super().zero_advantage(batch)
         return outcome(batch, self.config).advantage == 0
 
     def auxiliary(
