@@ -25,7 +25,7 @@ LAUNCHERS = {
     ).split(),
 }
 LOST = {
-    "1:sampling:14": "checkpoint-2",
+    "1:sampling:11": "checkpoint-1",
     "0:crediting:2": "checkpoint-1",
     "1:update:3": "checkpoint-2",
     "0:saving:3": "checkpoint-2",
