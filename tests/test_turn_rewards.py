@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from toy import build_model, build_tokenizer
+from toy import answer_with, build_model, build_tokenizer
 from trainers import make_config
 
 from alignopsd_trl import AlignOPSDTrainer, read_records
@@ -111,7 +111,7 @@ def trained(folder: Path, factory: Any, reward_funcs: Any = None, **options: Any
         processing_class=tokenizer,
     )
     answer = tokenizer("<action>left()</action>", add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
-    trainer._generate_single_turn = lambda prompts, *also, **named: ([list(answer) for _ in prompts], None)
+    answer_with(trainer, lambda prompts: ([list(answer) for _ in prompts], None))
     seen: list[TurnBatch] = []
     assign = trainer.method.assign
     trainer.method.assign = lambda batch, *also: seen.append(batch) or assign(batch, *also)
