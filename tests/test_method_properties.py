@@ -189,7 +189,7 @@ def reordered(batch, teacher: TableTeacher, order: torch.Tensor):
         batch.reward[order],
         batch.student_log_probs[order],
     )
-    shuffled.task, shuffled.rollout, shuffled.turn = batch.task[order], batch.rollout[order], batch.turn[order]
+    shuffled = replace(shuffled, task=batch.task[order], rollout=batch.rollout[order], turn=batch.turn[order])
     thoughts = [teacher._thoughts[row] for row in rows]
     views = teacher._views
     return shuffled, TableTeacher(
