@@ -133,7 +133,7 @@ COMMANDS = {
     "warm_start": ("alignopsd_trl.own_task.commands:warm_start", "a first policy from these demonstrations"),
     "train": (train, "a recipe: alignopsd train webshop_tiny [--method grpo ...]"),
     "plan": (plan, "what a recipe would run, without loading weights"),
-    "evaluate": ("alignopsd_trl.evaluation.command:command", "play a panel with a policy"),
+    "evaluate": ("alignopsd_trl.launch.evaluate:command", "play a panel with a policy"),
     "fidelity": (fidelity, "is the credit right: methods against Monte Carlo advantages of the same turns"),
     "study": (study, "methods x environments x seeds under one protocol"),
     "view": ("alignopsd_trl.viewer.__main__:view", "a run as a page: where the credit went"),

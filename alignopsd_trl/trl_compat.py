@@ -1,6 +1,6 @@
-"""The places where TRL's private names are touched, one function each; `trainer.py` calls them and nothing else does.
+"""The one place that touches private names of TRL, transformers and Accelerate, one function each.
 
-Pinned to ``trl>=1.16,<1.17``; `tests/test_trl_compat.py` fails with a named seam when one of them moves.
+Pinned to ``trl>=1.16,<1.17``; `tests/test_trl_compat.py` fails with the name of whatever moves.
 """
 
 from __future__ import annotations
@@ -37,6 +37,40 @@ if TYPE_CHECKING:
 
     from alignopsd_trl.config import AlignOPSDConfig
 
+
+OVERRIDES = {
+    "_generate_and_score_completions": "a round is episodes of many turns, with credit a turn",
+    "compute_loss": "sub-chunks, and what methods add to the loss",
+    "training_step": "seconds, gradients in shards, a loss that is not finite",
+    "prediction_step": "an evaluation plays episodes",
+    "train": "an output folder is one run's; resuming is exact",
+    "save_model": "whole files of finite weights, without the token",
+    "push_to_hub": "one commit of what a card is about, and nothing else of the folder",
+    "_push_from_checkpoint": "as above, and a push that fails does not end the run",
+    "create_model_card": "a card of our own",
+    "_get_train_sampler": "an order of tasks that knows its epoch",
+    "_run_epoch": "tells it; a run that has ended trains nothing when it is resumed",
+    "_save_checkpoint": "what is ours goes into it first, the mark of a whole one comes last",
+    "_save_rng_state": "all processes' files are there before that mark",
+}
+"""What `trainer.AlignOPSDTrainer` overrides of TRL's trainer and those below it: why."""
+
+PRIVATE = {
+    "GRPOTrainer._get_per_token_logps_and_entropies": "scoring by TRL's own forward",
+    "GRPOTrainer._generate_single_turn": "sampling through vLLM or transformers' generate",
+    "GRPOTrainer._calculate_rewards": "reward functions in all of TRL's forms",
+    "GRPOTrainer._compute_loss": "TRL's losses",
+    "GRPOTrainer._metrics": "numbers of the next line of the log",
+    "GRPOTrainer._logs": "the table of completions",
+    "GRPOTrainer._last_loaded_step": "makes the next generation push the weights",
+    "VLLMGeneration._llm_weights_sleeping": "an engine that wakes once a round",
+    "generate._is_fsdp_managed_module": "generation that goes on until all processes have finished",
+    "deepspeed._hf_deepspeed_config_weak_ref": "models beside the policy are loaded whole",
+    "utils._use_triton": "patched: the vocabulary head takes labelled positions alone, on CPU too",
+    "config._attn_implementation": "which masks attention takes",
+}
+"""Private names that this module reads, calls or patches: what for. Public ones that it patches for a while are
+`vllm_generation.LLM`, `grpo_trainer.prepare_fsdp` and `Accelerator.gather`."""
 
 _EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from alignopsd_trl.evaluation.command import command
+from alignopsd_trl.launch.evaluate import command
 from alignopsd_trl.statistics import mean, paired
 
 SHARED = ("checksum", "temperature")

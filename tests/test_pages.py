@@ -56,7 +56,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 def test_task_of_ones_own_trains_from_outside_the_repository(
     own_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.evaluation import main as evaluation
+    from alignopsd_trl.launch.evaluate import main as evaluation
     from alignopsd_trl.launch.recipe import main
 
     results = main("train_seek", [*SMALL, "--output_dir", "outputs/seek"])

@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from alignopsd_trl.evaluation.command import main
     from alignopsd_trl.evaluation.play import ModelGenerator, evaluate, evaluating, play_panel
     from alignopsd_trl.evaluation.summary import (
         Estimate,
@@ -30,7 +29,6 @@ _HOMES = {
     "Outcome": "summary",
     "evaluate": "play",
     "evaluating": "play",
-    "main": "command",
     "mean_score": "summary",
     "play_panel": "play",
     "success_rate": "summary",
@@ -44,7 +42,6 @@ __all__ = [
     "Outcome",
     "evaluate",
     "evaluating",
-    "main",
     "mean_score",
     "play_panel",
     "success_rate",

@@ -1,7 +1,7 @@
 """One cell in a process of its own: ``python -m alignopsd_trl.study.cell FOLDER``.
 
 FOLDER holds ``cell.json``. A training cell is a run of the recipe's entry and continues from its last whole checkpoint;
-an evaluation goes through `alignopsd_trl.evaluation`. What is left is ``row.parquet``, written last and at once.
+an evaluation goes through `alignopsd_trl.launch.evaluate`. What is left is ``row.parquet``, written last and at once.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import yaml
 from transformers import TrainerCallback
 from trl import ModelConfig
 
-from alignopsd_trl import evaluation
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.launch import evaluate
 from alignopsd_trl.launch.arguments import RecipeArguments, parse
 from alignopsd_trl.launch.running import run
 from alignopsd_trl.study import rows
@@ -127,7 +127,7 @@ def _evaluate(
         "output": folder / "run",
     }
     argv = [part for name, value in flags.items() if value is not None for part in (f"--{name}", str(value))]
-    result = evaluation.main([*argv, *(["--skills"] if cell["skills"] else [])])
+    result = evaluate.main([*argv, *(["--skills"] if cell["skills"] else [])])
     return rows.outcome_columns(result.to_dict(outcomes=True))
 
 

@@ -1,4 +1,4 @@
-"""The command line: a panel, a policy, a table.
+"""The command that plays a panel with a policy and prints a table.
 
 python -m alignopsd_trl.evaluation --model PATH --environment webshop --panel test [--skills]
 """
