@@ -58,7 +58,7 @@ MAY_IMPORT = {
     ),
     "fidelity": (
         *("checks", "config", "encoder", "fidelity", "launch", "methods", "options", "policy", "prompts", "reading"),
-        *("records", "rollout", "skills", "training", "turns"),
+        *("records", "rollout", "runs", "skills", "training", "turns"),
     ),
     "study": ("config", "evaluation", "launch", "methods", "records", "runs", "statistics", "study"),
     "own_task": ("encoder", "evaluation", "launch", "own_task", "policy", "prompts", "rollout", "runs", "skills"),
