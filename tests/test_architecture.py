@@ -58,11 +58,11 @@ MAY_IMPORT = {
     ),
     "fidelity": (
         *("checks", "config", "encoder", "fidelity", "launch", "methods", "options", "policy", "prompts", "reading"),
-        *("records", "rollout", "runs", "skills", "training", "turns"),
+        *("records", "rollout", "runs", "skills", "statistics", "training", "turns"),
     ),
     "study": ("config", "evaluation", "launch", "methods", "records", "runs", "statistics", "study"),
     "own_task": ("encoder", "evaluation", "launch", "own_task", "policy", "prompts", "rollout", "runs", "skills"),
-    "cli": ("launch",),
+    "cli": ("launch", "options"),
 }
 """What a package or top-level module of `alignopsd_trl` may import of ours, whatever the place of the import."""
 
