@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.encoder import load_encoder
-from alignopsd_trl.environments.base import find_module
+from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task import outcomes, starting
 from alignopsd_trl.own_task.demonstrations import skills_of
 from alignopsd_trl.own_task.findings import Finding

@@ -10,13 +10,12 @@ from pathlib import Path
 
 from alignopsd_trl.launch.errors import reported, setup
 
-READS = ("-h", "--help", "--help_all", "--plan")
-"""What asks about a run in place of running it."""
+HELP = ("-h", "--help", "--help_all")
 
 
 def first_policy(task: str, folder: str | Path, argv: Sequence[str] | None = None) -> None:
     """Makes the policy of a task in a folder, unless there is one, or the command line gives another model or only
-    asks a question.
+    asks for help.
 
     Args:
         task: as in `alignopsd check TASK`.
@@ -24,12 +23,13 @@ def first_policy(task: str, folder: str | Path, argv: Sequence[str] | None = Non
         argv: the recipe's command line; the process's own by default.
     """
     given = [word.partition("=")[0] for word in (sys.argv[1:] if argv is None else argv)]
-    if (Path(folder) / "config.json").is_file() or {*READS, "--model", "--model_name_or_path"} & set(given):
+    if (Path(folder) / "config.json").is_file() or {*HELP, "--model", "--model_name_or_path"} & set(given):
         return
     with reported(task, quietly=argv is None, resumes=None), setup():
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if "--plan" in given or int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ValueError(
-                f"there is no policy in {folder}; make it before several processes start: alignopsd warm_start {task}"
+                f"there is no policy in {folder} yet; make it with alignopsd demonstrate {task} and alignopsd "
+                f"warm_start {task}, or start the recipe once as one process"
             )
         _make(task, Path(folder))
 

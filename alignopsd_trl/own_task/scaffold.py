@@ -35,7 +35,7 @@ def write_task(folder: str | Path, kind: str = "environment", address: str = "")
         for file in sorted((TEMPLATES / kind).iterdir()):
             if file.is_file():
                 _write(file, partial, name, address)
-    following = (f"cd {folder}", f"alignopsd check {name}", "python train.py --plan", "python train.py")
+    following = (f"cd {folder}", f"alignopsd check {name}", "python train.py")
     return "\n  ".join([f"{folder} is written. Next:", *following])
 
 

@@ -1,0 +1,31 @@
+"""The task: what the OpenEnv server at http://localhost:8000 offers."""
+
+from datasets import Dataset
+from openenv.core import GenericEnvClient
+
+from alignopsd_trl.environments import Suite, TaskPanel
+from alignopsd_trl.environments.adapters import OpenEnvEnvironment
+
+ADDRESS = "http://localhost:8000"
+
+
+def connect():
+    return GenericEnvClient(base_url=ADDRESS)
+
+
+def rows(split):
+    first = {"train": 0, "test": 10_000}[split]
+    asked = [{"role": "user", "content": "Do what the environment asks for."}]
+    return [{"task_id": f"my_task/{split}/{number}", "prompt": asked, "seed": first + number} for number in range(64)]
+
+
+def suite(**options):
+    return Suite(
+        name="my_task",
+        factory=OpenEnvEnvironment(connect, reward="sum", max_turns=10),
+        tasks=lambda split: Dataset.from_list(rows(split)),
+        panel=lambda name: TaskPanel.of("my_task", name, rows(name)),
+        categories=(),
+        description={"address": ADDRESS},
+        skill_bank="my_task_skills:hint",
+    )
