@@ -65,6 +65,25 @@ def test_demonstrations_are_prompts_that_a_policy_reads_with_and_without_skills(
     assert first["prompt"][0]["content"].startswith("Task: Leave the maze.")
 
 
+def test_a_task_of_tools_is_written_played_and_demonstrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["new", "digits_to_find", "--tools"])
+    main(["check", "digits_to_find", "--episodes", "4"])
+    assert "nothing found" in capsys.readouterr().out
+    main(["check", "digits_to_find/digits_to_find.py:DigitsToFind", "--episodes", "4", "--rows", _tool_rows(tmp_path)])
+    assert "guess(number: int)" in capsys.readouterr().out
+    main(["demonstrate", "digits_to_find", "--episodes", "4"])
+    assert "<action>guess(number=" in _rows(tmp_path / "demonstrations.jsonl")[0]["completion"][0]["content"]
+
+
+def _tool_rows(folder: Path) -> str:
+    rows = [{"prompt": "Find the number.", "number": number} for number in (0, 5, 10, 15)]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return str(folder / "rows.jsonl")
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -144,7 +163,7 @@ FAULTS = {
     ),
     "a player that fails": ("maze_player.py", "ways = ", "ways = 1 / 0 or ", "ZeroDivisionError"),
     "a player that does not answer": ("maze_player.py", "<action>", "<act>", "invalid actions"),
-    "tasks that are one": ("maze.py", "maze(first + number)", "maze(first)", "open with the same text"),
+    "tasks that are one": ("maze.py", "maze(first + number)", "maze(first)", "tasks are one"),
     "a panel that is trained on": ("maze.py", "10_000", "0", "trained on"),
     "names that are one": ("maze.py", "/{split}/{number}", "/{split}", "task_id"),
 }

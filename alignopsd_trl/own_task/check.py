@@ -93,7 +93,7 @@ def check_task(
     for who, actor in _actors(task, player, seed, report).items():
         part = _play(task, chosen, actor, skills, time_limit, report)
         played[who], report.success[who] = part, _success(part)
-    _judge(task, played, time_limit, report)
+    _judge(task, rows, played, time_limit, report)
     all_played = [one for part in played.values() for one in part]
     if bank is not None:
         opened = starting.openings(task, starting.drawn(rows, OPENED, seed), time_limit)
@@ -107,7 +107,9 @@ def check_task(
     return report
 
 
-def _judge(task: Task, played: Mapping[str, list[PlayedEpisode]], time_limit: float, report: Report) -> None:
+def _judge(
+    task: Task, rows: Sequence[Any], played: Mapping[str, list[PlayedEpisode]], time_limit: float, report: Report
+) -> None:
     """What was played, looked at together."""
     episodes = [one for part in played.values() for one in part]
     add = report.findings.extend
@@ -118,6 +120,7 @@ def _judge(task: Task, played: Mapping[str, list[PlayedEpisode]], time_limit: fl
     add(outcomes.actions(dict(played)))
     if not any(one.about in ("siblings", "reset", "failure") for one in report.findings):
         add(starting.repeats(task, episodes, time_limit))
+        add(starting.alike(task, rows, episodes, time_limit))
 
 
 def _skills(

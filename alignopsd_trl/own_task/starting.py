@@ -22,26 +22,16 @@ def starts(task: Task, rows: Sequence[Mapping[str, Any]], time_limit: float) -> 
     """Resets siblings of some tasks, and again after a step."""
     batch = open_batch(task.suite.factory, SIBLINGS, time_limit)
     try:
-        shown: dict[str, Opening] = {}
         for row in rows[:TRIED]:
-            found = list(_siblings(batch, task, row, shown))
+            found = list(_siblings(batch, row))
             yield from found
             if found:
                 return
-        if len(shown) > 1 and len({repr((one.observation, one.task_text, one.context)) for one in shown.values()}) == 1:
-            yield Finding(
-                "tasks",
-                f"{len(shown)} tasks open with the same text; if the rows are meant to differ, reset() must read their "
-                "columns by name",
-                ruins=False,
-            )
     finally:
         batch.close()
 
 
-def _siblings(
-    batch: ValidatedBatch, task: Task, row: Mapping[str, Any], shown: dict[str, Opening]
-) -> Iterator[Finding]:
+def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding]:
     name = row["task_id"]
     slots = range(SIBLINGS)
     rows = [seeded(batch, row, sibling=one) for one in slots]
@@ -50,7 +40,6 @@ def _siblings(
     if failed is not None:
         yield Finding("reset", f"task {name!r}: {failed.message}; mend reset()")
         return
-    shown[name] = openings[0]
     for about, others in (("siblings", openings), ("reset", [*openings, *_again(batch, rows, openings[0])])):
         try:
             if not batch.openings_may_differ:
@@ -91,6 +80,42 @@ def repeats(task: Task, played: Sequence[PlayedEpisode], time_limit: float) -> I
                     break
     finally:
         batch.close()
+
+
+def alike(
+    task: Task, rows: Sequence[Mapping[str, Any]], played: Sequence[PlayedEpisode], time_limit: float
+) -> Iterator[Finding]:
+    """Plays the longest episode's actions in other tasks: tasks that never differ are one task."""
+    others = {_content(row): row for row in rows}
+    longest = max((one for one in played if one.opening and one.turns), key=lambda one: len(one.turns), default=None)
+    if longest is None or len(others) == 1 < len(rows):
+        if longest is not None:
+            yield Finding("tasks", f"all {len(rows)} tasks are one; their columns must differ")
+        return
+    batch = open_batch(task.suite.factory, 1, time_limit)
+    try:
+        seen = {_course(batch, row, longest) for row in list(others.values())[:TRIED]}
+    finally:
+        batch.close()
+    if len(seen) == 1 < len(others):
+        yield Finding(
+            "tasks",
+            f"{min(TRIED, len(others))} tasks open and go on alike; if they are meant to differ, reset() must read "
+            "their columns by name",
+            ruins=False,
+        )
+
+
+def _course(batch: ValidatedBatch, row: Mapping[str, Any], episode: PlayedEpisode) -> str:
+    """What a task shows to an episode's actions."""
+    (opening,) = batch.reset([0], [seeded(batch, row)])
+    shown = [getattr(opening, "observation", ""), getattr(opening, "task_text", "")]
+    for turn in episode.turns:
+        (step,) = batch.step([0], [turn.action])
+        if not isinstance(step, Step) or step.done:
+            return repr([*shown, repr(step)])
+        shown.append(step.observation)
+    return repr([*shown, repr(batch.finish([0]))])
 
 
 def _told(step: Step) -> tuple[Any, ...]:

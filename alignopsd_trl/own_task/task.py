@@ -6,7 +6,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -70,12 +70,18 @@ def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | N
         ValueError: says what is missing.
     """
     if spec.startswith(("http://", "https://")):
-        return _adapted(spec, OpenEnvEnvironment(partial(_client, spec), reward="sum"), rows)
+        return _adapted(spec, OpenEnvEnvironment(partial(_client(spec), base_url=spec), reward="sum"), rows)
     place, colon, name = spec.rpartition(":")
     if colon:
         return _adapted(name, as_environment(_class(place, name)), rows)
     module = _importable(spec)
-    return Task(module, load(module, **dict(options or {})), _preset(module))
+    try:
+        suite = load(module, **dict(options or {}))
+    except ModuleNotFoundError as error:
+        if error.name and error.name.partition(".")[0] == "openenv":
+            raise ValueError(f"task {spec}: a client of OpenEnv is needed; pip install openenv-core") from error
+        raise ValueError(f"task {spec}: {error}; install it, or correct the import") from error
+    return Task(module, suite, _preset(module))
 
 
 def _importable(spec: str) -> str:
@@ -135,12 +141,13 @@ def _read_rows(path: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _client(address: str) -> Any:
+def _client(spec: str) -> Callable[..., Any]:
+    """The client's class of OpenEnv, which this package does not bring."""
     try:
         from openenv.core import GenericEnvClient
     except ImportError as error:
-        raise ValueError(f"{address}: a client of OpenEnv is needed; pip install openenv-core") from error
-    return GenericEnvClient(base_url=address)
+        raise ValueError(f"task {spec}: a client of OpenEnv is needed; pip install openenv-core") from error
+    return GenericEnvClient
 
 
 def _preset(module: str) -> Mapping[str, Any]:
