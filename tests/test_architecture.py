@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "viewer": ("records", "viewer"),
     "analysis": (
         *("records", "runs.files", "runs.progress", "encoder", "methods.align_opsd", "analysis"),
-        *("evaluation", "policy", "rollout", "skills", "statistics"),
+        *("evaluation", "policy", "prompts", "rollout", "skills", "statistics"),
     ),
     "sharing": ("config", "evaluation", "records", "runs", "sharing", "skills"),
     "checks": ("checks", "config", "encoder", "methods", "policy", "skills"),

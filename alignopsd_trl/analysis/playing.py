@@ -13,8 +13,9 @@ from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.evaluation.play import ModelGenerator, evaluating
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
+from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.records import SCHEMA, turn_records, write_records
-from alignopsd_trl.rollout import Player, Renderer, episode_seeds
+from alignopsd_trl.rollout import Player, episode_seeds
 from alignopsd_trl.skills import load_skills, skill_budget
 
 
