@@ -90,7 +90,8 @@ class Encoder:
         position = {text: number for number, text in enumerate(dict.fromkeys(text for text in tidy if text))}
         encoded = [self._rows(list(position))] if position else []
         rows = torch.cat([*encoded, torch.zeros(1, self.width, device=self.device)])
-        return rows[[position.get(text, -1) for text in tidy]]
+        places = [position.get(text, len(rows) - 1) for text in tidy]
+        return rows[torch.tensor(places, dtype=torch.int64, device=self.device)]
 
     def _rows(self, texts: list[str]) -> torch.Tensor:
         rows = torch.as_tensor(self._encode(texts)).detach().to(self.device, torch.float32)
@@ -232,7 +233,7 @@ def _by_length(model: SentenceTransformer, texts: list[str]) -> torch.Tensor:
     """Texts that share a padded length go through the model together, so a row's padding is its own."""
     tokens = model.tokenizer(texts, truncation=True, max_length=model.max_seq_length)["input_ids"]
     padded = torch.tensor([-(-max(len(ids), 1) // _PADDING) * _PADDING for ids in tokens])
-    rows = torch.zeros(len(texts), model.get_embedding_dimension())
+    order, groups = [], []
     for length in padded.unique().tolist():
         chosen = (padded == length).nonzero().flatten().tolist()
         with torch.autocast(model.device.type, enabled=False):
@@ -240,7 +241,9 @@ def _by_length(model: SentenceTransformer, texts: list[str]) -> torch.Tensor:
                 [texts[number] for number in chosen],
                 batch_size=max(1, _TOKENS_PER_PASS // length),
                 show_progress_bar=False,
+                convert_to_tensor=True,
                 processing_kwargs={"text": {"pad_to_multiple_of": _PADDING}},
             )
-        rows[chosen] = torch.as_tensor(group, dtype=torch.float32)
-    return rows
+        order += chosen
+        groups.append(group.float())
+    return torch.cat(groups)[torch.tensor(order).argsort().to(model.device)]

@@ -99,6 +99,7 @@ class PolicyScorer:
         ids = torch.cat([prompt.ids, response.ids], dim=1)
         mask = torch.cat([prompt.mask, response.mask], dim=1)
         model = trainer.ref_model if self._reference and trainer.ref_model is not None else trainer.model
+        model = as_causal(trainer, model)
         with self._scoring(), head_on_labels(self.device):
             return trainer._get_per_token_logps_and_entropies(model, ids, mask, response.ids.size(1))[0].float()
 
@@ -111,7 +112,7 @@ class PolicyScorer:
             output = model(
                 input_ids=rows.ids,
                 attention_mask=mask,
-                position_ids=rows.position,
+                position_ids=None if mask is None else rows.position,  # a jump would make transformers build a mask
                 shift_labels=rows.labels,
                 fused_lm_head=True,
                 **known,
@@ -159,6 +160,12 @@ def why_not_shared(trainer: GRPOTrainer) -> str | None:
     return why_plain(_text_config(trainer), attention_of(trainer))
 
 
+def causal_is_enough(trainer: GRPOTrainer) -> bool:
+    """Whether rows with all padding behind need no mask. They do with sliding windows, layers of other kinds, positions
+    that depend on the row's length, and flash attention, which packs the real tokens by the mask."""
+    return why_not_shared(trainer) is None
+
+
 def why_not_merged(trainer: GRPOTrainer) -> str | None:
     """Why the turns of a dialogue can't share a row with this model, or ``None`` if they can."""
     return depends_on_length(_text_config(trainer))
@@ -201,6 +208,27 @@ class WatchedModel:
         output = self._model(labels=labels, **inputs)
         self.log_probs, self.entropies = output.log_probs[:, -length:], output.entropy[:, -length:]
         return output
+
+
+def as_causal(trainer: GRPOTrainer, model: torch.nn.Module) -> Callable:
+    """The model, without masks where it needs none: see `padded_behind`."""
+    return functools.partial(padded_behind, model) if causal_is_enough(trainer) else model
+
+
+def padded_behind(
+    model: torch.nn.Module, labels: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor, **inputs: Any
+) -> Any:
+    """The model's output for rows ``(R, T)`` that are padded in front, computed with all padding behind and no mask, so
+    that attention may take its fastest kernel and repeats no keys for grouped heads: no token sees what follows it."""
+    column = torch.arange(input_ids.size(1), device=input_ids.device)
+    first = attention_mask.argmax(dim=1, keepdim=True)
+    forth, back = (column + first) % len(column), (column[:-1] - first) % len(column)
+    output = model(input_ids=input_ids.gather(1, forth), labels=labels.gather(1, forth), **inputs)
+    for name in ("log_probs", "entropy"):  # (R, T - 1): each position predicts the next token
+        if (values := getattr(output, name, None)) is not None:
+            values = values.gather(1, back.clamp(max=len(column) - 2))
+            setattr(output, name, values.masked_fill(labels[:, 1:] == -100, 0.0))
+    return output
 
 
 def response_logits(
@@ -571,7 +599,7 @@ def policy_loss(
     trainer: GRPOTrainer, model: torch.nn.Module, rows: dict[str, torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """TRL's loss, and the log-probs and entropies ``(rows, L)`` of its own forward, with gradient."""
-    watched = WatchedModel(model, rows["completion_mask"] * rows["tool_mask"])
+    watched = WatchedModel(as_causal(trainer, model), rows["completion_mask"] * rows["tool_mask"])
     with head_on_labels(trainer.accelerator.device):
         loss = trainer._compute_loss(watched, rows)
     return loss, watched.log_probs, watched.entropies

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -40,18 +40,23 @@ class Operations(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def attention_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """Counts the calls of scaled dot-product attention: ``"mask"``, ``"causal"`` or ``"free"`` of one, and ``"step"``
-    where there is a single query."""
-    counted: Counter[str] = Counter()
+def attention_calls(
+    patch: pytest.MonkeyPatch, phase: Callable[[], str | None] = lambda: None
+) -> Iterator[dict[str | None, Counter[str]]]:
+    """Counts the calls of scaled dot-product attention by phase: with a ``"mask"``, ``"causal"`` without one, or
+    ``"free"``; those of a single query as ``"step"``; and as ``"repeated"`` those whose keys were repeated for grouped
+    heads, of a model that has half as many key heads as query heads."""
+    counted: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
     inner = torch.nn.functional.scaled_dot_product_attention
 
-    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
+    def attend(query: torch.Tensor, key: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
         masked = options.get("attn_mask") is not None
         kind = "mask" if masked else "causal" if options.get("is_causal") else "free"
-        counted["step" if query.size(2) == 1 else kind] += 1
-        return inner(query, key, value, *rest, **options)
+        counted[phase()]["step" if query.size(2) == 1 else kind] += 1
+        if key.size(1) == query.size(1):
+            counted[phase()]["repeated"] += 1
+        return inner(query, key, *rest, **options)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    with patch.context() as patched:
+        patched.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
         yield counted

@@ -125,3 +125,28 @@ def test_mixing_that_is_planted_in_training_is_caught(tmp_path: Path, monkeypatc
         move_trainer(trainer)
         with pytest.raises(MixedDevices, match="aten.mul"):
             trainer.train()
+
+
+@pytest.mark.slow
+def test_the_host_waits_rarely_in_a_round(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, script=False, method="align_opsd", optim="adamw_torch", seed=3)
+    steps, batches = [], []
+    with second_device() as device:
+        move_trainer(trainer)
+        trainer.model.register_forward_pre_hook(
+            lambda model, args, options: steps.append(options["input_ids"].size(1) == 1), with_kwargs=True
+        )
+        encode = trainer.encoder._encode
+        trainer.encoder._encode = lambda texts: batches.append(1) or encode(texts)
+        trainer.train()
+
+    def waits(file: str) -> int:
+        return sum(count for place, count in device.waits.items() if f"at {file}" in place)
+
+    generations = sum(count for place, count in device.waits.items() if "kept.tolist" in place)
+    assert 0 < waits("policy/decoding.py") - generations <= sum(steps), "one for each sampled token"
+    assert waits("runs/health.py") == 1, "not one for each parameter"
+    assert waits("encoder.py") == len(batches) > 0
+    for file in ("scoring", "packing", "prefix_cache", "ragged"):
+        assert waits(f"policy/{file}.py") == 0
+    assert waits("policy/turn_rows.py") == 2, "one for a micro-batch, one for its only sub-chunk"

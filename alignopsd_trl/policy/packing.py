@@ -122,7 +122,7 @@ class Packed:
 
     def to(self, device: torch.device) -> Packed:
         tensors = (self.ids, self.position, self.labels, self.segment, self.reach)
-        return Packed(*(value.to(device) for value in tensors), branched=self.branched)
+        return Packed(*torch.stack(tensors).to(device), branched=self.branched)
 
     def mask(self, before: int = 0) -> torch.Tensor:
         """``(R, 1, T, before + T)`` bool, which key each query sees. Padding sees the padding before it, for want of
@@ -139,11 +139,10 @@ class Packed:
         known = torch.arange(before, device=self.ids.device) < self.reach.unsqueeze(2)
         return torch.cat([known, earlier & ((query == key) | trunk)], dim=2).unsqueeze(1)
 
-    def attention_mask(self, attention: str, before: int = 0) -> torch.Tensor:
-        """The mask as the attention implementation takes it; ``(R, T)`` where the rows are plain text."""
-        if before:
-            return as_attention_mask(self.mask(before), attention)
-        return as_attention_mask(self.mask(), attention) if self.branched else (self.segment >= 0).to(torch.int64)
+    def attention_mask(self, attention: str, before: int = 0) -> torch.Tensor | None:
+        """The mask as the attention implementation takes it; `None` where the rows are plain text: no token sees the
+        padding, which is behind it."""
+        return as_attention_mask(self.mask(before), attention) if before or self.branched else None
 
 
 def _row(strand: Strand) -> tuple[list[int], ...]:

@@ -33,6 +33,8 @@ class ProcessGroup:
 
     def agree(self, number: int) -> int:
         """The maximum over all processes."""
+        if self.processes == 1:
+            return number
         local = torch.tensor([number], device=self._accelerator.device)
         return int(self._accelerator.gather(local).max())
 

@@ -48,7 +48,7 @@ class Padded:
     @classmethod
     def of(cls, sequences: Ragged, rows: torch.Tensor, pad_id: int, side: str, device: torch.device) -> Padded:
         ids, mask = sequences.padded(rows, pad_id, side)
-        return cls(ids.to(device), mask.to(device, torch.int64))
+        return cls(*torch.stack([ids, mask.to(torch.int64)]).to(device))
 
 
 @torch.no_grad()
@@ -142,8 +142,8 @@ def _take(scores: torch.Tensor, rows: list[tuple[list[int], list[tuple[int, int]
     row, pair, first, length = torch.tensor(places, dtype=torch.int64).T
     token = torch.arange(int(length.sum())) - (length.cumsum(0) - length).repeat_interleave(length)
     row, pair, first = (one.repeat_interleave(length) for one in (row, pair, first))
-    device = scores.device
-    result[pair.to(device), token.to(device)] = scores[row.to(device), (first + token).to(device)]
+    row, column, pair, token = torch.stack([row, first + token, pair, token]).to(scores.device)
+    result[pair, token] = scores[row, column]
 
 
 def _longest(sequences: Ragged) -> int:

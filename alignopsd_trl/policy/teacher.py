@@ -110,7 +110,8 @@ class PrivilegedTeacher:
             return []
         if self._prefixes is not None and batch.scored is not None:
             places = range(len(batch.turns)) if rows is None else rows.tolist()
-            scored = [turn for place, turn in zip(places, turns, strict=True) if batch.scored[place]]
+            wanted = batch.scored.tolist()
+            scored = [turn for place, turn in zip(places, turns, strict=True) if wanted[place]]
             self._prefixes.keep([turn.privileged_ids[:-1] for turn in scored])
         filler = [[self._tokenizer.pad_token_id] * 2] * (width - len(turns))
         with self._phases("privileged_thinking"):

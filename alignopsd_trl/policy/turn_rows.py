@@ -60,12 +60,11 @@ class Layout:
 
     def place(self, column: torch.Tensor, shape: tuple[int, int], fill: float = 0) -> torch.Tensor:
         """A column ``(M, L, ...)`` of the turns as one of ``shape`` (rows, tokens), ``fill`` where no response is."""
-        device = column.device
-        token = torch.arange(column.size(1), device=device)
-        inside = token < self.length.to(device)[:, None]
-        row = self.row.to(device)[:, None].expand_as(inside)[inside]
+        turn, token = (torch.arange(column.size(1)) < self.length[:, None]).nonzero(as_tuple=True)
+        places = torch.stack([turn, token, self.row[turn], self.start[turn] + token])
+        turn, token, row, target = places.to(column.device)
         result = column.new_full((*shape, *column.shape[2:]), fill)
-        result[row, (self.start.to(device)[:, None] + token)[inside]] = column[inside]
+        result[row, target] = column[turn, token]
         return result
 
 
@@ -156,9 +155,10 @@ def sub_chunks(
         tokens: padded tokens per sub-chunk at most; a row that is longer is one of its own.
         agree: maximum of a number over all processes, which all hold equally many rows.
     """
-    sizes = list(zip(*(inputs[name].sum(1).tolist() for name in ("prompt_mask", "completion_mask")), strict=True))
+    counted = torch.stack([inputs["prompt_mask"].sum(1), inputs["completion_mask"].sum(1)])
+    prompt, response, needed = torch.cat([counted, live.to(counted).unsqueeze(0)]).tolist()
+    sizes, needed = list(zip(prompt, response, strict=True)), list(map(bool, needed))
     longest_first = sorted(range(len(sizes)), key=lambda row: -sum(sizes[row]))
-    needed = live.tolist()
     least = len(cut_evenly([sizes[row] for row in longest_first if needed[row]], rows, tokens))
     count = agree(max(least, 1))
     chosen = keep_at_least(longest_first, needed, count)
@@ -228,8 +228,8 @@ def select_and_trim(inputs: dict[str, torch.Tensor], rows: torch.Tensor) -> dict
     width = inputs["completion_ids"].size(1)
     rows = rows.to(inputs["completion_ids"].device)
     part = {name: value if value.dim() == 0 else value[rows] for name, value in inputs.items()}
-    prompt = max(int(part["prompt_mask"].sum(1).max()), 1)
-    response = max(int(part["completion_mask"].sum(1).max()), 2)  # of one column TRL's metrics take the unmasked mean
+    longest = torch.stack([part[name].sum(1).max() for name in ("prompt_mask", "completion_mask")]).tolist()
+    prompt, response = max(longest[0], 1), max(longest[1], 2)  # of one column TRL's metrics take the unmasked mean
     for name, value in part.items():
         if name in ("prompt_ids", "prompt_mask"):
             part[name] = value[:, value.size(1) - prompt :]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn.utils import get_total_norm
 
 from alignopsd_trl.turns import Trajectory
 
@@ -78,10 +80,8 @@ class FailedShare:
 
 @torch.no_grad()
 def weights_are_finite(model: torch.nn.Module) -> bool:
-    """Of this process's part of the weights."""
-    for parameter in model.parameters():
-        values = getattr(parameter, "ds_tensor", parameter)
-        values = values.to_local() if hasattr(values, "to_local") else values
-        if values.is_floating_point() and not torch.isfinite(values).all():
-            return False
-    return True
+    """Of this process's part of the weights; the host waits once."""
+    parts = (getattr(parameter, "ds_tensor", parameter) for parameter in model.parameters())
+    whole = (values.to_local() if hasattr(values, "to_local") else values for values in parts)
+    given = [values for values in whole if values.is_floating_point() and values.numel()]
+    return bool(get_total_norm(given, norm_type=math.inf).isfinite())
