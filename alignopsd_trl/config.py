@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated, Any
 
+import torch
 from trl import GRPOConfig
 
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
@@ -20,6 +21,11 @@ INHERITED_RULES: dict[str, Any] = {
     "top_p": Within(0, 1),
 }
 """What TRL's fields may hold; the types of this package's own fields say so themselves."""
+
+
+def has_bfloat16() -> bool:
+    """Whether a GPU is here that computes in bfloat16."""
+    return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
 
 
 @dataclass
@@ -160,6 +166,13 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     scoring_tokens: PositiveCount = field(
         default=32768, metadata={"help": "Padded tokens per forward when responses are scored without gradient."}
     )
+    kv_memory_share: Share = field(
+        default=0.5,
+        metadata={
+            "help": "Share of a GPU's free memory for keys and values where responses are sampled without vLLM: four "
+            "fifths for prompts that are remembered, one for the batch. On the CPU: 512 and 128 MiB."
+        },
+    )
     skip_zero_advantage: bool = field(
         default=True,
         metadata={
@@ -213,6 +226,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         self._check_inherited()
         if self.generation_batch_size is None:  # TRL's own check comes first otherwise, and names no numbers that work
             self._check_groups(self.steps_per_generation or self.gradient_accumulation_steps)
+        if self.bf16 is None:  # TRL's default has it on CPUs too, where it is slow
+            self.bf16 = not self.fp16 and not self.use_cpu and has_bfloat16()
         super().__post_init__()
         self._check_groups(self.steps_per_generation)
         self._check_losses()

@@ -323,8 +323,8 @@ class AlignOPSDTrainer(GRPOTrainer):
     def make_thinker(self, prefixes: PrefixCache | None = None) -> Sampler:
         """Makes what samples privileged thinking, with its own token limit."""
         limit = self.args.teacher_max_completion_length or self.max_completion_length
-        size = partial(trl_compat.rows_at_once, self, limit=limit, least=self.rollouts.slots)
-        return SortedByLength(self.make_sampler(self.temperature, limit, prefixes), size)
+        fits = partial(trl_compat.rows_at_once, self, limit=limit, least=self.rollouts.slots, prefixes=prefixes)
+        return SortedByLength(self.make_sampler(self.temperature, limit, prefixes), fits)
 
     def _batch(self, trajectories: Sequence[Trajectory], snapshot: Snapshot) -> TurnBatch:
         """The turns of a round with all that the method is told of them."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import fsdp2_prepare_model
 from torch.distributed.fsdp import FSDPModule
+from torch.utils.checkpoint import checkpoint
 from transformers import Cache
 from transformers.integrations import deepspeed
 from trl.generation import vllm_generation
@@ -24,7 +26,7 @@ from trl.trainer.utils import use_adapter
 
 from alignopsd_trl.policy import strategies
 from alignopsd_trl.policy.packing import Packed, depends_on_length, why_plain
-from alignopsd_trl.policy.prefix_cache import PrefixCache, tokens_in_cache
+from alignopsd_trl.policy.prefix_cache import PrefixCache, Room, room, token_bytes
 from alignopsd_trl.policy.samplers import LoopSampler
 from alignopsd_trl.policy.scoring import Padded
 from alignopsd_trl.policy.turn_rows import sampling_log_probs
@@ -72,6 +74,7 @@ PRIVATE = {
 """Private names that this module reads, calls or patches: what for. Public ones that it patches for a while are
 `vllm_generation.LLM`, `grpo_trainer.prepare_fsdp` and `Accelerator.gather`."""
 
+TILE = 1024  # positions whose logits are made at once
 _EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 
 # Accelerate calls the device of each of several CPU processes cpu:0, and transformers loads the optimiser's state to
@@ -123,8 +126,7 @@ class PolicyScorer:
         ids = torch.cat([prompt.ids, response.ids], dim=1)
         mask = torch.cat([prompt.mask, response.mask], dim=1)
         with self._scoring():
-            found = response_logits(self._trainer, self._trainer.model, ids, mask, response.ids.size(1)).topk(count)
-        return found.indices, found.values.float()
+            return largest_logits(self._trainer, ids, mask, response.ids.size(1), count)
 
     @contextlib.contextmanager
     def _scoring(self) -> Iterator[None]:
@@ -212,7 +214,7 @@ class WatchedModel:
 
 def as_causal(trainer: GRPOTrainer, model: torch.nn.Module) -> Callable:
     """The model, without masks where it needs none: see `padded_behind`."""
-    return functools.partial(padded_behind, model) if causal_is_enough(trainer) else model
+    return partial(padded_behind, model) if causal_is_enough(trainer) else model
 
 
 def padded_behind(
@@ -231,12 +233,47 @@ def padded_behind(
     return output
 
 
-def response_logits(
-    trainer: GRPOTrainer, model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor, length: int
-) -> torch.Tensor:
-    """The logits ``(rows, length, V)`` that predict the last ``length`` tokens, not divided by a temperature."""
-    with trainer.accelerator.autocast():
-        return model(input_ids=ids, attention_mask=mask, logits_to_keep=length + 1).logits[:, :-1]
+@contextlib.contextmanager
+def head_in_tiles(model: torch.nn.Module, pick: Callable[[torch.Tensor, int], torch.Tensor]) -> Iterator[None]:
+    """While a model's forward runs: of the vocabulary head's logits it gives what ``pick`` takes. They are made for
+    `TILE` positions at a time, in the backward pass again: never for a whole batch.
+
+    Args:
+        pick: from logits ``(n, V)`` of positions, and the number of the first of them, to ``(n, K)``.
+    """
+    head = model.get_output_embeddings()
+    inner = head.forward
+
+    def forward(hidden: torch.Tensor) -> torch.Tensor:
+        flat = hidden.flatten(0, 1)
+        tiles = [
+            checkpoint(lambda part, first: pick(inner(part), first), part, number * TILE, use_reentrant=False)
+            for number, part in enumerate(flat.split(TILE))
+        ]
+        return torch.cat(tiles).unflatten(0, hidden.shape[:2])
+
+    head.forward = forward
+    try:
+        yield
+    finally:
+        del head.forward
+
+
+def largest_logits(
+    trainer: GRPOTrainer, ids: torch.Tensor, mask: torch.Tensor, length: int, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and values ``(rows, length, count)`` of the policy's largest logits that predict the last ``length`` tokens,
+    not divided by a temperature."""
+    found: list[torch.Tensor] = []
+
+    def pick(logits: torch.Tensor, first: int) -> torch.Tensor:
+        values, tokens = logits.topk(count)
+        found.append(tokens)
+        return values
+
+    with trainer.accelerator.autocast(), head_in_tiles(trainer.accelerator.unwrap_model(trainer.model), pick):
+        values = trainer.model(input_ids=ids, attention_mask=mask, logits_to_keep=length + 1).logits[:, :-1]
+    return torch.cat(found).unflatten(0, (len(ids), length + 1))[:, :-1], values.float()
 
 
 def live_logits(
@@ -247,10 +284,14 @@ def live_logits(
     ids = torch.cat([rows["prompt_ids"], rows["completion_ids"]], dim=1)
     mask = torch.cat([rows["prompt_mask"], rows["completion_mask"]], dim=1)
     read = (rows["completion_mask"] * rows["tool_mask"]).any(dim=0).nonzero().squeeze(1)
-    with trainer.accelerator.autocast():
+    wanted = tokens[:, read].flatten(0, 1)
+
+    def pick(logits: torch.Tensor, first: int) -> torch.Tensor:
+        return logits.gather(-1, wanted[first : first + len(logits)])
+
+    with trainer.accelerator.autocast(), head_in_tiles(trainer.accelerator.unwrap_model(model), pick):
         places = rows["prompt_ids"].size(1) - 1 + read
-        logits = model(input_ids=ids, attention_mask=mask, logits_to_keep=places).logits
-    found = logits.gather(-1, tokens[:, read]).float()
+        found = model(input_ids=ids, attention_mask=mask, logits_to_keep=places).logits.float()
     return found.new_zeros(tokens.shape).index_copy(1, read, found)
 
 
@@ -412,8 +453,34 @@ def loop_sampler(
         attention_of(trainer),
         trainer.args.scoring_tokens,
         prefixes,
+        partial(_fitting, trainer, prefixes.room, max_tokens) if prefixes and prefixes.room.bounds_rollout else len,
         trainer.accelerator.autocast,  # around all steps: weights are rounded once, not at each token
     )
+
+
+def _token_bytes(trainer: GRPOTrainer) -> int:
+    return token_bytes(_text_config(trainer), computes_in(trainer).itemsize)
+
+
+def _room(trainer: GRPOTrainer) -> Room:
+    """What there is now, before a round."""
+    longest = trainer.args.max_prompt_length + trainer.args.max_completion_length
+    free = free_memory(trainer.accelerator.device)
+    return room(free, trainer.args.kv_memory_share, longest * _token_bytes(trainer))
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes of a GPU that nothing holds, torch's own cache among them; `None` for other devices."""
+    if device.type != "cuda":
+        return None
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + cached
+
+
+def _fitting(trainer: GRPOTrainer, kept: Room, limit: int, prompts: Sequence[Sequence[int]]) -> int:
+    """How many of the prompts, with responses of ``limit`` tokens, have room in a batch, at least one."""
+    longest = max(map(len, prompts), default=0) + limit
+    return max(kept.batch // (longest * _token_bytes(trainer)), 1)
 
 
 @contextlib.contextmanager
@@ -425,22 +492,31 @@ def kept_prefixes(trainer: GRPOTrainer) -> Iterator[PrefixCache | None]:
         return
     model, pad_id = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class.pad_token_id
     with disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
-        yield PrefixCache(model, pad_id, attention_of(trainer), trainer.args.scoring_tokens, computes_in(trainer))
+        budget, dtype = trainer.args.scoring_tokens, computes_in(trainer)
+        yield PrefixCache(model, pad_id, attention_of(trainer), budget, dtype, _room(trainer))
 
 
-def rows_at_once(trainer: GRPOTrainer, prompts: Sequence[Sequence[int]], limit: int, least: int) -> int:
+def rows_at_once(
+    trainer: GRPOTrainer,
+    prompts: Sequence[Sequence[int]],
+    limit: int,
+    least: int,
+    prefixes: PrefixCache | None = None,
+) -> int:
     """How many of the prompts are sampled at a time: all of them with vLLM, ``least`` with transformers'
     ``generate``, and what has room in the cache of `decoding.sample`.
 
     Args:
         limit: tokens of a response at most.
+        prefixes: of the round, which knows how much room it has.
     """
     if trainer.use_vllm:
         return len(prompts)
     if not (trainer.model.training and samples_plainly(trainer)):
         return least
-    longest = max(map(len, prompts), default=0) + limit
-    return max(least, tokens_in_cache(_text_config(trainer), computes_in(trainer).itemsize) // longest)
+    kept = prefixes.room if prefixes else _room(trainer)
+    fitting = _fitting(trainer, kept, limit, prompts)
+    return fitting if kept.bounds_rollout else max(least, fitting)
 
 
 def scores_as_sampled(trainer: GRPOTrainer) -> bool:

@@ -20,13 +20,14 @@ class Operations(TorchDispatchMode):
         casts: how many tensors were made in another dtype.
         cast_bytes: of what was cast.
         weight_casts: of them, those of one of the given weights' shapes.
-        largest: numbers of the largest tensor that came out of an operation.
+        most_rows: of the tensors with that many ``columns`` that came out of an operation.
     """
 
-    def __init__(self, weights: torch.nn.Module | None = None):
+    def __init__(self, weights: torch.nn.Module | None = None, columns: int = 0):
         super().__init__()
+        self._columns = columns
         self._weights = {value.shape for value in weights.parameters() if value.dim() == 2} if weights else set()
-        self.casts = self.weight_casts = self.cast_bytes = self.largest = 0
+        self.casts = self.weight_casts = self.cast_bytes = self.most_rows = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         found = func(*args, **(kwargs or {}))
@@ -34,8 +35,9 @@ class Operations(TorchDispatchMode):
             self.casts += 1
             self.cast_bytes += args[0].numel() * args[0].element_size()
             self.weight_casts += args[0].shape in self._weights
-        sizes = [one.numel() for one in tree_leaves(found) if isinstance(one, torch.Tensor)]
-        self.largest = max([self.largest, *sizes])
+        made = [one for one in tree_leaves(found) if isinstance(one, torch.Tensor) and one.dim() > 1]
+        rows = [one.numel() // self._columns for one in made if one.size(-1) == self._columns > 0]
+        self.most_rows = max([self.most_rows, *rows])
         return found
 
 

@@ -70,7 +70,7 @@ def test_keys_and_values_are_those_of_plain_forwards(kind: str, attention: str) 
 def test_a_pool_that_is_too_small_forgets(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(CONFIGS["llama"](**SHAPE)).eval()
-    token = prefix_cache.CACHE // prefix_cache.tokens_in_cache(model.config, 4)
+    token = prefix_cache.token_bytes(model.config, 4)
     monkeypatch.setattr(prefix_cache, "POOL", room * token)
     known = PrefixCache(model, 0)
     for seed in (0, 0, 1, 2, 0):

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.environments.base import load
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.launch.arguments import differences_from_preset
 from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, sampler
 from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, optimiser_steps, preset, round_shape
+from alignopsd_trl.launch.running import opening_facts
+from alignopsd_trl.policy.prefix_cache import SEVERAL, Room, room
 
 CPU = ["--use_cpu", "True"]
 
@@ -179,6 +184,7 @@ def test_plan_for_a_node_is_drawn_up_on_a_laptop(
     monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", None)
     vllm = ["--use_vllm", "True", "--vllm_mode", "colocate"]
     flags = ["--plan", "--plan_for", str(Path(__file__).parents[1] / FSDP), *CPU, "--output_dir", str(tmp_path)]
+    flags += ["--gpu_gib", "80"]
     assert recipe.main("webshop_7b", [*flags, *vllm]) is None
     printed = capsys.readouterr().out
     assert "8 processes, FSDP2" in printed and "trajectories per round" in printed and "1920" in printed
@@ -322,3 +328,59 @@ def test_recipe_of_ones_own_needs_no_edit_of_the_package(tmp_path: Path, monkeyp
         recipe.parse("own_broken", [])
     with pytest.raises(ValueError, match="has no preset 'released'"):
         recipe.parse("maze", ["--preset", "released"], OWN)
+
+
+class _Gpu:
+    """Answers as a machine with one GPU would."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, bfloat16: bool = True, gib: float = 24):
+        memory = int(gib * 2**30)
+        answers = {
+            "is_available": True,
+            "is_bf16_supported": bfloat16,
+            "get_device_name": "a GPU",
+            "mem_get_info": (memory, memory),
+            "get_device_properties": SimpleNamespace(total_memory=memory),
+        }
+        for name, answer in answers.items():
+            patch.setattr(torch.cuda, name, lambda *ignored, answer=answer: answer)
+
+
+@pytest.mark.parametrize(("bfloat16", "use_cpu"), [(True, False), (False, False), (True, True)])
+def test_bfloat16_is_the_default_where_a_gpu_has_it(
+    bfloat16: bool, use_cpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert AlignOPSDConfig(str(tmp_path), use_cpu=True, per_device_train_batch_size=8).bf16 is False
+    monkeypatch.setattr("trl.GRPOConfig.__post_init__", lambda self: None)
+    for check in ("_check_groups", "_check_engine", "_check_conversation", "_check_losses"):
+        monkeypatch.setattr(AlignOPSDConfig, check, lambda *ignored: None)
+    _Gpu(monkeypatch, bfloat16)
+    assert AlignOPSDConfig(str(tmp_path), use_cpu=use_cpu).bf16 is (bfloat16 and not use_cpu)
+
+
+def test_a_tiny_recipe_leaves_a_gpu_alone_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, config, model = recipe.parse("webshop_tiny", ["--output_dir", str(tmp_path)])
+    assert config.use_cpu and config.bf16 is False
+    suite = load("webshop_tiny")
+    facts = [chosen, config, model, suite, suite.panel("test"), 9]
+    assert "GPU" not in opening_facts(*facts)
+    _Gpu(monkeypatch)
+    assert "--use_cpu False takes it" in opening_facts(*facts)["GPU"]
+    config.use_cpu = False
+    said = opening_facts(*facts)
+    assert said["GPU"] == "a GPU, 24 GiB free, float32" and "--use_vllm --vllm_mode colocate" in said["sampling"]
+
+
+def test_keys_and_values_take_a_share_of_a_gpu(tmp_path: Path) -> None:
+    """And no less than several of the longest rows; on the CPU as much as always."""
+    gib = 2**30
+    assert room(None, 0.5, row=7) == Room(512 << 20, 128 << 20)
+    assert room(20 * gib, 0.5, row=gib // 4) == Room(8 * gib, 2 * gib, bounds_rollout=True)
+    assert room(-1.0, 0.5, row=gib) == Room(SEVERAL * gib, SEVERAL * gib, bounds_rollout=True)
+    config = AlignOPSDConfig(str(tmp_path), use_cpu=True, per_device_train_batch_size=128, max_prompt_length=4096)
+    shape = BACKBONES["3b"]
+    found = estimate(shape, config, Launch(), trained_share=0.01, weight_bytes=2, gpu_gib=80)
+    free = 80 - sum(found.training[part] for part in ("weights", "optimizer"))
+    assert found.training["prompts"] == pytest.approx(config.kv_memory_share * free)
+    small = estimate(shape, config, Launch(), trained_share=0.01, weight_bytes=2, gpu_gib=6).training["prompts"]
+    assert small == pytest.approx(2 * SEVERAL * (4096 + 512) * 512 * 36 * 2 / gib)

@@ -115,8 +115,8 @@ def parse(
     parser.below_file({"output_dir": f"outputs/{name}", **chosen}, f"preset of {name!r}")
     asked = parser.look(argv)
     elsewhere = asked.plan and not asked.use_cpu and not _has_accelerator()
-    if elsewhere:
-        parser.below_file({"use_cpu": True})  # or bf16 is refused where the run will not be
+    if elsewhere:  # a plan is drawn up where it will not run, which transformers would refuse
+        parser.below_file({"use_cpu": True, "bf16": not asked.fp16 if asked.bf16 is None else asked.bf16})
     if asked.plan_for and not asked.plan:
         raise ValueError("plan_for is for --plan; to run with that configuration: accelerate launch --config_file FILE")
     parser.below_file(_batch_defaults(asked))
@@ -191,8 +191,8 @@ def differences_from_preset(
     name: str, own: Mapping[str, Any] | None, recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig
 ) -> dict[str, Any]:
     """The settings of YAML and flags that are not as the recipe's preset has them."""
-    same = ["--preset", recipe.preset, "--output_dir", str(args.output_dir)]
-    same += ["--plan"] if recipe.plan else ["--use_cpu", str(args.use_cpu)]
+    where = ["--plan"] if recipe.plan and not args.use_cpu else ["--use_cpu", str(args.use_cpu)]
+    same = ["--preset", recipe.preset, "--output_dir", str(args.output_dir), *where]
     found: dict[str, Any] = {}
     for given, usual in zip((recipe, args, model), parse(name, same, own), strict=True):
         for one in fields(given):

@@ -14,7 +14,7 @@ from transformers import AutoConfig
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.presets import BACKBONES, Backbone
-from alignopsd_trl.policy.prefix_cache import CACHE, POOL
+from alignopsd_trl.policy.prefix_cache import room
 from alignopsd_trl.policy.shipped import resolve_model
 
 GIB = 2**30
@@ -98,6 +98,15 @@ class Estimate:
     checkpoint: float
     kept: float
 
+    @property
+    def peak(self) -> float:
+        """Of one GPU: what is always there, and the larger of what a round and its update need."""
+        update, played = (sum(self.training[name] for name in names) for names in (_OF_UPDATE, _OF_ROUND))
+        return sum(self.training.values()) - min(update, played)
+
+
+_OF_UPDATE, _OF_ROUND = ("gradients", "activations"), ("scoring", "prompts")
+
 
 def estimate(
     shape: Backbone,
@@ -107,6 +116,7 @@ def estimate(
     trained_share: float = 1.0,
     weight_bytes: int = 4,
     encoder: float | None = 0.0,
+    gpu_gib: float | None = None,
 ) -> Estimate:
     """The memory of a run.
 
@@ -118,6 +128,7 @@ def estimate(
         trained_share: of the parameters; 1 without an adapter.
         weight_bytes: of a parameter as it is loaded: 4, or 2 for ``--dtype bfloat16``.
         encoder: bytes of its weights; `None` counts none.
+        gpu_gib: of one GPU; `None` for a run on the CPU.
     """
     model, trained = shape.parameters * weight_bytes, shape.parameters * trained_share
     referenced = args.beta != 0.0 and trained_share == 1.0
@@ -130,14 +141,18 @@ def estimate(
         "encoder": encoder or 0.0,
         "activations": _activations(shape, args),
         "scoring": _scoring(shape, args),
-        "prompts": _prompts(shape, args, launch, weight_bytes),
     }
     if launch.strategy == "DDP":
         parts["gradient buckets"] = trained * weight_bytes
     if launch.strategy.startswith("ZeRO"):  # bfloat16 to compute with, beside the float32 weights of the optimiser
         parts["compute copy"] = shape.parameters * COMPUTE_BYTES / launch.weight_shards
+    elif not gathers and gpu_gib is not None and weight_bytes == 4 and trained_share == 1.0:
+        parts["compute copy"] = shape.parameters * COMPUTE_BYTES  # autocast's, while a forward or a batch is under way
     if gathers:
         parts["gathered layers"] = _gathered(shape)
+    taken = sum(value for name, value in parts.items() if name not in (*_OF_UPDATE, *_OF_ROUND))
+    free = None if gpu_gib is None else gpu_gib * GIB - taken - _engine_bytes(args, gpu_gib)
+    parts["prompts"] = _prompts(shape, args, launch, free, weight_bytes)
     readers = 1 if launch.loads_once else launch.processes_per_node
     host = readers * model * (2 if referenced else 1)
     checkpoint = trained * (weight_bytes + ADAM_BYTES)
@@ -162,7 +177,7 @@ def _scoring(shape: Backbone, args: AlignOPSDConfig) -> float:
     return tokens * (shape.hidden * 2 * 16 + max(args.scoring_tokens // 4, longest) * (1 + COMPUTE_BYTES))
 
 
-def _prompts(shape: Backbone, args: AlignOPSDConfig, launch: Launch, weight_bytes: int) -> float:
+def _prompts(shape: Backbone, args: AlignOPSDConfig, launch: Launch, free: float | None, weight_bytes: int) -> float:
     """Keys and values of a round's prompts, where the project's own loop samples from a whole model: the pool, and the
     cache of what is sampled at once (`policy/prefix_cache.py`)."""
     if launch.strategy not in ("one process", "DDP") or args.use_vllm or args.use_transformers_continuous_batching:
@@ -171,10 +186,19 @@ def _prompts(shape: Backbone, args: AlignOPSDConfig, launch: Launch, weight_byte
         return 0.0
     if args.top_k not in (None, 0) or args.top_p not in (None, 1.0) or args.min_p not in (None, 0.0):
         return 0.0
-    token = shape.kv_width * shape.layers * weight_bytes
-    longest = (args.max_prompt_length + args.max_completion_length) * token
+    number = weight_bytes if free is None else COMPUTE_BYTES
+    longest = (args.max_prompt_length + args.max_completion_length) * shape.kv_width * shape.layers * number
     rows = max(args.per_device_train_batch_size * args.steps_per_generation, args.per_device_eval_batch_size)
-    return max(POOL, longest) + max(CACHE, rows * longest)
+    sizes = room(free, args.kv_memory_share, longest)
+    batch = min(sizes.batch, rows * longest) if sizes.bounds_rollout else max(sizes.batch, rows * longest)
+    return max(sizes.pool, longest) + batch
+
+
+def _engine_bytes(args: AlignOPSDConfig, gpu_gib: float) -> float:
+    """Of a colocated sampler that does not sleep while the trainer works."""
+    if not args.use_vllm or args.vllm_mode != "colocate" or args.vllm_enable_sleep_mode:
+        return 0.0
+    return args.vllm_gpu_memory_utilization * gpu_gib * GIB
 
 
 def _gathered(shape: Backbone) -> float:

@@ -135,15 +135,16 @@ def memory_facts(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelCon
         trained_share=0.01 if model.use_peft else 1.0,
         weight_bytes=2 if model.dtype in ("bfloat16", "float16") else 4,
         encoder=encoder,
+        gpu_gib=None if args.use_cpu else gpu,
     )
-    training = sum(found.training.values())
+    training = found.peak
     parts = ", ".join(f"{name} {value:.1f}" for name, value in found.training.items() if value >= 0.05)
-    facts = {"memory per GPU, estimate": f"{training:.1f} GiB for training ({parts})"}
+    facts = {"memory per GPU, estimate": f"{training:.1f} GiB for training, at its peak ({parts})"}
     if encoder is None:
         facts["not counted"] = f"the encoder {recipe.encoder!r}: its size can't be told without loading it"
     engine = sampler(shape, args, gpu)
     if engine is None:
-        where = "on the server's GPUs" if args.use_vllm else _own_sampler(found.training["prompts"])
+        where = "on the server's GPUs" if args.use_vllm else _own_sampler(args, found.training["prompts"])
         facts["sampler"] = where
     else:
         if engine.weights > engine.share:
@@ -158,16 +159,31 @@ def memory_facts(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelCon
         training += 0.0 if args.vllm_enable_sleep_mode else engine.share
     if training > 0.95 * gpu:
         facts["DOES NOT FIT"] = f"{training:.0f} GiB on a GPU of {gpu:.0f}; see docs/launch.md for what to set"
+    elif engine is not None and engine.sequences == 0:
+        facts["DOES NOT FIT"] = (
+            f"vllm_gpu_memory_utilization={args.vllm_gpu_memory_utilization} leaves no room for one full-length "
+            "response; raise it"
+        )
     facts["host memory per node, while loading"] = f"{found.host:.0f} GiB"
     facts["disk"] = f"{found.checkpoint:.1f} GiB a checkpoint, {found.kept:.1f} GiB for all that are kept"
     return facts
 
 
-def _own_sampler(prompts: float) -> str:
+def _own_sampler(args: AlignOPSDConfig, prompts: float) -> str:
     """What is said of sampling with the trainer's own weights.
 
     Args:
         prompts: GiB of what `estimate` counts for it.
     """
-    counted = f"keys and values of prompts take {prompts:.2f} GiB" if prompts else "its caches are not counted"
-    return f"the trainer's own weights; {counted}"
+    counted = f"keys and values take {prompts:.2f} GiB" if prompts else "its caches are not counted"
+    if args.use_cpu:
+        return f"the trainer's own weights; {counted}"
+    return f"the trainer's own weights; {counted}; {slow_sampling(args)}"
+
+
+def slow_sampling(args: AlignOPSDConfig) -> str:
+    """What to know before a GPU samples without vLLM."""
+    return (
+        "without vLLM each token waits for small kernels: take --use_vllm --vllm_mode colocate; keys and values: "
+        f"{args.kv_memory_share:.0%} of what is free"
+    )

@@ -49,7 +49,6 @@ _SHARED: dict[str, Any] = {
     "max_grad_norm": 1.0,
     "num_iterations": 1,
     "gradient_checkpointing": True,
-    "bf16": True,
     "save_rounds": 25,
     "save_total_limit": 2,
     "logging_steps": 1,

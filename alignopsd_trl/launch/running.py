@@ -18,7 +18,9 @@ from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.machine import check_launch, launched
+from alignopsd_trl.launch.memory import GIB
 from alignopsd_trl.launch.parts import bank_of, check_parts, foreign_bank, needs_skills, run_configuration
+from alignopsd_trl.launch.plan import slow_sampling
 from alignopsd_trl.launch.results import Evaluations, run_results
 from alignopsd_trl.launch.screens import closing, opening
 from alignopsd_trl.methods import get_method
@@ -135,15 +137,27 @@ def opening_facts(
         f"{rounds:g} rounds, {args.max_steps} updates" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
     )
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    where = "CPU" if args.use_cpu or not torch.cuda.is_available() else torch.cuda.get_device_name()
+    device = "CPU" if args.use_cpu or not torch.cuda.is_available() else "GPU"
     return {
         "method": f"{args.method}, preset {recipe.preset}, seed {args.seed}",
         "model": f"{model.model_name_or_path} ({weights_checksum(model.model_name_or_path)})",
         "environment": f"{suite.name}, {tasks} training tasks",
         "panel": f"{panel.name}, {len(panel)} tasks, checksum {panel.checksum}",
         "round": f"{groups} tasks x {args.num_generations} rollouts, {length}",
-        "machine": f"{processes} process{'es' if processes > 1 else ''} on {where}",
+        "machine": f"{processes} process{'es' if processes > 1 else ''} on {device}",
+        **_of_the_gpu(args),
     }
+
+
+def _of_the_gpu(args: AlignOPSDConfig) -> dict[str, str]:
+    """What there is to say where a GPU is here."""
+    if not torch.cuda.is_available():
+        return {}
+    if args.use_cpu:
+        return {"GPU": "left alone, as use_cpu=True asks: --use_cpu False takes it"}
+    precision = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
+    said = {"GPU": f"{torch.cuda.get_device_name()}, {torch.cuda.mem_get_info()[0] / GIB:.0f} GiB free, {precision}"}
+    return said if args.use_vllm else said | {"sampling": slow_sampling(args)}
 
 
 def _model_options(model: ModelConfig) -> dict[str, Any]:

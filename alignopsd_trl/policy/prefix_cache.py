@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect, insort
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from alignopsd_trl.policy.ragged import Ragged
 
 POOL = 512 << 20  # bytes of keys and values that are remembered: those of some hundred turns with the shipped policies
 CACHE = 128 << 20  # bytes of keys and values of a batch, beyond which more hardly make it faster
+SEVERAL = 4  # of the longest rows have room on a GPU, however little is free
 STRIDE = 8  # one in so many sorted texts belongs to the first wave
 ENOUGH = 512  # padded tokens, beyond which a forward of more is hardly cheaper per token
 LIKE = 0.85  # of the longest: beyond ENOUGH, a shorter row goes into the next forward
@@ -35,18 +37,44 @@ LIKE = 0.85  # of the longest: beyond ENOUGH, a shorter row goes into the next f
 Text = tuple[int, ...]
 
 
-def tokens_in_cache(config: Any, number_bytes: int, room: int | None = None) -> int:
-    """How many tokens' keys and values have room.
+@dataclass(frozen=True)
+class Room:
+    """Bytes that keys and values may take.
+
+    Attributes:
+        pool: of prompts that are remembered; a prompt that is longer is remembered all the same.
+        batch: of the rows that are sampled at once.
+        bounds_rollout: whether a rollout's rows are cut into batches too; else they are sampled at once.
+    """
+
+    pool: int
+    batch: int
+    bounds_rollout: bool = False
+
+
+def room(free: float | None, share: float, row: int) -> Room:
+    """How much room there is on a device: a share of its free memory, four fifths of it for the pool, but `SEVERAL` of
+    the longest rows in each.
+
+    Args:
+        free: bytes of the device; `None` on the CPU: `POOL` and `CACHE`.
+        row: bytes of the longest prompt and response.
+    """
+    if free is None:
+        return Room(POOL, CACHE)
+    pool, batch = (int(share * part * max(free, 0.0)) for part in (0.8, 0.2))
+    return Room(max(pool, SEVERAL * row), max(batch, SEVERAL * row), bounds_rollout=True)
+
+
+def token_bytes(config: Any, number_bytes: int) -> int:
+    """Bytes of a token's keys and values.
 
     Args:
         config: the model's text config.
         number_bytes: of one key or value.
-        room: bytes of all of them, `CACHE` by default.
     """
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return (CACHE if room is None else room) // (
-        2 * config.num_hidden_layers * config.num_key_value_heads * head * number_bytes
-    )
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * head * number_bytes
 
 
 class RoomyLayer(DynamicLayer):
@@ -93,7 +121,7 @@ class PrefixCache:
         attention: name of its attention implementation.
         budget: padded tokens per forward.
         dtype: what its attention computes in, where that is not the weights' dtype: autocast's.
-        room: bytes of keys and values that are remembered, `POOL` by default.
+        room: of keys and values, by default that on a CPU.
     """
 
     def __init__(
@@ -103,12 +131,13 @@ class PrefixCache:
         attention: str = "sdpa",
         budget: int = 4096,
         dtype: torch.dtype | None = None,
-        room: int | None = None,
+        room: Room | None = None,
     ):
         self._model, self._pad_id, self._attention, self._budget = model, pad_id, attention, budget
         config = model.config.get_text_config()
         self._dtype = dtype or model.dtype
-        self._size = tokens_in_cache(config, self._dtype.itemsize, POOL if room is None else room)
+        self.room = room or Room(POOL, CACHE)
+        self._size = self.room.pool // token_bytes(config, self._dtype.itemsize)
         self._layers = config.num_hidden_layers
         self._pool: list[torch.Tensor] = []  # (size, heads, width): keys and values of each layer
         self._last: list[torch.Tensor] = []  # buffers of the last cache

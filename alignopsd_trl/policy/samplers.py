@@ -20,6 +20,7 @@ class LoopSampler:
 
     Args:
         model, temperature, max_tokens, end_ids, pad_id, attention, budget: as in `decoding.sample`.
+        rows: of some prompts, how many are sampled at once; all of them by default.
         context: held around all steps, as autocast is.
         prefixes: what this snapshot of the model made of earlier prompts; nothing is kept between calls by default.
     """
@@ -32,11 +33,17 @@ class LoopSampler:
     attention: str = "sdpa"
     budget: int = 4096
     prefixes: PrefixCache | None = None
+    rows: Callable[[Sequence[Sequence[int]]], int] = len
     context: Callable[[], AbstractContextManager] = nullcontext
 
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
+        size = max(self.rows(prompts), 1)
+        parts = [self._respond(prompts[first : first + size], until) for first in range(0, len(prompts), size)]
+        return Responses(*([one for part in column for one in part] for column in zip(*parts, strict=True)))
+
+    def _respond(self, prompts: Sequence[Sequence[int]], until: Reader | None) -> tuple[list, list]:
         with self.context():
-            sampled = sample(
+            return sample(
                 self.model,
                 prompts,
                 temperature=self.temperature,
@@ -48,4 +55,3 @@ class LoopSampler:
                 prefixes=self.prefixes,
                 until=until,
             )
-        return Responses(*sampled)
