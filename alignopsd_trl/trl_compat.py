@@ -95,7 +95,10 @@ class PolicyScorer:
     def __init__(self, trainer: GRPOTrainer, reference: bool = False):
         self._trainer = trainer
         self._reference = reference
-        self.device = trainer.accelerator.device
+
+    @property
+    def device(self) -> torch.device:
+        return self._trainer.accelerator.device
 
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:
         trainer = self._trainer
