@@ -25,7 +25,7 @@ import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 
 from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer, trl_compat
-from alignopsd_trl.environments import load
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.memory import GIB, estimate, sampler, shape_of
 from alignopsd_trl.methods import get_method

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.environments.base import load
+from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.launch.arguments import differences_from_preset
 from alignopsd_trl.launch.machine import Launch, check_launch
