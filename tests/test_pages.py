@@ -81,7 +81,7 @@ def test_study_of_ones_own_is_planned_and_a_function_gives_skills(own_folder: Pa
 
     cells = plan(read_study("seek_study.yaml"))
     assert [cell.line.method for cell in cells] == ["vanilla", "grpo", "align_opsd"]
-    assert {cell.arena.label for cell in cells} == {"Seek"} and cells[0].columns["environment"] == "Seek"
+    assert {cell.benchmark.label for cell in cells} == {"Seek"} and cells[0].columns["environment"] == "Seek"
     hints = ["--method", "skill_grpo", "--skill_bank", "seek_hints:hint", "--evaluate_first", "False"]
     results = main("train_seek", [*SMALL, *hints, "--output_dir", "outputs/hints"])
     (first,) = [entry for entry in results["history"] if "episodes/success" in entry]

@@ -151,7 +151,7 @@ def test_shipped_studies_plan_and_share_their_cells() -> None:
         assert len(folders["table1_tiny_all"] & folders[world]) == 5 * lines
     assert len(folders["ablation_tiny"] - folders["table1_tiny"]) == 3 * 4
     assert len(folders["sensitivity_tiny"] - folders["hops"]) == 5 * 9
-    assert len({cell.arena.label for cell in planned["table1_7b"]}) == 3
+    assert len({cell.benchmark.label for cell in planned["table1_7b"]}) == 3
 
 
 # ---------------------------------------------------------------------- running
@@ -470,10 +470,10 @@ def test_two_real_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(HERE), str(HERE.parent)]))
     settings = {"model_name_or_path": str(tmp_path / "policy"), "tasks_per_round": 2, "num_generations": 4}
     settings |= {"rounds": 2, "max_prompt_length": 128, "max_completion_length": 12, "skill_tokens": 30}
-    arena = {"recipe": "webshop_tiny", "label": "Toy", "settings": {"environment": "toys.suite", "panel_limit": 6}}
+    benchmark = {"recipe": "webshop_tiny", "label": "Toy", "settings": {"environment": "toys.suite", "panel_limit": 6}}
     path = study_of(
         tmp_path,
-        environments=[arena],
+        environments=[benchmark],
         settings=settings | {"environment_options": {"level": 3}},
         methods=["skill_prompt", {"method": "align_opsd", "settings": {"max_sources": 2}}],
         seeds=[3],

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.launch.presets import preset
-from alignopsd_trl.study.spec import Arena, Line, Study, StudyError
+from alignopsd_trl.study.spec import Benchmark, Line, Study, StudyError
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Cell:
             Named by a fingerprint of all of the above, so that a finished cell is found again by any study.
     """
 
-    arena: Arena
+    benchmark: Benchmark
     line: Line
     seed: int
     config: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        return f"{self.arena.label} {self.line.title} seed {self.seed}"
+        return f"{self.benchmark.label} {self.line.title} seed {self.seed}"
 
     @property
     def row_file(self) -> Path:
@@ -62,13 +62,13 @@ class Cell:
     def columns(self) -> dict[str, Any]:
         """What the study, not the run, says about the row."""
         return {
-            "environment": self.arena.label,
+            "environment": self.benchmark.label,
             "method": self.line.method,
             "label": self.line.title,
             "seed": self.seed,
             "settings": json.dumps(dict(self.line.settings), sort_keys=True),
             "places": json.dumps([asdict(place) for place in self.places]),
-            "columns": json.dumps({"categories": self.arena.categories, "averages": dict(self.arena.averages)}),
+            "columns": json.dumps({"categories": self.benchmark.categories, "averages": dict(self.benchmark.averages)}),
             "folder": str(self.folder),
         }
 
@@ -82,9 +82,9 @@ def plan(study: Study) -> list[Cell]:
     _check_names(study)
     cells: dict[Path, Cell] = {}
     for seed in study.seeds:
-        for arena in study.environments:
-            for line, place in _lines(study, arena):
-                made = _cell(study, arena, line, seed)
+        for benchmark in study.environments:
+            for line, place in _lines(study, benchmark):
+                made = _cell(study, benchmark, line, seed)
                 cells.setdefault(made.folder, made).places.append(place)
     ordered = sorted(cells.values(), key=lambda cell: (study.seeds.index(cell.seed), cell.source is not None))
     for cell in ordered:
@@ -95,31 +95,31 @@ def plan(study: Study) -> list[Cell]:
     return ordered
 
 
-def _lines(study: Study, arena: Arena) -> Iterator[tuple[Line, Place]]:
+def _lines(study: Study, benchmark: Benchmark) -> Iterator[tuple[Line, Place]]:
     for table in ("methods", "ablations"):
         for position, line in enumerate(getattr(study, table)):
-            yield _without_defaults(study, arena, line), Place(table, position, line.title)
+            yield _without_defaults(study, benchmark, line), Place(table, position, line.title)
     for name, values in study.sweeps.items():
         for position, value in enumerate(values):
-            line = _without_defaults(study, arena, Line(label=f"AlignOPSD {name}={value}", settings={name: value}))
+            line = _without_defaults(study, benchmark, Line(label=f"AlignOPSD {name}={value}", settings={name: value}))
             yield line, Place(f"sweep {name}", position, f"{name}={value}", value)
 
 
-def _without_defaults(study: Study, arena: Arena, line: Line) -> Line:
+def _without_defaults(study: Study, benchmark: Benchmark, line: Line) -> Line:
     """A line that sets what holds anyway is the plain line: the sweeps meet in one cell."""
     if not line.settings:
         return line
     from alignopsd_trl.config import AlignOPSDConfig
 
-    shared = {**study.settings, **arena.settings}
+    shared = {**study.settings, **benchmark.settings}
     options = {**shared, **line.settings}.get("method_options")
-    base = {**preset(arena.recipe, shared.get("preset", "paper"), line.method, options), **shared}
+    base = {**preset(benchmark.recipe, shared.get("preset", "paper"), line.method, options), **shared}
     fallback = AlignOPSDConfig.__dataclass_fields__
     own = {k: v for k, v in line.settings.items() if v != base.get(k, fallback[k].default)}
     return Line(line.method, line.label if own else "", own, line.skills)
 
 
-def _cell(study: Study, arena: Arena, line: Line, seed: int) -> Cell:
+def _cell(study: Study, benchmark: Benchmark, line: Line, seed: int) -> Cell:
     from alignopsd_trl.methods import get_method
 
     try:
@@ -128,14 +128,14 @@ def _cell(study: Study, arena: Arena, line: Line, seed: int) -> Cell:
         raise StudyError(str(error)) from error
     if line.skills and not method.trains:
         raise StudyError(f"{line.title}: {line.method!r} trains nothing; for the initial weights use 'skill_prompt'")
-    config = {**study.settings, **arena.settings, **line.settings, "method": line.method, "seed": seed}
-    content = json.dumps([arena.recipe, config, line.skills], sort_keys=True)
+    config = {**study.settings, **benchmark.settings, **line.settings, "method": line.method, "seed": seed}
+    content = json.dumps([benchmark.recipe, config, line.skills], sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:10]
     star = "_with_skills" if line.skills else ""
-    folder = study.cells / arena.recipe / f"{line.method}{star}_{seed}_{digest}"
-    source = _cell(study, arena, Line(line.method, settings=line.settings), seed) if line.skills else None
+    folder = study.cells / benchmark.recipe / f"{line.method}{star}_{seed}_{digest}"
+    source = _cell(study, benchmark, Line(line.method, settings=line.settings), seed) if line.skills else None
     skills = line.skills or method.skills_in_evaluation
-    return Cell(arena, line, seed, config, method.trains and not line.skills, skills, folder, source)
+    return Cell(benchmark, line, seed, config, method.trains and not line.skills, skills, folder, source)
 
 
 def _check_names(study: Study) -> None:

@@ -166,7 +166,7 @@ def _prepare(cell: Cell, study: Study) -> list[str]:
     launcher = study.launcher if cell.trains and study.launcher else (sys.executable,)
     command = [*launcher, "-m", "alignopsd_trl.study.cell", str(cell.folder)]
     content = {
-        "recipe": cell.arena.recipe,
+        "recipe": cell.benchmark.recipe,
         "config": dict(cell.config),
         "trains": cell.trains,
         "skills": cell.skills,

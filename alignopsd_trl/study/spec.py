@@ -59,7 +59,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Arena:
+class Benchmark:
     """A benchmark: the defaults of a recipe and what the study sets there for every row.
 
     Args:
@@ -101,7 +101,7 @@ class Study:
     """
 
     name: str
-    environments: tuple[Arena, ...]
+    environments: tuple[Benchmark, ...]
     output: Path = Path()
     cells: Path = Path()
     seeds: tuple[int, ...] = (0,)
@@ -130,7 +130,7 @@ def read_study(path: str | Path) -> Study:
     chosen = content | {
         "output": output,
         "cells": Path(content.get("cells") or output / "cells"),
-        "environments": tuple(_arena(one) for one in _several(content, "environments")),
+        "environments": tuple(_benchmark(one) for one in _several(content, "environments")),
         "methods": tuple(_line(one, "methods") for one in _several(content, "methods")),
         "ablations": tuple(_line(one, "ablations") for one in _several(content, "ablations")),
         "sweeps": {
@@ -155,14 +155,14 @@ def _check(study: Study) -> None:
         raise StudyError(f"seeds={list(study.seeds)} must name at least one seed and each once")
     if study.processes < 1 or (study.devices and len(study.devices) != study.processes):
         raise StudyError(f"processes={study.processes} must be at least 1, and devices must name one a process")
-    labels = [arena.label for arena in study.environments]
+    labels = [benchmark.label for benchmark in study.environments]
     if len(set(labels)) != len(labels):
         raise StudyError(f"environments have the labels {labels}; give each its own")
     for name in study.sweeps:
         _own({name: None}, f"sweeps.{name}")
 
 
-def _arena(content: Any) -> Arena:
+def _benchmark(content: Any) -> Benchmark:
     content = {"recipe": content} if isinstance(content, str) else _mapping(content, "environments")
     recipe = content.get("recipe", "")
     try:
@@ -171,11 +171,11 @@ def _arena(content: Any) -> Arena:
         raise StudyError(f"environments: {error}") from error
     known = BENCHMARKS.get(recipe.partition("_")[0])
     label, averages = (known.title, dict(known.averages)) if known else (recipe, {"success": "Success"})
-    arena = _build(Arena, {"label": label, "averages": averages} | content, "environments")
-    if unknown := sorted(set(arena.averages) - set(_AVERAGES)):
+    benchmark = _build(Benchmark, {"label": label, "averages": averages} | content, "environments")
+    if unknown := sorted(set(benchmark.averages) - set(_AVERAGES)):
         raise StudyError(f"environments: average {unknown[0]!r} is unknown; choose from {', '.join(_AVERAGES)}")
-    _protocol(arena.settings, f"environments.{recipe}.settings")
-    return arena
+    _protocol(benchmark.settings, f"environments.{recipe}.settings")
+    return benchmark
 
 
 def _line(content: Any, place: str) -> Line:
