@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A job in the background may have been started with interrupts ignored, which its children would inherit; the tests of
@@ -17,3 +20,13 @@ os.environ.setdefault("WANDB_MODE", "disabled")
 # A shared machine may be slow for a moment: how long an example takes is not what these tests are about.
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
+
+
+@pytest.fixture(scope="session")
+def chat_policy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A saved policy of random weights and its tokenizer, whose chat template has tools."""
+    from fakes.tool_classes import chat_model, chat_tokenizer
+
+    folder, tokenizer = tmp_path_factory.mktemp("chat_policy"), chat_tokenizer()
+    chat_model(tokenizer).save_pretrained(folder)
+    return folder, tokenizer

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
+from fakes.toy import Scripted, ToyEnvironment, build_model, build_tokenizer, scripted, toy_dataset
+from fakes.trainers import DEFAULTS, losses
 from fsdp_on_cpu import look_like_gpus
 from peft import LoraConfig
 from torch.distributed.tensor import DTensor
-from toy import Scripted, ToyEnvironment, build_model, build_tokenizer, scripted, toy_dataset
-from trainers import DEFAULTS, losses
 
 from alignopsd_trl import trl_compat
 from alignopsd_trl.config import AlignOPSDConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainers import make_trainer
+from fakes.trainers import make_trainer
 from transformers import TrainerCallback
 
 from alignopsd_trl.runs.folder import RunFolderError
@@ -53,7 +53,7 @@ def test_an_interrupted_run_goes_on_or_is_replaced_by_an_argument(tmp_path: Path
 
 
 def _saved(policy: Path) -> Path:
-    from toy import build_model, build_tokenizer
+    from fakes.toy import build_model, build_tokenizer
 
     build_model(build_tokenizer()).save_pretrained(policy)
     return policy

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,91 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from method_vectors import TOLERANCE, Case, cases, flag, identity_columns, matrix, real
+from fakes.tables import TableTeacher, batch_of, config, empty_world, small_world
+from method_vectors import TOLERANCE, Case, cases, flag, matrix, real
 
 from alignopsd_trl.methods import MethodError, checked_credit, get_method
 from alignopsd_trl.methods.align_opsd.method import AlignOPSD
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
-from alignopsd_trl.turns import Thought, Turn, TurnBatch, parse_response
-
-DEFAULTS: Case = dataclasses.asdict(AlignOPSDOptions()) | {
-    "group_statistics": "trajectory",
-    "scale_rewards": "group",
-    "invalid_action_penalty": 0.0,
-}
-
-
-def config(**changes: Any) -> SimpleNamespace:
-    return SimpleNamespace(**(DEFAULTS | changes))
-
-
-class TableTeacher:
-    """Answers from tables and remembers what it was asked.
-
-    Args:
-        thoughts: of the privileged view.
-        embeddings: text -> vector.
-        views: (source, target) -> log-probs.
-        others: divergences of other processes.
-
-    ``ordinary`` is to ordinary prompts what ``views`` is to privileged ones.
-    """
-
-    ordinary: Any = None
-
-    def __init__(self, thoughts: list[Thought], embeddings: dict, views: Any, others: Sequence[float] = ()):
-        self._thoughts, self._embeddings, self._views, self._others = thoughts, embeddings, views, others
-        self.calls: list[str] = []
-        self.encoded: list[str] = []
-        self.pairs: list[tuple[int, int]] = []
-
-    def thoughts(self, batch: TurnBatch) -> list[Thought]:
-        self.calls.append("thoughts")
-        return self._thoughts
-
-    def encode(self, texts: Sequence[str]) -> torch.Tensor:
-        self.calls.append("encode")
-        self.encoded = list(texts)
-        width = len(next(iter(self._embeddings.values()))) if self._embeddings else 3
-        rows = [torch.tensor(self._embeddings[text], dtype=torch.float32) for text in texts]
-        return torch.stack(rows) if rows else torch.zeros(0, width)
-
-    def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        self.calls.append("score")
-        self.pairs = list(zip(source.tolist(), target.tolist(), strict=True))
-        rows = [self._views(*pair) for pair in self.pairs]
-        return torch.stack(rows) if rows else torch.zeros(0, batch.policy_mask.shape[1])
-
-    def gather(self, values: torch.Tensor) -> torch.Tensor:
-        self.calls.append("gather")
-        return torch.cat([values, torch.tensor(self._others, dtype=values.dtype)])
-
-
-def turn(number: int, thought: Thought) -> Turn:
-    return Turn(number, "", [], [], [], "", thought, thought.action, True, "")
-
-
-def batch_of(
-    identities: list[Any],
-    thoughts: list[Thought],
-    mask: torch.Tensor,
-    reward: torch.Tensor,
-    student: torch.Tensor | None,
-    action_valid: torch.Tensor | None = None,
-) -> TurnBatch:
-    task, rollout, number = identity_columns(identities)
-    return TurnBatch(
-        turns=[turn(at, thought) for at, thought in zip(number.tolist(), thoughts, strict=True)],
-        task=task,
-        rollout=rollout,
-        turn=number,
-        response_ids=torch.zeros_like(mask, dtype=torch.int64),
-        policy_mask=mask,
-        reward=reward,
-        action_valid=torch.ones(len(reward), dtype=torch.bool) if action_valid is None else action_valid,
-        student_log_probs=student,
-    )
-
+from alignopsd_trl.turns import Thought, TurnBatch, parse_response
 
 # Whole pipelines of the vectors, through the method's own wiring
 
@@ -176,33 +96,6 @@ def test_method_gives_the_pipeline_vectors(kind: str, case: Case) -> None:
     assert teacher.calls[:2] == ["thoughts", "encode"] and teacher.calls.count("score") == 1
 
 
-# A small world: two tasks, three siblings each
-
-
-def small_world(
-    seed: int = 0, turns: int = 6, width: int = 5, ties: bool = True, **changes: Any
-) -> tuple[TurnBatch, TableTeacher]:
-    """Turns 2n and 2n + 1 think alike in all siblings, word for word unless there shall be no ties."""
-    draw = torch.Generator().manual_seed(seed)
-    names = [[f"t{task}", f"r{rollout}", at] for task in range(2) for rollout in range(3) for at in range(turns)]
-    own = ["" if ties else f" of {task} {rollout} {at}" for task, rollout, at in names]
-    students = [Thought(f"state {name[2] // 2}{mark}", f"act {name[2]}") for name, mark in zip(names, own, strict=True)]
-    teachers = [Thought(thought.thinking, thought.action) for thought in students]
-    states = {f"state {at}": torch.randn(8, generator=draw) for at in range(turns)}
-    vectors = {
-        text: (states[" ".join(text.split()[:2])] + (0.0 if ties else 0.1) * torch.randn(8, generator=draw)).tolist()
-        for text in sorted({t.thinking for t in students})
-    }
-    vectors |= {text: torch.randn(8, generator=draw).tolist() for text in sorted({t.action for t in students})}
-    table = -torch.rand(len(names), len(names), width, generator=draw)
-    mask = torch.rand(len(names), width, generator=draw) < 0.8
-    mask[:, 0] = True
-    reward = torch.tensor([float(rollout == "r0" or (task == "t1" and rollout == "r1")) for task, rollout, _ in names])
-    student = -torch.rand(len(names), width, generator=draw)
-    batch = batch_of(names, students, mask, reward, student)
-    return batch, TableTeacher(teachers, vectors, lambda source, target: table[source, target], **changes)
-
-
 class OwnViewAlone(AlignOPSD):
     """A variant from outside the package: matches are made, and the turn's own view is all that counts."""
 
@@ -219,15 +112,6 @@ def test_a_variant_overrides_the_stage_of_rectification() -> None:
     variant = OwnViewAlone(config()).assign(batch, teacher, 0)
     plain = AlignOPSD(config(rectify=False)).assign(batch, teacher, 0)
     assert torch.equal(variant.advantages, plain.advantages) and not torch.equal(variant.advantages, paper.advantages)
-
-
-def empty_world() -> tuple[TurnBatch, TableTeacher]:
-    number = torch.zeros(0, dtype=torch.int64)
-    batch = TurnBatch(
-        [], number, number, number, torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, 1, dtype=torch.bool),
-        torch.zeros(0), torch.zeros(0, dtype=torch.bool), torch.zeros(0, 1),
-    )  # fmt: skip
-    return batch, TableTeacher([], {}, None)
 
 
 ABLATIONS = {

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from fakes.recorded import RUNS
 
 pytest.importorskip("matplotlib", reason='pip install "alignopsd-trl[studies]"')
 
@@ -21,7 +22,6 @@ from alignopsd_trl.analysis.temporal_mismatch import matched_turns
 from alignopsd_trl.analysis.training_dynamics import by_step
 from alignopsd_trl.statistics import clustered_ratio
 
-RUNS = Path(__file__).parent / "data" / "runs"
 LIST = "'Back to Search' [SEP] 'Page 1 (Total results: 2)' [SEP] '1111111111'"
 ITEM = "'Back to Search' [SEP] '< Prev' [SEP] 'red' [SEP] 'Buy Now'"
 

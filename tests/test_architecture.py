@@ -341,6 +341,18 @@ def test_makers_and_experiments_stay_out_of_the_wheel() -> None:
             assert not outside, f"{_module(file)} imports {outside}, which is not installed"
 
 
+def test_tests_share_fakes_and_not_one_another() -> None:
+    """Stand-ins live in `tests/fakes`, so that a test can be read, moved or deleted alone."""
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    tests = {file.stem for file in files if file.stem.startswith("test_")}
+    fakes = {file.stem for file in (ROOT / "tests" / "fakes").glob("*.py")}
+    for file in [*files, *sorted((ROOT / "research").rglob("*.py")), *sorted((ROOT / "benchmarks").glob("*.py"))]:
+        for name in _all_imports(file):
+            place = file.relative_to(ROOT)
+            assert name not in tests, f"{place} imports from {name}: move what both need into tests/fakes"
+            assert name not in fakes, f"{place} imports {name}, which is at fakes.{name}"
+
+
 def _all_imports(file: Path) -> Iterator[str]:
     for node in ast.walk(_tree(file)):
         if isinstance(node, ast.Import):

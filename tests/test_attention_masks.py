@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from counting import attention_calls
-from toy import build_tokenizer
-from trainers import difference, losses, make_trainer
+from fakes.toy import build_tokenizer
+from fakes.trainers import difference, losses, make_trainer
 from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from alignopsd_trl import trl_compat

@@ -10,79 +10,19 @@ from typing import Any
 
 import pytest
 import torch
-from trainers import difference, losses, make_config, make_trainer
+from fakes.tables import play, random_batch, scoring
+from fakes.trainers import difference, losses, make_config, make_trainer
 
 from alignopsd_trl.methods import Method, get_method
 from alignopsd_trl.methods import objectives as o
 from alignopsd_trl.methods.baseline import Baseline
 from alignopsd_trl.options import rules
 from alignopsd_trl.rollout import SortedByLength
-from alignopsd_trl.turns import Groups, Thought, Trajectory, Turn, TurnBatch
+from alignopsd_trl.turns import Groups, TurnBatch
 
 WEIGHTED = ("rlsd", "step_opsd", "agent_opsd")
 DISTILLED = ("opsd", "grpo_opsd", "skill_sd", "sdar")
 NAMES = ("vanilla", "skill_prompt", "skill_grpo", "gigpo", *WEIGHTED, *DISTILLED)
-
-
-class TableTeacher:
-    """Answers `score` from a table and remembers what it was asked."""
-
-    def __init__(self, scores: torch.Tensor | None = None) -> None:
-        self.scores, self.calls = scores, []
-
-    def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        assert torch.equal(source, target) and torch.equal(source, torch.arange(len(batch)))
-        self.calls.append("score")
-        return self.scores * batch.policy_mask
-
-    def thoughts(self, batch: TurnBatch) -> list[Thought]:
-        raise AssertionError("no baseline asks for privileged thinking")
-
-    def encode(self, texts: list[str]) -> torch.Tensor:
-        raise AssertionError("no baseline asks for embeddings")
-
-    def gather(self, values: torch.Tensor) -> torch.Tensor:
-        return values
-
-
-def play(lengths: dict[tuple[str, str], list[int]], rewards: list[float], observations: str = "") -> TurnBatch:
-    """A batch of rollouts (task, rollout) -> tokens of each turn; letters of ``observations`` answer them in order."""
-    answers = iter(observations)
-    trajectories = []
-    for (task, rollout), reward in zip(lengths, rewards, strict=True):
-        turns = [
-            Turn(
-                number=number,
-                prompt_text="",
-                prompt_ids=[1],
-                privileged_ids=[2, 1],
-                response_ids=[3] * tokens,
-                response_text="",
-                thought=Thought("", ""),
-                action="",
-                action_valid=True,
-                observation=next(answers, ""),
-            )
-            for number, tokens in enumerate(lengths[task, rollout])
-        ]
-        row = {"task_id": task}
-        trajectories.append(Trajectory(task=task, rollout=rollout, row=row, turns=turns, reward=reward))
-    return TurnBatch.of(trajectories, pad_id=0)
-
-
-def random_batch(seed: int = 0) -> TurnBatch:
-    """Two tasks, four and three rollouts, one to four turns of one to six tokens."""
-    draw = torch.Generator().manual_seed(seed)
-
-    def number(low: int, high: int) -> int:
-        return int(torch.randint(low, high + 1, (1,), generator=draw))
-
-    names = [("a", f"r{n}") for n in range(4)] + [("b", f"r{n}") for n in range(3)]
-    batch = play({name: [number(1, 6) for _ in range(number(1, 4))] for name in names}, [1, 0, 0, 1, 0.5, 0.2, 0.9])
-    batch = replace(
-        batch, student_log_probs=-torch.rand(batch.policy_mask.shape, generator=draw) * 3 * batch.policy_mask
-    )
-    return batch
 
 
 def method(name: str, folder: Path, **config: Any) -> Method:
@@ -185,8 +125,8 @@ def test_weights_move_the_policy_with_the_teacher_and_never_against_the_outcome(
     batch = play({("t", f"r{n}"): [1] for n in range(4)}, [1, 1, 0, 0])
     teacher = torch.tensor([0.4, 0.1, 0.4, 0.1]).log()
     batch = replace(batch, student_log_probs=torch.full((4, 1), 0.25).log())
-    credit = method(name, tmp_path, method_options=options).assign(batch, TableTeacher(teacher[:, None]), step=0)
-    plain = method("grpo", tmp_path).assign(batch, TableTeacher(), step=0)
+    credit = method(name, tmp_path, method_options=options).assign(batch, scoring(teacher[:, None]), step=0)
+    plain = method("grpo", tmp_path).assign(batch, scoring(), step=0)
 
     def step(advantage: torch.Tensor) -> torch.Tensor:
         policy = torch.full((4,), 0.25)
@@ -205,7 +145,7 @@ def test_weights_move_the_policy_with_the_teacher_and_never_against_the_outcome(
 @pytest.mark.parametrize("name", DISTILLED)
 def test_the_gap_is_logged_where_the_snapshot_was_scored_anyway(name: str, tmp_path: Path) -> None:
     batch = random_batch()
-    teacher = TableTeacher(batch.student_log_probs + 0.25)
+    teacher = scoring(batch.student_log_probs + 0.25)
     assert method(name, tmp_path).assign(batch, teacher, 0).metrics["teacher/gap"] == pytest.approx(0.25, abs=1e-6)
     batch = replace(batch, student_log_probs=None)
     assert "teacher/gap" not in method(name, tmp_path).assign(batch, teacher, 0).metrics
@@ -215,8 +155,8 @@ def test_beliefs_reward_the_turn_that_the_teacher_likes(tmp_path: Path) -> None:
     batch = play({("t", "r0"): [2, 2], ("t", "r1"): [2, 2]}, [1, 0])
     batch = replace(batch, student_log_probs=torch.full((4, 2), -1.0))
     gap = torch.tensor([0.5, -0.5, 0.5, -0.5])[:, None]
-    found = method("agent_opsd", tmp_path).assign(batch, TableTeacher(batch.student_log_probs + gap), 0).advantages
-    plain = method("grpo", tmp_path).assign(batch, TableTeacher(), 0).advantages
+    found = method("agent_opsd", tmp_path).assign(batch, scoring(batch.student_log_probs + gap), 0).advantages
+    plain = method("grpo", tmp_path).assign(batch, scoring(), 0).advantages
     ratio = (found / plain)[:, 0]
     assert torch.allclose(ratio, torch.tensor([1.1, 0.9, 0.9, 1.1]), atol=1e-4)
 
@@ -228,8 +168,8 @@ def test_beliefs_reward_the_turn_that_the_teacher_likes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "options"), [*WEIGHTINGS, ("agent_opsd", {})])
 def test_teacher_equal_to_student_reproduces_grpo(name: str, options: Any, step: int, tmp_path: Path) -> None:
     batch = random_batch()
-    credit = method(name, tmp_path, method_options=options).assign(batch, TableTeacher(batch.student_log_probs), step)
-    plain = method("grpo", tmp_path).assign(batch, TableTeacher(), step)
+    credit = method(name, tmp_path, method_options=options).assign(batch, scoring(batch.student_log_probs), step)
+    plain = method("grpo", tmp_path).assign(batch, scoring(), step)
     torch.testing.assert_close(credit.advantages, plain.advantages, atol=1e-6, rtol=1e-6)
 
 
@@ -238,10 +178,10 @@ def test_teacher_equal_to_student_leaves_no_auxiliary_gradient(name: str, tmp_pa
     batch = random_batch()
     live = batch.student_log_probs.clone().requires_grad_()
     row = method(name, tmp_path)
-    credit = row.assign(batch, TableTeacher(batch.student_log_probs), 0)
+    credit = row.assign(batch, scoring(batch.student_log_probs), 0)
     row.auxiliary(credit.targets, live, batch.student_log_probs).sum().backward()
     assert live.grad.abs().max() < 1e-6
-    expected = method("grpo", tmp_path).assign(batch, TableTeacher(), 0).advantages
+    expected = method("grpo", tmp_path).assign(batch, scoring(), 0).advantages
     assert torch.equal(credit.advantages, torch.zeros_like(expected) if name == "opsd" else expected)
 
 
@@ -249,14 +189,14 @@ def test_teacher_equal_to_student_leaves_no_auxiliary_gradient(name: str, tmp_pa
 def test_equal_rewards_give_exactly_zero(name: str, tmp_path: Path) -> None:
     batch = random_batch()
     batch.reward.fill_(0.3)
-    credit = method(name, tmp_path).assign(batch, TableTeacher(torch.zeros_like(batch.student_log_probs)), 0)
+    credit = method(name, tmp_path).assign(batch, scoring(torch.zeros_like(batch.student_log_probs)), 0)
     assert torch.equal(credit.advantages, torch.zeros_like(credit.advantages))
 
 
 @pytest.mark.parametrize("name", [*WEIGHTED, *DISTILLED, "gigpo", "skill_grpo"])
 def test_credit_is_float32_without_gradient_and_zero_outside_the_mask(name: str, tmp_path: Path) -> None:
     batch = random_batch()
-    credit = method(name, tmp_path).assign(batch, TableTeacher(batch.student_log_probs * 0.5), 3)
+    credit = method(name, tmp_path).assign(batch, scoring(batch.student_log_probs * 0.5), 3)
     assert credit.advantages.dtype == torch.float32 and not credit.advantages.requires_grad
     assert credit.advantages.isfinite().all() and (credit.advantages[~batch.policy_mask] == 0).all()
     assert all(len(column) == len(batch) for column in credit.trace.values())
@@ -267,7 +207,7 @@ def test_credit_is_float32_without_gradient_and_zero_outside_the_mask(name: str,
 def test_a_process_without_turns_makes_the_same_calls(name: str, tmp_path: Path) -> None:
     batch = TurnBatch.of([], pad_id=0)
     batch = replace(batch, student_log_probs=torch.zeros_like(batch.policy_mask, dtype=torch.float32))
-    teacher = TableTeacher(batch.student_log_probs)
+    teacher = scoring(batch.student_log_probs)
     credit = method(name, tmp_path).assign(batch, teacher, 0)
     assert credit.advantages.shape == batch.policy_mask.shape
     assert teacher.calls == ["score"] * (name in (*WEIGHTED, *DISTILLED))
@@ -297,7 +237,7 @@ def test_contexts_and_needs(name: str, tmp_path: Path) -> None:
         row.needs_teacher,
     )
     assert not row.needs_encoder
-    batch, teacher = random_batch(), TableTeacher(torch.zeros(1))
+    batch, teacher = random_batch(), scoring(torch.zeros_like(random_batch().student_log_probs))
     batch = replace(batch, student_log_probs=batch.student_log_probs if row.needs_student_log_probs else None)
     if row.trains:
         row.assign(batch, teacher, 0)
@@ -413,7 +353,7 @@ def test_options_arrive_as_json_from_the_command_line(tmp_path: Path) -> None:
 
 def test_mixing_falls_with_the_updates(tmp_path: Path) -> None:
     batch = random_batch()
-    teacher = TableTeacher(batch.student_log_probs * 0.5)
+    teacher = scoring(batch.student_log_probs * 0.5)
     rlsd, steps = method("rlsd", tmp_path), method("step_opsd", tmp_path)
     assert [rlsd.assign(batch, teacher, s).metrics["credit/mixing"] for s in (0, 49, 99, 500)] == [0.495, 0.25, 0, 0]
     assert [steps.assign(batch, teacher, s).metrics["credit/mixing"] for s in (24, 49)] == [0.1, 0.0]
@@ -436,7 +376,7 @@ def test_states_that_siblings_share_compare_their_returns(tmp_path: Path) -> Non
     """Both rollouts answer their first turn with x, so their second turns form a group; third turns meet alone."""
     batch = play({("t", "r0"): [1, 1, 1], ("t", "r1"): [1, 1]}, [1, 0], observations="xyzxw")
     row = method("gigpo", tmp_path, method_options={"gamma": 0.5})
-    credit = row.assign(batch, TableTeacher(), 0)
+    credit = row.assign(batch, scoring(), 0)
     outcome = 0.5**0.5 / (1 + 1e-6 / 0.5**0.5)
     steps = torch.tensor([0.125, 0.25, 0.0, -0.125, -0.25])
     signs = torch.tensor([1.0, 1, 1, -1, -1])
@@ -447,7 +387,7 @@ def test_states_that_siblings_share_compare_their_returns(tmp_path: Path) -> Non
 def test_the_penalty_on_invalid_actions_is_added_after_the_weights(tmp_path: Path) -> None:
     batch = random_batch()
     batch.action_valid[2] = False
-    teacher = TableTeacher(batch.student_log_probs * 0.5)
+    teacher = scoring(batch.student_log_probs * 0.5)
     for name in (*WEIGHTED, "gigpo", "sdar"):
         with_penalty = method(name, tmp_path, invalid_action_penalty=0.1).assign(batch, teacher, 0).advantages
         added = with_penalty - method(name, tmp_path).assign(batch, teacher, 0).advantages

@@ -6,8 +6,7 @@ import math
 
 import pytest
 import torch
-from test_align_opsd import config, empty_world, small_world
-from test_method_properties import SEEDS, draw, rollouts
+from fakes.tables import SEEDS, config, draw, empty_world, rollouts, small_world
 
 from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.methods.align_opsd.credit import allocate, density_box, turn_weights

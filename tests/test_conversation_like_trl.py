@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_parity_with_trl import CASES, by_itself, policy  # noqa: F401 (a fixture)
-from test_tool_environments import trainer_of
-from tool_classes import as_tool_calls, script
+from fakes.tool_cases import CASES, by_itself
+from fakes.tool_classes import as_tool_calls, script, trainer_of
 from trl import GRPOConfig, GRPOTrainer
 
 from alignopsd_trl.environments.adapters import ToolEnvironment
@@ -39,10 +38,10 @@ def rows_of(trainer: Any) -> list[tuple[list[int], list[int], list[int]]]:
 # not the calculator, which has coroutines: TRL puts their results behind those of the other calls, here the order holds
 @pytest.mark.parametrize("past_thinking", ["template", "keep"])
 @pytest.mark.parametrize("name", ["counter", "counter and tools", "functions alone"])
-def test_tokens_and_mask_are_those_of_trl(policy: Any, tmp_path: Path, name: str, past_thinking: str) -> None:  # noqa: F811
+def test_tokens_and_mask_are_those_of_trl(chat_policy: Any, tmp_path: Path, name: str, past_thinking: str) -> None:
     parts, rows, plans = CASES[name]
     assert not any(by_itself(plan, parts) for plan in plans)
-    model, tokenizer = policy
+    model, tokenizer = chat_policy
     texts = [[as_tool_calls(*turn) for turn in plan] for plan in plans]
     config = GRPOConfig(
         str(tmp_path / "trl"), use_cpu=True, bf16=False, report_to="none", per_device_train_batch_size=4,
@@ -53,7 +52,7 @@ def test_tokens_and_mask_are_those_of_trl(policy: Any, tmp_path: Path, name: str
     own = dict(parts)
     own["environment_factory"] = ToolEnvironment(own.pop("environment_factory", None), own.pop("tools", ()), "native")
     options = {"history": "conversation", "past_thinking": past_thinking, "max_prompt_length": 4096}
-    ours = trainer_of(policy, tmp_path / "ours", texts, train_dataset=rows, **options, **own)
+    ours = trainer_of(chat_policy, tmp_path / "ours", texts, train_dataset=rows, **options, **own)
     expected, found = rows_of(theirs), rows_of(ours)
     assert len(found) == len(expected) == 4
     texts_of = [sorted(tokenizer.decode(one[0] + one[1]) for one in rows) for rows in (found, expected)]

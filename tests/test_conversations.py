@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from toy import TEMPLATE, Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
-from trainers import make_config, make_trainer
+from fakes.toy import TEMPLATE, Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
+from fakes.trainers import make_config, make_trainer
 
 from alignopsd_trl.conversations import Conversation, without_thinking
 from alignopsd_trl.environments import Chat, Opening, Projection, Step, TextEnvironment, View, open_batch

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from counting import Operations
+from fakes.models import CONFIGS, SHAPE, Counted
+from fakes.tool_classes import chat_tokenizer
+from fakes.toy import build_model, build_tokenizer
+from fakes.trainers import make_trainer
 from peft import LoraConfig
 from second_device import move, second_device
-from test_packing import CONFIGS, SHAPE
-from test_prefix_cache import Counted
-from tool_classes import chat_tokenizer
-from toy import build_model, build_tokenizer
-from trainers import make_trainer
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from alignopsd_trl import trl_compat

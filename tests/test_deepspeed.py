@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.trainers import difference
 from spread import CASES, ENCODED, NORM, launch, load, prepare
-from trainers import difference
 from transformers import AutoModelForCausalLM
 
 pytest.importorskip("deepspeed", reason="pip install -c constraints.txt -e '.[deepspeed]'")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from toy import build_model, build_tokenizer
-from trainers import difference, hand_loss, losses, make_trainer
+from fakes.toy import build_model, build_tokenizer
+from fakes.trainers import difference, hand_loss, losses, make_trainer
 from two_processes import AS_ONE, OPTIONS
 
 from alignopsd_trl.records import read_records

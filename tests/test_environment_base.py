@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from toy import ToyEnvironment, toy_dataset
+from fakes.toy import ToyEnvironment, toy_dataset
 
 from alignopsd_trl.environments import (
     Ending,

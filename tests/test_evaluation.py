@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from toy import NUMBERS, Scripted, ToyEnvironment, build_model, build_tokenizer, toy_dataset
-from trainers import make_trainer
+from fakes.toy import NUMBERS, Scripted, ToyEnvironment, build_model, build_tokenizer, toy_dataset
+from fakes.trainers import make_trainer
 
 from alignopsd_trl.environments import Suite, TaskPanel, open_batch
 from alignopsd_trl.evaluation import Outcome, evaluate, main, mean_score, success_rate, summarise

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fidelity_games import (
+from fakes.corridor import (
     Climb,
     Corridor,
     Flips,

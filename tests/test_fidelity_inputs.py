@@ -10,11 +10,10 @@ import sys
 import types
 from pathlib import Path
 
-import fidelity_games
 import pytest
-import tool_classes
 from datasets import Dataset
-from toy import build_model, build_tokenizer
+from fakes import corridor, tool_classes
+from fakes.toy import build_model, build_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from alignopsd_trl import AlignOPSDConfig
@@ -39,7 +38,7 @@ def _save(folder: Path, **tokens: str | None) -> Path:
 
 @pytest.fixture(autouse=True)
 def _game(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "corridor_game", fidelity_games)
+    monkeypatch.setitem(sys.modules, "corridor_game", corridor)
 
 
 def _measure(model: Path, output: Path, *more: str, environment: str = "corridor_game") -> dict:
@@ -103,16 +102,16 @@ def test_a_class_of_trls_convention_is_measured_as_it_trains(tmp_path: Path, mon
 
 
 def test_tasks_without_an_identity_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fidelity_games, "corridor_tasks", lambda count: [{"need": 1, "task": "corridor"}] * count)
+    monkeypatch.setattr(corridor, "corridor_tasks", lambda count: [{"need": 1, "task": "corridor"}] * count)
     monkeypatch.setattr(TaskPanel, "of", lambda *given: None)
     with pytest.raises(ValueError, match="'corridor' have no column 'task_id'"):
         _measure(_save(tmp_path / "policy"), tmp_path / "out", "--methods", "grpo")
 
 
-class Trapdoor(fidelity_games.Corridor):
+class Trapdoor(corridor.Corridor):
     """Raises where an episode goes left first."""
 
-    def step(self, action: str) -> fidelity_games.Step:
+    def step(self, action: str) -> corridor.Step:
         if action == "left" and not self._turns:
             raise RuntimeError("the floor is gone")
         return super().step(action)
@@ -121,8 +120,8 @@ class Trapdoor(fidelity_games.Corridor):
 def test_rollouts_that_failed_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(fidelity_games.GAMES, "trapdoor", Trapdoor)
-    policy = fidelity_games.save_policy(tmp_path / "policy")
+    monkeypatch.setitem(corridor.GAMES, "trapdoor", Trapdoor)
+    policy = corridor.save_policy(tmp_path / "policy")
     options = ["--methods", "grpo", "--environment_options", '{"trapdoor": true}']
     result = _measure(policy, tmp_path / "out", *options)
     failed = result["failed_rollouts"]
@@ -130,16 +129,16 @@ def test_rollouts_that_failed_are_said(
     assert f"Left out: {failed} rollouts that failed; the first: error: " in capsys.readouterr().out
 
 
-class Mended(fidelity_games.Corridor):
+class Mended(corridor.Corridor):
     noise = "step"
 
 
 def test_an_environment_that_was_mended_is_told_from_one_that_was_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(fidelity_games.GAMES, "mended", Mended)
+    monkeypatch.setitem(corridor.GAMES, "mended", Mended)
     random.seed(0)
-    policy = fidelity_games.save_policy(tmp_path / "policy")
+    policy = corridor.save_policy(tmp_path / "policy")
     flags = ["--methods", "grpo", "--everywhere", "--environment_options", json.dumps({"mended": True})]
     for noise in ("step", ""):
         monkeypatch.setattr(Mended, "noise", noise)

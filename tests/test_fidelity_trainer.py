@@ -10,13 +10,13 @@ import types
 from dataclasses import replace
 from pathlib import Path
 
-import fidelity_games
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from toy import ToyEnvironment
-from trainers import make_trainer
+from fakes import corridor
+from fakes.toy import ToyEnvironment
+from fakes.trainers import make_trainer
 
 from alignopsd_trl.fidelity import report
 from alignopsd_trl.fidelity.__main__ import command, main
@@ -30,13 +30,13 @@ from alignopsd_trl.policy.scoring import Padded
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fidelity_games.save_policy(tmp_path_factory.mktemp("policy"))
+    return corridor.save_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(autouse=True)
 def _game(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "games", types.ModuleType("games"))
-    monkeypatch.setitem(sys.modules, "games.corridor", fidelity_games)
+    monkeypatch.setitem(sys.modules, "games.corridor", corridor)
 
 
 FLAGS = ["--environment", "games.corridor", "--methods", "grpo,align_opsd,rlsd", "--tasks", "6"]

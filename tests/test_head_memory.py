@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from counting import Operations
-from toy import build_tokenizer
-from trainers import difference, losses, make_trainer
+from fakes.toy import build_tokenizer
+from fakes.trainers import difference, losses, make_trainer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from trl.kernels import chunked_logprob
 from trl.trainer import utils as trl_utils

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from toy import ToyEnvironment
-from trainers import make_trainer
+from fakes.toy import ToyEnvironment
+from fakes.trainers import make_trainer
 
 from alignopsd_trl.environments.base import Step
 from alignopsd_trl.runs.checkpoints import whole_checkpoints

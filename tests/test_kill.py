@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from datasets import load_dataset
 from equal_runs import assert_same_run, records_of
-from toy_suite import arguments, save_policy
+from fakes.toy_suite import arguments, save_policy
 
 HERE = Path(__file__).parent
 

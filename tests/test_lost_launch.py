@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from equal_runs import assert_same_run
-from toy_suite import arguments, save_policy
+from fakes.toy_suite import arguments, save_policy
 
 import alignopsd_trl.trl_compat  # noqa: F401 (teaches torch the name)
 

@@ -20,7 +20,7 @@ LOST = {"hangs": b"imed out", "dies": b"onnection"}
 
 @pytest.mark.parametrize("how", LOST)
 def test_the_other_process_ends(tmp_path: Path, how: str) -> None:
-    from toy import build_model, build_tokenizer
+    from fakes.toy import build_model, build_tokenizer
 
     build_model(build_tokenizer()).save_pretrained(tmp_path / "policy")
     with socket.socket() as free:
@@ -54,7 +54,7 @@ def test_the_other_process_ends(tmp_path: Path, how: str) -> None:
 
 def lose(folder: Path, how: str) -> None:
     from accelerate import PartialState
-    from trainers import make_trainer
+    from fakes.trainers import make_trainer
 
     PartialState(cpu=True, backend="gloo", timeout=timedelta(seconds=TIMEOUT))
     trainer = make_trainer(folder, policy=folder / "policy", max_steps=3)

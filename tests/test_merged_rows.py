@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.toy import build_model, build_tokenizer
+from fakes.trainers import FakeSampler, difference, hand_loss, losses, make_trainer, with_sampler
 from hypothesis import given
 from hypothesis import strategies as st
-from toy import build_model, build_tokenizer
-from trainers import FakeSampler, difference, hand_loss, losses, make_trainer, with_sampler
 
 from alignopsd_trl.policy.turn_rows import Layout, collate_rows
 from alignopsd_trl.turns import Thought, Trajectory, Turn, TurnBatch

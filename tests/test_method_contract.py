@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_baselines import TableTeacher, random_batch
-from trainers import make_trainer
+from fakes.tables import random_batch, scoring
+from fakes.trainers import make_trainer
 
 from alignopsd_trl.methods import Credit, Method, MethodError, checked_credit, get_method, register, registry
 from alignopsd_trl.methods.advantages import token_advantages
@@ -88,9 +88,9 @@ BAD = {
 @pytest.mark.parametrize(("spoil", "message"), BAD.values(), ids=BAD)
 def test_unsound_credit_is_refused_with_the_methods_name(spoil: Any, message: str) -> None:
     batch = random_batch()
-    checked_credit(Ones(), batch, TableTeacher(), 0)
+    checked_credit(Ones(), batch, scoring(), 0)
     with pytest.raises(MethodError, match=f"method 'ones': .*{message}"):
-        checked_credit(Ones(spoil), batch, TableTeacher(), 0)
+        checked_credit(Ones(spoil), batch, scoring(), 0)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
@@ -98,14 +98,14 @@ def test_targets_must_be_finite_even_outside_the_mask(value: float) -> None:
     batch = random_batch()
     target = torch.where(batch.policy_mask, 0.0, value)  # times a mask of 0 it would still be NaN in the loss
     with pytest.raises(MethodError, match=r"targets\['teacher'\] must be finite"):
-        checked_credit(Ones(put(targets={"teacher": target})), batch, TableTeacher(), 0)
+        checked_credit(Ones(put(targets={"teacher": target})), batch, scoring(), 0)
     for good in (torch.zeros(*batch.policy_mask.shape), torch.zeros(*batch.policy_mask.shape, 5)):
-        assert checked_credit(Ones(put(targets={"teacher": good})), batch, TableTeacher(), 0).targets
+        assert checked_credit(Ones(put(targets={"teacher": good})), batch, scoring(), 0).targets
 
 
 def test_a_batch_without_turns_passes() -> None:
     batch = TurnBatch.of([], pad_id=0)
-    assert checked_credit(Ones(), batch, TableTeacher(), 0).advantages.shape == batch.policy_mask.shape
+    assert checked_credit(Ones(), batch, scoring(), 0).advantages.shape == batch.policy_mask.shape
 
 
 # What it asks
@@ -139,7 +139,7 @@ def test_what_was_not_declared_raises_and_names_the_line(ask: Any, use: str, lin
         batch = random_batch()
         batch = replace(batch, student_log_probs=log_probs)
         with pytest.raises(MethodError, match=rf"'ones' uses {use}.*\n    {line} = True") as caught:
-            checked_credit(Asking(ask), batch, TableTeacher(), 0)
+            checked_credit(Asking(ask), batch, scoring(), 0)
         assert f"class Asking of {__name__}" in str(caught.value)
 
 
@@ -148,13 +148,13 @@ def test_what_was_declared_is_answered_and_gathering_is_free() -> None:
     seen: list[Any] = []
     method = Asking(lambda batch, teacher: seen.append((batch.student_log_probs, teacher.gather(torch.ones(2)))))
     with pytest.raises(MethodError, match="needs_student_log_probs"):
-        checked_credit(method, batch, TableTeacher(), 0)
+        checked_credit(method, batch, scoring(), 0)
     method.needs_student_log_probs = True
-    checked_credit(method, batch, TableTeacher(), 0)
+    checked_credit(method, batch, scoring(), 0)
     assert seen[0][0] is batch.student_log_probs and seen[0][1].tolist() == [1, 1]
     batch = replace(batch, student_log_probs=None)
     with pytest.raises(MethodError, match="score the responses"):
-        checked_credit(method, batch, TableTeacher(), 0)
+        checked_credit(method, batch, scoring(), 0)
 
 
 def test_the_trainer_asks_every_method_this_way(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_module_without_a_method_and_a_name_that_is_none(tmp_path: Path, monke
     with pytest.raises(ValueError, match="'empty_module' registers no method"):
         get_method("empty_module")
     for name in ("", "no such", ".grpo", "my_package_that_is_not.one", "grpo.x"):
-        with pytest.raises(ValueError, match="is unknown; choose one of agent_opsd, .*my_package.my_method"):
+        with pytest.raises(ValueError, match="is unknown; .*choose one of agent_opsd, .*my_package.my_method"):
             get_method(name)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_align_opsd import TableTeacher, batch_of, config, small_world
+from fakes.tables import SEEDS, TableTeacher, batch_of, config, draw, rollouts, small_world
 
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.methods.advantages import group_advantage, invalid_action_residual, token_advantages
@@ -34,22 +34,6 @@ from alignopsd_trl.methods.align_opsd.spans import (
     segment,
 )
 from alignopsd_trl.turns import Groups, Thought
-
-SEEDS = range(5)
-
-
-def draw(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def rollouts(seed: int, count: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rollout and span number of each turn of ``count`` rollouts of different lengths."""
-    lengths = torch.randint(1, 12, (count,), generator=draw(seed))
-    rollout = torch.arange(count).repeat_interleave(lengths)
-    starts = torch.cat([torch.ones(1), (rollout[1:] != rollout[:-1]).float()])
-    span = ((torch.rand(len(rollout), generator=draw(seed)) < 0.4) | (starts > 0)).cumsum(0) - 1
-    return rollout, span
-
 
 # Budget
 

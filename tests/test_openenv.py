@@ -10,8 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import pytest
 from datasets import Dataset
-from test_tool_environments import trainer_of
-from tool_classes import chat_model, chat_tokenizer, messages
+from fakes.tool_classes import chat_model, chat_tokenizer, messages, trainer_of
 
 from alignopsd_trl import read_records
 from alignopsd_trl.environments import Failure, Opening

@@ -7,115 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from datasets import Dataset
-from test_tool_environments import trainer_of
-from tool_classes import (
-    Calculator,
-    Counter,
-    Guessing,
+from fakes.tool_cases import CASES, Plan, by_itself
+from fakes.tool_classes import (
     as_text,
     as_tool_calls,
-    calculator_rows,
-    chat_model,
-    chat_tokenizer,
-    counter_rows,
-    guessing_reward,
-    guessing_rows,
-    messages,
     script,
+    trainer_of,
 )
 from trl import GRPOConfig, GRPOTrainer
 
 from alignopsd_trl.environments.adapters import ToolEnvironment
-
-
-def double(number: int) -> int:
-    """Double a number.
-
-    Args:
-        number: Any.
-
-    Returns:
-        Twice as much.
-    """
-    return 2 * number
-
-
-def counted(completions: Any, **columns: Any) -> list[float]:
-    return [float(sum(message["role"] == "tool" for message in one)) for one in completions]
-
-
-def last_word(completions: Any, **columns: Any) -> list[float]:
-    return [float(len(one[-1]["content"])) for one in completions]
-
-
-def increment(step: int) -> tuple[str, dict[str, Any]]:
-    return "increment", {"step": step}
-
-
-def guess(number: int) -> tuple[str, dict[str, Any]]:
-    return "guess", {"number": number}
-
-
-Plan = list[tuple[str, list[tuple[str, dict[str, Any]]]]]
-COUNTING: list[Plan] = [
-    [("up", [increment(3)]), ("done", [])],
-    [("", [increment(5), ("decrement", {})]), ("", [("decrement", {"step": 2})]), ("It is 2.", [])],
-    [("", [("increment", {"stride": 1})]), ("again", [("reset", {})]), ("I can't.", [])],
-    [("nothing to do", [])],
-]
-GUESSING: list[Plan] = [
-    [("", [guess(1)]), ("", [guess(3)])],
-    [("", [guess(9), guess(3)])],
-    [("", [guess(2)]), ("I give up", [])],
-    [("four?", [])],
-]
-CALCULATING: list[Plan] = [
-    [("", [("divide", {"a": 6, "b": 1})]), ("6", [])],
-    [("", [("divide", {"a": 6, "b": 0})]), ("", [("multiply", {"a": 2, "b": 3}), ("root", {})]), ("6", [])],
-    [("", [("multiply", {"a": 1, "b": 3}), ("multiply", {"a": 3})]), ("3", [])],
-    [("", [("divide", {"a": "six", "b": 2})]), ("3", [])],
-]
-MIXED: list[Plan] = [COUNTING[0], COUNTING[1], GUESSING[2], GUESSING[3]]
-DOUBLING: list[Plan] = [[("", [("double", {"number": n})] * n), ("so", [])] for n in range(1, 5)]
-mixed_rows = [
-    {"prompt": messages("Count."), "environment": "counter", "target": 2, "secret": None},
-    {"prompt": messages("Guess."), "environment": "guessing", "target": None, "secret": 4},
-]
-doubling_rows = Dataset.from_list([{"prompt": messages("Double.")}] * 2)
-CASES: dict[str, tuple[dict[str, Any], Any, list[Plan]]] = {
-    "counter": ({"environment_factory": Counter}, counter_rows(2), COUNTING),
-    "guessing": ({"environment_factory": Guessing, "reward_funcs": guessing_reward}, guessing_rows(2), GUESSING),
-    "calculator": ({"environment_factory": Calculator}, calculator_rows(2), CALCULATING),
-    "counter, with functions of completions": (
-        {"environment_factory": Counter, "reward_funcs": [counted, last_word], "reward_weights": [1.0, 0.25]},
-        counter_rows(2),
-        COUNTING,
-    ),
-    "counter and tools": (
-        {"environment_factory": Counter, "tools": [double]},
-        counter_rows(2),
-        [*COUNTING[:3], DOUBLING[1]],
-    ),
-    "two environments": (
-        {"environment_factory": {"counter": Counter, "guessing": Guessing}},
-        Dataset.from_list(mixed_rows),
-        MIXED,
-    ),
-    "functions alone": ({"tools": [double], "reward_funcs": counted}, doubling_rows, DOUBLING),
-    "one round of calls": (
-        {"environment_factory": Counter, "max_tool_calling_iterations": 1},
-        counter_rows(2),
-        [*COUNTING[:1], COUNTING[1][:2], COUNTING[2][:2], COUNTING[3]],
-    ),
-}
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    folder, tokenizer = tmp_path_factory.mktemp("policy"), chat_tokenizer()
-    chat_model(tokenizer).save_pretrained(folder)
-    return folder, tokenizer
 
 
 def watched(trainer: Any) -> dict[str, Any]:
@@ -138,13 +39,8 @@ def watched(trainer: Any) -> dict[str, Any]:
     return seen
 
 
-def by_itself(plan: Plan, parts: dict[str, Any]) -> bool:
-    """Whether the environment is done with the plan's last call. TRL does not know and asks once more."""
-    return bool(plan[-1][1]) and "max_tool_calling_iterations" not in parts
-
-
-def under_trl(policy: Any, folder: Path, parts: dict[str, Any], rows: Any, plans: list[Plan]) -> dict[str, Any]:
-    model, tokenizer = policy
+def under_trl(chat_policy: Any, folder: Path, parts: dict[str, Any], rows: Any, plans: list[Plan]) -> dict[str, Any]:
+    model, tokenizer = chat_policy
     own = {name: value for name, value in parts.items() if name in ("environment_factory", "reward_funcs", "tools")}
     options = {name: value for name, value in parts.items() if name not in own}
     own |= {"reward_funcs": list(funcs)} if isinstance(funcs := own.get("reward_funcs"), list) else {}  # TRL adds to it
@@ -160,7 +56,7 @@ def under_trl(policy: Any, folder: Path, parts: dict[str, Any], rows: Any, plans
 
 
 def under_ours(
-    policy: Any, folder: Path, form: str, parts: dict[str, Any], rows: Any, plans: list[Plan]
+    chat_policy: Any, folder: Path, form: str, parts: dict[str, Any], rows: Any, plans: list[Plan]
 ) -> dict[str, Any]:
     parts = dict(parts)
     if form == "native":
@@ -168,18 +64,18 @@ def under_ours(
         parts["environment_factory"] = ToolEnvironment(*given, "native")
     write = as_tool_calls if form == "native" else as_text
     texts = [[write(*turn) for turn in plan] for plan in plans]
-    trainer = trainer_of(policy, folder, texts, train_dataset=rows, max_prompt_length=4096, **parts)
+    trainer = trainer_of(chat_policy, folder, texts, train_dataset=rows, max_prompt_length=4096, **parts)
     seen = watched(trainer)
     trainer.train()
     return seen
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_rewards_calls_and_ends_are_those_of_trl(policy: Any, tmp_path: Path, name: str) -> None:
-    theirs = under_trl(policy, tmp_path / "trl", *CASES[name])
+def test_rewards_calls_and_ends_are_those_of_trl(chat_policy: Any, tmp_path: Path, name: str) -> None:
+    theirs = under_trl(chat_policy, tmp_path / "trl", *CASES[name])
     parts, _, plans = CASES[name]
     for form in ("text", "native"):
-        ours = under_ours(policy, tmp_path / form, form, *CASES[name])
+        ours = under_ours(chat_policy, tmp_path / form, form, *CASES[name])
         for what in ("rewards", "calls", "results", "prompts"):
             assert ours[what] == theirs[what], (form, what)
         for place, plan in enumerate(plans):

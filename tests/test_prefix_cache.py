@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_packing import CONFIGS, SHAPE
-from trainers import make_trainer
+from fakes.models import CONFIGS, SHAPE, Counted
+from fakes.trainers import make_trainer
 from transformers import AutoModelForCausalLM
 
 from alignopsd_trl import trl_compat
@@ -29,17 +29,6 @@ def _prompts(count: int, seed: int) -> list[list[int]]:
         tail = torch.randint(3, 50, (int(torch.randint(0, 6, (1,), generator=draw)),), generator=draw).tolist()
         made.append((before + tail)[:24])
     return [*made, made[5], made[7][:6], []]
-
-
-class Counted:
-    """How many tokens go through a model."""
-
-    def __init__(self, model: torch.nn.Module):
-        self.tokens = 0
-        model.base_model.register_forward_pre_hook(self._count, with_kwargs=True)
-
-    def _count(self, module: torch.nn.Module, arguments: tuple, options: dict) -> None:
-        self.tokens += options["input_ids"].numel()
 
 
 def _check(model: torch.nn.Module, known: PrefixCache, texts: Sequence[Sequence[int]]) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_packing import CONFIGS, SHAPE
-from trainers import make_trainer
+from fakes.models import CONFIGS, SHAPE
+from fakes.trainers import make_trainer
 from transformers import AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 

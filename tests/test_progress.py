@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainers import make_trainer
+from fakes.trainers import make_trainer
 
 from alignopsd_trl.runs import progress
 from alignopsd_trl.runs.progress import Bar, duration

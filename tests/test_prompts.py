@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from toy import TEMPLATE, ToyPrompt, build_tokenizer
+from fakes.toy import TEMPLATE, ToyPrompt, build_tokenizer
 
 from alignopsd_trl.environments import Chat, Record, View
 from alignopsd_trl.prompts import Renderer, text_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tool_classes import Counter, as_text, as_tool_calls, chat_tokenizer, messages
+from fakes.tool_classes import Counter, as_text, as_tool_calls, chat_tokenizer, messages
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.environments.adapters.tools import schemas_of

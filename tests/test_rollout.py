@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from toy import Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
+from fakes.toy import Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
 
 from alignopsd_trl.environments import Ending, Opening, Projection, Step, TextEnvironment, open_batch
 from alignopsd_trl.prompts import Renderer

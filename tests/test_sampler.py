@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from trainers import make_config
+from fakes.trainers import make_config
 from trl.generation import vllm_generation
 
 from alignopsd_trl import trl_compat

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.trainers import make_trainer
 from peft import LoraConfig
-from trainers import make_trainer
 
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import largest_logits, plan_chunks, score_pairs

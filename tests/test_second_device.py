@@ -10,9 +10,9 @@ import method_vectors
 import pytest
 import torch
 import vector_runners
+from fakes.toy import toy_dataset
+from fakes.trainers import make_trainer
 from second_device import DEVICE, MixedDevices, is_there, move_trainer, moved, second_device
-from toy import toy_dataset
-from trainers import make_trainer
 
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.methods import get_method, method_names

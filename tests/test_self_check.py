@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from trainers import losses, make_trainer, with_sampler
+from fakes.trainers import losses, make_trainer, with_sampler
 
 from alignopsd_trl.policy.self_check import SelfCheckError, checks
 from alignopsd_trl.trainer import AlignOPSDTrainer

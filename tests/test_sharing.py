@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from datasets import load_dataset
-from hub_stand_in import Hub
+from fakes.hub import Hub
+from fakes.recorded import RUNS
+from fakes.toy_suite import arguments, save_policy
+from fakes.trainers import make_config
 from huggingface_hub import ModelCard
-from toy_suite import arguments, save_policy
-from trainers import make_config
 
 from alignopsd_trl import AlignOPSDTrainer, cli
 from alignopsd_trl.environments.loading import load
@@ -23,7 +24,6 @@ from alignopsd_trl.records import read_records
 from alignopsd_trl.sharing.card import changed_settings, is_hub_id, model_card
 from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
 
-RUNS = Path(__file__).parent / "data" / "runs"
 TOKEN = "hf_a-secret-that-nobody-may-see"
 
 
@@ -243,7 +243,7 @@ def test_a_push_that_can_not_succeed_is_refused_at_the_start(endpoint: Any, monk
 def test_a_trainer_without_a_recipe_has_a_card_and_one_push(
     tmp_path: Path, endpoint: Any, capsys: pytest.CaptureFixture
 ) -> None:
-    suite = load("tests.toy_suite", tasks=4, panel=6)
+    suite = load("tests.fakes.toy_suite", tasks=4, panel=6)
     folder = tmp_path / "run"
     trainer = AlignOPSDTrainer(
         str(save_policy(tmp_path / "policy")),
@@ -274,7 +274,7 @@ def test_a_trainer_without_a_recipe_has_a_card_and_one_push(
     assert "None" not in card and "| base model | policy" in card and f"{after.success.mean:.1f}" in card
     data = ModelCard(card).data
     assert data.eval_results[0].dataset_args["checksum"] == panel.checksum and data.license == "apache-2.0"
-    assert "alignopsd evaluate --model somebody/run --environment tests.toy_suite --panel test" in card
+    assert "alignopsd evaluate --model somebody/run --environment tests.fakes.toy_suite --panel test" in card
     capsys.readouterr()
     exec(compile(snippet(card).replace("somebody/run", str(folder)), "README.md", "exec"), {})
     assert f"checksum {suite.panel('test').checksum}" in capsys.readouterr().out

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy import NUMBERS, ToyEnvironment, ToyPrompt, toy_dataset
-from trainers import make_trainer
+from fakes.toy import NUMBERS, ToyEnvironment, ToyPrompt, toy_dataset
+from fakes.trainers import make_trainer
 
 from alignopsd_trl.environments import Opening, PlainEnvironment, Step, TextEnvironment, load, open_batch
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment, ToolEnvironment

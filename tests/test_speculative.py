@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from test_packing import CONFIGS, SHAPE
+from fakes.models import CONFIGS, SHAPE
 from transformers import AutoModelForCausalLM
 
 from alignopsd_trl.fidelity import speculative

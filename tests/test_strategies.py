@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from accelerate.utils import DistributedType
-from toy import ToyEnvironment
-from trainers import make_trainer
+from fakes.toy import ToyEnvironment
+from fakes.trainers import make_trainer
 
 from alignopsd_trl import trl_compat
 from alignopsd_trl.environments import EnvironmentsDown

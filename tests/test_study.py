@@ -16,8 +16,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from fakes.toy import build_model, build_tokenizer
 from rich.console import Console
-from toy import build_model, build_tokenizer
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.records import write_records
@@ -449,7 +449,7 @@ def test_differences_have_a_panel_a_method_paired_by_seed(tmp_path: Path) -> Non
 # ---------------------------------------------------------------------- the real thing
 
 SUITE = """
-from toy import ToyEnvironment, toy_dataset
+from fakes.toy import ToyEnvironment, toy_dataset
 from alignopsd_trl.environments import Suite, TaskPanel
 
 

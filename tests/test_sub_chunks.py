@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.toy import ToyEnvironment
+from fakes.trainers import difference, losses, make_trainer
 from hypothesis import given
 from hypothesis import strategies as st
-from toy import ToyEnvironment
-from trainers import difference, losses, make_trainer
 
 from alignopsd_trl import trl_compat
 from alignopsd_trl.policy.turn_rows import cut_evenly

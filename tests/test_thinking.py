@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_align_opsd import batch_of, config
+from fakes.tables import batch_of, config
 
 from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.methods.align_opsd.spans import (

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from toy import build_tokenizer
-from trainers import make_trainer
+from fakes.recorded import RUNS
+from fakes.toy import build_tokenizer
+from fakes.trainers import make_trainer
 from transformers import AutoTokenizer
 
 from alignopsd_trl.methods.token_gaps import token_gaps
@@ -16,8 +17,6 @@ from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.token_texts import TokenTexts
 from alignopsd_trl.records import read_records
 from alignopsd_trl.viewer.reading import read_run, step_content
-
-RUNS = Path(__file__).parent / "data" / "runs"
 
 
 def frame_of(folder: Path, **options: object):

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import pytest
 from datasets import Dataset
-from PIL import Image
-from tool_classes import (
+from fakes.tool_classes import (
     Calculator,
     Counter,
     Guessing,
@@ -19,17 +18,17 @@ from tool_classes import (
     as_tool_calls,
     calculator_rows,
     chat_model,
-    chat_tokenizer,
     counter_rows,
     guessing_reward,
     guessing_rows,
     messages,
     script,
+    trainer_of,
 )
-from toy import answer_with
-from trainers import make_config
+from fakes.toy import answer_with
+from PIL import Image
 
-from alignopsd_trl import AlignOPSDTrainer, read_records
+from alignopsd_trl import read_records
 from alignopsd_trl.environments import Failure, Opening, Step, TaskPanel
 from alignopsd_trl.environments.adapters import ToolEnvironment, row_id
 from alignopsd_trl.environments.batch import open_batch
@@ -38,31 +37,6 @@ from alignopsd_trl.launch.screens import closing
 from alignopsd_trl.runs.files import plain
 from alignopsd_trl.viewer.comparing import paired
 from alignopsd_trl.viewer.reading import episode_curves
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    folder, tokenizer = tmp_path_factory.mktemp("policy"), chat_tokenizer()
-    chat_model(tokenizer).save_pretrained(folder)
-    return folder, tokenizer
-
-
-def hint(task_text: str, task_key: str | None, data_source: str | None) -> str:
-    return "Do it in one call."
-
-
-def trainer_of(policy: tuple[Path, Any], folder: Path, plans: list[list[str]] | None = None, **parts: Any) -> Any:
-    names = ("environment_factory", "train_dataset", "reward_funcs", "tools", "skill_bank")
-    own = {"skill_bank": hint} | {name: parts.pop(name) for name in names if name in parts}
-    options = {"max_prompt_length": 2048, "max_completion_length": 256, "skill_tokens": 60, "num_generations": 2}
-    options |= {"per_device_train_batch_size": 4, "save_trajectories": True, "shuffle_dataset": False} | parts
-    model, tokenizer = policy
-    own |= {"processing_class": tokenizer, "encoder": "lexical"}
-    trainer = AlignOPSDTrainer(str(model), make_config(folder, **options), **own)
-    if plans is not None:
-        script(trainer, plans)
-    return trainer
-
 
 COUNTING = [
     [as_text("", [("increment", {"step": 3})], "up"), "done"],
@@ -89,12 +63,12 @@ EXAMPLES = {
 
 @pytest.mark.parametrize("method", ["grpo", "align_opsd"])
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_class_of_trl_trains_unchanged(policy: Any, tmp_path: Path, name: str, method: str) -> None:
+def test_a_class_of_trl_trains_unchanged(chat_policy: Any, tmp_path: Path, name: str, method: str) -> None:
     kind, rows, reward, plans = EXAMPLES[name]
     parts = {"environment_factory": kind, "train_dataset": rows(), "reward_funcs": reward, "method": method}
     parts |= {"max_completion_length": 256 if method == "grpo" else 16}
     parts["skip_zero_advantage"] = False  # weights are random: no group differs, and all of the method is to run
-    trainer = trainer_of(policy, tmp_path / "run", plans if method == "grpo" else None, **parts)
+    trainer = trainer_of(chat_policy, tmp_path / "run", plans if method == "grpo" else None, **parts)
     before = [value.clone() for value in trainer.model.parameters()]
     trainer.train()
     turns = read_records(tmp_path / "run" / "trajectories")
@@ -108,16 +82,16 @@ def test_a_class_of_trl_trains_unchanged(policy: Any, tmp_path: Path, name: str,
         assert "correspondence/matched_share" in logged
 
 
-def records_of(policy: Any, folder: Path, name: str, **options: Any) -> tuple[Any, Any]:
+def records_of(chat_policy: Any, folder: Path, name: str, **options: Any) -> tuple[Any, Any]:
     kind, rows, reward, plans = EXAMPLES[name]
     parts = {"environment_factory": kind, "train_dataset": rows(), "reward_funcs": reward} | options
-    trainer = trainer_of(policy, folder, plans, **parts)
+    trainer = trainer_of(chat_policy, folder, plans, **parts)
     trainer.train()
     return trainer, read_records(folder / "trajectories")
 
 
-def test_calls_run_in_order_and_what_they_raise_goes_back_to_the_policy(policy: Any, tmp_path: Path) -> None:
-    _, turns = records_of(policy, tmp_path, "counter")
+def test_calls_run_in_order_and_what_they_raise_goes_back_to_the_policy(chat_policy: Any, tmp_path: Path) -> None:
+    _, turns = records_of(chat_policy, tmp_path, "counter")
     first, second = turns[turns.task_text.str.contains("to 2")].groupby("rollout")
     assert first[1].observation.tolist() == ["3", ""] and first[1].thinking.tolist() == ["up", ""]
     assert second[1].observation.tolist() == ["5\n4", ""]
@@ -129,36 +103,38 @@ def test_calls_run_in_order_and_what_they_raise_goes_back_to_the_policy(policy: 
     assert sorted(rewards.round(6)) == sorted([0.9, 0.8, 0.8, 0.7])
 
 
-def test_coroutines_are_awaited_and_an_unknown_tool_is_an_error(policy: Any, tmp_path: Path) -> None:
-    _, turns = records_of(policy, tmp_path, "calculator")
+def test_coroutines_are_awaited_and_an_unknown_tool_is_an_error(chat_policy: Any, tmp_path: Path) -> None:
+    _, turns = records_of(chat_policy, tmp_path, "calculator")
     seen = set(turns.observation)
     assert {"6.0", "{'error': 'division by zero'}", "6", "{'error': 'Tool root not found.'}", "3.0"} <= seen
     assert sorted(turns.groupby(["task", "rollout"]).reward.first()) == [0.0, 1.0, 1.0, 1.0]
 
 
-def test_an_environment_ends_its_episode_itself_and_a_reward_function_reads_it(policy: Any, tmp_path: Path) -> None:
-    trainer, turns = records_of(policy, tmp_path, "guessing")
+def test_an_environment_ends_its_episode_itself_and_a_reward_function_reads_it(
+    chat_policy: Any, tmp_path: Path
+) -> None:
+    trainer, turns = records_of(chat_policy, tmp_path, "guessing")
     assert sorted(turns.groupby(["task", "rollout"]).reward.first()) == [0.0, 0.0, 0.5, 0.5]
     assert trainer.state.log_history[0]["rewards/guessing_reward/mean"] == 0.25
     assert turns.groupby(["task", "rollout"]).size().tolist().count(2) == 2
 
 
-def test_the_prompt_shows_the_messages_the_tools_and_the_past(policy: Any, tmp_path: Path) -> None:
-    trainer, turns = records_of(policy, tmp_path, "counter")
+def test_the_prompt_shows_the_messages_the_tools_and_the_past(chat_policy: Any, tmp_path: Path) -> None:
+    trainer, turns = records_of(chat_policy, tmp_path, "counter")
     prompt = turns[turns.task_text.str.contains("to 2")].prompt.iloc[1]
     assert "You count." in prompt and "Count. The counter is at 0, bring it to" in prompt
     assert "increment(step: int) -> int\n    Increase the counter." in prompt and "get_reward" not in prompt
     assert "<action>increment(step=3)</action>\n3" in prompt and "Do it in one call" not in prompt
 
 
-def test_reward_functions_get_what_trl_hands_them(policy: Any, tmp_path: Path) -> None:
+def test_reward_functions_get_what_trl_hands_them(chat_policy: Any, tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
 
     def look(prompts: Any, completions: Any, environments: Any, target: Any, **columns: Any) -> list[float]:
         seen.update(prompts=prompts, completions=completions, environments=environments, target=target)
         return [0.0] * len(prompts)
 
-    records_of(policy, tmp_path, "counter", reward_funcs=look)
+    records_of(chat_policy, tmp_path, "counter", reward_funcs=look)
     assert [type(one) for one in seen["environments"]] == [Counter] * 4 and seen["target"] == [2, 2, 3, 3]
     assert seen["prompts"][0] == messages("Count. The counter is at 0, bring it to 2.", "You count.")
     assert [message["role"] for message in seen["completions"][1]] == ["assistant", "tool", "tool", "assistant"]
@@ -317,7 +293,7 @@ def test_a_reset_that_fails_costs_the_episode(kind: type, message: str) -> None:
     batch.close()
 
 
-def test_several_environments_are_chosen_by_their_column(policy: Any, tmp_path: Path) -> None:
+def test_several_environments_are_chosen_by_their_column(chat_policy: Any, tmp_path: Path) -> None:
     rows = [
         {"prompt": messages("Count."), "environment": "counter", "target": 2, "secret": None},
         {"prompt": messages("Guess."), "environment": "guessing", "target": None, "secret": 4},
@@ -325,7 +301,7 @@ def test_several_environments_are_chosen_by_their_column(policy: Any, tmp_path: 
     plans = [COUNTING[0], COUNTING[0], GUESSING[2], GUESSING[3]]
     factories = {"counter": Counter, "guessing": Guessing}
     parts = {"environment_factory": factories, "train_dataset": Dataset.from_list(rows)}
-    trainer = trainer_of(policy, tmp_path, plans, **parts)
+    trainer = trainer_of(chat_policy, tmp_path, plans, **parts)
     trainer.train()
     turns = read_records(tmp_path / "trajectories")
     assert set(turns.category) == {"counter", "guessing"}
@@ -333,7 +309,7 @@ def test_several_environments_are_chosen_by_their_column(policy: Any, tmp_path: 
     assert sorted(turns.groupby(["task", "rollout"]).reward.first().round(6)) == [0.0, 0.0, 0.9, 0.9]
 
 
-def test_functions_alone_are_an_environment(policy: Any, tmp_path: Path) -> None:
+def test_functions_alone_are_an_environment(chat_policy: Any, tmp_path: Path) -> None:
     def double(number: int) -> int:
         """Double a number."""
         return 2 * number
@@ -343,7 +319,7 @@ def test_functions_alone_are_an_environment(policy: Any, tmp_path: Path) -> None
 
     plans = [[as_text("", [("double", {"number": n})]), "so"] for n in range(4)]
     rows = Dataset.from_list([{"prompt": f"Double {n}"} for n in range(4)])
-    trainer = trainer_of(policy, tmp_path, plans, tools=[double], train_dataset=rows, reward_funcs=rewarded)
+    trainer = trainer_of(chat_policy, tmp_path, plans, tools=[double], train_dataset=rows, reward_funcs=rewarded)
     trainer.train()
     turns = read_records(tmp_path / "trajectories")
     assert sorted(turns.groupby(["task", "rollout"]).reward.first()) == [0, 2, 4, 6]
@@ -357,40 +333,40 @@ class Wandering(Drawing):
         return f"You are in room {self.count}."
 
 
-def test_siblings_that_open_differently_are_refused(policy: Any, tmp_path: Path) -> None:
+def test_siblings_that_open_differently_are_refused(chat_policy: Any, tmp_path: Path) -> None:
     rows = Dataset.from_list([{"prompt": "Walk"}, {"prompt": "Run"}])
     parts = {"train_dataset": rows, "reward_funcs": lambda environments, **columns: [0.0] * len(environments)}
-    trainer = trainer_of(policy, tmp_path / "wandering", environment_factory=Wandering, **parts)
+    trainer = trainer_of(chat_policy, tmp_path / "wandering", environment_factory=Wandering, **parts)
     with pytest.raises(ValueError, match="siblings open differently.*Give reset\\(\\) a parameter 'seed'"):
         trainer.train()
     plans = [["no"]] * 4
-    trainer = trainer_of(policy, tmp_path / "drawing", plans, environment_factory=Drawing, **parts)
+    trainer = trainer_of(chat_policy, tmp_path / "drawing", plans, environment_factory=Drawing, **parts)
     trainer.train()
     assert read_records(tmp_path / "drawing" / "trajectories").task_text.nunique() == 2
 
 
-def test_an_environment_may_bring_its_own_tasks(policy: Any, tmp_path: Path) -> None:
-    trainer = trainer_of(policy, tmp_path, [["no"]] * 4, environment_factory=Counter)
+def test_an_environment_may_bring_its_own_tasks(chat_policy: Any, tmp_path: Path) -> None:
+    trainer = trainer_of(chat_policy, tmp_path, [["no"]] * 4, environment_factory=Counter)
     trainer.train()
     assert read_records(tmp_path / "trajectories").task_text.iloc[0] == "The counter is at 0, bring it to 3."
 
 
-def test_what_can_not_be_played_is_refused_at_once(policy: Any, tmp_path: Path) -> None:
+def test_what_can_not_be_played_is_refused_at_once(chat_policy: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nothing rewards the episodes of Guessing: give it a method get_reward"):
-        trainer_of(policy, tmp_path, environment_factory=Guessing, train_dataset=guessing_rows())
+        trainer_of(chat_policy, tmp_path, environment_factory=Guessing, train_dataset=guessing_rows())
     with pytest.raises(TypeError, match="made a dict, which has no reset"):
-        trainer_of(policy, tmp_path, environment_factory=dict, train_dataset=guessing_rows())
+        trainer_of(chat_policy, tmp_path, environment_factory=dict, train_dataset=guessing_rows())
     with pytest.raises(TypeError, match="callable without arguments"):
-        trainer_of(policy, tmp_path, environment_factory=3, train_dataset=guessing_rows())
+        trainer_of(chat_policy, tmp_path, environment_factory=3, train_dataset=guessing_rows())
     rows = counter_rows().add_column("image", [None] * 4)
     with pytest.raises(ValueError, match="column 'image'"):
-        trainer_of(policy, tmp_path, environment_factory=Counter, train_dataset=rows)
+        trainer_of(chat_policy, tmp_path, environment_factory=Counter, train_dataset=rows)
 
 
 @pytest.mark.parametrize("success", [None, lambda environment, reward: reward > 0.8])
-def test_evaluations_report_the_score_alone_where_success_is_unknown(policy: Any, success: Any) -> None:
+def test_evaluations_report_the_score_alone_where_success_is_unknown(chat_policy: Any, success: Any) -> None:
     rows = [{"task_id": f"count/{n}", "prompt": "Count.", "target": 1 + n, "category": "all"} for n in range(6)]
-    model, tokenizer = chat_model(policy[1]), policy[1]
+    model, tokenizer = chat_model(chat_policy[1]), chat_policy[1]
     panel = TaskPanel.of("counter", "test", rows)
     environment = ToolEnvironment(Counter, success=success)
     result, _ = evaluate(model, tokenizer, environment, panel, max_prompt_length=2048, max_completion_length=8)
@@ -404,38 +380,42 @@ def test_evaluations_report_the_score_alone_where_success_is_unknown(policy: Any
     assert ("unknown" in shown) is (success is None)
 
 
-def test_the_teacher_reads_a_column_of_the_dataset(policy: Any, tmp_path: Path) -> None:
+def test_the_teacher_reads_a_column_of_the_dataset(chat_policy: Any, tmp_path: Path) -> None:
     rows = counter_rows(2).add_column("solution", ["Add 2.", "Add 3."])
     parts = {"train_dataset": rows, "skill_bank": "solution", "method": "align_opsd", "max_completion_length": 16}
-    trainer_of(policy, tmp_path, environment_factory=Counter, **parts).train()
+    trainer_of(chat_policy, tmp_path, environment_factory=Counter, **parts).train()
     turns = read_records(tmp_path / "trajectories")
     assert set(turns[turns.task_text.str.contains("to 2")].skill_text) == {"Add 2."}
     assert not turns.prompt.str.contains("Add ").any()
 
 
-def test_evaluations_score_by_reward_functions_where_the_environment_has_no_number(policy: Any, tmp_path: Path) -> None:
+def test_evaluations_score_by_reward_functions_where_the_environment_has_no_number(
+    chat_policy: Any, tmp_path: Path
+) -> None:
     rows = [{"task_id": f"guess/{n}", "prompt": messages("Guess."), "secret": 3 + n % 2} for n in range(6)]
     plans = [*[[as_text("", [("guess", {"number": 3})])] for _ in range(4)]]
     parts = {"environment_factory": Guessing, "train_dataset": guessing_rows(2), "reward_funcs": guessing_reward}
-    trainer = trainer_of(policy, tmp_path, None, **parts, max_turns=1, per_device_eval_batch_size=4)
+    trainer = trainer_of(chat_policy, tmp_path, None, **parts, max_turns=1, per_device_eval_batch_size=4)
     script(trainer, plans, rounds_of=[4, 2])
     result = trainer.evaluate_panel(TaskPanel.of("guess", "test", rows))
     assert result.score.mean == pytest.approx(50.0) and [one.won for one in result.outcomes] == [None] * 6
-    model = chat_model(policy[1])
+    model = chat_model(chat_policy[1])
     with pytest.raises(ValueError, match="Guessing has no get_reward.*score=lambda environment"):
-        evaluate(model, policy[1], Guessing, TaskPanel.of("guess", "test", rows))
+        evaluate(model, chat_policy[1], Guessing, TaskPanel.of("guess", "test", rows))
     environment = ToolEnvironment(Guessing, score=lambda environment: environment.reward)
-    found, _ = evaluate(model, policy[1], environment, TaskPanel.of("guess", "test", rows), max_completion_length=8)
+    found, _ = evaluate(
+        model, chat_policy[1], environment, TaskPanel.of("guess", "test", rows), max_completion_length=8
+    )
     assert found.score.mean == 0.0
 
 
 @pytest.mark.parametrize("form", ["text", "native"])
-def test_tools_in_one_conversation(policy: Any, tmp_path: Path, form: str) -> None:
+def test_tools_in_one_conversation(chat_policy: Any, tmp_path: Path, form: str) -> None:
     write = as_text if form == "text" else as_tool_calls
     plans = [[write("", [("increment", {"step": 1})]) for _ in range(3)] + ["done"] for _ in range(4)]
     environment = ToolEnvironment(Counter, format=form)
     parts = {"environment_factory": environment, "train_dataset": counter_rows(2), "history": "conversation"}
-    trainer = trainer_of(policy, tmp_path, plans, **parts, past_thinking="keep")
+    trainer = trainer_of(chat_policy, tmp_path, plans, **parts, past_thinking="keep")
     trainer.train()
     turns = read_records(tmp_path / "trajectories")
     assert len(turns) == 16 and turns.stop.eq("done").all()
@@ -446,19 +426,19 @@ def test_tools_in_one_conversation(policy: Any, tmp_path: Path, form: str) -> No
     assert last.count("<tool_response>") == (3 if form == "native" else 0)
 
 
-def test_the_page_trains_as_it_stands(policy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_trains_as_it_stands(chat_policy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[1] / "docs" / "environments_from_trl_and_openenv.md").read_text(encoding="utf-8")
     first, second, _ = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     small = {"max_prompt_length": 1024, "max_completion_length": 8, "num_generations": 2}
     small |= {"per_device_train_batch_size": 4, "max_steps": 1, "use_cpu": True, "bf16": False, "report_to": "none"}
     for old, new in {
-        "Qwen/Qwen3-0.6B": str(policy[0]),
+        "Qwen/Qwen3-0.6B": str(chat_policy[0]),
         "sentence-transformers/all-MiniLM-L6-v2": "lexical",
         'AlignOPSDConfig("outputs/counter")': f'AlignOPSDConfig("outputs/counter", **{small})',
     }.items():
         assert first.count(old) == 1, old
         first = first.replace(old, new)
-    policy[1].save_pretrained(policy[0])
+    chat_policy[1].save_pretrained(chat_policy[0])
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(compile(first + second, "page", "exec"), names)
@@ -466,8 +446,8 @@ def test_the_page_trains_as_it_stands(policy: Any, tmp_path: Path, monkeypatch: 
     assert read_records("outputs/counter/trajectories").skill_text.str.fullmatch(r"Add \d at once.").all()
 
 
-def test_the_viewer_shows_a_run_of_unknown_success(policy: Any, tmp_path: Path) -> None:
-    _, turns = records_of(policy, tmp_path, "counter")
+def test_the_viewer_shows_a_run_of_unknown_success(chat_policy: Any, tmp_path: Path) -> None:
+    _, turns = records_of(chat_policy, tmp_path, "counter")
     assert [curve.name for curve in episode_curves(turns)] == ["score, %", "turns an episode"]
     outcome = {"task_id": "one", "won": None, "score": 0.5, "category": ""}
     found = paired({"outcomes": [outcome]}, {"outcomes": [outcome | {"score": 0.75}]})
@@ -507,14 +487,14 @@ def test_an_environment_stays_on_the_thread_that_made_it() -> None:
     batch.close()
 
 
-def test_the_teacher_reads_native_calls(policy: Any, tmp_path: Path) -> None:
+def test_the_teacher_reads_native_calls(chat_policy: Any, tmp_path: Path) -> None:
     environment = ToolEnvironment(Counter, format="native", max_turns=3)
     parts = {"train_dataset": counter_rows(2), "method": "align_opsd"}
     plans = [[as_tool_calls("", [("increment", {"step": n + 1})], "up")] * 2 + ["done"] for n in range(4)]
-    trainer = trainer_of(policy, tmp_path, None, environment_factory=environment, **parts)
+    trainer = trainer_of(chat_policy, tmp_path, None, environment_factory=environment, **parts)
     rollout = [text for turn in range(3) for text in (plan[turn] for plan in plans)]
     said = iter([rollout[0:4], rollout[4:8], rollout[8:12], rollout])
-    tokenizer, end = policy[1], policy[1].eos_token_id
+    tokenizer, end = chat_policy[1], chat_policy[1].eos_token_id
 
     def respond(prompts: list[list[int]], *ignored: Any, **also: Any) -> tuple[list[list[int]], None]:
         texts = next(said)[: len(prompts)]

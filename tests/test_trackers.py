@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_suite import arguments, save_policy
+from fakes.toy_suite import arguments, save_policy
 
 from alignopsd_trl.runs.trackers import MOST_CHARACTERS, MOST_ROWS, markdown, send_table, table_rows
 from alignopsd_trl.turns import StopReason, Thought, Trajectory, Turn

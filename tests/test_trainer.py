@@ -11,9 +11,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from fakes.toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
+from fakes.trainers import difference, hand_loss, losses, make_config, make_trainer, with_sampler
 from peft import LoraConfig
-from toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
-from trainers import difference, hand_loss, losses, make_config, make_trainer, with_sampler
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 

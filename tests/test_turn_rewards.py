@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from toy import answer_with, build_model, build_tokenizer
-from trainers import make_config
+from fakes.toy import answer_with, build_model, build_tokenizer
+from fakes.trainers import make_config
 
 from alignopsd_trl import AlignOPSDTrainer, read_records
 from alignopsd_trl.environments import Ending, Opening, PlainEnvironment, Step

@@ -3,9 +3,9 @@ from __future__ import annotations
 import re
 
 import torch
+from fakes.toy import Scripted
 from hypothesis import given
 from hypothesis import strategies as st
-from toy import Scripted
 
 from alignopsd_trl.rollout import SortedByLength
 from alignopsd_trl.turns import StopReason, Thought, Trajectory, Turn, TurnBatch, parse_response

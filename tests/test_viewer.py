@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.recorded import RUNS
 
 from alignopsd_trl.records import read_records, write_records
 from alignopsd_trl.viewer import compare_runs, view_run
@@ -25,19 +26,16 @@ from alignopsd_trl.viewer.comparing import paired
 from alignopsd_trl.viewer.reading import read_run, step_content
 from alignopsd_trl.viewer.serve import make_server
 
-RUNS = Path(__file__).parent / "data" / "runs"
 HOSTILE = "</script><script>document.title='owned'</script>\x00\x1b[31m\u2028<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture
 def run() -> Path:
-    """Three tasks a step of two steps of webshop_tiny, as a run left them."""
     return RUNS / "aligned"
 
 
 @pytest.fixture
 def baseline() -> Path:
-    """The same with what plain GRPO records."""
     return RUNS / "grpo"
 
 

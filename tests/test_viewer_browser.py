@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_viewer import RUNS, baseline, run  # noqa: F401 (fixtures)
+from fakes.recorded import RUNS
 
 from alignopsd_trl.records import read_records, write_records
 from alignopsd_trl.viewer import compare_runs, view_run
@@ -31,6 +31,16 @@ FLAGS = (
     "disable-sync",
 )
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
+
+
+@pytest.fixture
+def run() -> Path:
+    return RUNS / "aligned"
+
+
+@pytest.fixture
+def baseline() -> Path:
+    return RUNS / "grpo"
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +88,7 @@ def test_no_request_leaves_and_nothing_is_logged(browser: Any, page: Path) -> No
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
-def test_the_grid_shows_the_weights_of_the_records(browser: Any, page: Path, run: Path) -> None:  # noqa: F811
+def test_the_grid_shows_the_weights_of_the_records(browser: Any, page: Path, run: Path) -> None:
     opened(browser, page)
     task = browser.execute_script("return new URLSearchParams(location.hash.slice(1)).get('task') || place.task")
     cells = browser.execute_script(
@@ -93,7 +103,7 @@ def test_the_grid_shows_the_weights_of_the_records(browser: Any, page: Path, run
         assert value == pytest.approx(expected[rollout, turn], abs=1e-6)
 
 
-def test_a_click_on_a_match_moves_the_right_pane(browser: Any, page: Path, run: Path) -> None:  # noqa: F811
+def test_a_click_on_a_match_moves_the_right_pane(browser: Any, page: Path, run: Path) -> None:
     frame = read_records(run / "trajectories")
     row = next(
         one for one in frame[frame.step == 0].itertuples() if one.turn == one.turn and len(one.credit_sources) > 1
@@ -282,7 +292,7 @@ def trip(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("width", [1400, 800, 420])
-def test_it_fits_the_window(browser: Any, page: Path, trip: Path, run: Path, tmp_path: Path, width: int) -> None:  # noqa: F811
+def test_it_fits_the_window(browser: Any, page: Path, trip: Path, run: Path, tmp_path: Path, width: int) -> None:
     compared = compare_runs([run, run]).save(tmp_path / "compare.html")
     with wide(browser, width):
         for one, place in ((page, ""), (page, "#pane=evaluation"), (trip, ""), (compared, "")):
@@ -338,7 +348,7 @@ def test_symbols_are_explained_where_they_stand(browser: Any, page: Path) -> Non
     assert "[object" not in browser.execute_script("return document.body.innerText")
 
 
-def test_curves_have_numbers_on_both_axes(browser: Any, page: Path, run: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_curves_have_numbers_on_both_axes(browser: Any, page: Path, run: Path, tmp_path: Path) -> None:
     inside = (
         "return [...document.querySelectorAll('figure svg')].filter((svg) => svg.getBoundingClientRect().width)"
         ".map((svg) => {"
@@ -352,7 +362,7 @@ def test_curves_have_numbers_on_both_axes(browser: Any, page: Path, run: Path, t
         assert len(curves) >= 6 and all(count >= 4 and apart for count, apart in curves)
 
 
-def test_identical_runs_fill_no_panel_with_zeros(browser: Any, run: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_identical_runs_fill_no_panel_with_zeros(browser: Any, run: Path, tmp_path: Path) -> None:
     opened(browser, compare_runs([run, run]).save(tmp_path / "compare.html"))
     text = browser.execute_script("return document.body.innerText")
     assert "equal at every step: success, %" in text
@@ -363,8 +373,8 @@ def test_identical_runs_fill_no_panel_with_zeros(browser: Any, run: Path, tmp_pa
 
 def test_a_baseline_and_a_comparison_open(
     browser: Any,
-    run: Path,  # noqa: F811
-    baseline: Path,  # noqa: F811
+    run: Path,
+    baseline: Path,
     tmp_path: Path,
 ) -> None:
     opened(browser, view_run(baseline).save(tmp_path / "baseline.html"))

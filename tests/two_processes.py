@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from toy import ToyEnvironment, build_model, build_tokenizer
-from trainers import losses, make_trainer
+from fakes.toy import ToyEnvironment, build_model, build_tokenizer
+from fakes.trainers import losses, make_trainer
 
 from alignopsd_trl import trl_compat
 from alignopsd_trl.environments.base import Opening

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from toy import ToyEnvironment, build_model, build_tokenizer
+from fakes.toy import ToyEnvironment, build_model, build_tokenizer
 from two_processes import OneTurnOnTheSecondProcess, run
 
 WALKING = {"method": "monte_carlo", "method_options": {"walks": 4}, "fidelity_every": 1, "fidelity_walks": 4}

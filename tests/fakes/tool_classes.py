@@ -9,9 +9,12 @@ from typing import Any
 
 import trl
 from datasets import Dataset
+from fakes.toy import answer_with, build_model
+from fakes.trainers import make_config
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from toy import answer_with, build_model
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+
+from alignopsd_trl.trainer import AlignOPSDTrainer
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 
@@ -190,3 +193,21 @@ def script(trainer: Any, plans: Sequence[Sequence[str]], rounds_of: Sequence[int
 
     trainer.seen_prompts = []
     answer_with(trainer, respond)
+
+
+def hint(task_text: str, task_key: str | None, data_source: str | None) -> str:
+    return "Do it in one call."
+
+
+def trainer_of(policy: tuple[Path, Any], folder: Path, plans: list[list[str]] | None = None, **parts: Any) -> Any:
+    """A trainer of one of these environments; ``plans`` replaces sampling (see `script`)."""
+    names = ("environment_factory", "train_dataset", "reward_funcs", "tools", "skill_bank")
+    own = {"skill_bank": hint} | {name: parts.pop(name) for name in names if name in parts}
+    options = {"max_prompt_length": 2048, "max_completion_length": 256, "skill_tokens": 60, "num_generations": 2}
+    options |= {"per_device_train_batch_size": 4, "save_trajectories": True, "shuffle_dataset": False} | parts
+    model, tokenizer = policy
+    own |= {"processing_class": tokenizer, "encoder": "lexical"}
+    trainer = AlignOPSDTrainer(str(model), make_config(folder, **options), **own)
+    if plans is not None:
+        script(trainer, plans)
+    return trainer

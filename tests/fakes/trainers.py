@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from toy import ToyEnvironment, build_model, build_tokenizer, scripted, toy_dataset
+from fakes.toy import ToyEnvironment, build_model, build_tokenizer, scripted, toy_dataset
 from transformers import TrainerCallback
 
 from alignopsd_trl.config import AlignOPSDConfig

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from toy import build_model, build_tokenizer
+from fakes.toy import build_model, build_tokenizer
 
 from alignopsd_trl.environments.base import Opening, Projection, Step, Suite, TextEnvironment, View
 from alignopsd_trl.environments.batch import open_batch

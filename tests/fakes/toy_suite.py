@@ -1,4 +1,4 @@
-"""The toy game as an environment that a recipe can name: ``--environment tests.toy_suite``."""
+"""The toy game as an environment that a recipe can name: ``--environment tests.fakes.toy_suite``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset  # noqa: E402
+from fakes.toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset  # noqa: E402
 
 from alignopsd_trl.environments.base import Step, Suite  # noqa: E402
 from alignopsd_trl.environments.panel import TaskPanel  # noqa: E402
@@ -42,7 +42,7 @@ def save_policy(folder: Path) -> Path:
 def arguments(folder: Path, policy: Path, **changed: Any) -> list[str]:
     """The command line of the smallest whole run: two epochs and a half, a checkpoint every second update."""
     settings = {
-        "environment": "tests.toy_suite",
+        "environment": "tests.fakes.toy_suite",
         "model_name_or_path": str(policy),
         "output_dir": str(folder),
         "panel_limit": 4,
