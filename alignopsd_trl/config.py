@@ -228,6 +228,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             self._check_groups(self.steps_per_generation or self.gradient_accumulation_steps)
         if self.bf16 is None:  # TRL's default has it on CPUs too, where it is slow
             self.bf16 = not self.fp16 and not self.use_cpu and has_bfloat16()
+        if not torch.accelerator.is_available():
+            self.dataloader_pin_memory = False  # there is nothing to pin for, and torch warns
         super().__post_init__()
         self._check_groups(self.steps_per_generation)
         self._check_losses()
