@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "policy": ("turns", "reading", "rollout", "skills", "policy"),
     "evaluation": ("turns", "prompts", "reading", "rollout", "runs.progress", "statistics", "evaluation"),
     "runs": ("turns", "policy.shipped", "runs"),
-    "viewer": ("records", "viewer"),
+    "viewer": ("records", "runs.files", "viewer"),
     "analysis": (
         *("records", "runs.files", "runs.progress", "encoder", "methods.align_opsd", "analysis"),
         *("evaluation", "policy", "prompts", "rollout", "skills", "statistics"),

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from alignopsd_trl.records import read_records, write_records
 from alignopsd_trl.runs.checkpoints import damage
-from alignopsd_trl.runs.files import full_disk_named, whole_json, write_json
+from alignopsd_trl.runs.files import full_disk_named, json_lines, whole_json, write_json
 from alignopsd_trl.runs.folder import RunFolder, RunFolderError
 
 STATE = {"step": 3, "exp_avg": torch.arange(40.0)}
@@ -92,6 +92,21 @@ def test_results_that_are_cut_at_any_byte_are_named_with_the_line(tmp_path: Path
         file.write_text(lines[:length])
         with pytest.raises(ValueError, match=rf"results.json is damaged at line {lines[:length].count(chr(10)) + 1};"):
             whole_json(file)
+    for other in ("[]", "null", "3", '"text"'):
+        file.write_text(other)
+        with pytest.raises(ValueError, match="results.json is damaged at line 1;"):
+            whole_json(file)
+
+
+@pytest.mark.parametrize("line", [b"[1]", b'{"step": 2, "lo', b"", b'{"step": "\xff"}'])
+def test_a_damaged_line_of_a_log_is_named(line: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    assert json_lines(file) == []
+    file.write_bytes(b'{"step": 1}\n{"step": 2')
+    assert json_lines(file) == [{"step": 1}]
+    file.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
+    with pytest.raises(ValueError, match="log.jsonl is damaged at line 2; move it away"):
+        json_lines(file)
 
 
 def test_records_that_are_cut_anywhere_are_named(tmp_path: Path) -> None:

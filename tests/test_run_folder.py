@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from alignopsd_trl.launch.errors import as_flags
 from alignopsd_trl.records import SCHEMA, merge_types, record_schema, trace_types, write_records
 from alignopsd_trl.runs.files import plain, read_json, write_json, write_text
 from alignopsd_trl.runs.folder import RunFolder, RunFolderError
-from alignopsd_trl.runs.wording import with_flags
 
 CONFIGURATION = {"method": "grpo", "learning_rate": 1e-3, "max_steps": 5, "save_steps": 1}
 
@@ -151,7 +151,6 @@ def test_a_finished_run_makes_room_and_an_interrupted_one_does_not(tmp_path: Pat
 def test_messages_name_flags_where_a_command_line_is_run(tmp_path: Path) -> None:
     _run(tmp_path)
     _checkpoint(tmp_path, 3)
-    with pytest.raises(RunFolderError, match="overwrite_output_dir=True removes it"):
+    with pytest.raises(RunFolderError, match="overwrite_output_dir=True removes it") as refused:
         _run(tmp_path)
-    with with_flags(), pytest.raises(RunFolderError, match="--overwrite_output_dir True removes it"):
-        _run(tmp_path)
+    assert "--overwrite_output_dir True removes it" in as_flags(str(refused.value))

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 
 from alignopsd_trl.launch.flags import flag_names
 from alignopsd_trl.runs.lost import Terminated, is_loss, speaks, terminable
-from alignopsd_trl.runs.wording import with_flags
 
 WRONG, STOPPED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
 """Exit statuses: the command can't be run; the run had to stop; Ctrl-C; SIGTERM."""
@@ -55,7 +54,7 @@ def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Iterato
         resumes: what the same command needs to go on where it stopped, `None` for one that begins anew.
     """
     try:
-        with with_flags(), terminable() if quietly else contextlib.nullcontext():
+        with terminable() if quietly else contextlib.nullcontext():
             yield
     except (Exception, KeyboardInterrupt, Terminated) as error:
         status = _status(error)

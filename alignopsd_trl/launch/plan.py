@@ -20,6 +20,7 @@ from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, gpu_memory, sampler
 from alignopsd_trl.launch.parts import check_parts, part_facts
 from alignopsd_trl.methods import get_method
+from alignopsd_trl.runs.files import json_lines
 from alignopsd_trl.runs.folder import LOG_FILE
 
 
@@ -107,7 +108,7 @@ def round_facts(args: AlignOPSDConfig, trajectories: int, turns: int) -> dict[st
 def seconds_a_round(folder: Path) -> str:
     """The median of an earlier run's log in this folder."""
     path = folder / LOG_FILE
-    logs = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
+    logs = json_lines(path)
     phases = [[value for name, value in one.items() if name.startswith("seconds/") and value] for one in logs]
     rounds = [sum(one) for one in phases if one]
     if not rounds:

@@ -61,19 +61,48 @@ def read_json(path: str | os.PathLike) -> Any | None:
         return None
 
 
-def whole_json(path: str | os.PathLike) -> Any | None:
-    """The content of a JSON file, or `None` where there is none.
+def whole_json(path: str | os.PathLike) -> dict[str, Any] | None:
+    """The JSON object of a file, or `None` where there is none.
+
+    Raises:
+        ValueError: if it is damaged, or holds something else; names the file and the line.
+    """
+    path = Path(path)
+    return _object(_text(path), path) if path.is_file() else None
+
+
+def json_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
+    """The objects of a file of one a line, none where there is no file. A last line without its end is still being
+    written, and left out.
 
     Raises:
         ValueError: if it is damaged; names the file and the line.
     """
+    path = Path(path)
+    lines = _text(path).split("\n")[:-1] if path.is_file() else []
+    return [_object(line, path, number) for number, line in enumerate(lines)]
+
+
+def _text(path: Path) -> str:
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise _damaged(path, error.object[: error.start].count(b"\n") + 1) from None
+
+
+def _object(text: str, path: Path, before: int = 0) -> dict[str, Any]:
+    """The JSON object of a text that begins after ``before`` lines of a file."""
+    try:
+        found = json.loads(text)
     except ValueError as error:
-        line = getattr(error, "lineno", 1)
-        raise ValueError(f"{path} is damaged at line {line}; move it away to go on without it") from None
+        raise _damaged(path, before + getattr(error, "lineno", 1)) from None
+    if not isinstance(found, dict):
+        raise _damaged(path, before + 1)
+    return found
+
+
+def _damaged(path: Path, line: int) -> ValueError:
+    return ValueError(f"{path} is damaged at line {line}; move it away to go on without it")
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from typing import Any
 from alignopsd_trl.runs.checkpoints import MARK, damage, is_numbered, resume_path, update_of, whole_checkpoints
 from alignopsd_trl.runs.files import plain, read_json, sweep_partials, write_json, write_text
 from alignopsd_trl.runs.provenance import code_checksum, versions
-from alignopsd_trl.runs.wording import setting
 
 SCHEMA = 1
 RUN_FILE, LOCK_FILE, LOG_FILE, RESULTS_FILE = "run.json", "run.lock", "log.jsonl", "results.json"
@@ -186,15 +185,15 @@ class Left:
         if self.run is None:
             if self.anything and not _wanted(resume):
                 return (
-                    f"{self.path} holds files of a run that left no {RUN_FILE}; choose another {_place()}, or "
-                    f"{_overwriting()} to remove them"
+                    f"{self.path} holds files of a run that left no {RUN_FILE}; choose another output_dir, or "
+                    f"overwrite_output_dir=True to remove them"
                 )
             return None
         changed = differences(self.run["configuration"], configuration)
         if _wanted(resume) and self.checkpoints and (before := _processes_of(self.run)) != _processes():
             return (
                 f"{self.path} holds a run of {before} processes, whose random states this launch of {_processes()} "
-                f"can't take up; launch it on {before} processes, or choose another {_place()}"
+                f"can't take up; launch it on {before} processes, or choose another output_dir"
             )
         if _wanted(resume):
             both = self.run["configuration"].keys() & configuration.keys()  # a setting of newer code is not a change
@@ -202,7 +201,7 @@ class Left:
             if changed and (self.anything or self.checkpoints):
                 return (
                     f"{self.path} holds a run with other settings, which can't be resumed with these: "
-                    f"{_shown(changed)}. Set them as they were, or choose another {_place()}"
+                    f"{_shown(changed)}. Set them as they were, or choose another output_dir"
                 )
             return None
         if not self.anything:
@@ -210,14 +209,14 @@ class Left:
         changed = {name: values for name, values in changed.items() if name not in ("resume_from_checkpoint", "plan")}
         if changed:
             return (
-                f"{self.path} holds another run: {_shown(changed)}. Choose another {_place()}, or "
-                f"{_overwriting()} to remove that run"
+                f"{self.path} holds another run: {_shown(changed)}. Choose another output_dir, or "
+                f"overwrite_output_dir=True to remove that run"
             )
         if self.finished or self.checkpoints:
             state = "finished" if self.ended else f"stopped after {self.checkpoints[-1].name}"
             return (
-                f"{self.path} holds this very run ({state}): {setting('resume_from_checkpoint', True)} goes on with "
-                f"what is missing, {_overwriting()} removes it and starts again"
+                f"{self.path} holds this very run ({state}): resume_from_checkpoint=True goes on with "
+                f"what is missing, overwrite_output_dir=True removes it and starts again"
             )
         return None
 
@@ -264,14 +263,6 @@ def set_aside(path: Path) -> Path:
         if (place / name).is_dir():
             (whole / name).mkdir()  # TRL makes its own when a trainer is made, which was before
     return place
-
-
-def _place() -> str:
-    return setting("output_dir")
-
-
-def _overwriting() -> str:
-    return setting("overwrite_output_dir", True)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -353,9 +344,9 @@ def _refuse_damaged(checkpoint: Path, left: Left) -> None:
     if problem is None:
         return
     others = [one for one in reversed(left.checkpoints) if one != checkpoint and not damage(one)]
-    remedy = f"{setting('overwrite_output_dir', True)} starts again"
+    remedy = "overwrite_output_dir=True starts again"
     if others:
-        remedy = f"{others[0].name} is whole: {setting('resume_from_checkpoint', str(others[0]))} goes on there"
+        remedy = f"{others[0].name} is whole: resume_from_checkpoint={others[0]} goes on there"
     raise RunFolderError(f"{problem}; {remedy}")
 
 
@@ -434,7 +425,7 @@ class _Lock:
             self._file = (path / LOCK_FILE).open("a+")
         except OSError as error:
             raise RunFolderError(
-                f"output_dir={str(path)!r} can't be written to ({error.strerror}); choose another {_place()}"
+                f"output_dir={str(path)!r} can't be written to ({error.strerror}); choose another output_dir"
             ) from error
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -443,10 +434,10 @@ class _Lock:
             self._file.close()
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise RunFolderError(
-                    f"{path} is in use by another run ({holder}); wait until it ends, or choose another {_place()}"
+                    f"{path} is in use by another run ({holder}); wait until it ends, or choose another output_dir"
                 ) from error
             raise RunFolderError(
-                f"{path} is on a file system without locks ({error.strerror}); choose an {_place()} on one that has "
+                f"{path} is on a file system without locks ({error.strerror}); choose an output_dir on one that has "
                 "them (mount Lustre with -o flock)"
             ) from error
         self._file.truncate(0)

@@ -8,7 +8,6 @@ Nothing here knows of a method: every ``credit_*`` column that a turn has is han
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.records import read_records
+from alignopsd_trl.runs.files import json_lines, whole_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,9 +104,9 @@ def read_run(folder: str | os.PathLike) -> Run:
     if not folder.is_dir():
         raise FileNotFoundError(f"no run in {folder}: it is no folder; give the output_dir of a run")
     frame = read_records(folder / "trajectories")
-    results = _json(folder / "results.json") or {}
-    history = results.get("history") or _log(folder / "log.jsonl")
-    evaluation = {when: _json(folder / f"evaluation_{when}.json") for when in ("before", "after")}
+    results = whole_json(folder / "results.json") or {}
+    history = results.get("history") or json_lines(folder / "log.jsonl")
+    evaluation = {when: whole_json(folder / f"evaluation_{when}.json") for when in ("before", "after")}
     return Run(
         name=folder.resolve().name,
         facts=_facts(results, frame),
@@ -116,25 +116,6 @@ def read_run(folder: str | os.PathLike) -> Run:
         steps=sorted(int(step) for step in frame.step.unique()),
         frame=frame,
     )
-
-
-def _json(path: Path) -> Any:
-    return _parsed(path.read_text(encoding="utf-8"), path) if path.is_file() else None
-
-
-def _log(path: Path) -> list[dict[str, Any]]:
-    """The log of a run that isn't finished; a last line without its end is still being written."""
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    return [_parsed(line, path, number) for number, line in enumerate(text.split("\n")[:-1])]
-
-
-def _parsed(text: str, path: Path, before: int = 0) -> Any:
-    """The JSON of a text that begins after ``before`` lines of a file."""
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        line = before + getattr(error, "lineno", 1)
-        raise ValueError(f"{path} is damaged at line {line}; move it away to see the run without it") from None
 
 
 def _facts(results: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, str]:
