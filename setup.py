@@ -58,7 +58,7 @@ setup(
     package_data={
         "alignopsd_trl": ["data/**/*", "viewer/assets/*", "sharing/templates/*", "own_task/templates/**/*", "py.typed"],
         "alignopsd_trl.recipes": ["**/*.yaml", "**/*.sbatch"],
-        "alignopsd_trl.environments": ["**/*.json", "**/*.jsonl", "**/*.txt", "**/*.jinja"],
+        "alignopsd_trl.environments": ["**/*.toml", "**/*.json", "**/*.jsonl", "**/*.txt", "**/*.jinja"],
     },
     install_requires=[
         "torch>=2.6",

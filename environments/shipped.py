@@ -1,9 +1,35 @@
-"""The benchmarks that come with the package: what is said of each outside of its own folder."""
+"""The benchmarks that come with the package: each folder here with a ``shipped.toml``, which declares all that other
+packages need to know of it.
+"""
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ActionGrammar:
+    """How a benchmark's actions are written, for a filter that compares two of them.
+
+    Args:
+        pattern (`str`): matches an action; its groups are the operation and the argument.
+        same_argument (`tuple[str, ...]`): operations that are the same only if their arguments are.
+    """
+
+    pattern: str
+    same_argument: tuple[str, ...]
+
+    def key(self, action: str) -> tuple[str, str] | None:
+        """What two compatible actions share; `None` for text that is no action."""
+        found = re.fullmatch(self.pattern, action.strip())
+        if found is None or not found[2].strip():
+            return None
+        return found[1], found[2].strip() if found[1] in self.same_argument else ""
 
 
 @dataclass(frozen=True)
@@ -14,22 +40,34 @@ class Shipped:
         title (`str`): in tables and figures.
         averages (`Mapping[str, str]`): averages that its tables show, and their headings.
         skill_prefix (`str`): of identifiers in its skill bank, as in ``web-g01``.
-        variants (`tuple[str, ...]`): its suites; each is a module of that name.
+        preset (`Mapping[str, Any]`): what the paper's protocol sets for it.
+        released (`Mapping[str, Mapping[str, Any]]`): backbone -> what the published launcher sets differently.
+        variants (`Mapping[str, Mapping[str, Any]]`): its suites for small policies, each a module of that name -> what
+            its recipe sets.
+        action_grammar (`ActionGrammar`, *optional*): makes its name a value of ``action_filter``.
     """
 
     title: str
     averages: Mapping[str, str]
     skill_prefix: str
-    variants: tuple[str, ...]
+    preset: Mapping[str, Any]
+    released: Mapping[str, Mapping[str, Any]]
+    variants: Mapping[str, Mapping[str, Any]]
+    action_grammar: ActionGrammar | None = None
+
+    @classmethod
+    def read(cls, file: Path) -> Shipped:
+        """What a ``shipped.toml`` says."""
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        if grammar := content.get("action_grammar"):
+            content["action_grammar"] = ActionGrammar(grammar["pattern"], tuple(grammar["same_argument"]))
+        return cls(**content)
 
 
-BENCHMARKS = {
-    "alfworld": Shipped("ALFWorld", {"success": "Avg"}, "alf", ("alfworld", "alfworld_tiny", "alfworld_pairs")),
-    "searchqa": Shipped("Search-QA", {"success_macro": "Avg"}, "sqa", ("searchqa", "searchqa_tiny", "searchqa_hops")),
-    "webshop": Shipped(
-        "WebShop", {"score": "Score", "success": "Acc"}, "web", ("webshop", "webshop_tiny", "webshop_trips")
-    ),
-}
+BENCHMARKS = {file.parent.name: Shipped.read(file) for file in sorted(Path(__file__).parent.glob("*/shipped.toml"))}
 
-SHIPPED = tuple(variant for one in BENCHMARKS.values() for variant in one.variants)
+SHIPPED = tuple(name for benchmark, one in BENCHMARKS.items() for name in (benchmark, *one.variants))
 """Suites that `alignopsd_trl.environments.load` knows by name."""
+
+ACTION_GRAMMARS = {name: one.action_grammar for name, one in BENCHMARKS.items() if one.action_grammar}
+"""The grammar of each benchmark that has one."""

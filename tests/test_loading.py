@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.environments.shipped import BENCHMARKS, SHIPPED
+from alignopsd_trl.environments.shipped import BENCHMARKS, SHIPPED, Shipped
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,6 +44,35 @@ def test_shipped_environments_are_all_there() -> None:
     folder = ROOT / "environments"
     assert all((folder / name).is_dir() or (folder / f"{name}.py").is_file() for name in SHIPPED)
     assert all((folder / name / "__main__.py").is_file() for name in BENCHMARKS)
+
+
+def test_a_benchmark_declares_itself(tmp_path: Path) -> None:
+    """All that a further benchmark needs outside of its own modules is this file in its folder."""
+    file = tmp_path / "shipped.toml"
+    file.write_text(
+        """
+        title = "Cave"
+        averages = { success = "Avg" }
+        skill_prefix = "cav"
+        [action_grammar]
+        pattern = '(go|take) (.*)'
+        same_argument = ["take"]
+        [preset]
+        max_turns = 9
+        [released.7b]
+        action_filter = "none"
+        [variants.cave_tiny]
+        rounds = 3
+        """
+    )
+    cave = Shipped.read(file)
+    assert (cave.preset, cave.released, cave.variants) == (
+        {"max_turns": 9},
+        {"7b": {"action_filter": "none"}},
+        {"cave_tiny": {"rounds": 3}},
+    )
+    keys = [cave.action_grammar.key(action) for action in ("go up", " go down ", "take gold", "take ", "sleep")]
+    assert keys == [("go", ""), ("go", ""), ("take", "gold"), None, None]
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.environments.shipped import SHIPPED
+from alignopsd_trl.environments.shipped import BENCHMARKS, SHIPPED
 from alignopsd_trl.fidelity.measure import Bench
 from alignopsd_trl.fidelity.policy import Sampler, Scorer, shares_prompts
-from alignopsd_trl.launch.presets import BENCHMARKS, preset
+from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.methods import Method
 from alignopsd_trl.options import as_type
 from alignopsd_trl.policy.phases import Phases

@@ -1,7 +1,8 @@
-"""The paper's protocol and hyper-parameters, the published launchers' settings, and the laptop's.
+"""Settings that all benchmarks share: the paper's, the published launchers' and a laptop's; and TRL's shape of a round.
 
 A preset is a plain mapping from field names (of the recipe's arguments or of `AlignOPSDConfig`) to values; flags and
-YAML files override it. Sources: the paper's tables of protocol, rectification and credit; method facts H.
+YAML files override it. What a benchmark sets for itself is in the ``shipped.toml`` of its folder. Sources: the paper's
+tables of protocol, rectification and credit; method facts H.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from alignopsd_trl.environments.loading import find_module
+from alignopsd_trl.environments.shipped import BENCHMARKS
 from alignopsd_trl.options import near
 
 
@@ -55,65 +57,12 @@ _SHARED: dict[str, Any] = {
 }
 """The paper's tables, and where they are silent the launchers' common settings."""
 
-BENCHMARKS: dict[str, dict[str, Any]] = {
-    "webshop": {
-        "rows_per_step": 64,
-        "tasks_per_round": 16,
-        "max_prompt_length": 4096,
-        "max_turns": 15,
-        "beta": 0.01,
-        "action_filter": "webshop",
-    },
-    "alfworld": {
-        "rows_per_step": 256,
-        "tasks_per_round": 16,
-        "max_prompt_length": 2048,
-        "max_turns": 50,
-        "beta": 0.01,
-        "panel": "valid_seen",
-    },
-    "searchqa": {
-        "rows_per_step": 256,
-        "tasks_per_round": 128,
-        "max_prompt_length": 4096,
-        "max_turns": 4,
-        "beta": 0.001,
-        "lr_scheduler_type": "constant_with_warmup",
-        "warmup_steps": 0.1,
-    },
-}
-
-_RELEASED: dict[str, dict[str, Any]] = {
-    "alfworld_3b": {
-        "similarity_threshold": 0.65,
-        "max_sources": 2,
-        "auxiliary_loss": "sdar",
-        "auxiliary_coefficient": 0.01,
-    },
-    "alfworld_7b": {"action_filter": "none"},
-    "webshop_3b": {"credit_temperature": 0.2},
-    "webshop_7b": {"max_sources": 2, "action_filter": "none"},
-    "searchqa_3b": {
-        "similarity_threshold": 0.70,
-        "aggregation": "log_mean",
-        "alpha_max": 0.20,
-        "action_filter": "none",
-        "credit_temperature": 1.0,
-        "group_statistics": "trajectory",
-        "teacher_max_completion_length": 512,
-    },
-    "searchqa_7b": {"similarity_threshold": 0.70, "action_filter": "none"},
-}
-"""What each launcher sets differently from the paper (method facts H)."""
-
 _RELEASED_SHARED: dict[str, Any] = {
     "group_statistics": "turn",
     "teacher_max_completion_length": 2048,
     "delta": 3.0,
     "entropy_coef": 0.001,
 }
-
-_RELEASED_PENALTY = {"webshop": 0.1, "alfworld": 0.1, "searchqa": 0.01}
 
 LAPTOP: dict[str, Any] = {
     "method": "align_opsd",
@@ -140,65 +89,13 @@ LAPTOP: dict[str, Any] = {
 """A laptop: policies of a million parameters on embedded data. The method's settings are the paper's. A recipe of one's
 own may start from it: ``{**LAPTOP, "environment": "my_module", ...}``."""
 
-_TINY: dict[str, dict[str, Any]] = {
-    "webshop_tiny": {
-        "model_name_or_path": "tiny",
-        "learning_rate": 1.5e-4,
-        "max_prompt_length": 256,
-        "max_completion_length": 40,
-        "rounds": 12,
-        "panel_limit": 200,
-        "action_filter": "webshop",
-    },
-    "webshop_trips": {
-        "model_name_or_path": "tiny_trips",
-        "encoder": "tiny",
-        "eval_temperature": 1.0,
-        "max_prompt_length": 256,
-        "max_completion_length": 48,
-        "rounds": 8,
-        "panel_limit": 200,
-        "action_filter": "webshop",
-    },
-    "searchqa_hops": {
-        "model_name_or_path": "tiny_hops",
-        "learning_rate": 2e-4,
-        "eval_temperature": 1.0,
-        "max_prompt_length": 256,
-        "max_completion_length": 48,
-        "rounds": 12,
-        "panel_limit": 160,
-    },
-    "alfworld_tiny": {
-        "model_name_or_path": "tiny_alfworld",
-        "max_prompt_length": 384,
-        "max_completion_length": 48,
-        "rounds": 8,
-        "temperature": 0.7,
-        "panel": "valid_seen",
-        "panel_limit": 120,
-    },
-    "alfworld_pairs": {
-        "model_name_or_path": "tiny_pairs",
-        "eval_temperature": 1.0,
-        "max_prompt_length": 320,
-        "max_completion_length": 56,
-        "rounds": 8,
-        "panel_limit": 160,
-    },
-    "searchqa_tiny": {
-        "model_name_or_path": "tiny_searchqa",
-        "max_prompt_length": 320,
-        "max_completion_length": 32,
-        "rounds": 8,
-        "panel_limit": 200,
-    },
-}
+_RECIPES = {f"{name}_{backbone}": name for name, one in BENCHMARKS.items() for backbone in one.released}
+_TINY = {name: settings for one in BENCHMARKS.values() for name, settings in one.variants.items()}
 
 
 def preset_names() -> list[str]:
     """The shipped recipes, sorted."""
-    return sorted((*_RELEASED, *_TINY))
+    return sorted((*_RECIPES, *_TINY))
 
 
 def preset(
@@ -216,23 +113,20 @@ def preset(
     Raises:
         ValueError: for an unknown name or kind, with the known ones.
     """
-    benchmark, _, backbone = name.partition("_")
     if name in _TINY:
         return own_preset({**LAPTOP, "environment": name, **_TINY[name]}, name, kind)
-    if name not in _RELEASED:
+    if name not in _RECIPES:
         return own_preset(_of_module(name), name, kind)
-    chosen: Mapping[str, Any] = {}
-    if kind == "released":
-        penalty = {"invalid_action_penalty": _RELEASED_PENALTY[benchmark]}
-        chosen = {**_RELEASED_SHARED, **penalty, **_RELEASED[name]}
-    elif kind != "paper":
+    if kind not in ("paper", "released"):
         raise ValueError(f"preset={kind!r} is unknown; choose 'paper' or 'released'")
+    benchmark, backbone = BENCHMARKS[_RECIPES[name]], name.rpartition("_")[2]
+    released = {**_RELEASED_SHARED, **benchmark.released[backbone]} if kind == "released" else {}
     return {
         **_SHARED,
-        "environment": benchmark,
+        "environment": _RECIPES[name],
         "model_name_or_path": BACKBONES[backbone].hub_id,
-        **BENCHMARKS[benchmark],
-        **chosen,
+        **benchmark.preset,
+        **released,
         **_of_method(method, method_options or {}),
     }
 

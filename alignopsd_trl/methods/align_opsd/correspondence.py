@@ -11,19 +11,17 @@ Sources: the paper's section "Decision-Aligned Supervision Rectification"; metho
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from alignopsd_trl.environments.shipped import ACTION_GRAMMARS
 from alignopsd_trl.turns import NO_THOUGHT, Groups, Thought
 
 if TYPE_CHECKING:
     from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
-
-_WEBSHOP_ACTION = re.compile(r"(search|click)\[(.*)\]", re.DOTALL)
 
 
 # Decision states
@@ -291,17 +289,13 @@ def accept_actions(
         source_actions, target_actions: parsed actions of the turns, the teacher's and the student's; a blank one is
             invalid and never accepted.
         similarity: ``(P,)`` cosine of the pair's action embeddings; accepted from ``threshold`` on, if finite.
-        rule: ``"cosine"``, or ``"webshop"``: also the same operation, and for clicks the same target with case.
+        rule: ``"cosine"``, or a benchmark's name: also compatible by its action grammar. WebShop's asks for the same
+            operation, and for clicks the same target with case.
         source, target: ``(P,)`` int64, which of the actions each pair compares. Default: pair p compares action p.
 
     Returns:
         ``(P,)`` bool.
-
-    Raises:
-        ValueError: for an unknown rule.
     """
-    if rule not in ("cosine", "webshop"):
-        raise ValueError(f"action_filter={rule!r} is no rule; choose 'cosine', 'webshop' or 'none'")
     source = torch.arange(len(source_actions)) if source is None else source
     target = torch.arange(len(target_actions)) if target is None else target
     codes: dict[tuple[str, str], int] = {}
@@ -319,9 +313,4 @@ def _action_codes(actions: Sequence[str], rule: str, codes: dict[tuple[str, str]
 def _action_key(action: str, rule: str) -> tuple[str, str] | None:
     if not action.strip():
         return None
-    if rule == "cosine":
-        return "any", ""
-    found = _WEBSHOP_ACTION.fullmatch(action.strip())
-    if found is None or not found[2].strip():
-        return None
-    return (found[1], found[2].strip()) if found[1] == "click" else (found[1], "")
+    return ("any", "") if rule == "cosine" else ACTION_GRAMMARS[rule].key(action)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Annotated
 
+from alignopsd_trl.environments.shipped import ACTION_GRAMMARS
 from alignopsd_trl.options import AtLeast, OneOf, Positive, PositiveCount, Share, Size, check_options
 
 
@@ -38,7 +39,7 @@ class AlignOPSDOptions:
         default=0.10, metadata={"help": "tau: temperature of the softmax over matched similarities."}
     )
     alpha_max: Share = field(default=0.80, metadata={"help": "Largest weight of the matched views in the blend."})
-    action_filter: Annotated[str, OneOf(("cosine", "webshop", "none"))] = field(
+    action_filter: Annotated[str, OneOf(("cosine", *ACTION_GRAMMARS, "none"))] = field(
         default="cosine",
         metadata={"help": "After matching: 'cosine' of actions, 'webshop' (also same operation, target) or 'none'."},
     )
