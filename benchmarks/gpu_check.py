@@ -4,6 +4,9 @@
     python benchmarks/gpu_check.py --shape 3b --no_vllm --output gpu_check.json
     python benchmarks/gpu_check.py --device cpu --shape tiny --output FILE      the same code on any machine
 
+The first minute says whether this GPU runs the policy at all, in which precision, how fast it decodes without vLLM, and
+about how long the rest takes. The whole takes minutes; ``--completion 512`` is the length of the paper's responses.
+
 No hub: the weights are random at a shape of Qwen2.5, the tokenizer is the shipped one with as many words more as the
 shape's vocabulary has, the environment is the embedded WebShop. Random policies never finish: all episodes run to
 ``--turns`` and all responses to their limit, so the figures are an upper bound of what a round of that size costs.
@@ -29,6 +32,7 @@ from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.memory import GIB, estimate, sampler, shape_of
 from alignopsd_trl.methods import get_method
+from alignopsd_trl.policy import decoding
 from alignopsd_trl.policy.packing import Packed
 from alignopsd_trl.policy.scoring import Padded
 from alignopsd_trl.policy.shipped import resolve_model
@@ -41,6 +45,7 @@ SHAPES = {  # hidden, layers, heads, key-value heads, intermediate, vocabulary, 
     "3b": (2048, 36, 16, 2, 11008, 151_936, True),
 }
 ROUNDS = ("align_opsd", "grpo", "align_opsd")  # the first one warms up
+STEPS = 8  # decode steps of the first answer
 WORK = ("rollout", "privileged_thinking", "scoring", "update")
 
 
@@ -78,6 +83,31 @@ def matmul_rate(device: str, dtype: torch.dtype) -> float:
         wait(device)
         best = max(best, 2 * size**3 / (time.perf_counter() - began))
     return best
+
+
+def first_answer(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Seconds of a forward and backward of 1,024 tokens and of a decode step of eight rows, with the policy's weights
+    in this device's precision; prints them at once."""
+    dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
+    model = Qwen2ForCausalLM.from_pretrained(folder, dtype=dtype).to(options.device)
+    ids = torch.arange(1024, device=options.device)[None] % model.config.vocab_size
+    prompts, rest = [[5 + row] * 64 for row in range(8)], {"temperature": 1.0, "end_ids": [], "pad_id": 0}
+
+    def seconds(work: Callable[[], Any]) -> float:
+        work()  # kernels are made and memory is taken the first time
+        wait(options.device)
+        began = time.perf_counter()
+        work()
+        wait(options.device)
+        return time.perf_counter() - began
+
+    update = seconds(lambda: model(input_ids=ids, labels=ids).loss.backward())
+    step = seconds(lambda: decoding.sample(model, prompts, max_tokens=STEPS, **rest)) / STEPS
+    print(f"{dtype}: forward and backward of 1,024 tokens {update:.3f} s, a decode step without vLLM {step:.4f} s")
+    sampled = len(ROUNDS) * 2 * options.turns * options.completion * step
+    if options.no_vllm or options.device == "cpu":
+        print(f"sampling of the {len(ROUNDS)} rounds: about {sampled:.0f} s", flush=True)
+    return {"update_seconds": update, "decode_step_seconds": step}
 
 
 def wait(device: str) -> None:
@@ -147,6 +177,7 @@ class Meter(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **also: Any) -> None:
         wait(args.device.type)
+        print(f"round {state.global_step} of {len(ROUNDS)}: {time.perf_counter() - self._began:.1f} s", flush=True)
         total, rows = self.trainer.phases.total, self.trainer._buffered_inputs
         self.tokens["updated"] = sum(int(part["prompt_mask"].sum() + part["completion_mask"].sum()) for part in rows)
         self.rounds.append(
@@ -174,7 +205,7 @@ def make_trainer(options: argparse.Namespace, folder: Path, meter: Meter) -> Ali
         max_steps=len(ROUNDS),
         max_turns=options.turns,
         max_prompt_length=256 if tiny else 4096,
-        max_completion_length=16 if tiny else 512,
+        max_completion_length=options.completion,
         learning_rate=1e-6,
         beta=0.01,
         top_k=0,
@@ -222,13 +253,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     gpu, meter = options.device == "cuda", Meter()
     with tempfile.TemporaryDirectory() as name:
         config = make_policy(options.shape, Path(name))
+        first = first_answer(options, Path(name))
         matmul = matmul_rate(options.device, torch.bfloat16 if gpu else torch.float32)
         trainer = make_trainer(options, Path(name), meter)
         with meter.counting_scores():
             trainer.train()
         log, args = trainer.state.log_history, trainer.args
     shape = shape_of(options.shape, config)
-    engine = sampler(shape, args, torch.cuda.get_device_properties(0).total_memory / GIB) if gpu else None
+    total = torch.cuda.get_device_properties(0).total_memory / GIB if gpu else None
+    engine = sampler(shape, args, total) if gpu else None
     logged = {
         key: value for entry in log for key, value in entry.items() if key.startswith(("sampling/", "self_check/"))
     }
@@ -237,10 +270,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "shape": options.shape,
         "parameters": shape.parameters,
         "matmul_flops": matmul,
+        "first_answer": first,
         "rounds": [one | {"rates": rates(one, shape.parameters, matmul)} for one in meter.rounds],
         "ratio": meter.rounds[2]["seconds"] / meter.rounds[1]["seconds"],
         "peak_gib": peak(options.device),
-        "estimate_gib": sum(estimate(shape, args, Launch()).training.values()),
+        "estimate_gib": estimate(shape, args, Launch(), gpu_gib=total).peak,
         "sampler_gib": engine.share if engine else 0.0,
         "agreement": logged,
     }
@@ -271,6 +305,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--shape", choices=SHAPES, default="0.5b")
     parser.add_argument("--tasks", type=int, default=2, help="groups of 8 episodes a round")
     parser.add_argument("--turns", type=int, default=5, help="turns an episode")
+    parser.add_argument("--completion", type=int, default=64, help="tokens of a response")
     parser.add_argument("--no_vllm", action="store_true", help="sample with transformers")
     parser.add_argument("--output", type=Path, required=True, help="JSON file")
     options = parser.parse_args(argv)

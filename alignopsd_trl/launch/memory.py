@@ -20,6 +20,7 @@ from alignopsd_trl.policy.shipped import resolve_model
 GIB = 2**30
 ADAM_BYTES = 8  # two float32 moments a parameter
 COMPUTE_BYTES = 2  # bfloat16
+HEAD_TILE = 4096 * 32768 * COMPUTE_BYTES  # of TRL's head
 ENCODERS = {"lexical": 0, "tiny": 130_000, "tiny_situated": 160_000, "Qwen/Qwen3-Embedding-0.6B": 595_776_512}
 """Parameters of sentence encoders that are named by a name; from the published weights."""
 
@@ -60,7 +61,9 @@ def shape_of(name: str, config: Any) -> Backbone:
     layer = config.hidden_size * (2 * config.hidden_size + kv + 3 * config.intermediate_size)
     words = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
     parameters = config.num_hidden_layers * layer + words
-    return Backbone(name, parameters, config.num_hidden_layers, config.hidden_size, kv, config.vocab_size)
+    return Backbone(
+        name, parameters, config.num_hidden_layers, config.hidden_size, kv, config.vocab_size, config.intermediate_size
+    )
 
 
 def gpu_memory(given: float | None) -> float:
@@ -162,12 +165,14 @@ def estimate(
 
 
 def _activations(shape: Backbone, args: AlignOPSDConfig) -> float:
+    """Float32 boundaries of layers, and the larger of what one layer and the vocabulary's head need in the backward
+    pass; counted on tensors without data (`tests/test_memory_counts.py`)."""
     longest = args.max_prompt_length + args.max_completion_length
-    tokens = max(min(args.rows_per_forward * longest, args.tokens_per_forward), longest)
-    boundaries = tokens * shape.hidden * 2 * (shape.layers if args.gradient_checkpointing else 8 * shape.layers)
-    one_layer = tokens * shape.hidden * 2 * 16
-    head = tokens / longest * args.max_completion_length * min(shape.vocabulary, 32768) * 4
-    return boundaries + one_layer + head
+    tokens = max(min(args.rows_per_forward * longest, args.tokens_per_forward // longest * longest), longest)
+    layer = tokens * (48 * shape.hidden + 12 * shape.intermediate)
+    head = 8 * shape.vocabulary * shape.hidden
+    kept = 4 * tokens * shape.hidden if args.gradient_checkpointing else layer
+    return kept * shape.layers + max(layer, head) + HEAD_TILE
 
 
 def _scoring(shape: Backbone, args: AlignOPSDConfig) -> float:

@@ -27,11 +27,14 @@ class Backbone:
     hidden: int
     kv_width: int  # key and value channels per token and layer
     vocabulary: int
+    intermediate: int
 
 
 BACKBONES = {
-    "3b": Backbone("Qwen/Qwen2.5-3B-Instruct", 3_085_938_688, 36, 2048, 2 * 2 * 128, 151_936),
-    "7b": Backbone("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512, 28, 3584, 2 * 4 * 128, 152_064),
+    "0.5b": Backbone("Qwen/Qwen2.5-0.5B-Instruct", 494_032_768, 24, 896, 2 * 2 * 64, 151_936, 4864),
+    "1.5b": Backbone("Qwen/Qwen2.5-1.5B-Instruct", 1_543_714_304, 28, 1536, 2 * 2 * 128, 151_936, 8960),
+    "3b": Backbone("Qwen/Qwen2.5-3B-Instruct", 3_085_938_688, 36, 2048, 2 * 2 * 128, 151_936, 11_008),
+    "7b": Backbone("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512, 28, 3584, 2 * 4 * 128, 152_064, 18_944),
 }
 
 _SHARED: dict[str, Any] = {

@@ -1,0 +1,62 @@
+"""Which model trains on one GPU, and with which flags: the table of docs/launch.md.
+
+    python benchmarks/one_gpu.py                  Markdown, from the estimate of --plan; no GPU, no weights
+
+Each line is the first of `STEPS` with which `recipes/webshop_3b.py` fits, vLLM colocated.
+"""
+
+from __future__ import annotations
+
+from alignopsd_trl.launch.arguments import parse
+from alignopsd_trl.launch.machine import Launch
+from alignopsd_trl.launch.plan import memory_facts
+from alignopsd_trl.launch.presets import BACKBONES
+
+GPUS = (24, 48, 80, 141)
+KINDS = {"all weights": (), "LoRA": ("--use_peft", "--dtype", "bfloat16")}
+SLEEPING = ("--vllm_enable_sleep_mode",)
+SMALL = (*SLEEPING, "--rows_per_forward", "1", "--scoring_tokens", "8192")
+STEPS = ((), SLEEPING, SMALL, (*SMALL, "--beta", "0"))
+SHARES = ("0.3", "0.4", "0.5", "0.6", "0.7", "0.8")
+COMMON = ("--use_vllm", "--vllm_mode", "colocate", "--encoder", "lexical")
+
+
+def fits(model: str, gpu: int, flags: tuple[str, ...]) -> bool:
+    """Whether the plan of a recipe says so."""
+    recipe, args, chosen = parse("webshop_3b", ["--plan", "--gpu_gib", str(gpu), "--model_name_or_path", model, *flags])
+    try:
+        return "DOES NOT FIT" not in memory_facts(recipe, args, chosen, Launch())
+    except ValueError:  # the sampler's share can't hold its weights
+        return False
+
+
+def flags_for(model: str, gpu: int, kind: str) -> tuple[str, ...] | None:
+    """The flags of the first step that fits, with the smallest share for vLLM; `None` if none does."""
+    for step in STEPS:
+        for share in SHARES:
+            own = () if share == SHARES[0] else ("--vllm_gpu_memory_utilization", share)
+            if fits(model, gpu, (*COMMON, *KINDS[kind], *step, *own)):
+                return (*step, *own)
+    return None
+
+
+def table() -> str:
+    lines = ["| | " + " | ".join(f"{gpu} GiB" for gpu in GPUS) + " |", "| --- " * (len(GPUS) + 1) + "|"]
+    for name, shape in BACKBONES.items():
+        for kind in KINDS:
+            cells = [_cell(flags_for(shape.hub_id, gpu, kind)) for gpu in GPUS]
+            lines.append(f"| {name.upper()}, {kind} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(flags: tuple[str, ...] | None) -> str:
+    if flags is None:
+        return "no"
+    names = {SLEEPING: "sleep", SMALL: "sleep, small", STEPS[3]: "sleep, small, `--beta 0`", (): ""}
+    share = flags[-1] if "--vllm_gpu_memory_utilization" in flags else ""
+    step = flags[:-2] if share else flags
+    return ", ".join(part for part in (names[step], f"share {share}" if share else "") if part) or "as it is"
+
+
+if __name__ == "__main__":
+    print(table())
