@@ -1,4 +1,4 @@
-"""The Python of the README and of docs/your_own_task.md runs as it stands, from a folder outside the repository."""
+"""The Python of the README runs as it stands, from a folder outside the repository; the page on own tasks is true."""
 
 from __future__ import annotations
 
@@ -36,64 +36,44 @@ SMALL = ["--rounds", "1", "--tasks_per_round", "2", "--panel_limit", "4", "--dis
 
 @pytest.fixture
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The files of the page in a folder of their own, which is where the user stands."""
-    text = (ROOT / PAGE).read_text(encoding="utf-8")
-    named = r"`(seek\w*\.\w+|train_seek\.py)`:[^\n]*\n\n```\w+\n(.*?)^```"
-    files = re.findall(named, text, re.MULTILINE | re.DOTALL)
-    names = ["seek.py", "seek_skills.json", "seek_hints.py", "train_seek.py", "seek_study.yaml"]
-    assert [name for name, _ in files] == names
-    for name, content in files:
-        (tmp_path / name).write_text(content, encoding="utf-8")
+    """The folder that the page's first command writes, which is where the user stands."""
+    from alignopsd_trl.cli import main
+
     monkeypatch.chdir(tmp_path)
+    main(["new", "maze"])
+    monkeypatch.chdir(tmp_path / "maze")
     before = set(sys.modules)
-    yield tmp_path
+    yield tmp_path / "maze"
     for name in set(sys.modules) - before:
-        if name.startswith(("seek", "train_seek")):
+        if name.startswith(("maze", "train")):
             del sys.modules[name]
-    sys.path[:] = [place for place in sys.path if place != str(tmp_path)]
+    sys.path[:] = [place for place in sys.path if not place.startswith(str(tmp_path))]
 
 
-def test_task_of_ones_own_trains_from_outside_the_repository(
-    own_folder: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.slow
+def test_the_log_has_what_the_page_explains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from alignopsd_trl.launch.evaluate import main as evaluation
     from alignopsd_trl.launch.recipe import main
 
-    results = main("train_seek", [*SMALL, "--output_dir", "outputs/seek"])
+    monkeypatch.chdir(tmp_path)
+    results = main("webshop_tiny", [*SMALL, "--tasks_per_round", "8", "--output_dir", "outputs/maze"])
     (first,) = [entry for entry in results["history"] if "episodes/success" in entry]
-    assert first["stop/environment_error"] == 0 and first["turns/invalid_actions"] < 1
-    assert first["episodes/skill_items"] > 0 and results["after"]["environment"] == "seek"
-    for column in re.findall(r"^\| (`[^|]*`) \|", (ROOT / PAGE).read_text(encoding="utf-8"), re.MULTILINE):
+    for column in re.findall(r"^\| (`[a-z]+/[^|]*`[^|]*) \|", (ROOT / PAGE).read_text(encoding="utf-8"), re.MULTILINE):
         for name in re.findall(r"`([\w/]+)`", column):
             assert name in first, f"{PAGE} explains {name}, which is not in the log"
     last = blocks(PAGE, "python")[-1]
     exec(compile(last, PAGE, "exec"), {})
     assert "credit_weight" in capsys.readouterr().out
-    sizes = ["--limit", "4", "--max_prompt_length", "384", "--max_completion_length", "48"]
-    played = evaluation(["--model", "outputs/seek", "--environment", "seek", "--skills", *sizes])
-    assert played.episodes == 4 and played.environment_errors == 0
 
 
-def test_study_of_ones_own_is_planned_and_a_function_gives_skills(own_folder: Path) -> None:
-    from alignopsd_trl.launch.recipe import main
+def test_the_study_of_ones_own_is_planned(own_folder: Path) -> None:
     from alignopsd_trl.study.planning import plan
     from alignopsd_trl.study.spec import read_study
 
-    cells = plan(read_study("seek_study.yaml"))
+    cells = plan(read_study("study.yaml"))
     assert [cell.line.method for cell in cells] == ["vanilla", "grpo", "align_opsd"]
-    assert {cell.benchmark.label for cell in cells} == {"Seek"} and cells[0].columns["environment"] == "Seek"
-    hints = ["--method", "skill_grpo", "--skill_bank", "seek_hints:hint", "--evaluate_first", "False"]
-    results = main("train_seek", [*SMALL, *hints, "--output_dir", "outputs/hints"])
-    (first,) = [entry for entry in results["history"] if "episodes/success" in entry]
-    assert first["episodes/skill_items"] == 1.0
-
-
-@pytest.mark.slow
-def test_study_of_ones_own_runs(own_folder: Path) -> None:
-    from alignopsd_trl.study.__main__ import main
-
-    assert main(["seek_study.yaml"]) == 0
-    assert "AlignOPSD" in (own_folder / "outputs" / "seek_study" / "results.md").read_text(encoding="utf-8")
+    assert {cell.benchmark.label for cell in cells} == {"Maze"}
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -13,13 +13,13 @@ class WarmStartConfig:
     language slowly."""
 
     model: str = field(default=FRESH, metadata={"help": "hub id, path, or 'tiny': a fresh model for these words"})
-    epochs: float = field(default=10.0, metadata={"help": "passes over the demonstrations"})
+    epochs: float = field(default=4.0, metadata={"help": "passes over the demonstrations"})
     max_steps: int = field(default=-1, metadata={"help": "updates; goes before epochs"})
     batch_size: int = field(default=32, metadata={"help": "turns of an update"})
     learning_rate: float | None = field(default=None, metadata={"help": "3e-3 for 'tiny', 2e-4 with LoRA, else 2e-5"})
     use_peft: bool = field(default=False, metadata={"help": "train LoRA adapters, which are merged at the end"})
     lora_r: int = field(default=16, metadata={"help": "rank of the adapters"})
-    layers: int = field(default=3, metadata={"help": "of 'tiny'"})
+    layers: int = field(default=2, metadata={"help": "of 'tiny'"})
     seed: int = field(default=0, metadata={"help": "of weights and order"})
 
     def __post_init__(self) -> None:

@@ -13,13 +13,16 @@ CONTEXT = 4096  # tokens; positions are rotary, so that a longer context costs n
 ROLES = ("system\n", "user\n", "assistant\n", "tool\n")
 TAGS = ("<think>", "</think>", "<action>", "</action>")
 
+SPREAD = 0.1
+"""Of fresh weights. At the usual 0.02 attention stays flat for hundreds of updates, and no copying is learnt."""
+
 
 def tiny_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerBase:
     """One token for each word of the texts; other words are spelt."""
     return build_tokenizer([*ROLES, *texts], CONTEXT, TAGS)
 
 
-def tiny_model(tokenizer: PreTrainedTokenizerBase, layers: int = 3, seed: int = 0) -> Qwen2ForCausalLM:
+def tiny_model(tokenizer: PreTrainedTokenizerBase, layers: int = 2, seed: int = 0) -> Qwen2ForCausalLM:
     """Layers of width 128 with fresh weights; the tied vocabulary is most of what else there is."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
@@ -30,6 +33,7 @@ def tiny_model(tokenizer: PreTrainedTokenizerBase, layers: int = 3, seed: int = 
         num_key_value_heads=4,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
+        initializer_range=SPREAD,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
