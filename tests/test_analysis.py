@@ -347,6 +347,7 @@ def test_an_interval_resamples_clusters() -> None:
     assert alone[0] == 0.5 and np.isnan(alone[1:]).all(), "two tasks say nothing of how tasks vary"
 
 
+@pytest.mark.full
 def test_every_command_writes_figure_and_data(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     run, out = str(RUNS / "aligned"), tmp_path / "figures"
     for name, extra in (
@@ -375,6 +376,7 @@ def test_what_was_not_recorded_is_told_with_the_option(capsys: pytest.CaptureFix
         analysis.temporal(RUNS / "aligned", steps=[9])
 
 
+@pytest.mark.full
 def test_siblings_with_and_without_the_skill(tmp_path: Path) -> None:
     from alignopsd_trl.environments import load
 

@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.full
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "conversation_cost.py"
 
 

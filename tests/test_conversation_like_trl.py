@@ -36,8 +36,11 @@ def rows_of(trainer: Any) -> list[tuple[list[int], list[int], list[int]]]:
 
 
 # not the calculator, which has coroutines: TRL puts their results behind those of the other calls, here the order holds
-@pytest.mark.parametrize("past_thinking", ["template", "keep"])
-@pytest.mark.parametrize("name", ["counter", "counter and tools", "functions alone"])
+@pytest.mark.parametrize("past_thinking", [pytest.param("template", marks=pytest.mark.full), "keep"])
+@pytest.mark.parametrize(
+    "name",
+    ["counter", *(pytest.param(name, marks=pytest.mark.full) for name in ("counter and tools", "functions alone"))],
+)
 def test_tokens_and_mask_are_those_of_trl(chat_policy: Any, tmp_path: Path, name: str, past_thinking: str) -> None:
     parts, rows, plans = CASES[name]
     assert not any(by_itself(plan, parts) for plan in plans)

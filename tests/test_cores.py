@@ -36,6 +36,7 @@ def test_threads_wait_shortly_unless_the_user_says_how(own: dict[str, str]) -> N
     assert given == own
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("before", ["", "import torch; "])
 def test_waiting_is_set_before_torch_reads_it_or_the_user_is_told(before: str) -> None:
     program = f"""

@@ -303,6 +303,7 @@ def _unlike_tasks(tasks: int, draw: np.random.Generator) -> tuple[Turns, np.ndar
     return Turns(trajectory // 8, trajectory, outcome, np.mean(halves, 0), error, np.array(halves)), credit
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tasks", [5, 8, 30])
 def test_intervals_cover_at_about_their_level(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Percentiles of the bootstrap as they are hold the truth in .80 to .83 (five tasks) and .84 to .86 (eight)."""

@@ -117,6 +117,7 @@ class Trapdoor(corridor.Corridor):
         return super().step(action)
 
 
+@pytest.mark.full
 def test_rollouts_that_failed_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +134,7 @@ class Mended(corridor.Corridor):
     noise = "step"
 
 
+@pytest.mark.full
 def test_an_environment_that_was_mended_is_told_from_one_that_was_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
+
+pytestmark = pytest.mark.full
 
 
 def test_two_processes_walk_together(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def _command(policy: Path, output: Path, *more: str) -> dict:
     return main(flags)
 
 
+@pytest.mark.full
 def test_the_command_leaves_everything_and_goes_on_where_it_stopped(
     policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +107,7 @@ def test_the_command_leaves_everything_and_goes_on_where_it_stopped(
         _command(policy, tmp_path, *all_tasks, "--walks", "8")
 
 
+@pytest.mark.full
 def test_measurements_of_other_tasks_are_pooled(
     policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,6 +124,7 @@ def test_measurements_of_other_tasks_are_pooled(
             main(["--pool", str(tmp_path / "1"), str(tmp_path / folder), "--output", str(tmp_path / "both")])
 
 
+@pytest.mark.full
 def test_a_folder_is_used_again_only_for_what_the_same_policy_plays(policy: Path, tmp_path: Path) -> None:
     from alignopsd_trl.fidelity import __main__ as module
 
@@ -193,6 +196,7 @@ def test_schedules_are_asked_at_the_step_that_is_given(policy: Path, tmp_path: P
     assert np.allclose(credit["100000"]["credit rlsd"], credit["100000"]["credit grpo"], atol=1e-6)
 
 
+@pytest.mark.full
 def test_an_environment_that_does_not_say_who_won_is_measured_by_its_rewards(
     policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -339,6 +343,7 @@ def test_the_teacher_is_asked_once() -> None:
 # Training
 
 
+@pytest.mark.full
 def test_training_logs_fidelity_and_is_not_changed_by_it(tmp_path: Path) -> None:
     runs = []
     for every in (0, 2):
@@ -354,6 +359,7 @@ def test_training_logs_fidelity_and_is_not_changed_by_it(tmp_path: Path) -> None
         make_trainer(tmp_path / "bad", fidelity_every=-1)
 
 
+@pytest.mark.full
 def test_training_measures_by_rewards_where_nobody_says_who_won(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,6 +397,7 @@ def test_monte_carlo_trains_on_what_the_walks_say(tmp_path: Path) -> None:
         make_trainer(tmp_path / "more", method="monte_carlo", parts={"reward_funcs": lambda trajectory, **more: [0.0]})
 
 
+@pytest.mark.full
 def test_the_command_of_the_page_on_the_shipped_policy(tmp_path: Path) -> None:
     """`docs/fidelity.md`: no limit of a prompt or a response need be given, and a variant walks nowhere."""
     flags = "--model tiny --environment webshop_tiny --methods grpo,align_opsd --tasks 4 --walks 6".split()

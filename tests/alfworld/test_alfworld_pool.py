@@ -81,6 +81,7 @@ def test_a_worker_that_dies_in_a_batch_loses_the_episode_it_was_at_and_no_other(
     assert len(set(batch.pids) & set(before)) == 1 and len(batch.pids) == 2
 
 
+@pytest.mark.full
 def test_a_hanging_step_is_ended_and_the_rest_of_the_batch_goes_on(pool):
     batch = pool(time_limit=2.0)
     batch.step(range(6), list("abcdef"))
@@ -91,6 +92,7 @@ def test_a_hanging_step_is_ended_and_the_rest_of_the_batch_goes_on(pool):
     assert texts(batch.step([0, 1, 4], ["2", "2", "2"])) == ["a 1 2", "b 1 2", "e 1 2"]
 
 
+@pytest.mark.full
 def test_a_worker_killed_from_outside_between_calls_costs_nothing(pool):
     batch = pool()
     batch.step(range(6), list("abcdef"))
@@ -112,6 +114,7 @@ def test_a_worker_killed_from_outside_during_a_call_costs_nothing(pool):
     assert last == [f"{first}{' 1' * rounds}" for first in ("a", "b", "die once", "d", "e", "f")]
 
 
+@pytest.mark.full
 def test_a_frozen_worker_is_replaced(pool):
     batch = pool(time_limit=2.0)
     batch.step(range(6), list("abcdef"))
@@ -121,6 +124,7 @@ def test_a_frozen_worker_is_replaced(pool):
     assert [text for text in outcomes if text != "timeout"] == [f"{x} 1" for x in "abcdef" if f"{x} 1" in outcomes]
 
 
+@pytest.mark.full
 def test_recycled_workers_keep_their_live_episodes(pool):
     batch = pool(size=4, recycle_after=6)
     batch.step(range(4), list("abcd"))
@@ -131,6 +135,7 @@ def test_recycled_workers_keep_their_live_episodes(pool):
     assert texts(batch.step(range(4), ["1"] * 4)) == ["1", "1", "c 1", "d 1"]
 
 
+@pytest.mark.full
 def test_a_worker_that_can_not_start_is_one_clear_error():
     with pytest.raises(RuntimeError, match="worker can't start: OSError: no space left"):
         ProcessBatch(DiaryFactory("no space left"), 2, workers=2)
@@ -165,6 +170,7 @@ PARENT = """
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_no_orphans_when_the_parent_is_interrupted_or_killed_in_a_step(number):
     paths = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
@@ -178,6 +184,7 @@ def test_no_orphans_when_the_parent_is_interrupted_or_killed_in_a_step(number):
     assert (number == signal.SIGINT) == ("KeyboardInterrupt" in errors)
 
 
+@pytest.mark.full
 def test_a_pool_can_be_used_on_after_an_interrupt(pool):
     batch = pool(time_limit=600)
     batch.step(range(6), list("abcdef"))
