@@ -9,7 +9,7 @@ import importlib
 import os
 import select
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from alignopsd_trl.launch.shipped import shipped_files, shipped_or
@@ -35,7 +35,7 @@ def _run(argv: list[str]) -> None:
 
 
 @contextmanager
-def _readers_may_leave() -> Iterator[None]:
+def _readers_may_leave() -> Generator[None]:
     """Ends quietly where whoever reads the output, such as ``head``, has read enough."""
     try:
         yield

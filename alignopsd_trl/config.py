@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from trl import GRPOConfig
@@ -43,8 +43,14 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
 
     _VALID_DICT_FIELDS = GRPOConfig._VALID_DICT_FIELDS + ["method_options", "vllm_engine_options"]
 
+    if TYPE_CHECKING:  # None is read at construction alone: the base classes set these
+        output_dir: str  # ty: ignore[incompatible-mutable-override]
+        generation_batch_size: int = 0  # ty: ignore[incompatible-mutable-override]
+        steps_per_generation: int = 0  # ty: ignore[incompatible-mutable-override]
+        num_generations: int = 0  # ty: ignore[incompatible-mutable-override]
+
     # TRL's defaults that an update over turn rows can't keep
-    max_completion_length: int | None = field(
+    max_completion_length: int = field(  # ty: ignore[incompatible-mutable-override]
         default=512, metadata={"help": "Maximum tokens of one turn's response (not of the episode)."}
     )
     disable_dropout: bool = field(
@@ -334,7 +340,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             "max_num_batched_tokens": self.sampler_tokens,
             "max_model_len": self.sampler_length,
         }
-        return {**limits, **(self.vllm_engine_options or {})}
+        given: Any = self.vllm_engine_options or {}  # text has been parsed at construction
+        return {**limits, **given}
 
     @property
     def sampler_sequences(self) -> int:

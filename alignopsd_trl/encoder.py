@@ -62,7 +62,7 @@ class Encoder:
         self._width: int | None = None
 
     @property
-    def width(self) -> int:
+    def width(self) -> int | None:
         """D. Known from the first text that was encoded; a probe if there was none yet."""
         if self._width is None:
             self._rows(["width"])

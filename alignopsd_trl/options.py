@@ -180,7 +180,7 @@ def as_type(value: Any, hint: Any, place: str) -> Any:
         return value
     if float in kinds or int in kinds:
         number = _number(value)
-        if number is not None and (float in kinds or number.is_integer()):
+        if number is not None and (float in kinds or float(number).is_integer()):
             return number if float in kinds else int(number)
     wanted = [_NAMES.get(kind) or _described(kind) for kind in kinds]
     raise ValueError(f"{place} must be {' or '.join(wanted)}")

@@ -142,7 +142,7 @@ class Renderer:
 
     def text(self, prompt: Rendered) -> str:
         """A prompt as the chat template writes it."""
-        tools = {"tools": tools_of(prompt)} if tools_of(prompt) else {}
+        tools: dict[str, Any] = {"tools": tools_of(prompt)} if tools_of(prompt) else {}
         return self._tokenizer.apply_chat_template(
             messages_of(prompt), **tools, add_generation_prompt=True, tokenize=False, **self._kwargs
         )

@@ -119,7 +119,7 @@ class Reader:
     def _opened(self, prompt: Sequence[int]) -> bool:
         if not self._may_open:
             return False
-        tail = self._tokenizer.decode(list(prompt[-_TAIL:]), skip_special_tokens=False)
+        tail: Any = self._tokenizer.decode(list(prompt[-_TAIL:]), skip_special_tokens=False)
         return tail.rstrip().endswith(self._tags[0])
 
     def _with_tags(self, response: Sequence[int]) -> str:

@@ -224,16 +224,16 @@ def read_records(folder: str | os.PathLike, columns: Sequence[str] | None = None
     if not files:
         raise FileNotFoundError(f"no trajectories in {folder}; a run writes them with save_trajectories=True")
     order = ["step", "task", "rollout", "turn"]
-    wanted = None if columns is None else dict.fromkeys([*order, *columns])
+    wanted = None if columns is None else list(dict.fromkeys([*order, *columns]))
     frames = [_read(file, wanted) for file in files]
     return pd.concat(frames, ignore_index=True).sort_values(order, ignore_index=True)
 
 
-def _read(file: Path, wanted: Mapping[str, Any] | None) -> Any:
+def _read(file: Path, wanted: Sequence[str] | None) -> Any:
     import pandas as pd
 
     try:
-        there = wanted and [name for name in wanted if name in pq.read_schema(file).names]
+        there = None if wanted is None else [name for name in wanted if name in pq.read_schema(file).names]
         return pd.read_parquet(file, columns=there)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{file} is damaged ({_first_line(error)}); move it away to read the others") from None

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 DRAWS = 2000
@@ -137,22 +138,22 @@ def stretch(tasks: int) -> float:
 # Clusters of turns
 
 
-def clustered_ratio(top: Sequence[float], bottom: Sequence[float], draws: int = DRAWS) -> list[float] | None:
+def clustered_ratio(top: ArrayLike, bottom: ArrayLike, draws: int = DRAWS) -> list[float] | None:
     """sum(top) / sum(bottom) over clusters as ``[value, low, high]``, 95 %; `None` without anything to divide by. With
     fewer than `LEAST_CLUSTERS` clusters low and high are NaN.
 
     Args:
         top, bottom: one number a cluster each, such as what differs and what was compared.
     """
-    top, bottom = np.asarray(top, float), np.asarray(bottom, float)
-    if not bottom.sum():
+    above, below = np.asarray(top, float), np.asarray(bottom, float)
+    if not below.sum():
         return None
-    value = float(top.sum() / bottom.sum())
-    if len(top) < LEAST_CLUSTERS:
+    value = float(above.sum() / below.sum())
+    if len(above) < LEAST_CLUSTERS:
         return [value, np.nan, np.nan]
-    picks = np.random.default_rng(0).integers(0, len(top), (draws, len(top)))
-    below = bottom[picks].sum(1)
-    drawn = top[picks].sum(1)[below > 0] / below[below > 0]
+    picks = np.random.default_rng(0).integers(0, len(above), (draws, len(above)))
+    compared = below[picks].sum(1)
+    drawn = above[picks].sum(1)[compared > 0] / compared[compared > 0]
     low, high = np.quantile(drawn, [0.025, 0.975])
     return [value, float(low), float(high)]
 

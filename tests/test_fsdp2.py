@@ -10,6 +10,8 @@ from fakes.trainers import difference
 from spread import CASES, ENCODED, NORM, launch, load, prepare
 from transformers import AutoModelForCausalLM
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -18,6 +18,8 @@ from datasets import load_dataset
 from equal_runs import assert_same_run, records_of
 from fakes.toy_suite import arguments, save_policy
 
+pytestmark = pytest.mark.full
+
 HERE = Path(__file__).parent
 
 

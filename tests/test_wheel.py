@@ -21,6 +21,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[1]
 PARTS = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE.md", "alignopsd_trl", "environments", "recipes")
 

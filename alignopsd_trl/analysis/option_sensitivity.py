@@ -112,7 +112,7 @@ def _drawn(points: pd.DataFrame, slices: dict[str, pd.DataFrame]) -> Any:
         part = points[points.option == option]
         for number, (environment, one) in enumerate(part.groupby("environment")):
             reach = [one.success - one.lowest, one.highest - one.success]
-            style = {"ls": "-" if pd.api.types.is_numeric_dtype(table[option]) else "none"}
+            style: dict[str, Any] = {"ls": "-" if pd.api.types.is_numeric_dtype(table[option]) else "none"}
             style |= {"marker": "os^Dv"[number % 5], "color": BLUE if number == 0 else None}
             top.errorbar(one.value, one.success, reach, capsize=3, label=environment, **style)
         title = TITLES.get(option, option.replace("_", " "))

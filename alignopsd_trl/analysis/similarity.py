@@ -81,10 +81,11 @@ def _encoded(encoder: Encoder, texts: pd.Series) -> torch.Tensor:
 def _used(turns: pd.DataFrame, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     where, at = places(turns), {place: row for row, place in enumerate(zip(turns.rollout, turns.turn, strict=True))}
     pairs, weights, recorded = [], [], []
-    for target, row in enumerate(turns.itertuples()):
-        pairs += [(at[where[step, row.task, int(source)]], target) for source in row.credit_sources]
-        weights += list(row.credit_source_weights)
-        recorded += list(row.credit_source_similarities)
+    matches = (turns.task, turns.credit_sources, turns.credit_source_weights, turns.credit_source_similarities)
+    for target, (task, sources, given, similar) in enumerate(zip(*matches, strict=True)):
+        pairs += [(at[where[step, task, int(source)]], target) for source in sources]
+        weights += list(given)
+        recorded += list(similar)
     return np.array(pairs, dtype=int).reshape(-1, 2), np.array(weights, float), np.array(recorded, float)
 
 

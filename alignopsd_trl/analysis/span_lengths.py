@@ -37,7 +37,7 @@ def spans(
     found = {_key(name_of(one), number, runs): span_table(one, steps) for number, one in enumerate(runs)}
     table = pd.concat([lengths.assign(run=name) for name, lengths in found.items()], ignore_index=True)
     noted = None if annotations is None else _noted(annotations)
-    numbers = {name: _numbers(lengths) for name, lengths in found.items()}
+    numbers: dict[str, Any] = {name: _numbers(lengths) for name, lengths in found.items()}
     if noted is not None:
         numbers["annotated spans, mean length (turns)"] = noted
     counts = table.groupby(["run", "category", "length"]).size().rename("spans").reset_index()

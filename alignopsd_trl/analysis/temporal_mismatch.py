@@ -45,7 +45,7 @@ def temporal(run: Records, privileged: Records | None = None, steps: Sequence[in
         raise ValueError(f"no {empty[0]} pairs in {name_of(run)}: a task needs two rollouts, and both sides the task")
     same = pd.concat([_same_turn(pairs).assign(comparison=name) for name, pairs in compared.items()])
     moved = pd.concat([_matches(pairs).assign(comparison=name) for name, pairs in compared.items()])
-    numbers = {name: _numbers(same, moved, pairs, name) for name, pairs in compared.items()}
+    numbers: dict[str, Any] = {name: _numbers(same, moved, pairs, name) for name, pairs in compared.items()}
     used = _training_use(run, steps)
     tables = {"same_turn": _by_turn(same), "displacement": moved} | ({} if used is None else {"off_turn_weight": used})
     if used is not None:

@@ -104,7 +104,7 @@ def _row(name: str, sums: dict[int, np.ndarray]) -> dict[str, Any]:
     return {"set": name, "count": int(count), "mean": clustered_ratio(by_step[:, 1], by_step[:, 0]), "std": spread}
 
 
-def _spread(means: pd.Series) -> dict[str, list[float]]:
+def _spread(means: pd.Series) -> dict[str, list[float | None]]:
     names = ("mean", "low", "high")
     return {name: [None if one is None else one[at] for one in means] for at, name in enumerate(names)}
 

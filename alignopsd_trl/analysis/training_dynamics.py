@@ -50,9 +50,11 @@ def dynamics(runs: Records | Sequence[Records]) -> Finding:
     Args:
         runs: one or several of any method; what a method doesn't have is absent from its line.
     """
-    runs = list(runs) if isinstance(runs, list | tuple) else [runs]
-    names = _names(runs)
-    table = pd.concat([by_step(one).assign(run=name) for name, one in zip(names, runs, strict=True)], ignore_index=True)
+    several: list[Any] = list(runs) if isinstance(runs, list | tuple) else [runs]
+    names = _names(several)
+    table = pd.concat(
+        [by_step(one).assign(run=name) for name, one in zip(names, several, strict=True)], ignore_index=True
+    )
     numbers = {name: _ends(table[table.run == name]) for name in names}
     return Finding("dynamics", numbers, {"steps": table}, _drawn(table, names))
 
@@ -125,8 +127,8 @@ def _ends(table: pd.DataFrame) -> dict[str, Any]:
     """First and last steps of each quantity, as means of up to `SMOOTH` steps."""
     found = {}
     for name in PANELS:
-        known = table[name].dropna() if name in table else []
-        if len(known):
+        known = table[name].dropna() if name in table else None
+        if known is not None and len(known):
             edge = min(SMOOTH, max(len(known) // 2, 1))
             found[name] = {"first": float(known.iloc[:edge].mean()), "last": float(known.iloc[-edge:].mean())}
     return {"steps": len(table), **found}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -81,7 +81,7 @@ class ModelGenerator:
 
 
 @contextlib.contextmanager
-def evaluating(model: torch.nn.Module, seed: int) -> Iterator[None]:
+def evaluating(model: torch.nn.Module, seed: int) -> Generator[None]:
     """Evaluation mode and random numbers of its own; afterwards the model's mode and the random state are as before."""
     training = model.training
     with torch.random.fork_rng():

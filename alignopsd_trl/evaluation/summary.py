@@ -61,10 +61,11 @@ def success_rate(won: Sequence[bool | None]) -> Estimate:
     unknown of an episode whether it was won."""
     if None in won:
         return Estimate(math.nan, math.nan, math.nan, len(won))
-    share = 100 * sum(won) / len(won)
+    wins = sum(map(bool, won))
+    share = 100 * wins / len(won)
     if len(won) < FEWEST:
         return Estimate(share, math.nan, math.nan, len(won))
-    low, high = wilson(sum(won), len(won))
+    low, high = wilson(wins, len(won))
     return Estimate(share, 100 * low, 100 * high, len(won))
 
 

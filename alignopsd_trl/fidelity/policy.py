@@ -66,7 +66,7 @@ class Sampler:
         for first in range(0, len(order), self._batch_size):
             chosen = order[first : first + self._batch_size]
             respond = self._shared if self._shares else self._generated
-            for place, response in zip(chosen, respond([prompts[place] for place in chosen]), strict=True):
+            for place, response in zip(chosen, respond([list(prompts[place]) for place in chosen]), strict=True):
                 responses[place] = response
         return Responses(responses, None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from alignopsd_trl.fidelity.tree import Tree
 from alignopsd_trl.rollout import Player
@@ -42,7 +42,8 @@ def together(agree: Callable[[int], int], act: Callable[[], Result]) -> Result:
     Args:
         agree: maximum of a number over all processes.
     """
-    result, failed = None, None
+    result: Any = None
+    failed: ReplayError | None = None
     try:
         result = act()
     except ReplayError as error:

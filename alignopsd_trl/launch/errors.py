@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 from alignopsd_trl.launch.flags import flag_names
 from alignopsd_trl.runs.lost import Terminated, is_loss, speaks, terminable
@@ -35,17 +35,17 @@ def without_debug(argv: Sequence[str]) -> tuple[list[str], bool]:
 
 
 @contextlib.contextmanager
-def setup() -> Iterator[None]:
+def setup() -> Generator[None]:
     """Marks errors of what comes before the first episode: they are the user's to mend."""
     try:
         yield
     except _IN_SETUP as error:
-        error.in_setup = True
+        vars(error)["in_setup"] = True
         raise
 
 
 @contextlib.contextmanager
-def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Iterator[None]:
+def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Generator[None]:
     """Ends the process with a message and a status in place of a traceback, where the error says what to do.
 
     Args:
@@ -67,7 +67,7 @@ def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Iterato
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def _undisturbed() -> Generator[None]:
     """The launcher's SIGTERM waits until the message is out."""
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:

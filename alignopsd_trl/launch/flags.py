@@ -32,10 +32,12 @@ def flag_names() -> tuple[str, ...]:
 
 def _fields(package: str, file: str, name: str) -> list[str]:
     """The annotated names in a class's body."""
-    folder = find_spec(package).submodule_search_locations[0]
+    found = find_spec(package)
+    assert found is not None and found.submodule_search_locations, f"{package} is no installed package"
+    folder = found.submodule_search_locations[0]
     tree = ast.parse((Path(folder) / file).read_text(encoding="utf-8"))
     [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
-    return [node.target.id for node in body if isinstance(node, ast.AnnAssign)]
+    return [node.target.id for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
 
 
 def check_flags(argv: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ PEFT, and PEFT every model class, for two names that are only compared with."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -35,7 +35,7 @@ def import_configs() -> None:
 
 
 @contextmanager
-def no_kubeflow() -> Iterator[None]:
+def no_kubeflow() -> Generator[None]:
     """Configurations that no run follows: making one asks transformers' integrations whether Kubeflow listens, and
     they import every model class to say so."""
     integrations: Any = import_module("transformers.integrations")

@@ -102,7 +102,7 @@ class Endpoint:
 
     def _answer(self, client: httpx.Client, asked: Situation) -> Answer:
         shown = self.prompt.render(asked.view, asked.skill)
-        body = {"model": self.model, "messages": messages_of(shown), "temperature": self.temperature}
+        body: dict[str, Any] = {"model": self.model, "messages": messages_of(shown), "temperature": self.temperature}
         body |= {"max_tokens": self.max_tokens} | ({"tools": schemas_in(shown)} if schemas_in(shown) else {})
         try:
             reply = client.post(f"{self.url.rstrip('/')}/chat/completions", json=body)

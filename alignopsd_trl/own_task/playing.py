@@ -66,10 +66,11 @@ class PlayedEpisode:
 
     def view(self, history_length: int) -> View:
         """What the next prompt is made from."""
-        seen = self.turns[-1].step if self.turns else self.opening
+        opening = self.opening
+        assert opening is not None, "a view is of an episode that was opened"
+        seen = self.turns[-1].step if self.turns else opening
         records = [_record(number, turn) for number, turn in enumerate(self.turns, start=1)]
         shown = tuple(records[-history_length:]) if history_length else ()
-        opening = self.opening
         return View(opening.task_text, seen.observation, seen.admissible, shown, len(records), opening.context)
 
     def fail(self, failure: Failure) -> None:

@@ -20,8 +20,9 @@ from alignopsd_trl.environments.loading import find_module, load
 from alignopsd_trl.environments.panel import TaskPanel
 
 RECIPE = "train.py"
-LIMITS = {"max_prompt_length": 4096, "max_completion_length": 512, "skill_tokens": None}
-"""Tokens, where neither the command line nor a recipe beside the task says otherwise; those of `evaluate`."""
+LIMITS = {"max_prompt_length": 4096, "max_completion_length": 512, "skill_tokens": 0}
+"""Tokens, where neither the command line nor a recipe beside the task says otherwise; those of `evaluate`.
+0: a share of the prompt."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Task:
     suite: Suite
     preset: Mapping[str, Any] = field(default_factory=dict)
 
-    def limit(self, name: str, given: int | None = None) -> int | None:
+    def limit(self, name: str, given: int | None = None) -> int:
         """A length in tokens: as given, else the recipe's, else the usual one."""
         return given or self.preset.get(name) or LIMITS[name]
 

@@ -78,8 +78,9 @@ def _lengths(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any
     """Tokens of each row's conversation."""
     whole = [[*row["prompt"], *row["completion"]] for row in rows]
     tools = rows[0].get("tools")
-    ids = tokenizer.apply_chat_template(whole, **({"tools": tools} if tools else {}), return_dict=True)["input_ids"]
-    return [len(one) for one in ids]
+    options: dict[str, Any] = {"tools": tools} if tools else {}
+    encoded: Any = tokenizer.apply_chat_template(whole, **options, return_dict=True)
+    return [len(one) for one in encoded["input_ids"]]
 
 
 def _trainer(
@@ -141,7 +142,7 @@ def what_it_can(
     encoder: str = "lexical",
 ) -> dict[str, EvaluationResult]:
     """Plays the panel's first tasks, without the skill and, where the task has one, with it in the prompt."""
-    limits = {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
+    limits: dict[str, Any] = {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
     skills = skills_of(task, tokenizer, limits["max_prompt_length"], skill_bank, encoder)
     rows = task.suite.panel(panel).head(tasks)
     views = {"without the skill": None} | ({} if skills is no_skills else {"with it": skills})

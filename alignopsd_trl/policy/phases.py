@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 
 class Phases:
@@ -25,7 +25,7 @@ class Phases:
         self._since = 0.0
 
     @contextlib.contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
+    def __call__(self, name: str) -> Generator[None]:
         self._charge()
         self._open.append(name)
         self._entered(name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -81,7 +81,7 @@ def keep_output_precision(accelerator: Accelerator) -> None:
 
 
 @contextlib.contextmanager
-def whole_state_dict(accelerator: Accelerator) -> Iterator[None]:
+def whole_state_dict(accelerator: Accelerator) -> Generator[None]:
     """Models that are saved now are gathered, whatever checkpoints look like. transformers writes no model at all under
     SHARDED_STATE_DICT."""
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
@@ -96,7 +96,7 @@ def whole_state_dict(accelerator: Accelerator) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unsynchronised(accelerator: Accelerator, model: Any) -> Iterator[None]:
+def unsynchronised(accelerator: Accelerator, model: Any) -> Generator[None]:
     """For all but the last backward pass of a micro-batch: no gradient exchange and, for DeepSpeed, no optimiser step.
 
     Under FSDP2 gradients are exchanged each time: without it, every GPU would keep the whole gradient.

@@ -162,5 +162,5 @@ def skill_source(
         block = bank.block(task_text, task_key, data_source, count, budget, row)
         return block.text, block.ids
 
-    of_row.reads_row = True
+    vars(of_row)["reads_row"] = True
     return of_row if getattr(bank, "reads_row", False) else source

@@ -26,7 +26,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "turns/shortened_history": sum(turn.history_shortened for turn in turns) / counted,
     }
     if all(trajectory.won is not None for trajectory in trajectories):
-        metrics["episodes/success"] = sum(t.won for t in trajectories) / count
+        metrics["episodes/success"] = sum(bool(t.won) for t in trajectories) / count
     if any(trajectory.skill_text for trajectory in trajectories):
         metrics["episodes/skill_items"] = sum(len(t.skill_ids) for t in trajectories) / count
     for reason in StopReason:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from alignopsd_trl.conversations import Conversation, oldest_to_drop
 from alignopsd_trl.environments.base import Rendered, View
@@ -12,13 +11,10 @@ from alignopsd_trl.prompts import Fitted, Renderer, text_of
 from alignopsd_trl.rollout.episode import Episode, blank_turn
 from alignopsd_trl.turns import StopReason, Turn
 
-
-class SkillSource(Protocol):
-    """Privileged text of a task: retrieved once per task, the same for all its turns and siblings. With an attribute
-    ``reads_row`` that is true, its dataset row comes as a fourth argument."""
-
-    def __call__(self, task_text: str, task_key: str | None, data_source: str | None) -> tuple[str, tuple[str, ...]]:
-        """The text of the skill block and the identifiers of its skills."""
+SkillSource = Callable[..., tuple[str, tuple[str, ...]]]
+"""(task_text, task_key, data_source) -> the privileged text of a task and the identifiers of its skills: retrieved once
+per task, the same for all its turns and siblings. With an attribute ``reads_row`` that is true, the task's dataset row
+comes as a fourth argument."""
 
 
 def no_skills(task_text: str, task_key: str | None, data_source: str | None) -> tuple[str, tuple[str, ...]]:

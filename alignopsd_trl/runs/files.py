@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -106,7 +106,7 @@ def _damaged(path: Path, line: int) -> ValueError:
 
 
 @contextmanager
-def full_disk_named(folder: str | os.PathLike, what: str) -> Iterator[None]:
+def full_disk_named(folder: str | os.PathLike, what: str) -> Generator[None]:
     """An error for want of room names the disk and what was being written; libraries that write name neither.
 
     Raises:
@@ -135,7 +135,7 @@ def _for_want_of_room(error: BaseException) -> bool:
 
 
 @contextmanager
-def replacing(folder: str | os.PathLike) -> Iterator[Path]:
+def replacing(folder: str | os.PathLike) -> Generator[Path]:
     """A folder to write files into, which then take their places in another one, each in one step."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

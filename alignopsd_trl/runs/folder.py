@@ -14,7 +14,7 @@ import os
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -303,13 +303,13 @@ def configuration_of(args: Any, tasks: Any, **facts: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def claimed(run: RunFolder) -> Iterator[RunFolder]:
+def claimed(run: RunFolder) -> Generator[RunFolder]:
     """Gives the folder back at the end, whatever happens; an error learns the last whole checkpoint's name as
     ``kept``."""
     try:
         yield run
     except BaseException as error:
-        error.kept = next((one.name for one in reversed(whole_checkpoints(run.path))), "")
+        vars(error)["kept"] = next((one.name for one in reversed(whole_checkpoints(run.path))), "")
         raise
     finally:
         run.release()

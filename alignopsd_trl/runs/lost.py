@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from datetime import timedelta
 from types import FrameType
 
@@ -25,7 +25,7 @@ def is_loss(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def terminable() -> Iterator[None]:
+def terminable() -> Generator[None]:
     """SIGTERM raises `Terminated`, once, in this process alone: children that were forked in between die of it."""
     if threading.current_thread() is not threading.main_thread():
         yield

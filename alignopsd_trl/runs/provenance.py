@@ -7,6 +7,7 @@ import platform
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 PACKAGES = ("alignopsd-trl", "trl", "transformers", "torch", "accelerate", "peft", "datasets", "numpy")
 _SAMPLE = 2**20
@@ -46,7 +47,7 @@ def machine(processes: int) -> dict[str, str | int]:
     return {"device": device, "processes": processes, "cores": cores, "platform": platform.platform(terse=True)}
 
 
-def model_name(model: object) -> str:
+def model_name(model: Any) -> str:
     """What a model was loaded from: a hub id, a path, or the name of a shipped policy; for one that was made in Python,
     that and its class."""
     from alignopsd_trl.policy.shipped import SHIPPED_MODELS

@@ -152,7 +152,7 @@ def push_files(
         PushFailed: if the Hub refused or could not be reached, or others can't load the base of an adapter.
     """
     api = HfApi(token=token)
-    files = {path.relative_to(folder).as_posix(): path for path in _files(folder, patterns)}
+    files: dict[str, Any] = {path.relative_to(folder).as_posix(): path for path in _files(folder, patterns)}
     files |= _adapter(files, base_model, repository)
     message = options.pop("commit_message", "Run of AlignOPSD")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from alignopsd_trl.skills.schema import Mistake, Skill
 
@@ -45,12 +46,13 @@ def render(retrieved: Retrieved, count_tokens: Callable[[str], int], budget: int
     Items go in the reverse order of their rank: mistakes, general skills, type skills. The best type skill stays
     whatever the budget.
     """
-    sections = [list(retrieved.skills), list(retrieved.general), list(retrieved.mistakes)]
+    skills, general, mistakes = list(retrieved.skills), list(retrieved.general), list(retrieved.mistakes)
+    sections: list[list[Any]] = [skills, general, mistakes]
     total = sum(map(len, sections))
-    while count_tokens(_block(*sections)) > budget and sum(map(len, sections)) > 1:
+    while count_tokens(_block(skills, general, mistakes)) > budget and sum(map(len, sections)) > 1:
         next(section for section in reversed(sections) if section).pop()
     ids = tuple(item.id for section in sections for item in section)
-    return Rendered(_block(*sections), ids, total - len(ids))
+    return Rendered(_block(skills, general, mistakes), ids, total - len(ids))
 
 
 def _block(skills: Sequence[Skill], general: Sequence[Skill], mistakes: Sequence[Mistake]) -> str:

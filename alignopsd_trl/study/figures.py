@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SPAN = 7
 """Updates of the exponential moving average, as in the paper's figure of training curves."""
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -72,7 +72,11 @@ def _draw_curve(axis: Axes, line: Entry, environment: str, curve: str, number: i
     means = [mean([one[update] for one in smooth]) for update in updates]
     own = line.method == "align_opsd" and line.settings == "{}"
     color = "black" if own else plt.get_cmap("tab10")(number % 10)
-    style = {"color": color, "linewidth": 2.0 if own else 1.1, "linestyle": "-" if number < 10 else "--"}
+    style: dict[str, Any] = {
+        "color": color,
+        "linewidth": 2.0 if own else 1.1,
+        "linestyle": "-" if number < 10 else "--",
+    }
     axis.plot(updates, [one.value for one in means], label=line.label, **style)
     axis.fill_between(updates, *band(means), color=color, alpha=0.1, linewidth=0)
 
@@ -135,7 +139,7 @@ def _draw_sweep(axis: Axes, lines: list[Entry], head: Column, color: str, refere
         axis.axhline(level, color=color, linestyle="--", linewidth=0.9, label=f"{head.title} of {reference.label}")
 
 
-def grid(lines: int, places: int, width: float, **shared: str) -> tuple[Figure, Any]:
+def grid(lines: int, places: int, width: float, **shared: Any) -> tuple[Figure, Any]:
     """A figure and its ``(lines, places)`` axes, in the studies' style."""
     with plt.rc_context(_STYLE):
         return plt.subplots(lines, places, figsize=(width * places + 1.2, 2.8 * lines + 0.4), squeeze=False, **shared)

@@ -63,7 +63,7 @@ def _plain(found: Any) -> str:
 
 
 def _names(group: pd.DataFrame) -> str:
-    return ", ".join(_unique(f"{row.label} seed {row.seed}" for row in group.itertuples()))
+    return ", ".join(_unique(f"{label} seed {seed}" for label, seed in zip(group.label, group.seed, strict=True)))
 
 
 def _unique(names: Iterable[str]) -> list[str]:

@@ -16,10 +16,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -29,7 +29,7 @@ from alignopsd_trl.study.planning import Cell
 from alignopsd_trl.study.rows import ROWS, collect, write_rows
 from alignopsd_trl.study.spec import Study, StudyError
 
-_PLAIN = {"highlight": False, "markup": False, "soft_wrap": True}
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
 _PERIOD = 0.5  # seconds between two looks at the cells' progress
 
 
@@ -187,7 +187,7 @@ def _reason(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def _only_one(folder: Path) -> Iterator[int]:
+def _only_one(folder: Path) -> Generator[int]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,7 @@ class Checkpoints(TrainerCallback):
             self._save()
 
     @contextlib.contextmanager
-    def saving(self, update: int) -> Iterator[None]:
+    def saving(self, update: int) -> Generator[None]:
         """While a checkpoint is written, after what is ours. The mark of a whole checkpoint goes first, if it is
         written again, and comes last."""
         self.check_weights(update)

@@ -15,7 +15,7 @@ def weights_of_rewards(given: Sequence[float] | None, functions: Sequence[Callab
         ValueError: if there are too many or too few.
     """
     if given is None or len(given) == len(functions) + 1:
-        return given
+        return None if given is None else list(given)
     if len(given) == len(functions):
         return [1.0, *given]
     raise ValueError(

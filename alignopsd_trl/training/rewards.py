@@ -85,7 +85,9 @@ class Rewards:
             return
         played, prompts, completions = self._conversations(trajectories)
         rows = [one.row for one in trajectories]
-        given = {name: [row[name] for row in rows] for name in rows[0] if name not in ("prompt", "completion")}
+        given: dict[str, Any] = {
+            name: [row[name] for row in rows] for name in rows[0] if name not in ("prompt", "completion")
+        }
         given |= {"prompts": prompts, "completions": completions, "environments": played, "trajectory": trajectories}
         given |= {"completion_ids": [_response_ids(one) for one in trajectories], "trainer_state": state}
         given |= {"log_extra": lambda column, values: None, "log_metric": lambda name, value: None}

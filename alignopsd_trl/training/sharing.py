@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def _push(
 
 
 @contextlib.contextmanager
-def without_token(args: AlignOPSDConfig) -> Iterator[None]:
+def without_token(args: AlignOPSDConfig) -> Generator[None]:
     """transformers pickles its arguments beside the model: the token is not among them."""
     token, args.hub_token = args.hub_token, None
     try:

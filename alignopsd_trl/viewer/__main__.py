@@ -6,6 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from alignopsd_trl.viewer.page import Page
 
 
 def view(argv: Sequence[str] | None = None) -> None:
@@ -56,7 +60,7 @@ class _told:
             self._parser.exit(2, f"{self._parser.prog}: {error}\n")
 
 
-def _serve(page: object, steps: list[int], port: int) -> None:
+def _serve(page: Page, steps: list[int], port: int) -> None:
     from alignopsd_trl.viewer.serve import make_server
 
     server = make_server(page, steps, port)

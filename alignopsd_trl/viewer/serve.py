@@ -40,7 +40,7 @@ def make_server(page: Page, steps: list[int], port: int = 0) -> ThreadingHTTPSer
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *arguments: object) -> None:
+        def log_message(self, format: str, *arguments: object) -> None:
             """Requests of one's own browser are no news."""
 
     return ThreadingHTTPServer(("127.0.0.1", port), Handler)
