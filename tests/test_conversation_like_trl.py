@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.sweeps import mostly_full
 from fakes.tool_cases import CASES, by_itself
 from fakes.tool_classes import as_tool_calls, script, trainer_of
 from trl import GRPOConfig, GRPOTrainer
@@ -36,11 +37,8 @@ def rows_of(trainer: Any) -> list[tuple[list[int], list[int], list[int]]]:
 
 
 # not the calculator, which has coroutines: TRL puts their results behind those of the other calls, here the order holds
-@pytest.mark.parametrize("past_thinking", [pytest.param("template", marks=pytest.mark.full), "keep"])
-@pytest.mark.parametrize(
-    "name",
-    ["counter", *(pytest.param(name, marks=pytest.mark.full) for name in ("counter and tools", "functions alone"))],
-)
+@pytest.mark.parametrize("past_thinking", mostly_full(["keep", "template"]))
+@pytest.mark.parametrize("name", mostly_full(["counter", "counter and tools", "functions alone"]))
 def test_tokens_and_mask_are_those_of_trl(chat_policy: Any, tmp_path: Path, name: str, past_thinking: str) -> None:
     parts, rows, plans = CASES[name]
     assert not any(by_itself(plan, parts) for plan in plans)

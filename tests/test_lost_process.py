@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 TIMEOUT = 30
 LOST = {"hangs": b"imed out", "dies": b"onnection"}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.sweeps import mostly_full
 from fakes.toy import build_model, build_tokenizer
 from fakes.trainers import FakeSampler, difference, hand_loss, losses, make_trainer, with_sampler
 from hypothesis import given
@@ -45,7 +46,7 @@ def _run(folder: Path, merge: bool, **options: Any):
     return trainer
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", mostly_full(CASES, quick=2))
 def test_loss_and_gradient_are_those_of_a_row_a_turn(tmp_path: Path, case: str) -> None:
     rows, merged = (_run(tmp_path / str(merge), merge, **CASES[case]) for merge in (False, True))
     assert len(merged.seen_rows[0]["advantages"]) == 8 < len(rows.seen_rows[0]["advantages"])
@@ -67,7 +68,7 @@ def test_the_loss_is_the_hand_computed_one(tmp_path: Path) -> None:
     assert log["conversation/runs"] == 1.0 and log["conversation/broken_prefixes"] == 0.0
 
 
-@pytest.mark.parametrize("mode", ["token_truncate", "sequence_mask"])
+@pytest.mark.parametrize("mode", mostly_full(["token_truncate", "sequence_mask"]))
 def test_the_correction_of_a_sampler_stays_that_of_the_turn(tmp_path: Path, mode: str) -> None:
     runs = []
     for merge in (False, True):

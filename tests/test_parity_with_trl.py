@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.sweeps import mostly_full
 from fakes.tool_cases import CASES, Plan, by_itself
 from fakes.tool_classes import (
     as_text,
@@ -70,7 +71,7 @@ def under_ours(
     return seen
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", mostly_full(CASES))
 def test_rewards_calls_and_ends_are_those_of_trl(chat_policy: Any, tmp_path: Path, name: str) -> None:
     theirs = under_trl(chat_policy, tmp_path / "trl", *CASES[name])
     parts, _, plans = CASES[name]

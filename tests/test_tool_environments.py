@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 from datasets import Dataset
+from fakes.sweeps import mostly_full
 from fakes.tool_classes import (
     Calculator,
     Counter,
@@ -62,7 +63,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("method", ["grpo", "align_opsd"])
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", mostly_full(EXAMPLES))
 def test_a_class_of_trl_trains_unchanged(chat_policy: Any, tmp_path: Path, name: str, method: str) -> None:
     kind, rows, reward, plans = EXAMPLES[name]
     parts = {"environment_factory": kind, "train_dataset": rows(), "reward_funcs": reward, "method": method}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from fakes.sweeps import mostly_full
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from alignopsd_trl.environments.loading import load
@@ -48,7 +49,8 @@ def test_one_command_runs_the_rounds_that_the_recipe_beside_the_weights_names(wo
 
 
 @pytest.mark.parametrize(
-    ("world", "policy", "turns"), [("searchqa_hops", "tiny_hops", (3, 8)), ("alfworld_pairs", "tiny_pairs", (7, 15))]
+    ("world", "policy", "turns"),
+    mostly_full([("searchqa_hops", "tiny_hops", (3, 8)), ("alfworld_pairs", "tiny_pairs", (7, 15))]),
 )
 def test_the_policy_plays_within_its_limits(world: str, policy: str, turns: tuple[int, int]):
     setting, folder, suite = CURRICULA[world].setting, SHIPPED_MODELS[policy], load(world)
