@@ -1,4 +1,4 @@
-"""Dialogues encoded once: turns along a trunk, other responses beside it; each scored as if it were alone."""
+"""Dialogues encoded once: turns along a path, other responses beside it; each scored as if it were alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
 from alignopsd_trl import trl_compat
-from alignopsd_trl.policy.packing import PROVEN, Packed, Strand
-from alignopsd_trl.policy.prefix_tree import Bundle, Pairs, bundles
+from alignopsd_trl.policy.packing import PROVEN, Packed, TreeRow
+from alignopsd_trl.policy.prefix_tree import Pairs, PairsOfRow, rows_of_pairs
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
 from alignopsd_trl.trl_compat import PolicyScorer
@@ -28,37 +28,43 @@ def _pairs(*texts: tuple[list[int], list[int]]) -> Pairs:
 DIALOGUE = [([1, 2], [3]), ([1, 2, 3, 4], [5, 6]), ([1, 2, 3, 4, 5, 6, 7], [8])]
 
 
-def test_turns_of_a_dialogue_stand_along_one_trunk_and_others_branch_off() -> None:
+def test_turns_of_a_dialogue_stand_along_one_path_and_others_branch_off() -> None:
     pairs = _pairs(*DIALOGUE, ([1, 2, 3, 4], [9, 9]), ([1, 9], [3]), ([1, 2], []))
-    found = bundles(pairs, 10_000, branch=True)
-    assert found == [Bundle([5, 0, 1, 2], [3]), Bundle([4], [])]
-    strand = pairs.strand(found[0])
-    assert strand == Strand([1, 2, 3, 4, 5, 6, 7, 8], [(2, 0), (2, 1), (4, 2), (7, 1)], [(4, [9, 9])])
-    assert len(strand) == 9 and strand.places() == [(1, 0), (1, 1), (3, 2), (6, 1), (7, 2)]
-    assert sorted(map(tuple, (one.along for one in bundles(pairs, 10_000, branch=False)))) == [(3,), (4,), (5, 0, 1, 2)]
+    found = rows_of_pairs(pairs, 10_000, branch=True)
+    assert found == [PairsOfRow([5, 0, 1, 2], [3]), PairsOfRow([4], [])]
+    tree_row = pairs.tree_row(found[0])
+    assert tree_row == TreeRow([1, 2, 3, 4, 5, 6, 7, 8], [(2, 0), (2, 1), (4, 2), (7, 1)], [(4, [9, 9])])
+    assert len(tree_row) == 9 and tree_row.places() == [(1, 0), (1, 1), (3, 2), (6, 1), (7, 2)]
+    assert sorted(map(tuple, (one.along for one in rows_of_pairs(pairs, 10_000, branch=False)))) == [
+        (3,),
+        (4,),
+        (5, 0, 1, 2),
+    ]
 
 
 def test_responses_that_were_not_kept_branch_off_their_own_dialogue() -> None:
     texts = [([1, 2], [3, 9]), ([1, 2, 9, 4], [5, 9]), ([1, 2, 9, 4, 9, 6], [7, 9])]
-    (found,) = bundles(_pairs(*texts), 10_000, branch=True)
+    (found,) = rows_of_pairs(_pairs(*texts), 10_000, branch=True)
     assert found.along == [2] and sorted(found.beside) == [0, 1]
 
 
 def test_a_row_of_branches_has_its_limit() -> None:
     texts = [(list(range(1, 41)), [50 + number] * 4) for number in range(12)]
-    found = bundles(_pairs(*texts), 4 * 60, branch=True)
+    found = rows_of_pairs(_pairs(*texts), 4 * 60, branch=True)
     assert sorted(pair for one in found for pair in one.all) == list(range(12))
     assert [len(one.all) for one in found] == [5, 5, 2]
-    assert [len(one.all) for one in bundles(_pairs(*texts), 4, branch=True)] == [3] * 4, "a quarter more than the trunk"
+    assert [len(one.all) for one in rows_of_pairs(_pairs(*texts), 4, branch=True)] == [3] * 4, (
+        "a quarter more than the path"
+    )
 
 
-def test_a_strand_by_hand() -> None:
-    packed = Packed.strands([Strand([1, 2, 3, 4, 5], [(2, 1)], [(3, [8, 9])]), Strand([6, 7], [(1, 1)])], pad_id=0)
+def test_a_row_by_hand() -> None:
+    packed = Packed.tree_rows([TreeRow([1, 2, 3, 4, 5], [(2, 1)], [(3, [8, 9])]), TreeRow([6, 7], [(1, 1)])], pad_id=0)
     assert packed.ids.tolist() == [[1, 2, 3, 4, 3, 8], [6, 0, 0, 0, 0, 0]]
     assert packed.position.tolist() == [[0, 1, 2, 3, 2, 3], [0] * 6]
     assert packed.labels[0].tolist() == [-100, 3, -100, -100, 8, 9] and packed.labels[1, 0] == 7
     assert packed.mask()[0, 0].int().tolist()[4:] == [[1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 1]]
-    plain = Packed.strands([Strand([1, 2, 3], [(1, 2)]), Strand([6, 7], [(1, 1)])], pad_id=0)
+    plain = Packed.tree_rows([TreeRow([1, 2, 3], [(1, 2)]), TreeRow([6, 7], [(1, 1)])], pad_id=0)
     assert packed.branched and plain.attention_mask("sdpa") is None
 
 
@@ -115,13 +121,13 @@ def test_branches_in_the_middle_score_as_alone_in_every_proven_model(kind: str, 
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(CONFIGS[kind](**SHAPE), attn_implementation=attention).eval()
     add_fused_lm_head(model)
-    trunk = torch.randint(3, 53, (30,)).tolist()
-    strands = [
-        Strand(trunk, [(4, 3), (20, 6)], [(4, [5, 6, 7]), (1, [9]), (30, [4, 4]), (11, [8, 3])]),
-        Strand(trunk[:9], [(2, 7)]),
+    path = torch.randint(3, 53, (30,)).tolist()
+    tree_rows = [
+        TreeRow(path, [(4, 3), (20, 6)], [(4, [5, 6, 7]), (1, [9]), (30, [4, 4]), (11, [8, 3])]),
+        TreeRow(path[:9], [(2, 7)]),
     ]
-    for rows in (strands, strands[1:], strands[1:] * 2):
-        packed = Packed.strands(rows, pad_id=0)
+    for rows in (tree_rows, tree_rows[1:], tree_rows[1:] * 2):
+        packed = Packed.tree_rows(rows, pad_id=0)
         with torch.no_grad(), trl_compat.head_on_labels(torch.device("cpu")):
             found = model(
                 input_ids=packed.ids,
@@ -130,10 +136,10 @@ def test_branches_in_the_middle_score_as_alone_in_every_proven_model(kind: str, 
                 shift_labels=packed.labels,
                 fused_lm_head=True,
             ).log_probs
-        for number, strand in enumerate(rows):
-            asked = [(strand.trunk[:first], strand.trunk[first : first + length]) for first, length in strand.spans]
-            asked += [(strand.trunk[:before], response) for before, response in strand.branches]
-            for (prompt, response), (first, length) in zip(asked, strand.places(), strict=True):
+        for number, tree_row in enumerate(rows):
+            asked = [(tree_row.path[:first], tree_row.path[first : first + length]) for first, length in tree_row.spans]
+            asked += [(tree_row.path[:before], response) for before, response in tree_row.branches]
+            for (prompt, response), (first, length) in zip(asked, tree_row.places(), strict=True):
                 with torch.no_grad():
                     logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
                 expected = logits.log_softmax(-1).gather(1, torch.tensor(response).unsqueeze(1)).squeeze(1)

@@ -1,13 +1,13 @@
 """Several responses of one text in one row: one forward through the wrapped model encodes the text once.
 
-A trunk is a prompt, or a whole dialogue. Responses that stand in it are scored where they stand. Others branch off
-where they would begin (here one with the labels s0, s1 after the trunk's first P tokens):
+A path is a prompt, or a whole dialogue. Responses that stand in it are scored where they stand. Others branch off
+where they would begin (here one with the labels s0, s1 after the path's first P tokens):
 
     ids       t0 t1 .. tP-2 tP-1 tP .. | tP-1 s0 s1 ..
     labels     -  -  ..  -   tP  -  .. |  s0  s1 s2 ..
     segment    0  0  ..  0   0   0  .. |   1   1  1 ..
 
-A token of a branch sees the trunk up to there and what precedes it in its own segment; its positions go on from there.
+A token of a branch sees the path up to there and what precedes it in its own segment; its positions go on from there.
 The token before a response predicts its first token, so every branch begins with it.
 """
 
@@ -47,32 +47,32 @@ def depends_on_length(config: Any) -> str | None:
 
 
 @dataclass(frozen=True)
-class Strand:
-    """A trunk with the responses that are scored along it.
+class TreeRow:
+    """A path with the responses that are scored along it.
 
     Attributes:
-        trunk: token ids. The last one is not fed: it predicts nothing.
-        spans: first token and length of the responses that stand in the trunk, none at its very beginning.
-        branches: of the others, how many tokens of the trunk come before it (at least one), and its token ids.
+        path: token ids. The last one is not fed: it predicts nothing.
+        spans: first token and length of the responses that stand in the path, none at its very beginning.
+        branches: of the others, how many tokens of the path come before it (at least one), and its token ids.
     """
 
-    trunk: Sequence[int]
+    path: Sequence[int]
     spans: Sequence[tuple[int, int]] = ()
     branches: Sequence[tuple[int, Sequence[int]]] = ()
 
     @classmethod
-    def behind(cls, prompt: Sequence[int], responses: Sequence[Sequence[int]]) -> Strand:
+    def behind(cls, prompt: Sequence[int], responses: Sequence[Sequence[int]]) -> TreeRow:
         """Responses that all branch off at the end of a prompt."""
         return cls(prompt, (), [(len(prompt), response) for response in responses])
 
     def __len__(self) -> int:
         """Tokens that are fed."""
-        return len(self.trunk) - 1 + sum(len(response) for _, response in self.branches)
+        return len(self.path) - 1 + sum(len(response) for _, response in self.branches)
 
     def places(self) -> list[tuple[int, int]]:
         """Where the scores of each response are in the row, spans first: first column and length."""
         places = [(first - 1, length) for first, length in self.spans]
-        column = len(self.trunk) - 1
+        column = len(self.path) - 1
         for _, response in self.branches:
             places.append((column, len(response)))
             column += len(response)
@@ -81,13 +81,13 @@ class Strand:
 
 @dataclass(frozen=True)
 class Packed:
-    """Rows of strands, ``T`` tokens at most.
+    """Rows of tree_rows, ``T`` tokens at most.
 
     Attributes:
         ids, position: ``(R, T)`` int64.
         labels: ``(R, T)`` int64, the token that each position predicts, -100 where none is scored.
-        segment: ``(R, T)`` int64, 0 in the trunk, 1, 2, ... in the branches, -1 in the padding.
-        reach: ``(R, T)`` int64, how many tokens of the trunk a token of a branch sees.
+        segment: ``(R, T)`` int64, 0 in the path, 1, 2, ... in the branches, -1 in the padding.
+        reach: ``(R, T)`` int64, how many tokens of the path a token of a branch sees.
         branched: whether there is a branch; without one the rows are plain text.
     """
 
@@ -101,24 +101,24 @@ class Packed:
     @classmethod
     def of(cls, rows: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]], pad_id: int) -> Packed:
         """Packs pairs of a prompt, at least one token long, and its responses."""
-        return cls.strands([Strand.behind(prompt, responses) for prompt, responses in rows], pad_id)
+        return cls.tree_rows([TreeRow.behind(prompt, responses) for prompt, responses in rows], pad_id)
 
     @classmethod
-    def strands(cls, strands: Sequence[Strand], pad_id: int, trunks: bool = True) -> Packed:
-        """Packs a row a strand.
+    def tree_rows(cls, tree_rows: Sequence[TreeRow], pad_id: int, paths: bool = True) -> Packed:
+        """Packs a row a tree_row.
 
         Args:
-            trunks: without them, the rows are what stands behind trunks that are known already.
+            paths: without them, the rows are what stands behind paths that are known already.
         """
         columns: tuple[list[list[int]], ...] = ([], [], [], [], [])
-        first = [0 if trunks else len(strand.trunk) - 1 for strand in strands]
-        width = max(len(strand) - start for strand, start in zip(strands, first, strict=True))
-        for strand, start in zip(strands, first, strict=True):
-            row = _row(strand)
+        first = [0 if paths else len(tree_row.path) - 1 for tree_row in tree_rows]
+        width = max(len(tree_row) - start for tree_row, start in zip(tree_rows, first, strict=True))
+        for tree_row, start in zip(tree_rows, first, strict=True):
+            row = _row(tree_row)
             for column, values, padding in zip(columns, row, (pad_id, 0, -100, -1, 0), strict=True):
                 column.append([*values[start:], *[padding] * (width - len(values) + start)])
-        tensors = (torch.tensor(column, dtype=torch.int64).view(len(strands), width) for column in columns)
-        return cls(*tensors, branched=any(strand.branches for strand in strands))
+        tensors = (torch.tensor(column, dtype=torch.int64).view(len(tree_rows), width) for column in columns)
+        return cls(*tensors, branched=any(tree_row.branches for tree_row in tree_rows))
 
     def to(self, device: torch.device) -> Packed:
         tensors = (self.ids, self.position, self.labels, self.segment, self.reach)
@@ -129,15 +129,15 @@ class Packed:
         anything else.
 
         Args:
-            before: tokens of the trunks, where they are known already and the rows are without them.
+            before: tokens of the paths, where they are known already and the rows are without them.
         """
         query, key = self.segment.unsqueeze(2), self.segment.unsqueeze(1)
         width = self.ids.size(1)
         earlier = torch.ones((width, width), dtype=torch.bool, device=self.ids.device).tril()
         place = torch.arange(width, device=self.ids.device)
-        trunk = (key == 0) & (query > 0) & (place < self.reach.unsqueeze(2))
+        path = (key == 0) & (query > 0) & (place < self.reach.unsqueeze(2))
         known = torch.arange(before, device=self.ids.device) < self.reach.unsqueeze(2)
-        return torch.cat([known, earlier & ((query == key) | trunk)], dim=2).unsqueeze(1)
+        return torch.cat([known, earlier & ((query == key) | path)], dim=2).unsqueeze(1)
 
     def attention_mask(self, attention: str, before: int = 0) -> torch.Tensor | None:
         """The mask as the attention implementation takes it; `None` where the rows are plain text: no token sees the
@@ -145,16 +145,16 @@ class Packed:
         return as_attention_mask(self.mask(before), attention) if before or self.branched else None
 
 
-def _row(strand: Strand) -> tuple[list[int], ...]:
-    """Ids, positions, labels, segments and reach of a strand."""
-    length = len(strand.trunk) - 1
-    ids, position = list(strand.trunk[:-1]), list(range(length))
+def _row(tree_row: TreeRow) -> tuple[list[int], ...]:
+    """Ids, positions, labels, segments and reach of a tree_row."""
+    length = len(tree_row.path) - 1
+    ids, position = list(tree_row.path[:-1]), list(range(length))
     labels, segment, reach = [-100] * length, [0] * length, [0] * length
-    for first, count in strand.spans:
-        labels[first - 1 : first - 1 + count] = strand.trunk[first : first + count]
-    for number, (before, response) in enumerate(strand.branches, 1):
+    for first, count in tree_row.spans:
+        labels[first - 1 : first - 1 + count] = tree_row.path[first : first + count]
+    for number, (before, response) in enumerate(tree_row.branches, 1):
         count, start = len(response), before - 1
-        ids += [strand.trunk[start], *response[:-1]] if response else []
+        ids += [tree_row.path[start], *response[:-1]] if response else []
         position += range(start, start + count)
         labels += response
         segment += [number] * count

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 import torch
 
-from alignopsd_trl.policy.packing import Strand
+from alignopsd_trl.policy.packing import TreeRow
 from alignopsd_trl.policy.ragged import Ragged
 
 
 @dataclass(frozen=True)
-class Bundle:
+class PairsOfRow:
     """Pairs of one row.
 
     Attributes:
-        along: those whose text begins the trunk's, shortest first; the last one is the trunk.
+        along: those whose text begins the path's, shortest first; the last one is the path.
         beside: those whose prompt does, but not their response.
     """
 
@@ -53,12 +53,12 @@ class Pairs:
         """Prompt and response, four bytes a token."""
         return self._prompts.content(self._prompt[pair]) + self._responses.content(self._response[pair])
 
-    def strand(self, bundle: Bundle) -> Strand:
-        trunk = bundle.along[-1]
-        return Strand(
-            self._prompts.row(self._prompt[trunk]) + self._responses.row(self._response[trunk]),
-            [(self.before[pair], self.answer[pair]) for pair in bundle.along],
-            [(self.before[pair], self._responses.row(self._response[pair])) for pair in bundle.beside],
+    def tree_row(self, row: PairsOfRow) -> TreeRow:
+        path = row.along[-1]
+        return TreeRow(
+            self._prompts.row(self._prompt[path]) + self._responses.row(self._response[path]),
+            [(self.before[pair], self.answer[pair]) for pair in row.along],
+            [(self.before[pair], self._responses.row(self._response[pair])) for pair in row.beside],
         )
 
     def by_prompt(self) -> list[list[int]]:
@@ -68,49 +68,49 @@ class Pairs:
             rows.setdefault(prompt, []).append(pair)
         return list(rows.values())
 
-    def behind(self, pairs: Sequence[int]) -> Strand:
+    def behind(self, pairs: Sequence[int]) -> TreeRow:
         """Pairs of one prompt, each response beside the others."""
-        return Strand.behind(
+        return TreeRow.behind(
             self._prompts.row(self._prompt[pairs[0]]), [self._responses.row(self._response[pair]) for pair in pairs]
         )
 
 
-def bundles(pairs: Pairs, budget: int, branch: bool) -> list[Bundle]:
-    """Each pair in one bundle. The pairs of the longest prompts make the trunks.
+def rows_of_pairs(pairs: Pairs, budget: int, branch: bool) -> list[PairsOfRow]:
+    """Each pair in one row. The pairs of the longest prompts make the paths.
 
     Args:
         budget: padded tokens per forward. A row of branches holds a quarter of it at most, or a quarter more than its
-            trunk: its mask grows with the square of its length.
-        branch: pairs may stand beside a trunk; else each is along one, its own if need be.
+            path: its mask grows with the square of its length.
+        branch: pairs may stand beside a path; else each is along one, its own if need be.
     """
-    trunks: list[tuple[bytes, int]] = []
+    paths: list[tuple[bytes, int]] = []
     found: dict[int, tuple[list[int], list[int]]] = {}
     room: dict[int, int] = {}
     for pair in sorted(range(len(pairs)), key=lambda one: (-pairs.before[one], -pairs.answer[one])):
         text = pairs.text(pair)
-        if (trunk := next(_beginning(trunks, text), None)) is not None:
-            found[trunk][0].append(pair)
+        if (path := next(_beginning(paths, text), None)) is not None:
+            found[path][0].append(pair)
             continue
-        hosts = _beginning(trunks, text[: 4 * pairs.before[pair]]) if branch else iter(())
+        hosts = _beginning(paths, text[: 4 * pairs.before[pair]]) if branch else iter(())
         host = next((one for one in hosts if room[one] >= pairs.answer[pair]), None)
         if host is not None:
             found[host][1].append(pair)
             room[host] -= pairs.answer[pair]
             continue
-        insort(trunks, (text, pair))
+        insort(paths, (text, pair))
         found[pair] = [pair], []
         tokens = pairs.before[pair] + pairs.answer[pair]
         room[pair] = max(budget // 4, tokens * 5 // 4) - tokens
-    return [Bundle(along[::-1], beside) for along, beside in found.values()]
+    return [PairsOfRow(along[::-1], beside) for along, beside in found.values()]
 
 
-def _beginning(trunks: list[tuple[bytes, int]], text: bytes) -> Iterator[int]:
-    """The pairs of the sorted trunks that begin with a text."""
-    place = bisect_left(trunks, (text, -1))
-    while place < len(trunks) and trunks[place][0].startswith(text):
-        yield trunks[place][1]
+def _beginning(paths: list[tuple[bytes, int]], text: bytes) -> Iterator[int]:
+    """The pairs of the sorted paths that begin with a text."""
+    place = bisect_left(paths, (text, -1))
+    while place < len(paths) and paths[place][0].startswith(text):
+        yield paths[place][1]
         place += 1
 
 
-def each_alone(pairs: Pairs) -> list[Bundle]:
-    return [Bundle([pair], []) for pair in range(len(pairs))]
+def each_alone(pairs: Pairs) -> list[PairsOfRow]:
+    return [PairsOfRow([pair], []) for pair in range(len(pairs))]

@@ -15,9 +15,9 @@ from typing import Protocol
 import torch
 from transformers import Cache
 
-from alignopsd_trl.policy.packing import Packed, Strand
+from alignopsd_trl.policy.packing import Packed, TreeRow
 from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.prefix_tree import Pairs, bundles, each_alone
+from alignopsd_trl.policy.prefix_tree import Pairs, each_alone, rows_of_pairs
 from alignopsd_trl.policy.ragged import Ragged, plan_chunks
 
 Agree = Callable[[int], int]
@@ -32,7 +32,7 @@ class ScoringModel(Protocol):
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor: ...
 
     def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
-        """``(R, T)``, 0 where no label is; ``before``: of the trunks, of which the rows are without then."""
+        """``(R, T)``, 0 where no label is; ``before``: of the paths, of which the rows are without then."""
 
     def largest(self, prompt: Padded, response: Padded, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and float32 values of the ``count`` largest logits, ``(rows, T, count)`` each."""
@@ -86,18 +86,18 @@ def score_pairs(
     pairs = Pairs(prompts, responses, prompt, response)
     if prefixes is not None and _known_everywhere(prefixes, prompts, prompt, agree):
         return _score_behind(model, pairs, prefixes, pad_id, budget, _longest(responses))[place.to(model.device)]
-    rows = bundles(pairs, budget, branch=shared) if shared or nested else each_alone(pairs)
-    strands = [pairs.strand(row) for row in rows]
-    chunks = plan_chunks(torch.tensor([len(strand) + 1 for strand in strands], dtype=torch.int64), budget)
+    rows = rows_of_pairs(pairs, budget, branch=shared) if shared or nested else each_alone(pairs)
+    tree_rows = [pairs.tree_row(row) for row in rows]
+    chunks = plan_chunks(torch.tensor([len(tree_row) + 1 for tree_row in tree_rows], dtype=torch.int64), budget)
     missing = agree(len(chunks)) - len(chunks)  # before the forwards, which may gather parameters over processes
     score = _score_packed if shared else _score_plain
     result = torch.zeros((len(prompt), _longest(responses)), dtype=torch.float32, device=model.device)
     for chunk in chunks:
         chosen = chunk.tolist()
-        scores = score(model, [strands[number] for number in chosen], pad_id)
-        _take(scores, [(rows[number].all, strands[number].places()) for number in chosen], result)
+        scores = score(model, [tree_rows[number] for number in chosen], pad_id)
+        _take(scores, [(rows[number].all, tree_rows[number].places()) for number in chosen], result)
     for _ in range(missing):
-        score(model, [Strand([pad_id] * 4, [(2, 2)])], pad_id)
+        score(model, [TreeRow([pad_id] * 4, [(2, 2)])], pad_id)
     return result[place.to(model.device)]
 
 
@@ -112,21 +112,21 @@ def _score_behind(
 ) -> torch.Tensor:
     """Scores ``(pairs, width)`` from keys and values of the prompts: the responses alone go through the model."""
     rows = pairs.by_prompt()
-    strands = [pairs.behind(row) for row in rows]
-    trunk = torch.tensor([len(strand.trunk) - 1 for strand in strands], dtype=torch.int64)
-    whole = torch.tensor([len(strand) for strand in strands], dtype=torch.int64)
+    tree_rows = [pairs.behind(row) for row in rows]
+    path = torch.tensor([len(tree_row.path) - 1 for tree_row in tree_rows], dtype=torch.int64)
+    whole = torch.tensor([len(tree_row) for tree_row in tree_rows], dtype=torch.int64)
     result = torch.zeros((len(pairs), width), dtype=torch.float32, device=model.device)
-    for chunk in plan_chunks(torch.maximum(whole - trunk, whole // 4), budget):  # what is looked back on takes room too
-        chosen = [strands[number] for number in chunk.tolist()]
-        packed = Packed.strands(chosen, pad_id, trunks=False)
+    for chunk in plan_chunks(torch.maximum(whole - path, whole // 4), budget):  # what is looked back on takes room too
+        chosen = [tree_rows[number] for number in chunk.tolist()]
+        packed = Packed.tree_rows(chosen, pad_id, paths=False)
         if not packed.ids.size(1):
             continue
-        cache = prefixes.cache([strand.trunk[:-1] for strand in chosen], packed.ids.size(1))
+        cache = prefixes.cache([tree_row.path[:-1] for tree_row in chosen], packed.ids.size(1))
         scores = model.shared(packed.to(model.device), before=cache).float()
-        starts = trunk[chunk].tolist()
+        starts = path[chunk].tolist()
         places = [
-            [(first - start, length) for first, length in strand.places()]
-            for strand, start in zip(chosen, starts, strict=True)
+            [(first - start, length) for first, length in tree_row.places()]
+            for tree_row, start in zip(chosen, starts, strict=True)
         ]
         _take(scores, list(zip([rows[number] for number in chunk.tolist()], places, strict=True)), result)
     return result
@@ -161,22 +161,22 @@ def _distinct_pairs(
     return first_prompt[unique[:, 0]], first_response[unique[:, 1]], place
 
 
-def _score_packed(model: ScoringModel, strands: list[Strand], pad_id: int) -> torch.Tensor:
+def _score_packed(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
     """``(R, T)`` float32, a score at each label's column."""
-    return model.shared(Packed.strands(strands, pad_id).to(model.device)).float()
+    return model.shared(Packed.tree_rows(tree_rows, pad_id).to(model.device)).float()
 
 
-def _score_plain(model: ScoringModel, strands: list[Strand], pad_id: int) -> torch.Tensor:
-    """The same for strands without branches, through TRL's own forward."""
-    first = [strand.spans[0][0] for strand in strands]
-    prompts = Ragged.of([strand.trunk[:start] for strand, start in zip(strands, first, strict=True)])
-    answers = Ragged.of([strand.trunk[start:] for strand, start in zip(strands, first, strict=True)])
-    rows = torch.arange(len(strands))
+def _score_plain(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
+    """The same for tree_rows without branches, through TRL's own forward."""
+    first = [tree_row.spans[0][0] for tree_row in tree_rows]
+    prompts = Ragged.of([tree_row.path[:start] for tree_row, start in zip(tree_rows, first, strict=True)])
+    answers = Ragged.of([tree_row.path[start:] for tree_row, start in zip(tree_rows, first, strict=True)])
+    rows = torch.arange(len(tree_rows))
     answer = Padded.of(answers, rows, pad_id, "right", model.device)
     scores = model.plain(Padded.of(prompts, rows, pad_id, "left", model.device), answer)
-    result = torch.zeros((len(strands), max(map(len, strands))), dtype=torch.float32, device=model.device)
+    result = torch.zeros((len(tree_rows), max(map(len, tree_rows))), dtype=torch.float32, device=model.device)
     for row, start in enumerate(first):
-        length = len(strands[row]) + 1 - start
+        length = len(tree_rows[row]) + 1 - start
         result[row, start - 1 : start - 1 + length] = scores[row, :length]
     return result
 
