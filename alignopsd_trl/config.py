@@ -70,6 +70,32 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         metadata={"help": 'Options of a baseline, as JSON, e.g. \'{"aggregate": "turn"}\'; see the method\'s class.'},
     )
 
+    # Teacher
+    teacher_model_kind: Annotated[str, OneOf(("live", "base", "ema"))] = field(
+        default="live",
+        metadata={
+            "help": "Weights of the privileged view, as in TRL's self-distillation: 'live' (the policy as it is in the "
+            "round), 'base' (as it was before training) or 'ema' (an average that follows it)."
+        },
+    )
+    teacher_update_rate: Annotated[float, Within(0, 1)] = field(
+        default=0.05,
+        metadata={"help": "Share of the way that an 'ema' teacher moves towards the policy; 1 copies the policy."},
+    )
+    teacher_sync_steps: PositiveCount = field(
+        default=1, metadata={"help": "Optimiser steps from one move of an 'ema' teacher to the next."}
+    )
+    privileged_siblings: Count = field(
+        default=0,
+        metadata={
+            "help": "Siblings of each group that the teacher plays with the skill in its prompt, trained on the "
+            "ordinary prompt; less than num_generations. 0: none."
+        },
+    )
+    privileged_rounds: PositiveCount | None = field(
+        default=None, metadata={"help": "Rounds with privileged siblings, from the first. None: all."}
+    )
+
     # Rollout
     max_prompt_length: PositiveCount = field(
         default=4096,
@@ -238,6 +264,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch warns
         super().__post_init__()
         self._check_groups(self.steps_per_generation)
+        self._check_privileged()
         self._check_losses()
         self._check_tags()
         self._check_conversation()
@@ -261,6 +288,13 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
                 f"{self.per_device_train_batch_size} x steps_per_generation={steps} = {local} trajectories per process "
                 f"is no multiple of num_generations={siblings}. Make it {-(-local // siblings) * siblings}, for "
                 f"example with per_device_train_batch_size={siblings}."
+            )
+
+    def _check_privileged(self) -> None:
+        if self.privileged_siblings >= self.num_generations:
+            raise ValueError(
+                f"privileged_siblings={self.privileged_siblings} leaves no ordinary sibling of num_generations="
+                f"{self.num_generations}; set it to {self.num_generations - 1} or less"
             )
 
     def _check_losses(self) -> None:
@@ -329,6 +363,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     def steps_per_round(self) -> Fraction:
         """Optimiser steps from one rollout round to the next."""
         return steps_per_round(self.steps_per_generation, self.num_iterations, self.gradient_accumulation_steps)
+
+    def privileged_in(self, number: int) -> int:
+        """Siblings of each group that the teacher plays in a round, by the rounds before it."""
+        over = self.privileged_rounds is not None and number >= self.privileged_rounds
+        return 0 if over else self.privileged_siblings
 
     @property
     def engine_options(self) -> dict[str, Any] | None:

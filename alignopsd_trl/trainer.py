@@ -36,6 +36,7 @@ from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
+from alignopsd_trl.policy.teacher_weights import FollowingTeacher, SilentTeacher, TeacherSampler, TeacherWeights
 from alignopsd_trl.reading import require_tools
 from alignopsd_trl.rollout import Sampler, SortedByLength, episode_seed, no_skills, rollout_metrics
 from alignopsd_trl.runs.checkpoints import last_good
@@ -184,6 +185,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._prepare_processes()
         self._check_model()
         self._load_privileged(skill_bank, encoder)
+        self.teacher_weights = self._make_teacher_weights()
         self._make_parts(reward_check)
         self._add_callbacks()
 
@@ -207,6 +209,14 @@ class AlignOPSDTrainer(GRPOTrainer):
             self.skill_bank = load_skills(skill_bank, self.encoder, names)
             self._skills = skill_source(self.skill_bank, self.processing_class, self.args.skill_budget)
 
+    def _make_teacher_weights(self) -> TeacherWeights | None:
+        """`None` where the policy is its own teacher, or nobody asks one."""
+        kind = self.args.teacher_model_kind
+        if kind == "live" or not (self.method.needs_teacher or self.args.privileged_siblings):
+            return None
+        strategies.refuse_shards(self.accelerator, f"teacher_model_kind={kind!r}")
+        return TeacherWeights(self.model) if kind == "ema" else trl_compat.initial_weights(self)
+
     def _make_parts(self, reward_check: RewardCheck) -> None:
         args, tokenizer, processes = self.args, self.processing_class, self.processes
         self.run_folder: RunFolder | None = None
@@ -224,6 +234,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             save=lambda: self._save_checkpoint(self.model, trial=None),
             phases=self.phases,
             failed=failed,
+            teacher=self.teacher_weights if args.teacher_model_kind == "ema" else None,
         )
         self.rollouts = Rollouts(
             self._factory,
@@ -251,6 +262,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.scorer = Scorer(
             trl_compat.PolicyScorer(self),
             trl_compat.PolicyScorer(self, reference=True) if args.beta != 0.0 else None,
+            trl_compat.PolicyScorer(self, teacher=self.teacher_weights) if self.teacher_weights else None,
             args,
             tokenizer,
             self.encoder,
@@ -276,6 +288,9 @@ class AlignOPSDTrainer(GRPOTrainer):
         written = LogFile(Path(self.args.output_dir) / LOG_FILE)
         for callback in (WholeRounds(self.args.steps_per_round), Lines(), written, self.checkpoints):
             self.add_callback(callback)
+        if self.teacher_weights is not None and self.args.teacher_model_kind == "ema":
+            rate, steps = self.args.teacher_update_rate, self.args.teacher_sync_steps
+            self.add_callback(FollowingTeacher(self.teacher_weights, rate, steps))
 
     def _can_share(self) -> bool:
         reason = trl_compat.why_not_shared(self)
@@ -293,7 +308,16 @@ class AlignOPSDTrainer(GRPOTrainer):
         with self._snapshot() as snapshot:
             with self.phases("rollout"):
                 update, updates = self.state.global_step, self.state.max_steps
-                trajectories = self.rollouts.play(inputs, update, updates, snapshot.sampler, self.method)
+                privileged = self.args.privileged_in(self._round)
+                trajectories = self.rollouts.play(
+                    inputs,
+                    update,
+                    updates,
+                    snapshot.sampler,
+                    self.method,
+                    privileged,
+                    snapshot.teacher if privileged else None,
+                )
                 self.rewards.give(inputs, trajectories, update)
             with self.phases("credit"):
                 batch = self._batch(trajectories, snapshot)
@@ -310,7 +334,12 @@ class AlignOPSDTrainer(GRPOTrainer):
         """The policy while its weights stand still."""
         with trl_compat.awake(self), trl_compat.kept_prefixes(self) as prefixes:
             sampler = self.make_sampler(self.temperature, self.max_completion_length, prefixes)
-            yield Snapshot(sampler, self.make_thinker(prefixes), prefixes)
+            if self.teacher_weights is None:
+                yield Snapshot(sampler, self.make_thinker(prefixes), prefixes)
+                return
+            with trl_compat.kept_prefixes(self) as own:
+                player = self.make_sampler(self.temperature, self.max_completion_length, own)
+                yield Snapshot(sampler, self.make_thinker(own), teacher=self._of_teacher(player))
 
     def make_sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> Sampler:
         """Makes what samples from the current policy: the project's own loop where ``prefixes`` are kept, as in a
@@ -324,7 +353,15 @@ class AlignOPSDTrainer(GRPOTrainer):
         """Makes what samples privileged thinking, with its own token limit."""
         limit = self.args.teacher_max_completion_length or self.max_completion_length
         fits = partial(trl_compat.rows_at_once, self, limit=limit, least=self.rollouts.slots, prefixes=prefixes)
-        return SortedByLength(self.make_sampler(self.temperature, limit, prefixes), fits)
+        return SortedByLength(self._of_teacher(self.make_sampler(self.temperature, limit, prefixes)), fits)
+
+    def _of_teacher(self, sampler: Sampler) -> Sampler:
+        """The same sampler with the teacher's weights."""
+        if self.teacher_weights is None:
+            return sampler
+        if self.use_vllm:
+            return SilentTeacher(self.args.teacher_model_kind)
+        return TeacherSampler(sampler, self.teacher_weights)
 
     def _batch(self, trajectories: Sequence[Trajectory], snapshot: Snapshot) -> TurnBatch:
         """The turns of a round with all that the method is told of them."""

@@ -29,6 +29,7 @@ from alignopsd_trl.policy.packing import Packed, depends_on_length, why_plain
 from alignopsd_trl.policy.prefix_cache import PrefixCache, Room, room, token_bytes
 from alignopsd_trl.policy.samplers import LoopSampler
 from alignopsd_trl.policy.scoring import Padded
+from alignopsd_trl.policy.teacher_weights import TeacherWeights
 from alignopsd_trl.policy.turn_rows import sampling_log_probs
 from alignopsd_trl.reading import Reader
 from alignopsd_trl.rollout import Responses
@@ -85,16 +86,17 @@ torch.serialization.register_package(
 
 
 class PolicyScorer:
-    """The trained policy (or its frozen reference) as a `ScoringModel`.
+    """The trained policy (or its frozen reference, or its teacher) as a `ScoringModel`.
 
     Args:
         trainer: whose model, autocast and fused language-model head are used.
         reference: score with the reference model in place of the policy.
+        teacher: weights that score in place of the policy's.
     """
 
-    def __init__(self, trainer: GRPOTrainer, reference: bool = False):
+    def __init__(self, trainer: GRPOTrainer, reference: bool = False, teacher: TeacherWeights | None = None):
         self._trainer = trainer
-        self._reference = reference
+        self._reference, self._teacher = reference, teacher
 
     @property
     def device(self) -> torch.device:
@@ -138,6 +140,7 @@ class PolicyScorer:
             torch.no_grad(),
             disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs),
             self._adapter(),
+            contextlib.nullcontext() if self._teacher is None else self._teacher.in_place(),
         ):
             yield
 
@@ -147,6 +150,15 @@ class PolicyScorer:
             return contextlib.nullcontext()
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
         return use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None)
+
+
+def initial_weights(trainer: GRPOTrainer) -> TeacherWeights:
+    """The trained parameters before training: the reference's own in full fine-tuning, where one is loaded and stands
+    still, else a copy."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if trainer.ref_model is None or trainer.args.sync_ref_model:
+        return TeacherWeights(model)
+    return TeacherWeights(model, dict(trainer.accelerator.unwrap_model(trainer.ref_model).named_parameters()))
 
 
 def _text_config(trainer: GRPOTrainer) -> Any:

@@ -148,6 +148,7 @@ class Trajectory:
     task_text: str = ""
     skill_text: str = ""
     skill_ids: tuple[str, ...] = ()
+    privileged: bool = False  # the teacher played it, with the skill in its prompts
     turns: list[Turn] = field(default_factory=list, repr=False)
     stop: StopReason | None = None
     message: str = ""  # of the environment error or of a first prompt that is too long, if that is why it ended
@@ -274,6 +275,8 @@ class TurnBatch:
             unless a method asks for them.
         turn_reward (`torch.Tensor`, *optional*):
             ``(M,)`` float64, the rewards where they fall: `Trajectory.turn_rewards`, which sum to ``reward``.
+        privileged (`torch.Tensor`, *optional*):
+            ``(M,)`` bool, turns of episodes that the teacher played (`Trajectory.privileged`); `None`: none.
     """
 
     turns: list[Turn]
@@ -289,6 +292,7 @@ class TurnBatch:
     reference_log_probs: torch.Tensor | None = None
     turn_advantages: torch.Tensor | None = None
     turn_reward: torch.Tensor | None = None
+    privileged: torch.Tensor | None = None
 
     @property
     def scored_mask(self) -> torch.Tensor:
@@ -337,4 +341,5 @@ class TurnBatch:
             reward=column([reward for _, _, _, reward in rows], torch.float32),
             action_valid=column([turn.action_valid for turn in turns], torch.bool),
             turn_reward=column([reward for one in counted for reward in one.turn_rewards], torch.float64),
+            privileged=column([one.privileged for one in counted for _ in one.turns], torch.bool),
         )

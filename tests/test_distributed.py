@@ -60,7 +60,7 @@ def test_two_processes_train_as_one(folder: Path, tmp_path: Path, name: str) -> 
     single.train()
     assert ranks[0]["loss"] == pytest.approx(losses(single), abs=1e-6)
     assert difference(ranks[0]["weights"], single.model.state_dict()) < 1e-6
-    keys = ["task", "rollout", "turn"]
+    keys = ["step", "task", "rollout", "turn"]
     one = read_records(tmp_path / "trajectories").set_index(keys).sort_index()
     both = [read_records(folder / name / f"rank{rank}" / "trajectories").set_index(keys) for rank in range(2)]
     two = pd.concat(both).sort_index()

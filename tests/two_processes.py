@@ -16,7 +16,11 @@ from alignopsd_trl import trl_compat
 from alignopsd_trl.environments.base import Opening
 
 OPTIONS = {"method": "align_opsd", "save_trajectories": True, "beta": 0.02, "optim": "sgd", "scoring_tokens": 300}
-AS_ONE = {"equal": {}, "spread": {"credit_spread": 0.1}}
+AS_ONE = {
+    "equal": {},
+    "spread": {"credit_spread": 0.1},
+    "privileged": {"privileged_siblings": 2, "teacher_model_kind": "ema", "num_iterations": 2, "max_steps": 4},
+}
 """Runs that one process must equal."""
 
 

@@ -109,6 +109,25 @@ def _encoder(run: Intended) -> None:
         check_encoder(run.encoder)
 
 
+def _privileged(run: Intended) -> None:
+    siblings, kind = run.args.privileged_siblings, run.args.teacher_model_kind
+    if siblings and run.method.skills_in_rollout:
+        raise ValueError(
+            f"privileged_siblings={siblings}: with method={run.method.name!r} all siblings read the skill; use 0"
+        )
+    if siblings and run.skill_bank is None:
+        raise ValueError(
+            f"privileged_siblings={siblings} read a skill in their prompts, so there must be a skill_bank: pass "
+            "'webshop', 'alfworld', 'searchqa', a file's path, a column of the dataset, or a function"
+        )
+    if run.args.use_vllm and kind != "live" and (siblings or run.method.needs_encoder):
+        asked = "plays" if siblings else "thinks"
+        raise ValueError(
+            f"teacher_model_kind={kind!r} {asked}, but use_vllm=True, whose engine has the policy's weights alone; use "
+            "teacher_model_kind='live' or use_vllm=False"
+        )
+
+
 def _walks(run: Intended) -> None:
     if not run.method.needs_turn_advantages:
         return
@@ -179,5 +198,5 @@ def _hub(run: Intended) -> None:
 
 CHECKS: tuple[Callable[[Intended], None], ...] = (
     *(_trains, _length, _rows, _enough_tasks, _walks),
-    *(_skills, _encoder, _trackers, _hub, _model),
+    *(_skills, _privileged, _encoder, _trackers, _hub, _model),
 )

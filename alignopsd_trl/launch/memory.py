@@ -135,12 +135,14 @@ def estimate(
     """
     model, trained = shape.parameters * weight_bytes, shape.parameters * trained_share
     referenced = args.beta != 0.0 and trained_share == 1.0
+    shares = args.teacher_model_kind == "live" or (args.teacher_model_kind == "base" and referenced)
     gathers = launch.weight_shards > 1
     parts = {
         "weights": model / launch.weight_shards,
         "gradients": trained * weight_bytes / launch.gradient_shards,
         "optimizer": trained * ADAM_BYTES / launch.gradient_shards,
         "reference": model / launch.weight_shards if referenced else 0.0,
+        "teacher": 0.0 if shares else trained * weight_bytes,
         "encoder": encoder or 0.0,
         "activations": _activations(shape, args),
         "scoring": _scoring(shape, args),

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def needs_skills(method: type[Method], args: AlignOPSDConfig) -> bool:
-    return method(args).needs_teacher or method.skills_in_rollout or method.skills_in_evaluation
+    asked = method(args).needs_teacher or method.skills_in_rollout or method.skills_in_evaluation
+    return asked or args.privileged_siblings > 0
 
 
 def bank_of(recipe: RecipeArguments, suite: Suite) -> str:

@@ -47,6 +47,10 @@ def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> Outcome:
     A group that environment failures left with fewer than two rollouts compares nothing: its advantage and its
     residual are exactly 0, and ``outcome/lone_groups`` counts it.
 
+    Episodes that the teacher played (`TurnBatch.privileged`) count in their group's baseline, but their own advantage
+    is not below 0 and they have no residual: what the policy would not have done is imitated where it helped, and not
+    pushed away where it did not.
+
     With ``group_statistics="turn"`` advantage plus residual is what normalising the penalised rewards would give, the
     form in which method facts F.51 subtracts the penalty before normalising.
 
@@ -64,6 +68,9 @@ def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> Outcome:
         residual = invalid_action_residual(
             batch.reward, batch.action_valid, groups.task, config.invalid_action_penalty, scale
         ).masked_fill(lone, 0.0)
+    if batch.privileged is not None:
+        advantage = torch.where(batch.privileged, advantage.clamp_min(0.0), advantage)
+        residual = None if residual is None else residual.masked_fill(batch.privileged, 0.0)
     metrics = {"outcome/lone_groups": float(len(groups.task[lone].unique()))}
     if len(batch):
         metrics["outcome/zero_advantage_share"] = float((advantage == 0).double().mean())

@@ -49,6 +49,18 @@ def refuse_unproven(accelerator: Accelerator) -> None:
             )
 
 
+def refuse_shards(accelerator: Accelerator, setting: str) -> None:
+    """
+    Raises:
+        ValueError: where the policy is split over processes, for a setting that needs it whole on each.
+    """
+    if accelerator.distributed_type not in _PLAIN:
+        raise ValueError(
+            f"{setting} is proven on one process and with DDP alone, not with {accelerator.distributed_type.value}; "
+            "use teacher_model_kind='live', or launch with DDP"
+        )
+
+
 def _unproven(accelerator: Accelerator) -> str | None:
     kind, state = accelerator.distributed_type, accelerator.state
     for size, name in (

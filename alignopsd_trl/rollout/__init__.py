@@ -3,7 +3,7 @@ answers it."""
 
 from __future__ import annotations
 
-from alignopsd_trl.rollout.metrics import Counters, conversation_metrics, rollout_metrics
+from alignopsd_trl.rollout.metrics import Counters, conversation_metrics, privileged_metrics, rollout_metrics
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.prompting import SkillSource, no_skills
 from alignopsd_trl.rollout.sampler import Responses, Sampler, SortedByLength
@@ -22,6 +22,7 @@ __all__ = [
     "episode_seed",
     "episode_seeds",
     "no_skills",
+    "privileged_metrics",
     "rollout_metrics",
     "siblings_before",
 ]

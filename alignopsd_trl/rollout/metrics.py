@@ -34,6 +34,16 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return metrics | _last_numbers(trajectories)
 
 
+def privileged_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """How well the teacher played, of its episodes alone; empty without any."""
+    if not trajectories:
+        return {}
+    metrics = {"privileged/score": sum(one.score for one in trajectories) / len(trajectories)}
+    if all(one.won is not None for one in trajectories):
+        metrics["privileged/success"] = sum(one.won for one in trajectories) / len(trajectories)
+    return metrics
+
+
 def _repeated(trajectory: Trajectory) -> int:
     """Turns whose action, with what came of it, was there before in the episode: it was tried again, and in vain."""
     return len(trajectory.turns) - len({(turn.action, turn.observation) for turn in trajectory.turns})

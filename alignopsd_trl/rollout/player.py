@@ -56,6 +56,11 @@ class Player:
         until_lost (`bool`, *optional*, defaults to `False`):
             An episode ends as at its turn limit once the environment says that the turns left can't win it
             (`Step.lost`): for who only asks who wins.
+        privileged_siblings (`int`, *optional*, defaults to 0):
+            The first so many episodes of each group are played with the skill in the prompt. What is trained on is
+            the ordinary prompt, so the sampler's log-probs of these turns are dropped.
+        teacher ([`Sampler`], *optional*):
+            Plays them; by default ``sampler``.
     """
 
     environments: ValidatedBatch
@@ -71,6 +76,8 @@ class Player:
     reader: Reader | None = None
     privileged: bool = True
     until_lost: bool = False
+    privileged_siblings: int = 0
+    teacher: Sampler | None = None
 
     def __post_init__(self) -> None:
         self.reader = self.reader or reader_for(self.tokenizer, self.environments)
@@ -145,7 +152,9 @@ class Player:
         episodes = []
         for slot, (row, task) in enumerate(zip(rows, tasks, strict=True)):
             seen[task] = seen.get(task, -1) + 1
-            episodes.append(Episode(slot, Trajectory(dict(row), task, f"{seen[task]:04d}", seeds[slot])))
+            privileged = seen[task] < self.privileged_siblings
+            trajectory = Trajectory(dict(row), task, f"{seen[task]:04d}", seeds[slot], privileged=privileged)
+            episodes.append(Episode(slot, trajectory))
         return episodes
 
     def _task(self, trajectory: Trajectory) -> dict[str, Any]:
@@ -178,15 +187,34 @@ class Player:
 
     def _respond(self, episodes: Sequence[Episode], turns: Sequence[Turn], width: int) -> None:
         """Samples a response for each turn; ``width`` is how many responses every process asks for in this round."""
+        for sampler, rows, count in self._shares(episodes, width):
+            self._sample(sampler, [episodes[row] for row in rows], [turns[row] for row in rows], count)
+
+    def _shares(self, episodes: Sequence[Episode], width: int) -> list[tuple[Sampler, Sequence[int], int]]:
+        """Who answers which rows, and how many responses every process asks of it."""
+        if self.teacher is None:
+            return [(self.sampler, range(len(episodes)), width)]
+        ordinary = [row for row, episode in enumerate(episodes) if not episode.trajectory.privileged]
+        privileged = [row for row, episode in enumerate(episodes) if episode.trajectory.privileged]
+        shares = [
+            (one, rows, self.agree(len(rows))) for one, rows in ((self.sampler, ordinary), (self.teacher, privileged))
+        ]
+        return [share for share in shares if share[2]]
+
+    def _sample(self, sampler: Sampler, episodes: Sequence[Episode], turns: Sequence[Turn], width: int) -> None:
         filler = self.renderer.encode(["."]) * (width - len(turns)) if width > len(turns) else []
-        responses, log_probs = self.sampler.respond([turn.prompt_ids for turn in turns] + filler)
+        privileged = [episode.trajectory.privileged for episode in episodes]
+        pairs = list(zip(turns, privileged, strict=True))
+        prompts = [turn.privileged_ids if skilled else turn.prompt_ids for turn, skilled in pairs]
+        responses, log_probs = sampler.respond(prompts + filler)
         texts = self.tokenizer.batch_decode(
             responses[: len(turns)], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         for row, (episode, turn) in enumerate(zip(episodes, turns, strict=True)):
             turn.response_ids, turn.response_text = list(responses[row]), texts[row]
             turn.truncated = not turn.response_ids or turn.response_ids[-1] not in self.end_ids
-            turn.sampling_log_probs = list(log_probs[row]) if log_probs is not None else None
+            kept = log_probs is not None and not privileged[row]
+            turn.sampling_log_probs = list(log_probs[row]) if kept else None
             self._project(episode, turn)
 
     def _project(self, episode: Episode, turn: Turn) -> None:

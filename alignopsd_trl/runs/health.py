@@ -78,6 +78,24 @@ class FailedShare:
         return None
 
 
+class Decay:
+    """Notices, once, that privileged play gets worse: the mean success of the last rounds is below half of the first
+    ones'."""
+
+    def __init__(self) -> None:
+        self._successes: list[float] = []
+        self._told = False
+
+    def problem(self, success: float) -> str | None:
+        """What to say after a round with this success of privileged play; `None` if there is nothing to say."""
+        self._successes.append(success)
+        if self._told or len(self._successes) < 2 * ROUNDS:
+            return None
+        first, last = (sum(part) / ROUNDS for part in (self._successes[:ROUNDS], self._successes[-ROUNDS:]))
+        self._told = last < first / 2
+        return f"privileged success fell from {first:.2f} to {last:.2f}" if self._told else None
+
+
 @torch.no_grad()
 def weights_are_finite(model: torch.nn.Module) -> bool:
     """Of this process's part of the weights; the host waits once."""

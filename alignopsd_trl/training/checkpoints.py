@@ -14,6 +14,7 @@ from transformers import TrainerCallback
 
 from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.process_group import ProcessGroup
+from alignopsd_trl.policy.teacher_weights import TeacherWeights
 from alignopsd_trl.runs.checkpoints import MARK, PREFIX, is_whole, last_good, load_state, save_state
 from alignopsd_trl.runs.files import full_disk_named
 from alignopsd_trl.runs.folder import RunFolder
@@ -61,6 +62,7 @@ class Checkpoints(TrainerCallback):
         norm: the norm of the gradients; `None` where a loss scaler skips bad steps by itself.
         save: writes a checkpoint of the weights as they are.
         failed: the share of failed episodes over the last rounds.
+        teacher: weights of a teacher that follows the policy; `None` where there is none to keep.
     """
 
     def __init__(
@@ -72,9 +74,10 @@ class Checkpoints(TrainerCallback):
         save: Callable[[], None],
         phases: Phases,
         failed: FailedShare,
+        teacher: TeacherWeights | None = None,
     ):
         self._folder, self._processes, self._model, self._norm = Path(output_dir), processes, model, norm
-        self._save, self._phases, self._failed = save, phases, failed
+        self._save, self._phases, self._failed, self._teacher = save, phases, failed, teacher
         self._loss_is_finite = True
         self.seconds = Seconds()
 
@@ -122,6 +125,8 @@ class Checkpoints(TrainerCallback):
                 phases, failed = dict(self._phases.total), self._failed.recent
                 state = {"seconds": self.seconds.total["training"], "phases": phases, "failed": failed}
                 save_state(self.folder(update), state)
+                if self._teacher is not None:
+                    self._teacher.save(self.folder(update))
             self._processes.wait()
             yield
 
@@ -131,5 +136,7 @@ class Checkpoints(TrainerCallback):
         self.seconds.resume(state.get("seconds", 0.0))
         self._phases.total.update(state.get("phases", {}))
         self._failed.recent = state.get("failed", [])
+        if self._teacher is not None and run.resume is not None:
+            self._teacher.load(Path(run.resume))
         run.forget_after(run.update)
         self._processes.wait()

@@ -14,9 +14,10 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.policy.token_texts import TokenTexts
 from alignopsd_trl.records import merge_types, record_schema, trace_types, turn_records, write_records
-from alignopsd_trl.rollout import conversation_metrics, rollout_metrics
+from alignopsd_trl.rollout import conversation_metrics, privileged_metrics, rollout_metrics
 from alignopsd_trl.runs.console import show_note
 from alignopsd_trl.runs.files import full_disk_named
+from alignopsd_trl.runs.health import Decay
 from alignopsd_trl.runs.trackers import send_table, table_rows
 from alignopsd_trl.training.round import Round
 from alignopsd_trl.turns import Trajectory
@@ -58,11 +59,14 @@ class Recorder:
         self._log, self._callbacks = log, callbacks
         self._written: tuple[int, int] = (-1, 0)  # update and number of rounds recorded in it
         self._told_of_breaks = False
+        self._decay = Decay()
 
-    def metrics(self, mode: str, metrics: Mapping[str, float]) -> None:
-        """Logs the mean of each number over the processes. Every process must call it."""
-        for name, value in self._processes.reduce(metrics).items():
+    def metrics(self, mode: str, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Logs the mean of each number over the processes, and gives these. Every process must call it."""
+        reduced = self._processes.reduce(metrics)
+        for name, value in reduced.items():
             self._log.value(mode, name, value)
+        return reduced
 
     def record(
         self, played: Round, run_id: str | None, counters: Mapping[str, float], seconds: Mapping[str, float]
@@ -73,7 +77,9 @@ class Recorder:
             counters: of the environments.
             seconds: by phase.
         """
-        self.metrics("train", rollout_metrics(played.trajectories) | played.credit.metrics)
+        ordinary = [one for one in played.trajectories if not one.privileged]
+        self.metrics("train", rollout_metrics(ordinary) | played.credit.metrics)
+        self._privileged([one for one in played.trajectories if one.privileged])
         if self._config.history == "conversation":
             self.metrics("train", conversation_metrics(played.trajectories))
             self._tell_of_breaks(played.trajectories)
@@ -85,6 +91,18 @@ class Recorder:
             self._send(played, values)
         if self._config.save_trajectories:
             self._write(played, run_id)
+
+    def _privileged(self, trajectories: Sequence[Trajectory]) -> None:
+        """Logs how well the teacher played, and warns once where one that moves with the policy gets worse."""
+        logged = self.metrics("train", privileged_metrics(trajectories))
+        success, kind = logged.get("privileged/success"), self._config.teacher_model_kind
+        if success is None or kind == "base":
+            return
+        problem = self._decay.problem(success)
+        if problem and self._processes.process == 0:
+            show_note(
+                f"{problem}: the teacher moves with the policy (teacher_model_kind={kind!r}); 'base' stands still"
+            )
 
     def _sample_advantages(self, played: Round, values: Sequence[float]) -> None:
         place = _places(played)

@@ -121,7 +121,7 @@ class Rollouts:
     def training_player(
         self, sampler: Sampler, method: Method, progress: Callable[[int, int], None] = lambda ended, turns: None
     ) -> Player:
-        skilled = method.needs_teacher or method.skills_in_rollout
+        skilled = method.needs_teacher or method.skills_in_rollout or self._config.privileged_siblings > 0
         return self.player(sampler, skilled, method.skills_in_rollout, progress)
 
     def replays(self, sampler: Sampler, method: Method, number: int) -> Replays:
@@ -130,9 +130,20 @@ class Rollouts:
         return Replays(self.training_player(sampler, method), self.slots, seed)
 
     def play(
-        self, inputs: Sequence[Mapping[str, Any]], update: int, updates: int, sampler: Sampler, method: Method
+        self,
+        inputs: Sequence[Mapping[str, Any]],
+        update: int,
+        updates: int,
+        sampler: Sampler,
+        method: Method,
+        privileged: int = 0,
+        teacher: Sampler | None = None,
     ) -> list[Trajectory]:
         """Plays the sibling groups of a round.
+
+        Args:
+            privileged, teacher: how many siblings of each group are played with the skill in the prompt, and by whom,
+                as in [`Player`].
 
         Raises:
             EnvironmentsDown: after a checkpoint was saved.
@@ -141,7 +152,7 @@ class Rollouts:
         self.environments  # noqa: B018 (opened before its counters are read)
         self.counters.take()  # what an evaluation added since the last round
         try:
-            trajectories = self.play_groups(inputs, update, updates, sampler, method)
+            trajectories = self.play_groups(inputs, update, updates, sampler, method, privileged, teacher)
         except EnvironmentsDown:
             self._save()
             raise
@@ -149,14 +160,23 @@ class Rollouts:
         return trajectories
 
     def play_groups(
-        self, inputs: Sequence[Mapping[str, Any]], update: int, updates: int, sampler: Sampler, method: Method
+        self,
+        inputs: Sequence[Mapping[str, Any]],
+        update: int,
+        updates: int,
+        sampler: Sampler,
+        method: Method,
+        privileged: int = 0,
+        teacher: Sampler | None = None,
     ) -> list[Trajectory]:
         """Episodes of whole sibling groups: `num_generations` equal rows side by side are one group."""
         siblings = self._config.num_generations
         tasks = group_names([row["task_id"] for row in inputs], siblings)
         seeds = [episode_seeds(row["task_id"], update, place % siblings) for place, row in enumerate(inputs)]
         with self.bar(len(inputs), f"update {update + 1}/{updates}: rollout") as progress:
-            return self.training_player(sampler, method, progress).play(inputs, seeds, tasks)
+            player = self.training_player(sampler, method, progress)
+            player.privileged_siblings, player.teacher = privileged, teacher
+            return player.play(inputs, seeds, tasks)
 
     def play_rows(self, inputs: Sequence[Mapping[str, Any]], sampler: Sampler, skills: bool) -> list[Trajectory]:
         """Plays the rows of an evaluation. A task's seeds do not depend on how rows are cut into batches."""

@@ -22,12 +22,15 @@ class Snapshot:
     Attributes:
         sampler: plays the rollouts.
         thinker: samples privileged thinking, with its own token limit.
-        prefixes: what the policy made of prompts so far; `None` where it does not sample in this process.
+        prefixes: what the policy made of prompts so far; `None` where it does not sample in this process, and where
+            another model is the teacher.
+        teacher: plays privileged siblings; `None` if the policy itself does.
     """
 
     sampler: Sampler
     thinker: Sampler
     prefixes: PrefixCache | None = None
+    teacher: Sampler | None = None
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class Scorer:
     Args:
         policy: scores with the trained weights.
         reference: scores with the weights that the loss holds the policy to; `None` without such a term.
+        teacher: scores with the teacher's weights; `None` if the policy itself is the teacher.
         encoder: of thinking traces.
         processes: who scores at the same time.
         phases: where the seconds go.
@@ -40,6 +41,7 @@ class Scorer:
         self,
         policy: ScoringModel,
         reference: ScoringModel | None,
+        teacher: ScoringModel | None,
         config: AlignOPSDConfig,
         tokenizer: PreTrainedTokenizerBase,
         encoder: Callable[[Sequence[str]], torch.Tensor] | None,
@@ -50,7 +52,8 @@ class Scorer:
         as_sampled: Callable[[], bool],
         updated: Callable[[], bool],
     ):
-        self._policy, self._reference, self._config, self._tokenizer = policy, reference, config, tokenizer
+        self._policy, self._reference, self._teacher = policy, reference, teacher
+        self._config, self._tokenizer = config, tokenizer
         self._encoder, self._processes, self._phases, self._shared = encoder, processes, phases, shared
         self._as_sampled, self._updated = as_sampled, updated
         self._checks = 0
@@ -58,7 +61,7 @@ class Scorer:
     def teacher(self, snapshot: Snapshot, reader: Reader, phases: Phases | None = None) -> PrivilegedTeacher:
         """Makes the privileged view of a snapshot."""
         return PrivilegedTeacher(
-            self._policy,
+            self._teacher or self._policy,
             snapshot.thinker,
             self._tokenizer,
             self._encoder,
@@ -82,24 +85,28 @@ class Scorer:
             batch = replace(batch, scored=~method.zero_advantage(batch))
         with self._phases("scoring"):
             if method.needs_student_log_probs or self._updated():
-                kept = self.kept_log_probs(batch)
-                batch = replace(batch, student_log_probs=self.own(batch) if kept is None else kept)
+                batch = replace(batch, student_log_probs=self.student(batch))
             if self._reference is not None:
                 batch = replace(batch, reference_log_probs=self.own(batch, reference=True))
         return batch
 
-    def kept_log_probs(self, batch: TurnBatch) -> torch.Tensor | None:
-        """What sampling kept, if it is what scoring would give on every process."""
+    def student(self, batch: TurnBatch) -> torch.Tensor:
+        """The policy's log-probs ``(M, L)``: what sampling kept, if it is what scoring would give, and scores of the
+        turns without."""
         if not self._as_sampled():
-            return None
+            return self.own(batch)
         found = sampling_log_probs(batch.turns, batch.policy_mask.size(1), self._policy.device)
-        return None if self._processes.agree(int(found.isnan().any())) else found
+        missing = found.isnan().any(dim=1)
+        if not self._processes.agree(int(missing.any())):
+            return found
+        return torch.where(missing[:, None], self.own(batch, among=missing.cpu()), found)
 
-    def own(self, batch: TurnBatch, reference: bool = False) -> torch.Tensor:
+    def own(self, batch: TurnBatch, reference: bool = False, among: torch.Tensor | None = None) -> torch.Tensor:
         """Log-probs ``(M, L)`` of the responses under their own prompts, by the policy or by the reference. 0 for turns
-        that nobody asks for."""
+        that nobody asks for, and for those that are not ``among`` them, ``(M,)`` bool."""
         every = reference or self._updated() or batch.scored is None
         wanted = torch.ones(len(batch), dtype=torch.bool) if every else batch.scored.cpu()
+        wanted = wanted if among is None else wanted & among
         rows = wanted.nonzero().squeeze(1)
         scores = score_pairs(
             self._reference if reference else self._policy,
@@ -135,7 +142,7 @@ class Scorer:
                 self._processes,
                 self._policy,
                 self._reference if fresh else None,
-                teacher.score if method.needs_teacher else None,
+                teacher.score if method.needs_teacher and self._teacher is None else None,
                 self._encoder if method.needs_encoder else None,
                 pad_id=self._tokenizer.pad_token_id,
                 budget=self._config.scoring_tokens,

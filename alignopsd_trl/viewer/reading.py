@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CREDIT = "credit_"
 _THOUGHT = f"{CREDIT}teacher_thinking"
-TRAJECTORY = ("reward", "won", "score", "stop", "message")
+TRAJECTORY = ("privileged", "reward", "won", "score", "stop", "message")
 TURN = (
     "turn",
     "prompt",
@@ -132,7 +132,9 @@ def _facts(results: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, str]:
 
 
 def episode_curves(frame: pd.DataFrame) -> list[Curve]:
-    """Success, where it is known, score and length of the training episodes by step, from the records themselves."""
+    """Success, where it is known, score and length of the training episodes by step, from the records themselves;
+    without those that the teacher played."""
+    frame = frame[frame.privileged != True] if "privileged" in frame else frame  # noqa: E712 (missing in older files)
     episodes = frame.drop_duplicates(["step", "task", "rollout"])
     groups = episodes.groupby("step")
     count, won = groups.size(), groups.won.mean()

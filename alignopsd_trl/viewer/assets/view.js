@@ -186,7 +186,7 @@ function tasks() {
   const found = visible();
   const alike = new Set(current().tasks.map((task) => task.task_text)).size < current().tasks.length; // a text that several share tells none apart
   const item = (task) => make("li", { "aria-current": String(task.task === place.task), onclick: () => go({ task: task.task, rollout: null, turn: null }) },
-    make("span", { class: "dots" }, task.rollouts.map((one) => make("span", { class: one.won ? "won" : "lost", title: `reward ${shown(one.reward)}` }, one.won ? "●" : "○"))),
+    make("span", { class: "dots" }, task.rollouts.map((one) => make("span", { class: one.won ? "won" : "lost", title: `reward ${shown(one.reward)}${one.privileged ? ", privileged" : ""}` }, one.won ? "●" : "○"))),
     ` ${task.rollouts.filter((one) => one.won).length}/${task.rollouts.length}`,
     make("span", { class: "none", title: "standard deviation of the siblings' rewards: without spread there is no credit" }, `  ± ${shown(spread(task))}`),
     make("small", {}, make("b", {}, task.category || ""), ` ${alike || !task.task_text ? nameOf(task) : task.task_text.slice(0, 90)}`));
@@ -247,7 +247,7 @@ function legend(scale, task, matched) {
   const turns = task.rollouts.flatMap((one) => one.turns);
   const cuts = [...new Set(turns.map((turn) => turn.credit.cut))].filter((cut) => CUTS[cut]);
   const swatch = (part) => make("span", { class: "swatch", style: `background:${tint(part)}` });
-  const signs = [["●", "won"], ["○", "not won"], ["✗", "invalid action"], ...(turns.some((turn) => "span" in turn.credit) ? [["▭", "a frame: one decision span", meaning("span")]] : []), ...cuts.map((cut) => [CUTS[cut][0], CUTS[cut][1]]), ...(matched ? [["⌒", "the turns under whose histories the chosen one was scored"]] : [])];
+  const signs = [["●", "won"], ["○", "not won"], ["✗", "invalid action"], ...(task.rollouts.some((one) => one.privileged) ? [["◆", "played by the teacher, with the privileged text in its prompts, and trained without"]] : []), ...(turns.some((turn) => "span" in turn.credit) ? [["▭", "a frame: one decision span", meaning("span")]] : []), ...cuts.map((cut) => [CUTS[cut][0], CUTS[cut][1]]), ...(matched ? [["⌒", "the turns under whose histories the chosen one was scored"]] : [])];
   return make("div", { class: "legend" }, make("div", {}, shown(scale.middle - scale.reach), " ", [-1, -0.5, 0, 0.5, 1].map(swatch), " ", shown(scale.middle + scale.reach), "  ", make("b", {}, labelOf(measure)), `: ${meaning(measure) || ""}`),
     make("div", {}, signs.map(([sign, text, title]) => make("span", { class: "sign", title: title || null }, make("b", {}, sign), ` ${text}`)), columns().includes("advantage") && measure !== "advantage" ? make("span", { class: "sign", title: meaning("advantage") }, make("b", {}, "A"), " the episode's advantage over its siblings") : null));
 }
@@ -258,7 +258,7 @@ function skill(task) {
 
 function siblingName(rollout, row, size) {
   const first = rollout.turns.find((turn) => "advantage" in turn.credit);
-  const label = `${rollout.won ? "●" : "○"} ${rollout.rollout.replace(/^0+(?=\d)/, "")}  ${first ? `A ${signed(first.credit.advantage)}` : rollout.stop || ""}`;
+  const label = `${rollout.won ? "●" : "○"}${rollout.privileged ? "◆" : ""} ${rollout.rollout.replace(/^0+(?=\d)/, "")}  ${first ? `A ${signed(first.credit.advantage)}` : rollout.stop || ""}`;
   const title = shape("title", {}, `reward ${shown(rollout.reward)}, score ${shown(rollout.score)}, ${rollout.stop || ""} ${rollout.message || ""}`);
   return shape("text", { x: 2, y: TOP + row * (size + 8) + size / 2 + 4, style: `fill:var(--${rollout.won ? "won" : "lost"})` }, label, title);
 }

@@ -1,0 +1,273 @@
+"""Siblings that the teacher plays with the skill in its prompt, and teachers that do not move with the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig
+from trainers import difference, make_config, make_trainer, with_sampler
+
+from alignopsd_trl import trl_compat
+from alignopsd_trl.checks.intended import Intended, check
+from alignopsd_trl.methods import get_method
+from alignopsd_trl.methods.grpo import outcome
+from alignopsd_trl.policy.teacher_weights import FollowingTeacher, TeacherWeights
+from alignopsd_trl.records import read_records
+from alignopsd_trl.runs.health import Decay
+from alignopsd_trl.turns import Trajectory, Turn, TurnBatch, parse_response
+
+HALF = {"privileged_siblings": 2}
+
+
+def played_by(trainer: Any) -> list[Trajectory]:
+    """Keeps what a trainer plays."""
+    kept: list[Trajectory] = []
+    inner = trainer.rollouts.play_groups
+    trainer.rollouts.play_groups = lambda *arguments: kept.extend(found := inner(*arguments)) or found
+    return kept
+
+
+def asked_of(trainer: Any) -> list[list[int]]:
+    """Keeps every prompt that is sampled for."""
+    prompts: list[list[int]] = []
+    make = trainer.make_sampler
+
+    def made(*arguments: Any, **options: Any) -> Any:
+        sampler = make(*arguments, **options)
+
+        def respond(asked: Any, until: Any = None) -> Any:
+            prompts.extend(list(prompt) for prompt in asked)
+            return sampler.respond(asked, until)
+
+        return SimpleNamespace(respond=respond)
+
+    trainer.make_sampler = made
+    return prompts
+
+
+def holds(prompt: list[int], part: list[int]) -> bool:
+    return any(prompt[start : start + len(part)] == part for start in range(len(prompt) - len(part) + 1))
+
+
+@pytest.mark.parametrize("history", ["window", "conversation"])
+@pytest.mark.parametrize("method", ["grpo", "align_opsd"])
+@pytest.mark.parametrize("kind", ["live", "base"])
+def test_trained_prompts_never_hold_the_skill_and_played_ones_always_do(
+    tmp_path: Path, history: str, method: str, kind: str
+) -> None:
+    options = {"history": history, "max_prompt_length": 400, "teacher_model_kind": kind, "save_trajectories": True}
+    trainer = make_trainer(tmp_path, method=method, **HALF | options)
+    trajectories, prompts = played_by(trainer), asked_of(trainer)
+    trainer.train()
+    skills = {tuple(trainer.processing_class(one.skill_text)["input_ids"]) for one in trajectories}
+    assert all(len(skill) > 5 for skill in skills)
+    skilled = [any(holds(prompt, list(skill)) for skill in skills) for prompt in prompts]
+    turns = [turn for one in trajectories if one.privileged for turn in one.turns]
+    if method == "grpo":
+        assert sum(skilled) == len(turns) and turns
+    assert all(list(turn.privileged_ids) in prompts for turn in turns)
+    assert all(holds(turn.privileged_ids, list(skill)) for turn in turns for skill in skills if len(skills) == 1)
+    (rows,) = trainer.seen_rows
+    for ids, mask in zip(rows["prompt_ids"], rows["prompt_mask"], strict=True):
+        assert not any(holds(ids[mask.bool()].tolist(), list(skill)) for skill in skills)
+    for ids in rows["completion_ids"]:
+        assert not any(holds(ids.tolist(), list(skill)) for skill in skills)
+    records = read_records(tmp_path / "trajectories")
+    assert records.groupby(["task", "rollout"]).privileged.first().groupby("task").sum().eq(2).all()
+    assert not any(skill in prompt for skill, prompt in zip(records.skill_text, records.prompt, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["live", "base"])
+def test_old_log_probs_are_the_students_under_the_ordinary_prompt(tmp_path: Path, kind: str) -> None:
+    trainer = make_trainer(tmp_path, script=False, num_iterations=2, teacher_model_kind=kind, learning_rate=0.0, **HALF)
+    trajectories = played_by(trainer)
+    trainer.train()
+    (rows,) = trainer.seen_rows
+    kept = [turn.sampling_log_probs is not None for one in trajectories for turn in one.turns if one.privileged]
+    assert kept and not any(kept)
+    assert all(turn.sampling_log_probs for one in trajectories for turn in one.turns if not one.privileged)
+    for row in range(len(rows["prompt_ids"])):
+        prompt = rows["prompt_ids"][row][rows["prompt_mask"][row].bool()]
+        mask = rows["completion_mask"][row].bool() & rows["tool_mask"][row].bool()
+        response = rows["completion_ids"][row][mask]
+        with torch.no_grad():
+            logits = trainer.model(torch.cat([prompt, response]).unsqueeze(0)).logits[0, len(prompt) - 1 : -1]
+        exact = logits.log_softmax(-1).gather(1, response.unsqueeze(1)).squeeze(1)
+        assert torch.allclose(rows["old_per_token_logps"][row][mask], exact, atol=1e-4)
+
+
+def test_grpo_scores_nothing_for_it_unless_the_update_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    trainer = make_trainer(tmp_path, self_check=False, teacher_model_kind="base", **HALF)
+    for name in ("plain", "shared"):
+        inner = getattr(trl_compat.PolicyScorer, name)
+        counted: Callable = lambda *given, inner=inner, **more: calls.append(1) or inner(*given, **more)  # noqa: E731
+        monkeypatch.setattr(trl_compat.PolicyScorer, name, counted)
+    trainer.train()
+    assert not calls
+
+
+def _turn(number: int) -> Turn:
+    return Turn(number, "", [1], [1, 2], [3, 4], "", parse_response(None), "", number % 2 == 0, "")
+
+
+def _group(privileged: int) -> TurnBatch:
+    rewards = [0.0, 1.0, 0.0, 1.0]
+    found = [Trajectory({}, "task", f"{place:04d}", privileged=place < privileged) for place in range(4)]
+    for one, reward in zip(found, rewards, strict=True):
+        one.turns, one.reward = [_turn(0), _turn(1)], reward
+    return TurnBatch.of(found, 0)
+
+
+def test_the_baseline_is_over_all_siblings_and_lost_privileged_ones_are_not_pushed_away(tmp_path: Path) -> None:
+    config = make_config(tmp_path, invalid_action_penalty=0.1)
+    plain, half = outcome(_group(0), config), outcome(_group(2), config)
+    assert plain.advantage[0] < 0 < plain.advantage[2:4].abs().min()
+    assert torch.equal(half.advantage[2:], plain.advantage[2:])  # the privileged winner and the ordinary siblings
+    assert torch.equal(half.advantage[:2], torch.zeros(2, dtype=torch.float64))
+    assert (half.residual[:4] == 0).all() and torch.equal(half.residual[4:], plain.residual[4:])
+
+
+def test_success_is_that_of_the_ordinary_siblings(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, **HALF)
+    trajectories = played_by(trainer)
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    for name, chosen in (("episodes/success", False), ("privileged/success", True)):
+        won = [one.won for one in trajectories if one.privileged == chosen]
+        assert len(won) == len(trajectories) // 2 and logged[name] == pytest.approx(sum(won) / len(won))
+
+
+def test_privileged_rounds_end(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_steps=2, privileged_rounds=1, teacher_model_kind="base", **HALF)
+    trajectories = played_by(trainer)
+    trainer.train()
+    count = len(trajectories) // 2
+    assert sum(one.privileged for one in trajectories[:count]) == count // 2
+    assert not any(one.privileged for one in trajectories[count:])
+
+
+def test_a_live_teacher_that_gets_worse_is_told_once() -> None:
+    decay = Decay()
+    told = [decay.problem(success) for success in (0.8, 0.8, 0.8, 0.5, 0.3, 0.2, 0.1)]
+    assert told[:5] == [None] * 5 and "0.80 to 0.33" in told[5] and told[6] is None
+    assert not any(Decay().problem(0.5) for _ in range(9))
+
+
+# Weights
+
+
+def _values(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in model.named_parameters() if value.requires_grad}
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.02])
+@pytest.mark.parametrize("adapter", [False, True])
+def test_a_base_teacher_stays_what_the_policy_was(tmp_path: Path, beta: float, adapter: bool) -> None:
+    parts = {"peft_config": LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")} if adapter else {}
+    trainer = make_trainer(tmp_path, teacher_model_kind="base", max_steps=2, beta=beta, parts=parts, **HALF)
+    before = _values(trainer.model)
+    trainer.train()
+    after = _values(trainer.model)
+    assert difference(before, after) > 1e-4
+    with trainer.teacher_weights.in_place():
+        assert difference(before, _values(trainer.model)) == 0.0
+    assert difference(after, _values(trainer.model)) == 0.0
+
+
+def test_thinking_and_scores_are_the_teachers(tmp_path: Path) -> None:
+    """With a live teacher, identity gaps of prompts without skill are 0 in every round; a base teacher's are not once
+    the policy has moved."""
+    gaps = {}
+    for kind in ("live", "base"):
+        folder = tmp_path / kind
+        trainer = make_trainer(folder, teacher_model_kind=kind, method="rlsd", max_steps=2, self_check=False)
+        trainer._skills = trainer.rollouts._skills = lambda *task: ("", ())
+        assigned = trainer.method.assign
+        seen = gaps[kind] = []
+
+        def watched(batch: TurnBatch, teacher: Any, step: int, seen=seen, assigned=assigned) -> Any:
+            rows = torch.arange(len(batch))
+            seen.append(
+                float((teacher.score(batch, rows, rows) - batch.student_log_probs)[batch.scored_mask].abs().max())
+            )
+            return assigned(batch, teacher, step)
+
+        trainer.method.assign = watched
+        trainer.train()
+    assert max(gaps["live"]) < 1e-4 and gaps["base"][0] < 1e-4 < 1e-3 < gaps["base"][1]
+
+
+def test_an_average_follows_the_policy() -> None:
+    model = torch.nn.Linear(2, 1, bias=False)
+    weights = TeacherWeights(model)
+    start, follower = model.weight.detach().clone(), FollowingTeacher(weights, rate=0.25, steps=2)
+    with torch.no_grad():
+        model.weight += 1.0
+    for step in (1, 2):
+        follower.on_step_end(None, SimpleNamespace(global_step=step), None)
+        with weights.in_place():
+            assert torch.allclose(model.weight, start + (0.25 if step == 2 else 0.0))
+
+
+@pytest.mark.parametrize("kind", ["base", "ema"])
+def test_a_resumed_run_has_the_same_teacher(tmp_path: Path, kind: str) -> None:
+    settings = {
+        "teacher_model_kind": kind,
+        "teacher_update_rate": 0.3,
+        "method": "align_opsd",
+        "script": False,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "lr_scheduler_type": "constant",
+        "save_trajectories": True,
+        **HALF,
+    }
+    whole = make_trainer(tmp_path / "whole", max_steps=4, **settings)
+    policy = tmp_path / "whole" / "policy"
+    whole.train()
+    make_trainer(tmp_path / "parts", policy=policy, max_steps=2, **settings).train()
+    rest = make_trainer(tmp_path / "parts", policy=policy, max_steps=4, **settings)
+    rest.train(resume_from_checkpoint=True)
+    assert difference(_values(whole.model), _values(rest.model)) == 0.0
+    with whole.teacher_weights.in_place(), rest.teacher_weights.in_place():
+        assert difference(_values(whole.model), _values(rest.model)) == 0.0
+    one, two = (read_records(tmp_path / name / "trajectories").drop(columns="run") for name in ("whole", "parts"))
+    assert one.equals(two)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "bank", "said"),
+    [
+        ({"method": "grpo", **HALF}, None, "there must be a skill_bank"),
+        ({"method": "skill_grpo", **HALF}, "webshop", "all siblings read the skill"),
+    ],
+)
+def test_play_that_makes_no_sense_is_refused(
+    tmp_path: Path, options: dict[str, Any], bank: str | None, said: str
+) -> None:
+    from toy import toy_dataset
+
+    config = make_config(tmp_path, **options)
+    with pytest.raises(ValueError, match=said):
+        check(Intended(config, get_method(config.method)(config), object(), toy_dataset(), bank, "lexical"))
+
+
+def test_no_ordinary_sibling_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="privileged_siblings=4 leaves no ordinary sibling of num_generations=4"):
+        make_config(tmp_path, privileged_siblings=4)
+
+
+def test_an_engine_has_the_policys_weights_alone(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, teacher_model_kind="base", method="rlsd")
+    with_sampler(trainer, 0.0)
+    with pytest.raises(ValueError, match="can't think or play with use_vllm=True"):
+        trainer.make_thinker().respond([[1, 2]])
