@@ -332,12 +332,13 @@ class AlignOPSDTrainer(GRPOTrainer):
     @contextlib.contextmanager
     def _snapshot(self) -> Iterator[Snapshot]:
         """The policy while its weights stand still."""
-        with trl_compat.awake(self), trl_compat.kept_prefixes(self) as prefixes:
+        caches = 1 if self.teacher_weights is None else 2
+        with trl_compat.awake(self), trl_compat.kept_prefixes(self, caches) as prefixes:
             sampler = self.make_sampler(self.temperature, self.max_completion_length, prefixes)
             if self.teacher_weights is None:
                 yield Snapshot(sampler, self.make_thinker(prefixes), prefixes)
                 return
-            with trl_compat.kept_prefixes(self) as own:
+            with trl_compat.kept_prefixes(self, caches) as own:
                 player = self.make_sampler(self.temperature, self.max_completion_length, own)
                 yield Snapshot(sampler, self.make_thinker(own), teacher=self._of_teacher(player))
 

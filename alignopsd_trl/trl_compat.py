@@ -477,11 +477,11 @@ def _token_bytes(trainer: GRPOTrainer) -> int:
     return token_bytes(_text_config(trainer), computes_in(trainer).itemsize)
 
 
-def _room(trainer: GRPOTrainer) -> Room:
-    """What there is now, before a round."""
+def _room(trainer: GRPOTrainer, caches: int = 1) -> Room:
+    """What there is now, before a round, for each of several caches."""
     longest = trainer.args.max_prompt_length + trainer.args.max_completion_length
     free = free_memory(trainer.accelerator.device)
-    return room(free, trainer.args.kv_memory_share, longest * _token_bytes(trainer))
+    return room(free, trainer.args.kv_memory_share / caches, longest * _token_bytes(trainer))
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -499,16 +499,20 @@ def _fitting(trainer: GRPOTrainer, kept: Room, limit: int, prompts: Sequence[Seq
 
 
 @contextlib.contextmanager
-def kept_prefixes(trainer: GRPOTrainer) -> Iterator[PrefixCache | None]:
+def kept_prefixes(trainer: GRPOTrainer, caches: int = 1) -> Iterator[PrefixCache | None]:
     """While the weights stay as they are: what the policy made of a prompt holds for others. `None` where the policy
-    does not sample in this process."""
+    does not sample in this process.
+
+    Args:
+        caches: that share the device's room: 2 where the teacher has other weights.
+    """
     if not samples_plainly(trainer):
         yield None
         return
     model, pad_id = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class.pad_token_id
     with disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
         budget, dtype = trainer.args.scoring_tokens, computes_in(trainer)
-        yield PrefixCache(model, pad_id, attention_of(trainer), budget, dtype, _room(trainer))
+        yield PrefixCache(model, pad_id, attention_of(trainer), budget, dtype, _room(trainer, caches))
 
 
 def rows_at_once(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.trainers import difference, make_config, make_trainer, with_sampler
 from peft import LoraConfig
-from trainers import difference, make_config, make_trainer, with_sampler
 
 from alignopsd_trl import trl_compat
 from alignopsd_trl.checks.intended import Intended, check
@@ -215,6 +215,7 @@ def test_an_average_follows_the_policy() -> None:
             assert torch.allclose(model.weight, start + (0.25 if step == 2 else 0.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["base", "ema"])
 def test_a_resumed_run_has_the_same_teacher(tmp_path: Path, kind: str) -> None:
     settings = {
@@ -254,7 +255,7 @@ def test_a_resumed_run_has_the_same_teacher(tmp_path: Path, kind: str) -> None:
 def test_play_that_makes_no_sense_is_refused(
     tmp_path: Path, options: dict[str, Any], bank: str | None, said: str
 ) -> None:
-    from toy import toy_dataset
+    from fakes.toy import toy_dataset
 
     config = make_config(tmp_path, **options)
     with pytest.raises(ValueError, match=said):

@@ -30,7 +30,14 @@ LABELS = {
 }
 """The rows' names in the paper's Table 1. A star: evaluated with skills."""
 
-METHOD_FIELDS = ("method_options", *OPTION_NAMES)
+_TEACHER = (
+    "teacher_model_kind",
+    "teacher_update_rate",
+    "teacher_sync_steps",
+    "privileged_siblings",
+    "privileged_rounds",
+)
+METHOD_FIELDS = ("method_options", *OPTION_NAMES, *_TEACHER)
 """What one row may set for itself. Everything else is protocol and the same for all rows."""
 
 _OWNED = ("method", "seed", "output_dir", "evaluate_first", "resume_from_checkpoint", "plan", "config", "disable_tqdm")
