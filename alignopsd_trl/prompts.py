@@ -115,7 +115,7 @@ class Renderer:
         past_thinking: str = "template",
         thinking_tags: Sequence[str] = THINK,
     ):
-        self._tokenizer = tokenizer
+        self._tokenizer: Any = tokenizer  # its annotations give a union whatever it is asked for
         self._prompt = prompt
         self._kwargs = dict(chat_template_kwargs or {})
         self.max_length, self.converses = max_length, history == "conversation"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 try:
     from matplotlib.figure import Figure
@@ -30,7 +31,8 @@ def panels(
     columns = min(count, columns or count)
     rows = -(-count // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.08)  # inches: labels of neighbours stay apart
+    layout: Any = figure.get_layout_engine()
+    layout.set(w_pad=0.1, h_pad=0.08)  # inches: labels of neighbours stay apart
     grid = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for spare in grid[count:]:
         spare.set_axis_off()
@@ -66,8 +68,8 @@ def smoothed(values: Sequence[float], span: int = SMOOTH) -> np.ndarray:
 
 def curve(
     axis: Axes,
-    steps: Sequence[int],
-    values: Sequence[float],
+    steps: ArrayLike,
+    values: ArrayLike,
     number: int,
     name: str,
     ends: Sequence[Sequence[float]] | None = None,

@@ -40,7 +40,7 @@ def operations(actions: Sequence[str], observations: Sequence[str], valid: Seque
         shop = _WEBSHOP.fullmatch(action or "")
         operation = (_shopping(shop, product) if shop else _plain(action or "")) if usable else None
         found.append(operation)
-        if operation and operation.kind == "product":
+        if operation and operation.entity and operation.kind == "product":
             product = operation.entity[0]
         elif shop and "total results:" in (observation or "").lower() or operation == Operation("search"):
             product = None

@@ -60,7 +60,8 @@ def _episodes(run: Records, steps: Sequence[int] | None = None) -> dict[tuple[in
     """Operations of each rollout by (step, task)."""
     frame = turns_of(run, ["observation"], steps)
     found: dict[tuple[int, str], list[list[Operation | None]]] = {}
-    for (step, _, _), turns in frame.groupby(["step", "task", "rollout"], sort=True):
+    by_rollout: Any = frame.groupby(["step", "task", "rollout"], sort=True)
+    for (step, _, _), turns in by_rollout:
         task = turns.task_id.iloc[0] if turns.task_id.notna().all() else turns.task.iloc[0]
         valid = turns.action_valid.astype(bool).tolist()
         read = operations(turns.action.tolist(), turns.observation.tolist(), valid)
@@ -150,8 +151,9 @@ def _numbers(same: pd.DataFrame, moved: pd.DataFrame, pairs: list, name: str) ->
 
 def _by_turn(same: pd.DataFrame) -> pd.DataFrame:
     rows = []
-    for (comparison, turn), part in same.groupby(["comparison", "turn"]):
-        share = clustered_ratio(part.different, part.positions)
+    groups: Any = same.groupby(["comparison", "turn"])
+    for (comparison, turn), part in groups:
+        share: Any = clustered_ratio(part.different, part.positions)
         rows.append((comparison, turn, int(part.positions.sum()), int(part.different.sum()), *share))
     return pd.DataFrame(rows, columns=["comparison", "turn", "positions", "different", "share", "low", "high"])
 
@@ -181,8 +183,8 @@ def _mean_share(used: pd.DataFrame) -> list[float] | None:
 
 def _drawn(tables: dict[str, pd.DataFrame]) -> Any:
     figure, axes = panels(len(tables))
-    colours = {"self-self": BLUE, "self-privileged": ORANGE}
-    dashes = {"self-self": LINES[0][1], "self-privileged": LINES[1][1]}
+    colours: dict[Any, str] = {"self-self": BLUE, "self-privileged": ORANGE}
+    dashes: dict[Any, Any] = {"self-self": LINES[0][1], "self-privileged": LINES[1][1]}
     for name, part in tables["same_turn"].groupby("comparison"):
         axes[0].plot(part.turn, 100 * part.share, "o", ms=3, ls=dashes[name], color=colours[name], label=name)
         band(axes[0], part.turn, 100 * part.low, 100 * part.high, colours[name])

@@ -166,7 +166,7 @@ TRACKERS = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tenso
 
 
 def _trackers(run: Intended) -> None:
-    for name in run.args.report_to:
+    for name in run.args.report_to or ():
         packages = TRACKERS.get(name, ())
         if packages and not any(map(find_spec, packages)):
             raise ValueError(

@@ -152,7 +152,12 @@ def picture(figures: Mapping[str, Mapping[str, Interval]], title: str) -> Figure
         raise ModuleNotFoundError(
             "pictures need matplotlib: pip install 'alignopsd-trl[studies]', or --no_pictures"
         ) from error
-    style = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "svg.hashsalt": "fidelity"}
+    style: dict[Any, Any] = {
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "font.size": 9,
+        "svg.hashsalt": "fidelity",
+    }
     panels = {
         "r_within": "r with A_MC, within trajectories",
         "r_praised": "above the group",

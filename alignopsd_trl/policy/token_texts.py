@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,7 +24,7 @@ class TokenTexts:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        self._tokenizer = tokenizer
+        self._tokenizer: Any = tokenizer  # `decode` is annotated as giving a list too
         self._known: dict[tuple[int, ...], str] = {}
 
     def __call__(self, ids: Sequence[int]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -14,7 +16,7 @@ def load_tokenizer(path: str, model: PreTrainedModel) -> PreTrainedTokenizerBase
     Raises:
         ValueError: if it has no chat template, or pads with a token that the model does not embed.
     """
-    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer: Any = AutoTokenizer.from_pretrained(path)
     if tokenizer.chat_template is None:
         raise ValueError(
             f"the tokenizer of {path} has no chat template, which prompts are made with: take a model with one, or set "

@@ -34,7 +34,7 @@ def load_skills(spec: SkillSpec, encoder: Encoder | None = None, columns: Collec
         return spec
     if isinstance(spec, str) and spec in columns:
         return SkillColumn(spec)
-    if callable(spec):
+    if callable(spec) and not isinstance(spec, str):
         return SkillFunction(spec)
     module, colon, name = str(spec).rpartition(":")
     if colon and all(part.isidentifier() for part in (*module.split("."), name)):

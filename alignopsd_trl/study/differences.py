@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.statistics import mean, paired
 from alignopsd_trl.study.figures import band, common_updates, grid, smoothed, trained
@@ -65,7 +65,8 @@ def _draw(axis: Axes, line: Entry, reference: Entry, environment: str) -> None:
     axis.plot(updates, [one.value for one in means], color="black", linewidth=1.6)
     axis.fill_between(updates, *band(means), color="black", alpha=0.15, linewidth=0)
     axis.set_xlabel("update")
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    ticks: Any = axis.xaxis.get_major_locator()
+    ticks.set_params(integer=True)
 
 
 def _told(line: Entry, reference: Entry, head: Column) -> str:
