@@ -11,11 +11,11 @@ import contextlib
 import logging
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import gather_object
@@ -111,6 +111,11 @@ class AlignOPSDTrainer(GRPOTrainer):
         TypeError: for a config of another class or a missing factory.
         ValueError: for combinations that can't be met; the message names the argument, its value and the remedy.
     """
+
+    if TYPE_CHECKING:  # narrower than TRL's, which trains more than language models
+        args: AlignOPSDConfig
+        model: PreTrainedModel
+        processing_class: PreTrainedTokenizerBase
 
     _tag_names = ["trl", "align-opsd"]
     _name = "AlignOPSD"
@@ -330,7 +335,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         return rows
 
     @contextlib.contextmanager
-    def _snapshot(self) -> Iterator[Snapshot]:
+    def _snapshot(self) -> Generator[Snapshot]:
         """The policy while its weights stand still."""
         caches = 1 if self.teacher_weights is None else 2
         with trl_compat.awake(self), trl_compat.kept_prefixes(self, caches) as prefixes:

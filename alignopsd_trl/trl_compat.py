@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +134,7 @@ class PolicyScorer:
             return largest_logits(self._trainer, ids, mask, response.ids.size(1), count)
 
     @contextlib.contextmanager
-    def _scoring(self) -> Iterator[None]:
+    def _scoring(self) -> Generator[None]:
         trainer = self._trainer
         with (
             torch.no_grad(),
@@ -189,7 +189,7 @@ def why_not_merged(trainer: GRPOTrainer) -> str | None:
 
 
 @contextlib.contextmanager
-def head_on_labels(device: torch.device) -> Iterator[None]:
+def head_on_labels(device: torch.device) -> Generator[None]:
     """TRL's fused head takes the labelled positions alone. It does so by itself where Triton runs; on CPU and MPS it
     would project every position of the prompt and the padding as well."""
     if device.type not in ("cpu", "mps"):
@@ -249,7 +249,7 @@ def padded_behind(
 
 
 @contextlib.contextmanager
-def head_in_tiles(model: torch.nn.Module, pick: Callable[[torch.Tensor, int], torch.Tensor]) -> Iterator[None]:
+def head_in_tiles(model: torch.nn.Module, pick: Callable[[torch.Tensor, int], torch.Tensor]) -> Generator[None]:
     """While a model's forward runs: of the vocabulary head's logits it gives what ``pick`` takes. They are made for
     `TILE` positions at a time, in the backward pass again: never for a whole batch.
 
@@ -311,7 +311,7 @@ def live_logits(
 
 
 @contextlib.contextmanager
-def sampling(trainer: GRPOTrainer, temperature: float, max_tokens: int) -> Iterator[None]:
+def sampling(trainer: GRPOTrainer, temperature: float, max_tokens: int) -> Generator[None]:
     """Generation with another temperature (0 decodes greedily) and token limit than the training rollouts'."""
     if trainer.use_vllm:
         target, chosen = trainer.vllm_generation, {"temperature": temperature, "max_completion_length": max_tokens}
@@ -337,7 +337,7 @@ def whole_on_each_process(args: GRPOConfig) -> None:
 
 
 @contextlib.contextmanager
-def made_for_turns(args: AlignOPSDConfig, whole: bool) -> Iterator[None]:
+def made_for_turns(args: AlignOPSDConfig, whole: bool) -> Generator[None]:
     """While TRL's part of a trainer is made.
 
     Args:
@@ -350,7 +350,7 @@ def made_for_turns(args: AlignOPSDConfig, whole: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def engine_options(chosen: Mapping[str, Any] | None) -> Iterator[None]:
+def engine_options(chosen: Mapping[str, Any] | None) -> Generator[None]:
     """While a trainer is made: what a colocated vLLM's engine is made with, over what TRL gives it; `None` where there
     is none. TRL fixes how many responses are sampled at once to the trajectories of a round, and the tokens of a step
     to 4,096."""
@@ -366,7 +366,7 @@ def engine_options(chosen: Mapping[str, Any] | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def awake(trainer: GRPOTrainer) -> Iterator[None]:
+def awake(trainer: GRPOTrainer) -> Generator[None]:
     """With vLLM's sleep mode: the engine wakes once, takes the weights with the first generation, and sleeps again at
     the end. TRL puts it to sleep after each call, so that every turn of an episode would push the whole policy."""
     engine = getattr(trainer, "vllm_generation", None)
@@ -395,7 +395,7 @@ def generate(trainer: GRPOTrainer, prompts: Sequence[Sequence[int]]) -> Response
 
 
 @contextlib.contextmanager
-def _without_ended_trackers(trainer: GRPOTrainer) -> Iterator[None]:
+def _without_ended_trackers(trainer: GRPOTrainer) -> Generator[None]:
     """TRL times each generation and logs that; trackio raises where its run has not begun or has ended already, as in
     an evaluation after training."""
     given = trainer.args.report_to
@@ -499,7 +499,7 @@ def _fitting(trainer: GRPOTrainer, kept: Room, limit: int, prompts: Sequence[Seq
 
 
 @contextlib.contextmanager
-def kept_prefixes(trainer: GRPOTrainer, caches: int = 1) -> Iterator[PrefixCache | None]:
+def kept_prefixes(trainer: GRPOTrainer, caches: int = 1) -> Generator[PrefixCache | None]:
     """While the weights stay as they are: what the policy made of a prompt holds for others. `None` where the policy
     does not sample in this process.
 
@@ -599,7 +599,7 @@ def sampling_metrics(difference: torch.Tensor, ratio: torch.Tensor, mask: torch.
 
 
 @contextlib.contextmanager
-def filled_up(trainer: GRPOTrainer, rows: int) -> Iterator[None]:
+def filled_up(trainer: GRPOTrainer, rows: int) -> Generator[None]:
     """TRL's loss gathers a number a row over all processes, for its clip ratios. A sub-chunk has other numbers of rows
     on each process, so they are filled up with NaN, which the smallest and the largest that TRL takes pass over.
 
@@ -626,7 +626,7 @@ def token_normalizer(trainer: GRPOTrainer, inputs: dict[str, torch.Tensor]) -> t
 
 
 @contextlib.contextmanager
-def reference_like_policy() -> Iterator[None]:
+def reference_like_policy() -> Generator[None]:
     """While a trainer is made: FSDP2 shards its reference as accelerate shards the policy, layer by layer and with the
     weights of rank 0 wherever the other ranks hold zeros. TRL would shard each rank's own copy, as one unit."""
     before = grpo_trainer.prepare_fsdp
@@ -644,7 +644,7 @@ def _shard_frozen(model: torch.nn.Module, accelerator: Accelerator) -> torch.nn.
 
 
 @contextlib.contextmanager
-def without_entropy_bonus(args: GRPOConfig) -> Iterator[None]:
+def without_entropy_bonus(args: GRPOConfig) -> Generator[None]:
     """While a trainer is made: TRL's own bonus, a mean per micro-batch, stays off."""
     before, args.entropy_coef = args.entropy_coef, 0.0
     try:
@@ -717,7 +717,7 @@ class TrainerLog:
 
 
 @contextlib.contextmanager
-def loaded_whole() -> Iterator[None]:
+def loaded_whole() -> Generator[None]:
     """``from_pretrained`` as in a run of one process. Else, off local rank 0, ``fsdp_cpu_ram_efficient_loading`` fills
     each model with zeros, which only the policy gets replaced later; and ZeRO-3 splits each model into shards that
     nobody gathers."""

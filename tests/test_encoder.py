@@ -67,6 +67,7 @@ def test_rows_are_unit_vectors_and_blank_texts_are_zero_rows_without_a_forward_p
     assert torch.allclose(rows[[0, 2, 3]].norm(dim=1), torch.ones(3))
 
 
+@pytest.mark.full
 def test_only_blank_texts_still_have_the_width_of_the_encoder() -> None:
     assert torch.equal(load_encoder(Counting())(["", " "]), torch.zeros(2, 3))
     assert load_encoder("lexical")([]).shape == (0, load_encoder("lexical").width)

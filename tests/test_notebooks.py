@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 nbformat = pytest.importorskip("nbformat", reason='pip install "alignopsd-trl[notebooks]"')
 nbclient = pytest.importorskip("nbclient", reason='pip install "alignopsd-trl[notebooks]"')
 

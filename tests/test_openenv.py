@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import pytest
 from datasets import Dataset
+from fakes.sweeps import mostly_full
 from fakes.tool_classes import chat_model, chat_tokenizer, messages, trainer_of
 
 from alignopsd_trl import read_records
@@ -228,7 +229,7 @@ def test_a_server_that_dies_costs_the_episodes_under_way_and_is_found_again_when
     batch.close()
 
 
-@pytest.mark.parametrize("method", ["grpo", "align_opsd"])
+@pytest.mark.parametrize("method", mostly_full(["align_opsd", "grpo"]))
 def test_a_client_trains(tmp_path: Path, method: str) -> None:
     tokenizer = chat_tokenizer()
     chat_model(tokenizer).save_pretrained(tmp_path / "policy")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.sweeps import mostly_full
 from fakes.trainers import losses, make_trainer, with_sampler
 
 from alignopsd_trl.policy.self_check import SelfCheckError, checks
@@ -31,7 +32,7 @@ def test_a_sound_run_passes_and_logs_the_cheap_checks_in_every_round(tmp_path: P
     assert trainer.state.log_history[0]["seconds/self_check"] > 0
 
 
-@pytest.mark.parametrize("method", ["grpo", "align_opsd"])
+@pytest.mark.parametrize("method", mostly_full(["align_opsd", "grpo"]))
 def test_the_check_changes_nothing(tmp_path: Path, method: str) -> None:
     runs = []
     for wanted in (True, False):
@@ -108,6 +109,7 @@ def test_bounds_leave_room_for_rounding_and_none_for_another_prompt() -> None:
             assert 10 * noise < checks(exact)[name].bound < 0.12 / 10
 
 
+@pytest.mark.full
 def test_bfloat16_passes(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, **OPTIONS, model_init_kwargs={"dtype": "bfloat16"})
     trainer.train()

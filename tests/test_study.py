@@ -460,6 +460,7 @@ def suite(**options):
 """
 
 
+@pytest.mark.full
 def test_two_real_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(tmp_path / "policy")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.sweeps import mostly_full
 from fakes.toy import ToyEnvironment
 from fakes.trainers import difference, losses, make_trainer
 from hypothesis import given
@@ -75,7 +76,7 @@ def test_rows_without_advantage_leave_the_update_and_nothing_changes(tmp_path: P
     assert difference(short.model.state_dict(), whole.model.state_dict()) < 1e-6
 
 
-@pytest.mark.parametrize("options", [{"beta": 0.02}, {"entropy_coef": 0.01}, {"method": "sdar"}])
+@pytest.mark.parametrize("options", mostly_full([{"beta": 0.02}, {"entropy_coef": 0.01}, {"method": "sdar"}]))
 def test_rows_that_a_further_loss_reads_stay(tmp_path: Path, options: dict) -> None:
     trainer, counts = _run(tmp_path, **options)
     assert counts["rows"] == sum(len(rows["advantages"]) for rows in trainer.seen_rows)
@@ -97,7 +98,7 @@ def test_a_residual_keeps_a_row(tmp_path: Path) -> None:
     assert counts["rows"] == expected > _run(tmp_path / "without")[1]["rows"]
 
 
-@pytest.mark.parametrize("method", ["align_opsd", "rlsd", "step_opsd", "agent_opsd"])
+@pytest.mark.parametrize("method", mostly_full(["align_opsd", "rlsd", "step_opsd", "agent_opsd"]))
 def test_turns_without_advantage_are_not_scored_and_nothing_changes(
     tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

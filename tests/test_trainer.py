@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from fakes.sweeps import mostly_full
 from fakes.toy import ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from fakes.trainers import difference, hand_loss, losses, make_config, make_trainer, with_sampler
 from peft import LoraConfig
@@ -48,7 +49,7 @@ def test_two_optimizer_steps_per_rollout_average_to_the_hand_value(tmp_path: Pat
     assert sum(losses(trainer)) / 2 == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("checkpointing", mostly_full([False, True]))
 def test_size_of_sub_chunks_changes_nothing(tmp_path: Path, checkpointing: bool) -> None:
     runs = []
     for size in (1, 3, 1000):
@@ -141,7 +142,7 @@ def _weights(trainer: AlignOPSDTrainer) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
 
 
-@pytest.mark.parametrize("script", [True, False])
+@pytest.mark.parametrize("script", mostly_full([False, True]))
 def test_resume_repeats_the_remaining_steps(tmp_path: Path, script: bool) -> None:
     options = {"method": "align_opsd", "save_strategy": "steps", "save_steps": 2, "max_steps": 4, "script": script}
     whole = make_trainer(tmp_path, **options)
@@ -152,6 +153,7 @@ def test_resume_repeats_the_remaining_steps(tmp_path: Path, script: bool) -> Non
     assert difference(_weights(resumed), _weights(whole)) == 0.0
 
 
+@pytest.mark.full
 def test_resume_passes_over_a_checkpoint_that_was_cut_short(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, save_strategy="steps", save_steps=1, max_steps=2)
     trainer.train()
@@ -408,7 +410,7 @@ def test_evaluate_reports_success_under_the_eval_prefix(tmp_path: Path) -> None:
     assert 0.0 <= log["eval_episodes/success"] <= 1.0
 
 
-@pytest.mark.parametrize("mode", ["token_truncate", "sequence_mask"])
+@pytest.mark.parametrize("mode", mostly_full(["token_truncate", "sequence_mask"]))
 def test_sampler_log_probs_correct_the_loss(tmp_path: Path, mode: str) -> None:
     trainer = make_trainer(
         tmp_path, learning_rate=0.0, vllm_importance_sampling_mode=mode, vllm_importance_sampling_clip_max=3.0
