@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 pytest.importorskip("deepspeed", reason="pip install -c constraints.txt -e '.[deepspeed]'")
 STAGES = {"zero2": 1.0, "zero3": 0.0}  # the share of the policy that a process has between steps as parameters
-pytestmark = pytest.mark.parametrize("stage", list(STAGES))
+pytestmark = [pytest.mark.full, pytest.mark.parametrize("stage", list(STAGES))]
 
 
 @pytest.fixture(scope="module")

@@ -314,6 +314,7 @@ print(json.dumps({text: [f.type_keys, f.ids, f.scores] for text, f in sorted(fou
 """
 
 
+@pytest.mark.full
 def test_processes_and_orders_agree() -> None:
     texts = [LEGGINGS, "red wine glass set of 4", "usb cable", "keto snack"]
     root = str(Path(alignopsd_trl.__file__).parent.parent)

@@ -30,7 +30,10 @@ FLAGS = (
     "disable-component-update",
     "disable-sync",
 )
-pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver"),
+]
 
 
 @pytest.fixture
