@@ -19,6 +19,7 @@ INHERITED_RULES: dict[str, Any] = {
     **dict.fromkeys(("temperature", "num_train_epochs", "max_completion_length", "repetition_penalty"), Above(0)),
     **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"), Above(0)),
     "top_p": Within(0, 1),
+    **dict.fromkeys(("seed", "data_seed"), Within(0, 2**32 - 1)),
 }
 """What TRL's fields may hold; the types of this package's own fields say so themselves."""
 
@@ -368,6 +369,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         """Siblings of each group that the teacher plays in a round, by the rounds before it."""
         over = self.privileged_rounds is not None and number >= self.privileged_rounds
         return 0 if over else self.privileged_siblings
+
+    @property
+    def episodes_at_once(self) -> int:
+        """Environments that a process keeps open: for a round of training, or for an evaluation if that takes more."""
+        return max(self.per_device_train_batch_size * self.steps_per_generation, self.per_device_eval_batch_size)
 
     @property
     def engine_options(self) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ A field's rule is part of its type (`Annotated`), where argument parsers do not 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import UnionType
@@ -60,8 +61,10 @@ class AtLeast:
     low: float
 
     def problem(self, value: Any) -> str:
-        if value >= self.low:
+        if self.low <= value < math.inf:
             return ""
+        if not math.isfinite(value):
+            return " must be a finite number"
         return f" must be {self.low:g} or more" if self.low else " must not be negative"
 
 
@@ -77,7 +80,9 @@ class Above:
     low: float
 
     def problem(self, value: Any) -> str:
-        return "" if value > self.low else f" must be greater than {self.low:g}"
+        if self.low < value < math.inf:
+            return ""
+        return f" must be greater than {self.low:g}" if math.isfinite(value) else " must be a finite number"
 
 
 def near(word: str, known: Sequence[str]) -> str:

@@ -168,6 +168,7 @@ class AlignOPSDTrainer(GRPOTrainer):
                 has_tokenizer=processing_class is not None,
                 own_environment=not is_adapted(self._factory),
                 rewards=bool(reward_funcs),
+                factory=self._factory,
             )
         )
         extra = [] if reward_funcs is None else reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from datasets import Dataset
 from fakes.sweeps import mostly_full
 from fakes.tool_classes import chat_model, chat_tokenizer, messages, trainer_of
 
-from alignopsd_trl import read_records
+from alignopsd_trl import cli, read_records
 from alignopsd_trl.environments import Failure, Opening
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.batch import open_batch
@@ -251,3 +252,78 @@ def test_a_client_trains(tmp_path: Path, method: str) -> None:
         rewards = sorted(turns.groupby(["task", "rollout"]).reward.first().round(6))
         assert rewards == pytest.approx([-0.3, -0.3, -0.3, 0.9])
         assert turns.action_valid.tolist().count(False) == 1
+
+
+TASK = """\
+import os
+from dataclasses import dataclass
+from datasets import Dataset
+from alignopsd_trl.environments import Suite
+from alignopsd_trl.environments.adapters import OpenEnvEnvironment
+from alignopsd_trl.environments.panel import TaskPanel
+
+free = int(os.environ["SESSIONS"])
+
+
+@dataclass
+class Result:
+    observation: str
+    reward: float = 0.0
+    done: bool = True
+
+
+class Limited:
+    def __init__(self):
+        global free
+        if not free:
+            raise RuntimeError("Server error: all sessions are in use (code: CAPACITY_REACHED)")
+        free -= 1
+
+    def reset(self):
+        return Result("Guess.", done=False)
+
+    def step(self, action: str):
+        return Result("Right.", 1.0)
+
+    def close(self):
+        global free
+        free += 1
+
+
+def suite():
+    rows = [{"task_id": f"t{n}", "category": "all", "prompt": f"Guess {n}."} for n in range(4)]
+    return Suite(
+        name="limited", factory=OpenEnvEnvironment(Limited, reward="sum"), tasks=lambda split: Dataset.from_list(rows),
+        panel=lambda name: TaskPanel.of(name, "limited", rows), categories=("all",), description={},
+    )
+"""
+
+
+@pytest.mark.parametrize("command", ["plan", "train"])
+@pytest.mark.parametrize(
+    ("sessions", "said"),
+    [
+        (5, "8 episodes are played at once, and the server gave 5 sessions (RuntimeError: Server error: all sessions"),
+        (0, "reset() fails for every client (RuntimeError: Server error"),
+        (8, None),
+    ],
+)
+def test_a_server_with_too_few_sessions_is_refused_before_training(
+    command: str, sessions: int, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (tmp_path / "limited_server.py").write_text(TASK)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("SESSIONS", str(sessions))
+    monkeypatch.delitem(sys.modules, "limited_server", raising=False)
+    flags = ["--environment", "limited_server", "--method", "grpo", "--rounds", "1", "--tasks_per_round", "2"]
+    flags += ["--num_generations", "4", "--output_dir", str(tmp_path / "run"), "--evaluate_first", "False"]
+    monkeypatch.setattr(sys, "argv", [])
+    if said is None:
+        cli.main(["plan", "webshop_tiny", *flags])
+        assert sys.modules["limited_server"].free == sessions
+        return
+    with pytest.raises(SystemExit) as end:
+        cli.main([command, "webshop_tiny", *flags])
+    told = capsys.readouterr().err
+    assert end.value.code == 2 and said in told and len(told.splitlines()) == 1
+    assert not (tmp_path / "run").exists()

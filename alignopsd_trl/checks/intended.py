@@ -6,6 +6,7 @@ What a single value may be is checked by `AlignOPSDConfig` itself.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -15,8 +16,10 @@ from typing import Any
 from datasets import Dataset
 
 from alignopsd_trl.checks.model_files import check_model_name, check_tokenizer, check_weights
+from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
+from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.methods import Method
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.skills import load_skills
@@ -36,6 +39,7 @@ class Intended:
         own_environment (`bool`): whether the environment is one of this package's kind, not one of TRL's convention.
         rewards (`bool`): whether there are reward functions beside the environment's own reward.
         groups (`int`, *optional*): tasks of one round; by default of this launch.
+        factory (*optional*): of the environments; its server's sessions are counted.
     """
 
     args: AlignOPSDConfig
@@ -48,6 +52,7 @@ class Intended:
     own_environment: bool = True
     rewards: bool = False
     groups: int | None = None
+    factory: Any = None
     columns: tuple[str, ...] | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -162,6 +167,18 @@ def _enough_tasks(run: Intended) -> None:
         )
 
 
+def _sessions(run: Intended) -> None:
+    """Asked by the first process, for all of them."""
+    if not isinstance(run.factory, OpenEnvEnvironment) or int(os.environ.get("RANK", "0")):
+        return
+    args = run.args
+    a_process = args.per_device_train_batch_size * args.steps_per_generation
+    played = run.groups * args.num_generations if run.groups else args.generation_batch_size
+    check_sessions(
+        run.factory, args.episodes_at_once * (played // a_process), next(iter(run.tasks)), args.environment_time_limit
+    )
+
+
 TRACKERS = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
 
 
@@ -198,5 +215,5 @@ def _hub(run: Intended) -> None:
 
 CHECKS: tuple[Callable[[Intended], None], ...] = (
     *(_trains, _length, _rows, _enough_tasks, _walks),
-    *(_skills, _privileged, _encoder, _trackers, _hub, _model),
+    *(_skills, _privileged, _encoder, _trackers, _hub, _model, _sessions),
 )

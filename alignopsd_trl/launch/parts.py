@@ -79,7 +79,7 @@ def check_parts(
     method = get_method(args.method)(args)
     skilled = needs_skills(type(method), args)
     bank, encoder = (bank_of(recipe, suite), recipe.encoder) if skilled else (None, None)
-    check(Intended(args, method, model.model_name_or_path, tasks, bank, encoder, groups=groups))
+    check(Intended(args, method, model.model_name_or_path, tasks, bank, encoder, groups=groups, factory=suite.factory))
     if recipe.trajectories_hub_repo:
         check_hub(args.hub_token, f"trajectories_hub_repo={recipe.trajectories_hub_repo!r}")
     return tasks

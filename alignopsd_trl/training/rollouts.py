@@ -59,9 +59,7 @@ class Rollouts:
         self._beyond = beyond
         self._failed = failed or FailedShare(config.max_failed_share)
         self._batch: ValidatedBatch | None = None
-        self.slots = max(
-            config.per_device_train_batch_size * config.steps_per_generation, config.per_device_eval_batch_size
-        )
+        self.slots = config.episodes_at_once
 
     @property
     def environments(self) -> ValidatedBatch:
