@@ -36,13 +36,13 @@ MAY_IMPORT = {
     "policy": ("turns", "reading", "rollout", "skills", "policy"),
     "evaluation": ("turns", "prompts", "reading", "rollout", "runs.progress", "statistics", "evaluation"),
     "runs": ("turns", "policy.shipped", "runs"),
-    "viewer": ("records", "runs.files", "viewer"),
+    "viewer": ("records", "runs.command", "runs.files", "viewer"),
     "analysis": (
-        *("records", "runs.files", "runs.progress", "encoder", "methods.align_opsd", "analysis"),
+        *("records", "runs.command", "runs.files", "runs.progress", "encoder", "methods.align_opsd", "analysis"),
         *("evaluation", "policy", "prompts", "rollout", "skills", "statistics"),
     ),
     "sharing": ("config", "evaluation", "records", "runs", "sharing", "skills"),
-    "checks": ("checks", "config", "encoder", "methods", "policy", "skills"),
+    "checks": ("checks", "config", "encoder", "methods", "options", "policy", "skills"),
     "trl_compat": ("config", "policy", "reading", "rollout", "turns"),
     "training": (
         *("config", "methods", "policy", "prompts", "reading", "records", "rollout", "runs", "sharing", "turns"),

@@ -40,6 +40,10 @@ WRONG = {
     "learning rate": ({"learning_rate": -1.0}, "learning_rate=-1.0 must not be negative"),
     "temperature": ({"temperature": 0.0}, "temperature=0.0 must be greater than 0"),
     "weight decay": ({"weight_decay": -0.5}, "weight_decay=-0.5 must not be negative"),
+    "endless temperature": ({"temperature": float("inf")}, "temperature=inf must be a finite number"),
+    "no rate": ({"learning_rate": float("nan")}, "learning_rate=nan must be a finite number"),
+    "seed": ({"seed": -1}, "seed=-1 must lie in [0, 4.29497e+09]"),
+    "unknown tracker": ({"report_to": "trackoi"}, "report_to='trackoi' is unknown; did you mean 'trackio'?"),
     "top_p": ({"top_p": 1.5}, "top_p=1.5 must lie in [0, 1]"),
     "method that trains nothing": ({"method": "vanilla"}, "method='vanilla' trains nothing"),
     "unknown method": ({"method": "grop"}, "did you mean 'grpo'?"),
@@ -119,4 +123,13 @@ def test_messages_name_flags_in_the_shell() -> None:
     assert as_flags("method_options['a'] of x=3, use_vllm=True and data_dir=1") == (
         "method_options['a'] of x=3, --use_vllm True and data_dir=1"
     )
+    assert as_flags("choose another output_dir") == "choose another --output_dir"
+    for kept in (
+        "'output_dir' and rounds",
+        "/tmp/output_dir/max_steps x",
+        "--max_steps 3",
+        "max_steps.txt",
+        "no_such x",
+    ):
+        assert as_flags(kept) == kept
     assert as_flags("model_name_or_path='/no' is") == "--model '/no' is"

@@ -77,6 +77,10 @@ def test_every_command_has_a_page_before_anything_heavy_is_imported() -> None:
         (["plan", "webshop_tiny", "--rounds", "0"], "--rounds 0 must be 1 or more"),
         (["evaluate", "--model", "tiny", "--environment", "webshop_tyny"], "webshop_tyny"),
         (["study", "no_such.yaml"], "no_such.yaml"),
+        *[([name], "alignopsd " + name + ": the following") for name in ("view", "compare", "push", "evaluate", "new")],
+        (["analyse", "temporla", "x"], "alignopsd analyse: argument NAME: invalid choice: 'temporla'"),
+        (["fidelity", "--nonsense"], "alignopsd fidelity: unrecognized arguments: --nonsense; --help shows"),
+        (["view", __file__], "is no folder"),
         (["plan", "webshop_tny"], "did you mean 'webshop_tiny'?"),
     ],
 )
@@ -94,7 +98,7 @@ def test_a_plan_takes_a_shipped_file_by_its_name(capsys: pytest.CaptureFixture, 
     from alignopsd_trl.launch.machine import from_file
 
     assert from_file("fsdp2") == from_file(cli.shipped_files()["fsdp2"])
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ValueError, match="plan_for=fsdp9: No such file.* alignopsd files lists"):
         from_file("fsdp9")
 
 

@@ -71,6 +71,17 @@ def test_a_damaged_checkpoint_is_refused_with_the_last_whole_one(tmp_path: Path)
         RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True)
 
 
+@pytest.mark.parametrize("content", ["", "garbage", "[]", '{"id": "a"}'])
+def test_a_folder_that_does_not_say_whose_it_is_is_refused(content: str, tmp_path: Path) -> None:
+    RunFolder.claim(tmp_path, {"method": "grpo"}).release()
+    _checkpoint(tmp_path, 2)
+    (tmp_path / "run.json").write_text(content)
+    for resume in (True, None):
+        with pytest.raises(RunFolderError, match=r"run.json is damaged.* or overwrite_output_dir=True removes the run"):
+            RunFolder.claim(tmp_path, {"method": "grpo"}, resume=resume)
+    RunFolder.claim(tmp_path, {"method": "grpo"}, overwrite=True).release()
+
+
 def test_a_checkpoint_that_was_not_ended_is_mentioned(tmp_path: Path) -> None:
     RunFolder.claim(tmp_path, {"method": "grpo"}).release()
     for update in (2, 10):
@@ -81,6 +92,10 @@ def test_a_checkpoint_that_was_not_ended_is_mentioned(tmp_path: Path) -> None:
         run = RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True, say=said.append)
         run.release()
         assert run.update == 2 and said.pop().startswith("checkpoint-10 was not written to its end")
+    (tmp_path / "checkpoint-2" / "trainer_state.json").unlink()
+    run = RunFolder.claim(tmp_path, {"method": "grpo"}, resume=True, say=said.append)
+    run.release()
+    assert run.update == 0 and said.pop().endswith("no other is whole: the run starts again")
 
 
 def test_results_that_are_cut_at_any_byte_are_named_with_the_line(tmp_path: Path) -> None:

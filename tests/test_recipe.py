@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from alignopsd_trl import AlignOPSDTrainer
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch import recipe
@@ -384,3 +386,17 @@ def test_keys_and_values_take_a_share_of_a_gpu(tmp_path: Path) -> None:
     assert found.training["prompts"] == pytest.approx(config.kv_memory_share * free)
     small = estimate(shape, config, Launch(), trained_share=0.01, weight_bytes=2, gpu_gib=6).training["prompts"]
     assert small == pytest.approx(2 * SEVERAL * (4096 + 512) * 512 * 36 * 2 / gib)
+
+
+@pytest.mark.parametrize("bank", ["webshop", "alfworld"])
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_bank_of_another_environment_is_said_by_plan_and_run(
+    bank: str, planned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(AlignOPSDTrainer, "train", lambda self: exit("stops here"))
+    flags = [*CPU, "--skill_bank", bank, "--output_dir", str(tmp_path / "run"), *(["--plan"] if planned else [])]
+    with contextlib.nullcontext() if planned else pytest.raises(SystemExit, match="stops here"):
+        recipe.main("webshop_tiny", flags)
+    said = " ".join(capsys.readouterr().out.split())
+    foreign = "skill bank of 'alfworld' is used for environment 'webshop'; its own is 'webshop'"
+    assert (foreign in said) is (bank == "alfworld")

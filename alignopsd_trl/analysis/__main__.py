@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alignopsd_trl.runs.command import CommandParser
+
 if TYPE_CHECKING:
     from alignopsd_trl.analysis.finding import Finding
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """``alignopsd analyse``."""
-    parser = argparse.ArgumentParser(prog="alignopsd analyse", description="One of the paper's analyses, from records.")
+    parser = CommandParser(prog="alignopsd analyse", description="One of the paper's analyses, from records.")
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     _temporal(_command(commands, "temporal", "do corresponding decisions share timestamps?"))
     _thinking(_command(commands, "thinking", "similarity of thinking, and what a threshold leaves matched"))
@@ -27,10 +29,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     _agreement(_command(commands, "agreement", "the method's boundaries against a sheet that came back"))
     _play(commands.add_parser("play", help="rollouts with and without the skill, for temporal --privileged"))
     arguments = parser.parse_args(argv)
-    try:
+    with parser.told():
         _run(arguments)
-    except (FileNotFoundError, ImportError, ValueError) as error:
-        parser.exit(2, f"{parser.prog}: {error}\n")
 
 
 def _command(

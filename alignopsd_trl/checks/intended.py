@@ -21,6 +21,7 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.methods import Method
+from alignopsd_trl.options import near
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.skills import load_skills
 
@@ -180,11 +181,19 @@ def _sessions(run: Intended) -> None:
 
 
 TRACKERS = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
+OTHER_TRACKERS = (
+    *("all", "azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "kubeflow", "mlflow"),
+    *("neptune", "swanlab"),
+)
+"""What transformers knows beside; importing its own list takes seconds."""
 
 
 def _trackers(run: Intended) -> None:
     for name in run.args.report_to or ():
         packages = TRACKERS.get(name, ())
+        if not packages and name not in OTHER_TRACKERS:
+            known = [*TRACKERS, *OTHER_TRACKERS]
+            raise ValueError(f"report_to={name!r} is unknown; {near(name, known)}use one of none, {', '.join(known)}")
         if packages and not any(map(find_spec, packages)):
             raise ValueError(
                 f"report_to={name!r}: the package {packages[0]} is not installed; pip install 'alignopsd-trl[{name}]', "

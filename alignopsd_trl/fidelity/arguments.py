@@ -11,6 +11,7 @@ from alignopsd_trl.checks.model_files import check_model_name
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.values import check_folder, environment_options, read_value
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS
+from alignopsd_trl.runs.command import CommandParser
 
 VALUES = ("reward", "success")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -57,7 +58,7 @@ def read_set(given: Sequence[str]) -> dict[str, Any]:
 
 def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     about = "Turn credit of methods against Monte Carlo advantages of the same turns."
-    parser = argparse.ArgumentParser(prog="alignopsd fidelity", description=about)
+    parser = CommandParser(prog="alignopsd fidelity", description=about)
     add = parser.add_argument
     add("--model", help=f"hub id or path; shipped are {', '.join(SHIPPED_MODELS)}")
     add("--environment", help="webshop_tiny, alfworld_tiny, ... or a module with suite()")

@@ -22,7 +22,7 @@ from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
 from alignopsd_trl.launch.values import json_mapping, read_yaml
 from alignopsd_trl.methods import method_names
-from alignopsd_trl.options import as_type, near
+from alignopsd_trl.options import Above, Within, as_type, near
 
 
 @dataclass
@@ -121,7 +121,12 @@ def parse(
         raise ValueError("plan_for is for --plan; to run with that configuration: accelerate launch --config_file FILE")
     parser.below_file(_batch_defaults(asked))
     parser.below_file(_length_defaults(parser.look(argv)))
+    parser.refuse_doubles(argv)
     recipe, args, model = parser.read(argv)
+    for option, rule in RULES.items():
+        value = getattr(recipe, option, None) if hasattr(recipe, option) else getattr(model, option)
+        if value is not None and (problem := rule.problem(value)):
+            raise ValueError(f"{option}={value!r}{problem}")
     args.use_cpu = args.use_cpu and not elsewhere
     return recipe, args, model
 
@@ -130,6 +135,9 @@ def kinds() -> tuple[type, type, type]:
     """The classes whose fields are a recipe's arguments."""
     return RecipeArguments, AlignOPSDConfig, ModelConfig
 
+
+RULES = {"gpu_gib": Above(0), "lora_r": Above(0), "lora_alpha": Above(0), "lora_dropout": Within(0, 1)}
+"""What fields of a recipe and of TRL's model arguments may hold."""
 
 _KINDS = {"int": "a whole number", "float": "a number", "string_to_bool": "true or false"}
 
@@ -168,6 +176,15 @@ class Parser(TrlParser):
         given = {name: value for name, value in defaults.items() if name not in self._file}
         if unknown := self.set_defaults_with_config(**given):
             raise ValueError(f"{source} sets unknown fields: {unknown}")
+
+    def refuse_doubles(self, argv: Sequence[str]) -> None:
+        """Raises `ValueError` where the user gives the same length twice, in rounds and in optimiser steps."""
+        flags = {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
+        for rounds, steps in (("rounds", "max_steps"), ("save_rounds", "save_steps")):
+            if {rounds, steps} <= flags | set(self._file):
+                raise ValueError(
+                    f"--{rounds} and --{steps} are both given, and say the same in two ways; leave one out"
+                )
 
     def read(self, argv: Sequence[str]) -> tuple[RecipeArguments, AlignOPSDConfig, ModelConfig]:
         """The three instances of `kinds`."""

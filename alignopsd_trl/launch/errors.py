@@ -76,14 +76,20 @@ def _undisturbed() -> Generator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+_ARGUMENT = re.compile(r"(?<![\w./'\"-])([a-z]\w*)(=(?=[^\s=])|(?![\w.=(\['\"/-]))")
+
+
 def as_flags(message: str) -> str:
-    """A message that names arguments, ``rounds=0``, as it is written in the shell, ``--rounds 0``."""
-    return re.sub(r"(?<![\w.'\"-])([a-z]\w*)=(?=[^\s=])", _as_flag, message)
+    """A message that names arguments, ``rounds=0`` or ``another output_dir``, as it is written in the shell,
+    ``--rounds 0`` and ``another --output_dir``."""
+    return _ARGUMENT.sub(_as_flag, message)
 
 
 def _as_flag(found: re.Match[str]) -> str:
-    name = found[1]
-    return f"--{'model' if name == 'model_name_or_path' else name} " if name in flag_names() else found[0]
+    name, sign = found.groups()
+    if name not in flag_names() or not (sign or "_" in name):  # "rounds" alone is a word
+        return found[0]
+    return f"--{'model' if name == 'model_name_or_path' else name}{' ' if sign else ''}"
 
 
 def _status(error: BaseException) -> int | None:

@@ -14,6 +14,7 @@ from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options, json_mapping
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS
+from alignopsd_trl.runs.command import CommandParser
 from alignopsd_trl.runs.progress import Bar
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ SAMPLING = ("top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="alignopsd evaluate", description=__doc__.split("\n")[0])
+    parser = CommandParser(prog="alignopsd evaluate", description=__doc__.split("\n")[0])
     shipped = ", ".join(SHIPPED_MODELS)
     parser.add_argument("--model", required=True, help=f"hub id or path; shipped are {shipped}")
     parser.add_argument("--environment", required=True, help="webshop, webshop_tiny, alfworld, searchqa or a module")

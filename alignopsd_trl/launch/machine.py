@@ -9,10 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.shipped import shipped_or
+from alignopsd_trl.launch.values import read_yaml
 
 STRATEGIES = ("one process", "DDP", "FSDP2", "ZeRO-2", "ZeRO-3")
 _SHARDS_WEIGHTS = ("FSDP2", "ZeRO-3")
@@ -86,8 +85,8 @@ def from_file(path: str | Path) -> Launch:
     Raises:
         ValueError: for a file that is none.
     """
-    content = yaml.safe_load(Path(shipped_or(str(path))).read_text(encoding="utf-8"))
-    if not isinstance(content, dict) or "num_processes" not in content:
+    content = read_yaml(shipped_or(str(path)), "plan_for=", "num_processes: 8; alignopsd files lists shipped ones")
+    if "num_processes" not in content:
         raise ValueError(
             f"plan_for={str(path)!r} is no accelerate configuration (it has no num_processes); see recipes/accelerate"
         )

@@ -43,7 +43,7 @@ def plan(
         ValueError: for whatever would keep the run from ending well.
     """
     launch = planned_launch(recipe.plan_for)
-    check_launch(launch, args, installed=False)
+    check_launch(launch, args, installed=recipe.plan_for is None)
     trajectories = args.per_device_train_batch_size * args.steps_per_generation * launch.processes
     tasks = check_parts(recipe, args, model, suite, panel, trajectories // args.num_generations)
     facts = {

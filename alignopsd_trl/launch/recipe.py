@@ -48,7 +48,8 @@ def main(
             check_flags(given)
             if preset is None:
                 presets.preset(name)
-        import_configs()
+        if "--plan" in given:
+            import_configs()
         from alignopsd_trl.launch.starting import start
 
         return start(name, [word for word in given if word != "--all"], preset, whole="--all" in given)

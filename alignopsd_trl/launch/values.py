@@ -37,7 +37,9 @@ def read_yaml(path: str | Path, flag: str = "--config ", such_as: str = "learnin
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"{flag}{path}: {error.strerror}; give the path of a YAML file") from error
+        raise ValueError(
+            f"{flag}{path}: {error.strerror}; give the path of a YAML file with lines such as  {such_as}"
+        ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""

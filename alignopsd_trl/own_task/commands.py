@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options
+from alignopsd_trl.runs.command import CommandParser
 
 if TYPE_CHECKING:
     from alignopsd_trl.own_task.playing import Actor
@@ -23,7 +24,7 @@ FOLDER, FILE = "policy", "demonstrations.jsonl"
 
 def new(argv: Sequence[str]) -> None:
     """Writes a task that runs."""
-    parser = argparse.ArgumentParser(prog="alignopsd new", description="Writes a task that runs into a new folder.")
+    parser = CommandParser(prog="alignopsd new", description="Writes a task that runs into a new folder.")
     parser.add_argument("folder", help="its name is the task's: letters, digits and underscores")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--tools", action="store_true", help="a class of TRL's convention: tools as methods")
@@ -132,7 +133,7 @@ def warm_start(argv: Sequence[str]) -> None:
 
 def _parser(name: str, description: str) -> argparse.ArgumentParser:
     """With what all commands on a task take."""
-    parser = argparse.ArgumentParser(prog=f"alignopsd {name}", description=description)
+    parser = CommandParser(prog=f"alignopsd {name}", description=description)
     parser.add_argument("task", metavar="TASK", help=TASK)
     parser.add_argument("--environment_options", help="JSON, handed to suite()")
     parser.add_argument("--rows", metavar="FILE", help="JSON lines: the tasks of a TRL class or an OpenEnv server")

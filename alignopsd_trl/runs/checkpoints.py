@@ -28,7 +28,7 @@ def is_whole(checkpoint: Path) -> bool:
 
 
 def damage(checkpoint: Path) -> str | None:
-    """What is wrong with the first file that was cut after it had been written; `None` where all can be read.
+    """What is wrong with the first file that was cut or lost after it had been written; `None` where all can be read.
 
     A safetensors file says how long it is, the files of torch are zip archives, whose directory is at the end, and what
     is no JSON was cut.
@@ -36,7 +36,14 @@ def damage(checkpoint: Path) -> str | None:
     for file in sorted(path for path in checkpoint.rglob("*") if path.is_file()):
         if problem := _checks.get(file.suffix, _nothing)(file):
             return f"{file} is damaged ({problem})"
-    return None
+    missing = next((name for name in STATES if not any(checkpoint.glob(name))), None)
+    goes_on = any(any(checkpoint.glob(name)) for name in STATES) and not any(checkpoint.glob("global_step*"))
+    return f"{checkpoint} is damaged (it has no {missing})" if missing and goes_on else None
+
+
+STATES = ("optimizer*", "scheduler.pt", "rng_state*.pth")
+"""What training goes on from beside the weights: all of it is in a checkpoint, or none (``save_only_model``).
+DeepSpeed has a folder of its own."""
 
 
 def _nothing(file: Path) -> str | None:

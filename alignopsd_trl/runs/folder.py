@@ -123,7 +123,8 @@ class RunFolder:
             checkpoint = _checkpoint(path, resume, left)
             if checkpoint:
                 _refuse_damaged(Path(checkpoint), left)
-                _tell_of_unfinished(path, Path(checkpoint), say)
+            if _wanted(resume):
+                _tell_of_unfinished(path, Path(checkpoint) if checkpoint else None, say)
             going_on = _wanted(resume) and left.run is not None
             if not going_on and not _wanted(resume):
                 clear(path)
@@ -173,6 +174,7 @@ class Left:
     checkpoints: tuple[Path, ...]
     finished: bool
     anything: bool
+    damaged: bool = False
 
     @property
     def ended(self) -> bool:
@@ -182,6 +184,11 @@ class Left:
 
     def refusal(self, configuration: Mapping[str, Any], resume: str | bool | None) -> str | None:
         """Why a run of this configuration may not use the folder; `None` if it may."""
+        if self.damaged:
+            return (
+                f"{self.path / RUN_FILE} is damaged, and says no more which run this is; bring it back, choose another "
+                "output_dir, or overwrite_output_dir=True removes the run"
+            )
         if self.run is None:
             if self.anything and not _wanted(resume):
                 return (
@@ -226,10 +233,11 @@ def look(path: Path) -> Left:
     run = read_json(path / RUN_FILE)
     if not (isinstance(run, dict) and isinstance(run.get("configuration"), dict) and "id" in run):
         run = None
+    damaged = run is None and (path / RUN_FILE).exists()
     anything = any((path / name).exists() for name in _LEFT_FILES if name != LOG_FILE)
     anything = anything or any(any((path / name).glob("*.parquet")) for name in _LEFT_FOLDERS)
     anything = anything or any(path.glob("checkpoint-*"))
-    return Left(path, run, whole_checkpoints(path), (path / RESULTS_FILE).is_file(), anything)
+    return Left(path, run, whole_checkpoints(path), (path / RESULTS_FILE).is_file(), anything, damaged)
 
 
 def clear(path: Path) -> None:
@@ -350,11 +358,12 @@ def _refuse_damaged(checkpoint: Path, left: Left) -> None:
     raise RunFolderError(f"{problem}; {remedy}")
 
 
-def _tell_of_unfinished(path: Path, checkpoint: Path, say: Callable[[str], None]) -> None:
-    later = [one for one in path.glob("checkpoint-*") if is_numbered(one) and update_of(one) > update_of(checkpoint)]
+def _tell_of_unfinished(path: Path, checkpoint: Path | None, say: Callable[[str], None]) -> None:
+    begins = update_of(checkpoint) if checkpoint else -1
+    later = [one for one in path.glob("checkpoint-*") if is_numbered(one) and update_of(one) > begins]
     if later:
-        newest = max(later, key=update_of)
-        say(f"{newest.name} was not written to its end ({MARK}); {checkpoint.name} is the last whole one")
+        whole = f"{checkpoint.name} is the last whole one" if checkpoint else "no other is whole: the run starts again"
+        say(f"{max(later, key=update_of).name} was not written to its end ({MARK}); {whole}")
 
 
 def _new(configuration: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
+
+from alignopsd_trl.runs.command import CommandParser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """``alignopsd push``."""
-    parser = argparse.ArgumentParser(prog="alignopsd push", description="A finished run to the Hub, as one commit.")
+    parser = CommandParser(prog="alignopsd push", description="A finished run to the Hub, as one commit.")
     parser.add_argument("run", help="output folder of a finished run")
     parser.add_argument("repository", nargs="?", help="id of the model's repository")
     parser.add_argument("--trajectories", help="id of a data set's repository for the trajectories")
@@ -23,13 +24,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     options = {"token": arguments.token, "private": arguments.private or None}
     try:
-        if arguments.repository:
-            card = {"licence": arguments.licence, "base_model": arguments.base_model}
-            print(push_run(arguments.run, arguments.repository, **options, **card))
-        if arguments.trajectories:
-            print(push_trajectories(arguments.run, arguments.trajectories, **options))
-    except FileNotFoundError as error:
-        parser.exit(2, f"{parser.prog}: {error}\n")
+        with parser.told():
+            if arguments.repository:
+                card = {"licence": arguments.licence, "base_model": arguments.base_model}
+                print(push_run(arguments.run, arguments.repository, **options, **card))
+            if arguments.trajectories:
+                print(push_trajectories(arguments.run, arguments.trajectories, **options))
     except PushFailed as error:
         parser.exit(1, f"alignopsd push: {error}\n")
 

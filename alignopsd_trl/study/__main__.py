@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alignopsd_trl.runs.command import CommandParser
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -74,7 +76,7 @@ def _print_plan(study: Study, console: Console) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="alignopsd study", description=__doc__.split("\n")[0])
+    parser = CommandParser(prog="alignopsd study", description=__doc__.split("\n")[0])
     parser.add_argument("study", type=Path, help="YAML file; see docs/studies.md")
     parser.add_argument("--plan", action="store_true", help="list the cells and run nothing")
     parser.add_argument("--render", action="store_true", help="only tables and figures, from the rows")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from alignopsd_trl.runs.command import CommandParser
 
 if TYPE_CHECKING:
     from alignopsd_trl.viewer.page import Page
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 def view(argv: Sequence[str] | None = None) -> None:
     """``alignopsd view``."""
-    parser = argparse.ArgumentParser(prog="alignopsd view", description="One run as a page: where the credit went.")
+    parser = CommandParser(prog="alignopsd view", description="One run as a page: where the credit went.")
     parser.add_argument("run", help="output folder of a run")
     parser.add_argument("--step", type=int, action="append", dest="steps", help="only this rollout step; repeatable")
     parser.add_argument("--task", help="open at this task")
@@ -26,7 +27,7 @@ def view(argv: Sequence[str] | None = None) -> None:
     from alignopsd_trl.viewer import view_run
     from alignopsd_trl.viewer.reading import read_run
 
-    with _told(parser):
+    with parser.told():
         page = view_run(arguments.run, arguments.steps, arguments.task)
         if arguments.serve:
             _serve(page, arguments.steps or read_run(arguments.run).steps, arguments.port)
@@ -36,28 +37,14 @@ def view(argv: Sequence[str] | None = None) -> None:
 
 def compare(argv: Sequence[str] | None = None) -> None:
     """``alignopsd compare``."""
-    parser = argparse.ArgumentParser(prog="alignopsd compare", description="Runs against the first of them.")
+    parser = CommandParser(prog="alignopsd compare", description="Runs against the first of them.")
     parser.add_argument("runs", nargs="+", help="output folders of runs")
     parser.add_argument("-o", "--output", type=Path, default=Path("compare.html"), help="the file to write")
     arguments = parser.parse_args(argv)
     from alignopsd_trl.viewer import compare_runs
 
-    with _told(parser):
+    with parser.told():
         print(compare_runs(arguments.runs).save(arguments.output))
-
-
-class _told:
-    """What a user can mend is told in one line, with exit code 2."""
-
-    def __init__(self, parser: argparse.ArgumentParser):
-        self._parser = parser
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, FileNotFoundError | ValueError):
-            self._parser.exit(2, f"{self._parser.prog}: {error}\n")
 
 
 def _serve(page: Page, steps: list[int], port: int) -> None:

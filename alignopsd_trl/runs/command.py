@@ -1,0 +1,28 @@
+"""A command line of few arguments: what a user can mend is told in one line, with status 2."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Arguments of ``alignopsd COMMAND``; their errors come without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; --help shows the arguments\n")
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Ends the process with the message of an error that a user can mend: files, values, missing extras."""
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            named = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+            self.exit(2, f"{self.prog}: {named}\n")
+        except (ImportError, ValueError) as error:
+            self.exit(2, f"{self.prog}: {error}\n")
