@@ -53,6 +53,16 @@ def test_a_checkpoint_that_is_cut_at_any_byte_is_named(tmp_path: Path, name: str
         assert str(file) in (damage(file.parent) or ""), f"{len(part)} bytes of {name}"
 
 
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_a_checkpoint_that_lost_a_state_is_named(tmp_path: Path, name: str) -> None:
+    checkpoint = _checkpoint(tmp_path, 3)
+    (checkpoint / name).unlink(missing_ok=True)
+    assert f"{checkpoint} is damaged (it has no {name.partition('.')[0]}" in damage(checkpoint)
+    for state in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        (checkpoint / state).unlink(missing_ok=True)
+    assert damage(checkpoint) is None, "weights alone, as save_only_model leaves them"
+
+
 def test_a_damaged_checkpoint_is_refused_with_the_last_whole_one(tmp_path: Path) -> None:
     run = RunFolder.claim(tmp_path, {"method": "grpo"})
     run.release()
