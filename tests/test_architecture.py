@@ -57,8 +57,8 @@ MAY_IMPORT = {
         *("sharing", "skills", "trainer"),
     ),
     "fidelity": (
-        *("checks", "config", "encoder", "fidelity", "launch", "methods", "options", "policy", "prompts", "reading"),
-        *("records", "rollout", "runs", "skills", "statistics", "training", "turns"),
+        *("checks", "config", "encoder", "evaluation", "fidelity", "launch", "methods", "options", "policy", "prompts"),
+        *("reading", "records", "rollout", "runs", "skills", "statistics", "training", "turns"),
     ),
     "study": ("config", "evaluation", "launch", "methods", "records", "runs", "statistics", "study"),
     "own_task": ("encoder", "evaluation", "launch", "own_task", "policy", "prompts", "rollout", "runs", "skills"),

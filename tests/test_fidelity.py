@@ -21,13 +21,13 @@ from fakes.corridor import (
 
 from alignopsd_trl import statistics
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.fidelity.measure import Bench, Credited, columns, play_groups, take_walks, turn_advantages
+from alignopsd_trl.fidelity.mc_rollouts import ReplayError, together
+from alignopsd_trl.fidelity.measure import Bench, Credited, columns, play_groups, take_rollouts, turn_advantages
 from alignopsd_trl.fidelity.metrics import NAMES, Turns, agreement, by_kind, kinds, reliability
-from alignopsd_trl.fidelity.plan import enough_for, further_walks, walk_lengths, worth_walking
+from alignopsd_trl.fidelity.plan import enough_for, further_rollouts, rollout_lengths, worth_measuring
 from alignopsd_trl.fidelity.report import page, plain
 from alignopsd_trl.fidelity.training import fidelity_metrics
 from alignopsd_trl.fidelity.tree import Tree, back_up, doubts
-from alignopsd_trl.fidelity.walks import ReplayError, together
 from alignopsd_trl.methods import Credit, grpo
 from alignopsd_trl.turns import TurnBatch
 
@@ -36,11 +36,11 @@ def _bench(policy: Flips, factory: type = Corridor, slots: int = 64) -> Bench:
     return Bench(player(policy, factory, slots), slots, None, None, 0)
 
 
-def _measured(seed: int, walks: int, everywhere: bool = False):
+def _measured(seed: int, rollouts: int, everywhere: bool = False):
     policy = Flips(seed)
     bench = _bench(policy)
     played = play_groups(bench, corridor_tasks(), 4)
-    tree = take_walks(bench, played, walks, everywhere=everywhere)
+    tree = take_rollouts(bench, played, rollouts, everywhere=everywhere)
     turns = [turn for one in played for turn in one.turns]
     return played, tree, turn_advantages(tree, played, turns)
 
@@ -58,7 +58,7 @@ def test_advantages_agree_with_exact_ones_within_their_errors() -> None:
     """The squared error over the stated one is 1 on average; a bias would show in the mean."""
     scores, differences = [], []
     for seed in range(12):
-        played, _, found = _measured(seed, walks=16)
+        played, _, found = _measured(seed, rollouts=16)
         difference, known = found.advantage - _exact(played), np.isfinite(found.advantage)
         differences.append(difference[known].mean())
         scores.append(np.mean((difference / found.error)[known] ** 2))
@@ -66,14 +66,14 @@ def test_advantages_agree_with_exact_ones_within_their_errors() -> None:
     assert abs(np.mean(differences)) < 3 * np.std(differences) / np.sqrt(len(differences)) + 0.01
 
 
-def test_walks_end_where_the_environment_says_that_all_is_lost() -> None:
-    scores, differences, walked = [], [], {KnowingCorridor: 0, Corridor: 0}
+def test_rollouts_end_where_the_environment_says_that_all_is_lost() -> None:
+    scores, differences, played_turns = [], [], {KnowingCorridor: 0, Corridor: 0}
     for seed in range(8):
-        for factory in walked:
+        for factory in played_turns:
             bench = _bench(Flips(seed), factory)
             played = play_groups(bench, corridor_tasks(), 4)
-            tree = take_walks(bench, played, 16)
-            walked[factory] += sum(tree.walked)
+            tree = take_rollouts(bench, played, 16)
+            played_turns[factory] += sum(tree.rollout_turns)
             assert all(len(one.turns) == 3 for one in played), "the episodes themselves are played to their ends"
             if factory is KnowingCorridor:
                 found = turn_advantages(tree, played, [turn for one in played for turn in one.turns])
@@ -82,19 +82,19 @@ def test_walks_end_where_the_environment_says_that_all_is_lost() -> None:
                 scores.append(np.mean((difference / found.error)[known] ** 2))
     assert 0.5 < np.mean(scores) < 1.5
     assert abs(np.mean(differences)) < 3 * np.std(differences) / np.sqrt(len(differences)) + 0.01
-    assert walked[KnowingCorridor] < 0.97 * walked[Corridor], "of episodes of three turns little is left"
+    assert played_turns[KnowingCorridor] < 0.97 * played_turns[Corridor], "of episodes of three turns little is left"
 
 
-def test_what_a_lost_episode_is_still_rewarded_for_is_walked_to_the_end() -> None:
+def test_what_a_lost_episode_is_still_rewarded_for_is_played_to_the_end() -> None:
     trees = []
     for factory in (KnowingCorridor, Corridor):
         bench = _bench(Flips(0), factory)
-        trees.append(take_walks(bench, play_groups(bench, corridor_tasks(), 4), 16, value="reward"))
-    assert trees[0].seen == trees[1].seen and trees[0].walked == trees[1].walked
+        trees.append(take_rollouts(bench, play_groups(bench, corridor_tasks(), 4), 16, value="reward"))
+    assert trees[0].seen == trees[1].seen and trees[0].rollout_turns == trees[1].rollout_turns
 
 
-def test_more_walks_leave_less_error_and_halves_agree() -> None:
-    few, many = (_measured(3, walks)[2] for walks in (6, 60))
+def test_more_rollouts_leave_less_error_and_halves_agree() -> None:
+    few, many = (_measured(3, rollouts)[2] for rollouts in (6, 60))
     assert np.nanmean(many.error) < 0.5 * np.nanmean(few.error)
     known = np.isfinite(many.advantage)
     assert np.corrcoef(many.halves[:, known])[0, 1] > 0.7
@@ -102,13 +102,13 @@ def test_more_walks_leave_less_error_and_halves_agree() -> None:
 
 
 def test_a_group_of_equal_rewards_is_left_out_unless_asked_for() -> None:
-    played, tree, found = _measured(1, walks=4)
+    played, tree, found = _measured(1, rollouts=4)
     rewards = {one.task: {other.reward for other in played if other.task == one.task} for one in played}
     alike = {task for task, values in rewards.items() if len(values) == 1}
     assert alike
     tasks = [one.task for one in played for _ in one.turns]
     assert all(np.isnan(found.advantage[row]) == (task in alike) for row, task in enumerate(tasks))
-    assert np.isfinite(_measured(1, walks=4, everywhere=True)[2].advantage).all()
+    assert np.isfinite(_measured(1, rollouts=4, everywhere=True)[2].advantage).all()
 
 
 def test_siblings_share_states_and_values_are_backed_up() -> None:
@@ -120,10 +120,10 @@ def test_siblings_share_states_and_values_are_backed_up() -> None:
     left, right = "left", "right"
     root, child = 0, next(row for row, state in enumerate(tree.states) if state.path == (right,))
     step = next(step for step, row in tree.states[root].children.items() if row == child)
-    tree.add_walk(0, root, [step, (left, "?")], 1.0)
-    tree.add_walk(0, root, [(left, "elsewhere")], 0.0)
+    tree.add_rollout(0, root, [step, (left, "?")], 1.0)
+    tree.add_rollout(0, root, [(left, "elsewhere")], 0.0)
     for outcome in (0.0, 0.0, 1.0):
-        tree.add_walk(0, child, [(left, "?")], outcome)
+        tree.add_rollout(0, child, [(left, "?")], outcome)
     values = back_up(tree, 0, 0.25)
     assert values.value[child] == 0.5 and values.value[root] == 0.25
     assert np.isnan(back_up(tree, 1, 0.25).value[root])
@@ -132,15 +132,15 @@ def test_siblings_share_states_and_values_are_backed_up() -> None:
 def test_the_second_round_goes_where_the_error_is() -> None:
     played = play_groups(_bench(Flips(2)), corridor_tasks(2), 4)
     tree = Tree(played)
-    states = worth_walking(tree, played, everywhere=True)
+    states = worth_measuring(tree, played, everywhere=True)
     sure = {row for row, state in enumerate(tree.states) if state.path.count("right") >= 2}
     for row in states:
         for number in range(4):
             outcome = 1.0 if row in sure else float(number % 2)
             for half in (0, 1):
-                tree.add_walk(half, row, [("?", "?")], outcome)
+                tree.add_rollout(half, row, [("?", "?")], outcome)
     doubt = [doubts(tree, half, [0.0] * 4 + [1.0] * 4) for half in (0, 1)]
-    wanted = further_walks(tree, states, walk_lengths(tree, played), 24, 1.0, doubt)
+    wanted = further_rollouts(tree, states, rollout_lengths(tree, played), 24, 1.0, doubt)
     depth = {row: len(state.path) for row, state in enumerate(tree.states)}
     taken = {row: sum(n for _, state, n in wanted if state == row) / len(tree.states[row].visits) for row in states}
     for row in sure:
@@ -150,14 +150,16 @@ def test_the_second_round_goes_where_the_error_is() -> None:
 
 def test_walking_ends_when_values_are_known_well_enough() -> None:
     assert [enough_for(states) for states in (10, 1111, 100_000)] == [0.95, pytest.approx(0.5, abs=0.001), 0.3]
-    walked = {}
+    played_turns = {}
     for enough in (0.5, None, 1.0):
         bench = _bench(Flips(6))
         played = play_groups(bench, corridor_tasks(), 8)
-        tree = take_walks(bench, played, 60, enough=enough)
-        walked[enough] = sum(tree.walked)
-    assert walked[0.5] < 0.5 * walked[1.0] and walked[0.5] <= walked[None] <= walked[1.0]
-    assert walked[1.0] == pytest.approx(60 * sum(walk_lengths(tree, played)[worth_walking(tree, played)]), rel=0.1)
+        tree = take_rollouts(bench, played, 60, enough=enough)
+        played_turns[enough] = sum(tree.rollout_turns)
+    assert played_turns[0.5] < 0.5 * played_turns[1.0] and played_turns[0.5] <= played_turns[None] <= played_turns[1.0]
+    assert played_turns[1.0] == pytest.approx(
+        60 * sum(rollout_lengths(tree, played)[worth_measuring(tree, played)]), rel=0.1
+    )
 
 
 def test_chance_outside_the_seed_is_an_error_that_says_so() -> None:
@@ -166,7 +168,7 @@ def test_chance_outside_the_seed_is_an_error_that_says_so() -> None:
     with pytest.raises(
         ReplayError, match="not deterministic: after [123] replayed actions of task 'corridor/.*observation"
     ):
-        take_walks(bench, played, 4, everywhere=True)
+        take_rollouts(bench, played, 4, everywhere=True)
 
 
 def test_a_replay_that_fails_on_one_process_ends_all() -> None:
@@ -179,7 +181,7 @@ def test_a_replay_that_fails_on_one_process_ends_all() -> None:
             together(lambda number: max(number, 1), act)
 
 
-def test_walks_are_the_same_when_portions_are_kept_and_read_again() -> None:
+def test_rollouts_are_the_same_when_portions_are_kept_and_read_again() -> None:
     policy, store = Flips(4), {}
     bench = _bench(policy, slots=16)
     played = play_groups(bench, corridor_tasks(), 4)
@@ -189,9 +191,9 @@ def test_walks_are_the_same_when_portions_are_kept_and_read_again() -> None:
             store[name] = play()
         return store[name]
 
-    first = take_walks(bench, played, 6, kept=kept)
+    first = take_rollouts(bench, played, 6, kept=kept)
     asked = len(policy.calls)
-    again = take_walks(bench, played, 6, kept=kept)
+    again = take_rollouts(bench, played, 6, kept=kept)
     assert len(policy.calls) == asked and len(store) > 2
     assert [halves for halves in first.seen] == [halves for halves in again.seen]
 
@@ -205,8 +207,8 @@ def test_praise_and_blame_in_training_are_those_of_the_outcome(tmp_path: Path) -
     credit = Credit(values * batch.policy_mask)
     config = AlignOPSDConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none")
     again = _bench(Flips(11), Climb)
-    logged = fidelity_metrics(again.player, again.slots, played, batch, credit, config, tasks=12, walks=4, seed=0)
-    tree = take_walks(_bench(Flips(11), Climb), played, 4, value="reward", enough=None)
+    logged = fidelity_metrics(again.player, again.slots, played, batch, credit, config, tasks=12, rollouts=4, seed=0)
+    tree = take_rollouts(_bench(Flips(11), Climb), played, 4, value="reward", enough=None)
     credited = [Credited(batch, {"c": credit})]
     turns, known, _ = columns(credited, tree, played, [grpo.outcome(batch, config).advantage.numpy()], "reward")
     figures = agreement(turns, {"c": credited[0].column("c")[known]}, "c")["c"]
@@ -215,7 +217,7 @@ def test_praise_and_blame_in_training_are_those_of_the_outcome(tmp_path: Path) -
         assert logged[f"fidelity/{name}"] == pytest.approx(figures[name].value), name
 
 
-def test_walks_take_turns_with_the_seeds_of_all_siblings_over_the_rounds() -> None:
+def test_rollouts_take_turns_with_the_seeds_of_all_siblings_over_the_rounds() -> None:
     """Either half has its own siblings' seeds; a later round goes on where the last one stopped."""
     bench, walks = _bench(Flips(0), SeededCorridor, slots=16), []
 
@@ -225,7 +227,7 @@ def test_walks_take_turns_with_the_seeds_of_all_siblings_over_the_rounds() -> No
         return portion
 
     played = play_groups(bench, corridor_tasks(3), 8)
-    tree = take_walks(bench, played, 24, everywhere=True, kept=kept)
+    tree = take_rollouts(bench, played, 24, everywhere=True, kept=kept)
     for root in (row for row, state in enumerate(tree.states) if not state.path):
         for half in (0, 1):
             begun = [(number, one.steps[0][1]) for number, one in walks if (one.state, one.half) == (root, half)]
@@ -248,7 +250,7 @@ def _turns(seed: int = 0, tasks: int = 40, noise: float = 0.5) -> tuple[Turns, n
     return Turns(task, trajectory, outcome, halves.mean(0), error, halves), truth
 
 
-def test_correlation_is_free_of_the_noise_of_the_walks() -> None:
+def test_correlation_is_free_of_the_noise_of_the_rollouts() -> None:
     turns, truth = _turns(noise=1.0)
     draw = np.random.default_rng(1)
     credit = {"true": truth, "half": truth + np.sqrt(3) * draw.normal(size=len(truth)), "flat": turns.outcome * 1.0}

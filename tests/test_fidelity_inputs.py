@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from alignopsd_trl import AlignOPSDConfig
 from alignopsd_trl.environments import Suite, TaskPanel
 from alignopsd_trl.fidelity.__main__ import main
+from alignopsd_trl.fidelity.mc_rollouts import ReplayError
 from alignopsd_trl.fidelity.policy import Sampler
-from alignopsd_trl.fidelity.walks import ReplayError
 from alignopsd_trl.launch.evaluate import main as evaluate
 from alignopsd_trl.policy.tokenizer import load_tokenizer
 

@@ -20,9 +20,9 @@ from fakes.trainers import make_trainer
 
 from alignopsd_trl.fidelity import report
 from alignopsd_trl.fidelity.__main__ import command, main
+from alignopsd_trl.fidelity.mc_rollouts import ReplayError
 from alignopsd_trl.fidelity.policy import Sampler, Scorer
 from alignopsd_trl.fidelity.variants import CachedTeacher, read_vary
-from alignopsd_trl.fidelity.walks import ReplayError
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.policy.packing import Packed
 from alignopsd_trl.policy.scoring import Padded

@@ -4,7 +4,7 @@
         --tasks 8 --walks 12 --output outputs/fidelity
 
 No trainer involved; the environment must be deterministic. What was played is kept in the output folder, so that a
-measurement that was cut off goes on, and one with other methods or ``--vary`` does not walk again.
+measurement that was cut off goes on, and one with other methods or ``--vary`` plays no rollouts again.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ import torch
 
 from alignopsd_trl.fidelity import report
 from alignopsd_trl.fidelity.arguments import read_arguments, read_set
+from alignopsd_trl.fidelity.mc_rollouts import MCRollout, ReplayError
 from alignopsd_trl.fidelity.measure import (
     Bench,
     assign_credit,
     columns,
     play_groups,
-    take_walks,
+    take_rollouts,
 )
 from alignopsd_trl.fidelity.metrics import agreement, by_kind, kinds, reliability
 from alignopsd_trl.fidelity.pooling import pool
 from alignopsd_trl.fidelity.setup import Settings, Subject, bank_of, environment_preset, make_bench, usable_device
 from alignopsd_trl.fidelity.tree import Tree
 from alignopsd_trl.fidelity.variants import Variant, make_variants, read_vary
-from alignopsd_trl.fidelity.walks import ReplayError, Walk
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.records import write_records
@@ -45,7 +45,7 @@ from alignopsd_trl.turns import Trajectory
 
 
 class Kept:
-    """Played episodes and walks in the output folder, and the CPU seconds of all commands that worked on it.
+    """Played episodes and rollouts in the output folder, and the CPU seconds of all commands that worked on it.
 
     Args:
         clock: CPU seconds of this command so far.
@@ -80,12 +80,12 @@ class Kept:
             self.cpu_seconds()
         return pickle.loads(path.read_bytes())
 
-    def walks(self, name: str, play: Callable[[], list[Walk]]) -> list[Walk]:
+    def rollouts(self, name: str, play: Callable[[], list[MCRollout]]) -> list[MCRollout]:
         path = self._folder / f"{name}.json"
         if not path.is_file():
             _write(path, json.dumps([one.to_list() for one in play()]).encode())
             self.cpu_seconds()
-        return [Walk.of(content) for content in json.loads(path.read_text(encoding="utf-8"))]
+        return [MCRollout.of(content) for content in json.loads(path.read_text(encoding="utf-8"))]
 
     def cpu_seconds(self) -> float:
         """Of all commands so far; one that was cut off counts up to what it kept last."""
@@ -179,7 +179,7 @@ def _measure(
         names = ("value", "everywhere", "enough", "seed")
         choices = {name: getattr(arguments, name) for name in names}
         try:
-            tree = take_walks(bench, played, arguments.walks, **choices, kept=kept.walks)
+            tree = take_rollouts(bench, played, arguments.walks, **choices, kept=kept.rollouts)
         except ReplayError as error:
             parts = arguments.output / "parts"
             raise ReplayError(f"{error}; what was played is kept in {parts}, remove that after a change") from error
@@ -197,7 +197,7 @@ def _measure(
     table = by_kind(turns, [name for name, keep in zip(names, known, strict=True) if keep], credit)
     facts = {
         "command": command,
-        **_facts(everyone, played, tree, turns, known, found.walks),
+        **_facts(everyone, played, tree, turns, known, found.rollouts),
         "cpu_seconds": kept.cpu_seconds(),
         "cpu_seconds_of_this_command": _cpu_seconds() - began,
     }
@@ -247,8 +247,8 @@ _PLAYED += ("skill_budget",)
 
 
 def _identity(arguments: argparse.Namespace, subject: Subject, skills_in_rollout: bool) -> dict[str, Any]:
-    """All that what was played and walked depends on, but for what only deals out random numbers (device, batch size).
-    Which skills were found (the encoder may decide) is compared where episodes are played again."""
+    """Settings that episodes and rollouts depend on, without device and batch size, which only deal out random numbers.
+    The retrieved skills, which may depend on the encoder, are compared when episodes are replayed."""
     asked = ("environment", "environment_options", "tasks", "walks", "split", "value", "everywhere", "seed", "slots")
     return {
         **{name: getattr(arguments, name) for name in (*asked, "enough", "skill_bank")},
@@ -265,7 +265,7 @@ def _facts(
     tree: Tree,
     turns: Any,
     known: np.ndarray,
-    walks: np.ndarray,
+    rollouts: np.ndarray,
 ) -> dict[str, Any]:
     taken = sum(len(seen.left) for halves in tree.seen for seen in halves)
     return {
@@ -280,8 +280,8 @@ def _facts(
         "measured_tasks": len(set(turns.task.tolist())),
         "states": len(tree.states),
         "walks": taken,
-        "walked_turns": sum(tree.walked),
-        "median_walks": float(np.median(walks[known])) if known.any() else 0.0,
+        "walked_turns": sum(tree.rollout_turns),
+        "median_walks": float(np.median(rollouts[known])) if known.any() else 0.0,
         "reliability": reliability(turns) if known.any() else float("nan"),
         "pivotal": float(turns.pivotal.mean()) if known.any() else float("nan"),
     }

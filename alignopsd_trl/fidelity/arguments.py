@@ -67,16 +67,16 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--vary", action="append", default=[], metavar="NAME=A,B", help="further variants; A=1+B=2 sets two together")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of AlignOPSDConfig, or METHOD.OPTION")
     add("--tasks", type=_count, default=8, help="sibling groups")
-    add("--walks", type=_count, default=12, help="walks a state on average, at most")
+    add("--walks", type=_count, default=12, help="Monte Carlo rollouts a state on average, at most")
     add(
         "--enough",
         type=_reliability,
-        help="reliability of A_MC at which walking ends, by default by the states; 1: never",
+        help="reliability of A_MC at which rollouts end, by default by the states; 1: never",
     )
     add("--split", default="train", help="whose tasks are drawn")
     add("--tasks_per_batch", type=_count, help="groups that get credit together; as many as a training round has")
     add("--value", choices=VALUES, default="success", help="what a state's value is the mean of")
-    add("--everywhere", action="store_true", help="walk also where all siblings were rewarded alike")
+    add("--everywhere", action="store_true", help="measure also groups whose siblings were all rewarded alike")
     add("--seed", type=_from(0), default=0, help="of the tasks that are drawn and of all sampling")
     add("--step", type=_from(0), default=0, help="training round at which schedules of methods are asked")
     add(

@@ -1,4 +1,4 @@
-"""The measurement: play groups, ask every variant for credit, walk, compare. Without files: see `__main__`."""
+"""The measurement: play groups, ask every variant for credit, play rollouts, compare. No files: see `__main__`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from alignopsd_trl.fidelity.mc_rollouts import MCRollout, Start, portions, roll_out, together, verify
 from alignopsd_trl.fidelity.metrics import Turns
-from alignopsd_trl.fidelity.plan import rounds, worth_walking
+from alignopsd_trl.fidelity.plan import rounds, worth_measuring
 from alignopsd_trl.fidelity.tree import HALVES, Advantages, Tree, advantages, doubts
 from alignopsd_trl.fidelity.variants import CachedTeacher, Variant, turn_credit
-from alignopsd_trl.fidelity.walks import Start, Walk, portions, together, verify, walk
 from alignopsd_trl.methods import Credit, Teacher, checked_credit
 from alignopsd_trl.rollout import Player, episode_seeds
 from alignopsd_trl.turns import Trajectory, TurnBatch
@@ -34,8 +34,8 @@ OUTCOMES: dict[str, Callable[[Trajectory], float]] = {
 
 Bars = Callable[[int, str], AbstractContextManager[Callable[..., None]]]
 """(episodes, title) -> a progress bar."""
-Portion = Callable[[str, Callable[[], list[Walk]]], list[Walk]]
-"""(name, play) -> the walks of a portion, from where they were kept or played now."""
+Portion = Callable[[str, Callable[[], list[MCRollout]]], list[MCRollout]]
+"""(name, play) -> the rollouts of a portion, read from a file or played now."""
 
 
 def silent(total: int, title: str) -> AbstractContextManager[Callable[..., None]]:
@@ -72,8 +72,8 @@ class Bench:
     def with_progress(self, progress: Callable[..., None]) -> Player:
         return replace(self.player, progress=progress)
 
-    def walker(self, progress: Callable[..., None], until_lost: bool) -> Player:
-        """Of walks nobody asks what a teacher would say."""
+    def rollout_player(self, progress: Callable[..., None], until_lost: bool) -> Player:
+        """Makes the player of Monte Carlo rollouts, which needs no privileged prompts."""
         return replace(self.player, progress=progress, privileged=False, until_lost=until_lost)
 
 
@@ -91,10 +91,10 @@ def play_groups(bench: Bench, rows: Sequence[Mapping[str, Any]], siblings: int, 
     return played
 
 
-def take_walks(
+def take_rollouts(
     bench: Bench,
     trajectories: Sequence[Trajectory],
-    walks: int,
+    rollouts: int,
     *,
     value: str = "success",
     everywhere: bool = False,
@@ -102,35 +102,35 @@ def take_walks(
     seed: int = 0,
     kept: Portion = lambda name, play: play(),
 ) -> Tree:
-    """The tree of a batch with its walks.
+    """Builds the tree of a batch and fills it with Monte Carlo rollouts.
 
     Args:
         trajectories: played ones that did not fail.
-        walks: walks a state on average, at most; a third is spread evenly, the rest goes where the error is.
+        rollouts: rollouts a state on average, at most; a third is spread evenly, the rest goes where the error is.
         value: a key of `OUTCOMES`.
         everywhere: also where all siblings were rewarded alike.
-        enough: reliability of A_MC from which on no more walks are taken; 1 takes them all, `None` is
+        enough: reliability of A_MC from which on no more rollouts are taken; 1 takes them all, `None` is
             `plan.enough_for`.
 
     Raises:
         ReplayError: if the environment is not deterministic.
     """
     tree, outcome = Tree(trajectories), OUTCOMES[value]
-    states = worth_walking(tree, trajectories, everywhere)
+    states = worth_measuring(tree, trajectories, everywhere)
     tasks = {tree.states[state].task for state in states}
     verify(bench.player, [one for one in trajectories if one.task in tasks], bench.slots)
     ends = [outcome(one) for one in trajectories]
-    for number, wanted in enumerate(rounds(tree, trajectories, states, ends, walks, enough, value == "success"), 1):
+    for number, wanted in enumerate(rounds(tree, trajectories, states, ends, rollouts, enough, value == "success"), 1):
         parts = portions(tree, wanted, bench.slots)
         # All processes of a launch play equally often: a round of generation may hold collectives.
         parts += [[]] * (bench.player.agree(len(parts)) - len(parts))
-        with bench.bars(sum(map(len, parts)), f"walks, round {number}") as progress:
+        with bench.bars(sum(map(len, parts)), f"Monte Carlo rollouts, round {number}") as progress:
             for place, starts in enumerate(parts):
                 own = seed + 7919 * place + number
                 play = _Portion(bench, trajectories, tree, starts, value, own, progress)
                 name = f"walks_{number}_{place:04d}"
                 for one in together(bench.player.agree, lambda name=name, play=play: kept(name, play)):
-                    tree.add_walk(one.half, one.state, one.steps, one.outcome)
+                    tree.add_rollout(one.half, one.state, one.steps, one.outcome)
     return tree
 
 
@@ -144,10 +144,10 @@ class _Portion:
     seed: int
     progress: Callable[..., None]
 
-    def __call__(self) -> list[Walk]:
+    def __call__(self) -> list[MCRollout]:
         torch.manual_seed(self.seed)
-        player = self.bench.walker(self.progress, until_lost=self.value == "success")
-        return walk(player, self.trajectories, self.tree, self.starts, OUTCOMES[self.value])
+        player = self.bench.rollout_player(self.progress, until_lost=self.value == "success")
+        return roll_out(player, self.trajectories, self.tree, self.starts, OUTCOMES[self.value])
 
 
 def turn_advantages(
@@ -179,7 +179,8 @@ def assign_credit(
     seed: int = 0,
     step: int = 0,
 ) -> Iterator[Credited]:
-    """Credit of all variants, batch by batch of so many sibling groups (one training round's)."""
+    """Assigns credit with every variant, in batches of ``tasks_per_batch`` sibling groups (a training round's
+    number)."""
     order = list(dict.fromkeys(one.task for one in trajectories))
     methods = [variant.method for variant in variants]
     with bench.bars(len(order), "credit") as progress:
@@ -201,7 +202,7 @@ def columns(
     outcome: Sequence[np.ndarray],
     value: str,
 ) -> tuple[Turns, np.ndarray, Advantages]:
-    """The turns that were walked from, as `metrics` reads them; which of all turns those are; and A_MC of all.
+    """Collects the measured turns as `metrics` reads them, a mask of these among all turns, and A_MC of all.
 
     Args:
         outcome: the outcome advantage of each turn, an array a batch.

@@ -51,7 +51,7 @@ class Turns:
         advantage, error (`np.ndarray`):
             A_MC and its standard error.
         halves (`np.ndarray`):
-            ``(2, M)`` A_MC of either half of the walks.
+            ``(2, M)`` A_MC of either half of the rollouts.
     """
 
     task: np.ndarray

@@ -1,8 +1,8 @@
-"""Where walks go: a few everywhere first, then where the error that is left, per turn of walking, is largest, and no
-more once A_MC is reliable.
+"""Decides from which states Monte Carlo rollouts start.
 
-Which states get more, and whether there is enough, is read from the *other* half's outcomes: a value whose own outcomes
-chose its number of walks would be biased (states that looked hopeless at first would never be looked at again).
+Every state gets a few at first. Later rounds go where a turn of rollout reduces the error most, and none are played
+once A_MC is reliable. The number of rollouts in one half is decided by the outcomes of the *other* half: if a state's
+own outcomes decided it, its value would be biased (a state that looked hopeless at first would never be tried again).
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import numpy as np
 from alignopsd_trl.fidelity.tree import HALVES, Advantages, Tree, advantages, back_up, doubts
 from alignopsd_trl.turns import Trajectory
 
-FIRST_SHARE = 1 / 3  # of the walks, spread evenly
-FURTHER_SHARES = (0.5, 0.75, 1.0)  # of the walks, taken after each later round
+FIRST_SHARE = 1 / 3  # of the rollouts, spread evenly
+FURTHER_SHARES = (0.5, 0.75, 1.0)  # of the rollouts, taken after each later round
 ADDED = 0.03  # of the standard error of r
 LEAST_RELIABLE, MOST_RELIABLE = 0.3, 0.95
 MOST = 10  # times the even share that one state may get
 
-Wanted = tuple[int, int, int]  # half, state, how many walks
+Wanted = tuple[int, int, int]  # half, state, how many rollouts
 
 
-def worth_walking(tree: Tree, trajectories: Sequence[Trajectory], everywhere: bool = False) -> list[int]:
-    """States of groups whose rewards differ: elsewhere the outcome advantage is 0, and so is what is made of it."""
+def worth_measuring(tree: Tree, trajectories: Sequence[Trajectory], everywhere: bool = False) -> list[int]:
+    """States of groups whose rewards differ. In the other groups the outcome advantage is 0, and so is all credit."""
     rewards: dict[str, set[float]] = {}
     for trajectory in trajectories:
         rewards.setdefault(trajectory.task, set()).add(trajectory.reward)
     return [row for row, state in enumerate(tree.states) if everywhere or len(rewards[state.task]) > 1]
 
 
-def walk_lengths(tree: Tree, trajectories: Sequence[Trajectory], until_lost: bool = False) -> np.ndarray:
+def rollout_lengths(tree: Tree, trajectories: Sequence[Trajectory], until_lost: bool = False) -> np.ndarray:
     """``(S,)`` turns that an episode takes from each state on, by the episodes that were there; one at least.
 
     Args:
@@ -48,22 +48,22 @@ def rounds(
     trajectories: Sequence[Trajectory],
     states: Sequence[int],
     ends: Sequence[float],
-    walks: int,
+    rollouts: int,
     enough: float | None,
     until_lost: bool = False,
 ) -> Iterator[list[Wanted]]:
-    """What is to be walked, round by round; the walks of a round are in the tree before the next is asked for. There
-    are as many rounds whatever is found, some of them empty.
+    """Yields what each round should play. The rollouts of a round must be in the tree before the next one is asked for.
+    The number of rounds is fixed; some may be empty.
 
     Args:
         ends: outcomes of the trajectories.
-        walks: walks a state that the whole budget would pay for.
-        enough: reliability of A_MC from which on no more are wanted; `None` for what `enough_for` says.
-        until_lost: whether walks end where they are lost.
+        rollouts: rollouts a state that the whole budget would pay for.
+        enough: reliability of A_MC at which it stops; `None`: `enough_for` decides.
+        until_lost: whether rollouts end where they are lost.
     """
-    lengths = walk_lengths(tree, trajectories, until_lost)
+    lengths = rollout_lengths(tree, trajectories, until_lost)
     for odd in (0, 1):
-        yield first_walks(tree, states, walks, odd)
+        yield first_rollouts(tree, states, rollouts, odd)
     tasks = {tree.states[state].task for state in states}
     turns = [(row, turn.number) for row, one in enumerate(trajectories) if one.task in tasks for turn in one.turns]
     enough = enough_for(len(states)) if enough is None else enough
@@ -71,19 +71,20 @@ def rounds(
         doubt = [doubts(tree, half, ends) for half in HALVES]
         found = advantages(tree, turns, ends, doubt)
         unsure = [half for half in HALVES if states and expected_reliability(found, turns, 1 - half) < enough]
-        yield further_walks(tree, states, lengths, walks, share, doubt, unsure)
+        yield further_rollouts(tree, states, lengths, rollouts, share, doubt, unsure)
 
 
 def enough_for(states: int) -> float:
-    """Reliability of A_MC at which its noise adds about `ADDED` to the standard error of a correlation over turns that
-    were taken in so many states; turns of one state share their error. What is left of an interval then comes of the
-    tasks, of which more walks make no more."""
+    """Reliability of A_MC at which its noise adds about `ADDED` to the standard error of a correlation.
+
+    Turns of one state share their error, so that the number of states counts. The rest of an interval comes from the
+    number of tasks, which more rollouts can't change."""
     needed = 1 / (1 + states * ADDED**2)
     return min(max(needed, LEAST_RELIABLE), MOST_RELIABLE)
 
 
 def expected_reliability(found: Advantages, turns: Sequence[tuple[int, int]], half: int) -> float:
-    """What the reliability of A_MC would be if both halves of the walks were as this one.
+    """Predicts the reliability of A_MC for two halves that are like this one.
 
     Args:
         turns: (trajectory, turn number) of the rows of ``found``.
@@ -97,9 +98,10 @@ def expected_reliability(found: Advantages, turns: Sequence[tuple[int, int]], ha
     return float(signal / (signal + noise / 2)) if signal else 0.0
 
 
-def first_walks(tree: Tree, states: Sequence[int], walks: int, odd: int) -> list[Wanted]:
-    """As many walks everywhere, in two rounds: those that come through states of odd depth count there."""
-    number = _started(walks)
+def first_rollouts(tree: Tree, states: Sequence[int], rollouts: int, odd: int) -> list[Wanted]:
+    """Equally many rollouts in each state, in two rounds (``odd``: the parity of the depth). Rollouts of the first
+    round that pass through states of odd depth count there."""
+    number = _started(rollouts)
     return [
         (half, state, number - tree.seen[state][half].count)
         for state in states
@@ -108,31 +110,31 @@ def first_walks(tree: Tree, states: Sequence[int], walks: int, odd: int) -> list
     ]
 
 
-def _started(walks: int) -> int:
-    return max(1, round(walks * FIRST_SHARE / 2))
+def _started(rollouts: int) -> int:
+    return max(1, round(rollouts * FIRST_SHARE / 2))
 
 
-def further_walks(
+def further_rollouts(
     tree: Tree,
     states: Sequence[int],
     lengths: np.ndarray,
-    walks: int,
+    rollouts: int,
     share: float,
     doubt: Sequence[float | np.ndarray],
     halves: Sequence[int] = HALVES,
 ) -> list[Wanted]:
-    """What a later round wants.
+    """Allocates the rollouts of a later round.
 
-    The best allocation of walks to independent means is in proportion to sqrt(variance / cost), and the budget that is
-    left buys it as far as the walks already taken allow. A state counts once for each turn that was taken in it and
-    once for each that led to it.
+    The best number of rollouts for each of several independent means is proportional to sqrt(variance / cost). The rest
+    of the budget buys as much of this as the rollouts already played allow. A state counts once for each turn taken in
+    it and once for each turn that led to it.
 
     Args:
-        lengths: ``(S,)`` cost of a walk from each state, in turns.
-        walks: walks a state that the whole budget would pay for.
+        lengths: ``(S,)`` cost of a rollout from each state, in turns.
+        rollouts: rollouts a state that the whole budget would pay for.
         share: of the budget that is spent after this round.
         doubt: of either half, see `tree.back_up`.
-        halves: that get walks.
+        halves: that get rollouts.
     """
     rows = np.array(states, dtype=np.int64)
     turns = np.array([len(tree.states[row].visits) * (2 if tree.states[row].path else 1) for row in states])
@@ -140,9 +142,9 @@ def further_walks(
     for half in halves:
         spread = back_up(tree, 1 - half, doubt[1 - half]).spread[rows]
         had = np.array([tree.seen[row][half].count for row in rows])
-        budget = walks / 2 * share * lengths[rows].sum() - tree.walked[half]
+        budget = rollouts / 2 * share * lengths[rows].sum() - tree.rollout_turns[half]
         wanted = np.sqrt(turns * np.nan_to_num(spread) / lengths[rows])
-        more = _fill(wanted, had, lengths[rows], budget, MOST * walks // 2)
+        more = _fill(wanted, had, lengths[rows], budget, MOST * rollouts // 2)
         chosen += [(half, int(row), int(number)) for row, number in zip(rows, more, strict=True) if number]
     return chosen
 

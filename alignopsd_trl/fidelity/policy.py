@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from alignopsd_trl.evaluation.play import ModelGenerator
 from alignopsd_trl.fidelity.speculative import Guesses, sample
 from alignopsd_trl.policy.packing import Packed, why_plain
 from alignopsd_trl.policy.prefix_cache import PrefixCache
@@ -33,9 +34,9 @@ def _attention(model: PreTrainedModel) -> str:
 class Sampler:
     """A model as a `rollout.Sampler`.
 
-    Where the model and the way to sample allow it, what prompts begin with alike is encoded once, also over calls (so
-    the weights must stay as they are), and tokens are guessed ahead (`fidelity.speculative`); else transformers'
-    ``generate`` samples.
+    Where the model and the options allow it, equal beginnings of prompts are encoded once and tokens are guessed ahead
+    (`fidelity.speculative`). The encoded beginnings are kept between calls, so the weights must not change. Elsewhere
+    transformers' ``generate`` samples.
 
     Args:
         options: of sampling: ``temperature`` and those of `PLAIN`.
@@ -51,10 +52,9 @@ class Sampler:
         batch_size: int = 256,
     ):
         self._model, self._tokenizer, self._batch_size = model, tokenizer, batch_size
-        self._options, self._max_tokens = dict(options), max_tokens
-        declared = model.generation_config.eos_token_id
-        declared = [] if declared is None else declared if isinstance(declared, list) else [declared]
-        self.end_ids = sorted({tokenizer.eos_token_id, *declared})
+        self._temperature, self._max_tokens = options["temperature"], max_tokens
+        self._generator = ModelGenerator(model, tokenizer, max_tokens=max_tokens, batch_size=batch_size, **options)
+        self.end_ids = self._generator.end_ids
         plain = all(options.get(name) in values for name, values in PLAIN.items())
         self._shares = plain and shares_prompts(model)
         self._prefixes = PrefixCache(model, tokenizer.pad_token_id, _attention(model)) if self._shares else None
@@ -65,8 +65,9 @@ class Sampler:
         responses: list[list[int]] = [[] for _ in prompts]
         for first in range(0, len(order), self._batch_size):
             chosen = order[first : first + self._batch_size]
-            respond = self._shared if self._shares else self._generated
-            for place, response in zip(chosen, respond([list(prompts[place]) for place in chosen]), strict=True):
+            part = [list(prompts[place]) for place in chosen]
+            sampled = self._shared(part) if self._shares else self._generator.respond(part).ids
+            for place, response in zip(chosen, sampled, strict=True):
                 responses[place] = response
         return Responses(responses, None)
 
@@ -74,7 +75,7 @@ class Sampler:
         return sample(
             self._model,
             prompts,
-            temperature=self._options["temperature"],
+            temperature=self._temperature,
             max_tokens=self._max_tokens,
             end_ids=self.end_ids,
             pad_id=self._tokenizer.pad_token_id,
@@ -82,19 +83,6 @@ class Sampler:
             prefixes=self._prefixes,
             guesses=self._guesses,
         )
-
-    @torch.no_grad()
-    def _generated(self, prompts: list[list[int]]) -> list[list[int]]:
-        inputs = self._tokenizer.pad({"input_ids": prompts}, padding=True, padding_side="left", return_tensors="pt")
-        inputs = {name: inputs[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
-        ends = {"eos_token_id": self.end_ids, "pad_token_id": self._tokenizer.pad_token_id}
-        options = {"do_sample": True, "min_p": None, **self._options, **ends, "max_new_tokens": self._max_tokens}
-        sampled = self._model.generate(**inputs, **options)
-        return [self._cut(row) for row in sampled[:, inputs["input_ids"].size(1) :].tolist()]
-
-    def _cut(self, tokens: list[int]) -> list[int]:
-        end = next((place for place, token in enumerate(tokens) if token in self.end_ids), len(tokens) - 1)
-        return tokens[: end + 1]
 
 
 class Scorer:

@@ -54,7 +54,7 @@ def turn_table(
                 "a_mc_half_1": float(found.halves[1, row]),
                 "value_before": float(found.before[row]),
                 "value_after": float(found.after[row]),
-                "walks": int(found.walks[row]),
+                "walks": int(found.rollouts[row]),
                 **{f"credit {label}": float(column[row]) for label, column in columns.items()},
             }
         )
@@ -102,7 +102,8 @@ def _summary(facts: Mapping[str, Any]) -> str:
     return (
         f"{facts['rollouts']} rollouts of {facts['tasks']} tasks, {won}; {facts['turns']} turns, "
         f"{facts['measured_turns']} of them in the {facts['measured_tasks']} groups that differ. {facts['walks']} "
-        f"walks ({facts['walked_turns']} turns), median {facts['median_walks']:.0f} through a turn's state. "
+        f"Monte Carlo rollouts ({facts['walked_turns']} turns), median {facts['median_walks']:.0f} through a "
+        f"turn's state. "
         f"Reliability of A_MC {_number(facts['reliability'])}; {_number(facts['pivotal'])} of the turns are pivotal "
         f"(|A_MC| above {PIVOTAL:g} standard errors). {_seconds(facts)}."
     )

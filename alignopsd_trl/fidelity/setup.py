@@ -190,7 +190,9 @@ def make_bench(
     """
     config, tokenizer, model = subject.config, subject.tokenizer, subject.model
     if config.history != "window":
-        raise ValueError(f"history={config.history!r}: walks replay actions, which make no conversation; use 'window'")
+        raise ValueError(
+            f"history={config.history!r}: Monte Carlo rollouts replay actions, which make no conversation; use 'window'"
+        )
     if slots < config.num_generations:
         raise ValueError(
             f"slots={slots} can't hold a sibling group, which is played side by side: take "

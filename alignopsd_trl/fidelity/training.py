@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from alignopsd_trl.fidelity.measure import Bench, take_walks, turn_advantages
+from alignopsd_trl.fidelity.measure import Bench, take_rollouts, turn_advantages
 from alignopsd_trl.fidelity.metrics import NAMES, Turns, agreement, reliability
 from alignopsd_trl.fidelity.variants import turn_credit
 from alignopsd_trl.methods import Credit
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def monte_carlo_advantages(
-    replays: Replays, trajectories: Sequence[Trajectory], batch: TurnBatch, walks: int, value: str = "reward"
+    replays: Replays, trajectories: Sequence[Trajectory], batch: TurnBatch, rollouts: int, value: str = "reward"
 ) -> torch.Tensor:
     """Measures ``(M,)`` float64 A_MC of a batch's turns, NaN in groups whose rewards are all equal. The random
     state of training is left as it was. Every process must make the same calls."""
     counted = [one for one in trajectories if not one.failed and one.turns]
     bench = Bench(replays.player, replays.slots, None, None, 0)
     with torch.random.fork_rng():
-        tree = take_walks(bench, counted, walks, value=value, seed=replays.seed)
+        tree = take_rollouts(bench, counted, rollouts, value=value, seed=replays.seed)
     found = turn_advantages(tree, counted, batch.turns, value)
     return torch.from_numpy(found.advantage).to(batch.task.device)
 
@@ -57,7 +57,7 @@ class FidelityListener:
             played.credit,
             config,
             tasks=config.fidelity_tasks,
-            walks=config.fidelity_walks,
+            rollouts=config.fidelity_walks,
             seed=replays.seed,
         )
 
@@ -71,7 +71,7 @@ def fidelity_metrics(
     config: AlignOPSDConfig,
     *,
     tasks: int,
-    walks: int,
+    rollouts: int,
     seed: int,
 ) -> dict[str, float]:
     """Scalars for the log: how the credit of a round agrees with A_MC on the first of its groups that differ. Values
@@ -80,13 +80,15 @@ def fidelity_metrics(
     Args:
         config: what the round's outcome advantages were made with.
         tasks: sibling groups of this process that are measured at most.
-        walks: walks a state on average, at most.
+        rollouts: rollouts a state on average, at most.
     """
     chosen = _groups(trajectories, tasks)
     counted = [one for one in trajectories if one.task in chosen and not one.failed and one.turns]
     value = "reward" if any(one.won is None for one in counted) else "success"
     with torch.random.fork_rng():
-        tree = take_walks(Bench(player, slots, None, None, 0), counted, walks, value=value, enough=None, seed=seed)
+        tree = take_rollouts(
+            Bench(player, slots, None, None, 0), counted, rollouts, value=value, enough=None, seed=seed
+        )
     place = {id(turn): row for row, turn in enumerate(batch.turns)}
     turns = [turn for one in counted for turn in one.turns]
     found = turn_advantages(tree, counted, turns, value)

@@ -1,9 +1,9 @@
-"""The states of a batch of episodes, the walks through them, and what those say a state is worth.
+"""The tree of states of a batch of episodes, and their values from Monte Carlo rollouts.
 
-A state is a task and what has happened since its reset: the actions and the observations that answered them. Siblings
-that did the same meet in the same states, and every walk counts in all the states that it comes through. Values are
-backed up: a step into another state of the tree counts with that state's value, which more walks have seen than came
-this way. Walks belong to one of two halves that know nothing of each other.
+A state is a task with the actions and observations since its reset. Siblings that did the same share states, and a
+rollout counts in every state that it passes. Values are backed up: a step into another state of the tree counts with
+that state's value, which rests on more rollouts than those that came this way. Each rollout belongs to one of two
+independent halves.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class State:
 
 @dataclass
 class Seen:
-    """What one half of the walks did in a state: how many went on to which child, and the outcomes of those that left
-    the tree here."""
+    """Rollouts of one half in a state: how many went on to each child, and the outcomes of those that left the tree
+    here."""
 
     onward: Counter[int] = field(default_factory=Counter)
     left: list[float] = field(default_factory=list)
@@ -73,8 +73,8 @@ class Tree:
         for row, state in enumerate(self.states):
             for child in state.children.values():
                 self.parents[child] = row
-        self.walked = [0, 0]  # turns, by half
-        self.begun = [[0, 0] for _ in self.states]  # walks that set out there, by half
+        self.rollout_turns = [0, 0]  # by half
+        self.begun = [[0, 0] for _ in self.states]  # rollouts that started there, by half
 
     def _add(self, place: int, trajectory: Trajectory) -> None:
         before: int | None = None
@@ -100,10 +100,10 @@ class Tree:
         self.states.append(State(task, path))
         return len(self.states) - 1
 
-    def add_walk(self, half: int, start: int, steps: Sequence[Step], outcome: float) -> None:
-        """Counts a walk of `steps` from the state `start` to its outcome."""
+    def add_rollout(self, half: int, start: int, steps: Sequence[Step], outcome: float) -> None:
+        """Counts a rollout of `steps` from the state `start` to its outcome."""
         state = start
-        self.walked[half] += len(steps)
+        self.rollout_turns[half] += len(steps)
         self.begun[start][half] += 1
         for step in steps:
             following = self.states[state].children.get(step)
@@ -116,17 +116,17 @@ class Tree:
 
 @dataclass(frozen=True)
 class Values:
-    """What walks say, a row a state or a turn.
+    """Values of states from Monte Carlo rollouts.
 
     Args:
         value (`np.ndarray`):
-            ``(S,)`` V; NaN where nobody walked.
+            ``(S,)`` V; NaN without rollouts.
         variance (`np.ndarray`):
             ``(S,)`` of its error.
         spread (`np.ndarray`):
-            ``(S,)`` variance of one more walk's step, as it would enter V.
+            ``(S,)`` variance of one more rollout's step, as it would enter V.
         visits (`np.ndarray`):
-            ``(S,)`` walks that came through.
+            ``(S,)`` rollouts that passed.
     """
 
     value: np.ndarray
@@ -136,11 +136,11 @@ class Values:
 
 
 def back_up(tree: Tree, half: int, doubt: float | np.ndarray) -> Values:
-    """Values of all states from one half of the walks.
+    """Values of all states from one half of the rollouts.
 
     Args:
-        doubt: variance that an unseen walk of a state is thought to have, or ``(S,)`` of each. A state whose few walks
-            all ended alike is not known for sure: one such walk is added to its spread.
+        doubt: prior variance of a rollout's outcome, one number or ``(S,)``. It enters the spread like one more
+            rollout, because a state whose few rollouts all ended alike is not known for sure.
     """
     count = len(tree.states)
     doubts = np.broadcast_to(doubt, count)
@@ -166,13 +166,13 @@ class Advantages:
 
     Args:
         advantage, error (`np.ndarray`):
-            ``(M,)`` A_MC and its standard error, NaN where nobody walked.
+            ``(M,)`` A_MC and its standard error, NaN without rollouts.
         halves, variances (`np.ndarray`):
-            ``(2, M)`` A_MC of either half of the walks, and the variance of its error.
+            ``(2, M)`` A_MC of either half of the rollouts, and the variance of its error.
         before, after (`np.ndarray`):
             ``(M,)`` V of the state in which the turn was taken and of the one it led to.
-        walks (`np.ndarray`):
-            ``(M,)`` walks through the state before.
+        rollouts (`np.ndarray`):
+            ``(M,)`` rollouts through the state before.
     """
 
     advantage: np.ndarray
@@ -181,13 +181,15 @@ class Advantages:
     variances: np.ndarray
     before: np.ndarray
     after: np.ndarray
-    walks: np.ndarray
+    rollouts: np.ndarray
 
 
 def doubts(tree: Tree, half: int, outcomes: Sequence[float]) -> np.ndarray:
-    """``(S,)`` the variance of an unseen walk of each state, as far as a half and the played episodes know: what the
-    walks of the states next to it say, and one more that ends as its group did on the average. Where a path is lost,
-    its next states most likely are too.
+    """Estimates ``(S,)`` the prior variance of a rollout's outcome in each state, from one half and the played
+    episodes.
+
+    It uses the rollouts of the neighbouring states and one more with the mean outcome of the group: where a path is
+    lost, its next states most likely are too.
 
     Args:
         outcomes: of each trajectory.
@@ -240,6 +242,6 @@ def advantages(
             # V(state) holds `share` of V(following): the two errors are not independent.
             variance[half, row] += (1 - 2 * share) * values.variance[following]
     halves = after - before
-    walks = np.array([sum(seen.count for seen in tree.seen[tree.turns[turn][0]]) for turn in turns], dtype=np.int64)
+    rollouts = np.array([sum(seen.count for seen in tree.seen[tree.turns[turn][0]]) for turn in turns], dtype=np.int64)
     error = np.sqrt(variance.sum(0)) / 2
-    return Advantages(halves.mean(0), error, halves, variance, before.mean(0), after.mean(0), walks)
+    return Advantages(halves.mean(0), error, halves, variance, before.mean(0), after.mean(0), rollouts)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from importlib import import_module
 from pkgutil import walk_packages
 from typing import TYPE_CHECKING, TypeVar
 
+from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.options import near
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def _discover() -> None:
 
 def _from_module(name: str) -> type[Method]:
     module, _, chosen = name.partition(":")
-    if not _import(module):
+    if find_module(module) is None:
         known = sorted(_REGISTRY)
         raise ValueError(
             f"method={name!r} is unknown; {near(name, known)}choose one of {', '.join(known)}, or name the module that "
@@ -88,18 +87,3 @@ def _from_module(name: str) -> type[Method]:
     raise ValueError(
         f"method={name!r}: module {module!r} registers {', '.join(sorted(own))}; choose one, as {module}:{min(own)}"
     )
-
-
-def _import(module: str) -> bool:
-    """Imports a module by name; `False` if there is none. An error inside of it is raised as it is."""
-    if not all(part.isidentifier() for part in module.split(".")):
-        return False
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.append(os.getcwd())  # a launcher puts the script's folder there instead
-    try:
-        import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise
-        return False
-    return True

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from alignopsd_trl.fidelity.plan import rounds, worth_walking
+from alignopsd_trl.fidelity.plan import rounds, worth_measuring
 from alignopsd_trl.fidelity.tree import Advantages, Tree, advantages, doubts
 from research.exact_testbed.__main__ import main
 from research.exact_testbed.games import Game, Sampled, sample_groups
@@ -60,7 +60,7 @@ def test_monte_carlo_agrees_with_exact_values_within_its_errors(games: list[Game
 
 
 def test_walking_no_further_than_needed_does_not_move_r(games: list[Game]) -> None:
-    """The same batches and credit under all walks and under early stopping, held against the exact r of each batch:
+    """The same batches and credit with all rollouts and under early stopping, held against the exact r of each batch:
     fewer turns are walked, and neither r nor the variance that is not noise goes up or down with it."""
     draw, noise, walked, r, signal = random.Random(7), np.random.default_rng(7), {}, {}, {}
     for _ in range(24):
@@ -73,7 +73,7 @@ def test_walking_no_further_than_needed_does_not_move_r(games: list[Game]) -> No
             known = np.isfinite(found.advantage)
             inside = {name: _within(sampled, values)[known] for name, values in (("credit", credit), ("exact", exact))}
             halves = [_within(sampled, np.nan_to_num(half))[known] for half in found.halves]
-            walked.setdefault(enough, []).append(sum(tree.walked))
+            walked.setdefault(enough, []).append(sum(tree.rollout_turns))
             product, truth = (halves[0] * halves[1]).sum(), (inside["exact"] ** 2).sum()
             length = (inside["credit"] ** 2).sum()
             seen = (inside["credit"] * (halves[0] + halves[1]) / 2).sum() / np.sqrt(length * product)
@@ -92,18 +92,18 @@ def _within(sampled: Sampled, values: np.ndarray) -> np.ndarray:
     return np.concatenate([part - part.mean() for part in np.split(values, np.cumsum(lengths)[:-1])])
 
 
-def _measured(sampled: Sampled, walks: int, enough: float, draw: random.Random) -> tuple[Tree, Advantages]:
+def _measured(sampled: Sampled, rollouts: int, enough: float, draw: random.Random) -> tuple[Tree, Advantages]:
     trajectories = sampled.trajectories
     tree, ends = Tree(trajectories), [float(one.won) for one in trajectories]
-    for wanted in rounds(tree, trajectories, worth_walking(tree, trajectories), ends, walks, enough):
+    for wanted in rounds(tree, trajectories, worth_measuring(tree, trajectories), ends, rollouts, enough):
         for half, state, times in wanted:
             for _ in range(times):
-                _walk(sampled, tree, half, state, draw)
+                _roll_out(sampled, tree, half, state, draw)
     turns = [(row, turn.number) for row, one in enumerate(trajectories) for turn in one.turns]
     return tree, advantages(tree, turns, ends, [doubts(tree, half, ends) for half in (0, 1)])
 
 
-def _walk(sampled: Sampled, tree: Tree, half: int, state: int, draw: random.Random) -> None:
+def _roll_out(sampled: Sampled, tree: Tree, half: int, state: int, draw: random.Random) -> None:
     """One walk of the scripted policy from a state of the tree to the end."""
     place, number = tree.states[state].visits[0]
     game, node, _ = sampled.place[id(sampled.trajectories[place].turns[number])]
@@ -113,7 +113,7 @@ def _walk(sampled: Sampled, tree: Tree, half: int, state: int, draw: random.Rand
         choice = draw.choices(range(len(here.choices)), [one.probability for one in here.choices])[0]
         following, value, observation = here.after[choice]
         steps.append((here.choices[choice].action, observation))
-    tree.add_walk(half, state, steps, value)
+    tree.add_rollout(half, state, steps, value)
 
 
 def test_expected_gradients_point_uphill(games: list[Game], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Replays states of played episodes and lets the policy walk on from them."""
+"""Monte Carlo rollouts: replays played episodes up to a state and lets the policy play on from there."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class ReplayError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Walk:
-    """One walk: where it began and what came of it. ``steps`` are actions with the observations that answered them."""
+class MCRollout:
+    """A Monte Carlo rollout: its first state, its steps (an action and the observation that answered it), its
+    outcome."""
 
     half: int
     state: int
@@ -31,13 +32,13 @@ class Walk:
         return list(asdict(self).values())
 
     @classmethod
-    def of(cls, content: Sequence) -> Walk:
+    def of(cls, content: Sequence) -> MCRollout:
         half, state, steps, outcome = content
         return cls(half, state, tuple((action, observation) for action, observation in steps), outcome)
 
 
 def together(agree: Callable[[int], int], act: Callable[[], Result]) -> Result:
-    """What ``act`` returns. A replay that fails on one process ends the measurement on all, in the same place.
+    """Calls ``act`` on every process. If a replay fails on one, the measurement ends on all of them, in the same place.
 
     Args:
         agree: maximum of a number over all processes.
@@ -110,12 +111,12 @@ def _different(one: Trajectory, actions: int, what: str, played: object, again: 
     )
 
 
-Start = tuple[int, int, int]  # half, state, number of the walk among all that set out there
+Start = tuple[int, int, int]  # half, state, number of the rollout among all from there
 
 
 def portions(tree: Tree, wanted: Sequence[tuple[int, int, int]], slots: int) -> list[list[Start]]:
-    """Starts of single walks in portions of at most ``slots``, deepest states first, so that walks of like length go
-    together.
+    """Puts the starts of rollouts into portions of at most ``slots``. The deepest states come first, so that the
+    rollouts of a portion are about equally long.
 
     Args:
         wanted: (half, state, how many).
@@ -127,48 +128,48 @@ def portions(tree: Tree, wanted: Sequence[tuple[int, int, int]], slots: int) -> 
     return [starts[first : first + slots] for first in range(0, len(starts), slots)]
 
 
-def walk(
+def roll_out(
     player: Player, trajectories: Sequence[Trajectory], tree: Tree, starts: Sequence[Start], outcome: Outcome
-) -> list[Walk]:
-    """Walks from states of the tree to the end. Those that the environment fails are left out.
+) -> list[MCRollout]:
+    """Plays from states of the tree to the end, and leaves out the rollouts that the environment fails.
 
-    Chance that siblings do not share (their ``dynamics_seed``) is chance for the policy too: walks take turns with the
-    seeds of those that came to the state, on over the rounds. Values are conditional on these seeds.
+    Siblings differ in their ``dynamics_seed``. The rollouts from a state use the seeds of the siblings that reached it
+    in turn, and the next round goes on in that order. Values are conditional on these seeds.
 
     Args:
-        player: with a slot a walk.
+        player: with a slot a rollout.
         outcome: of a finished episode.
 
     Raises:
-        ReplayError: where the prompt that a walk begins with is not the one that was played.
+        ReplayError: where the prompt that a rollout begins with is not the one that was played.
     """
     origins = []
     for half, state, number in starts:
         visits = tree.states[state].visits
         origins.append(visits[(2 * number + half) % len(visits)])
     played = [trajectories[place] for place, _ in origins]
-    walked = player.play(
+    finished = player.play(
         [one.row for one in played],
         [one.seeds for one in played],
         [one.task for one in played],
         [tree.states[state].path for _, state, _ in starts],
     )
-    walks = []
-    for (half, state, _), (place, number), one in zip(starts, origins, walked, strict=True):
+    rollouts = []
+    for (half, state, _), (place, number), one in zip(starts, origins, finished, strict=True):
         _check(trajectories[place], number, one)
         if not one.failed:
             steps = tuple((turn.action, turn.observation) for turn in one.turns[number:])
-            walks.append(Walk(half, state, steps, outcome(one)))
-    return walks
+            rollouts.append(MCRollout(half, state, steps, outcome(one)))
+    return rollouts
 
 
-def _check(played: Trajectory, number: int, walked: Trajectory) -> None:
-    """The prompt that a walk began with is the one that was played; there is none where all is lost before."""
-    if walked.stop is StopReason.ENVIRONMENT_ERROR and len(walked.turns) <= number:
-        raise _different(played, number, "the answer", played.turns[number].prompt_text, walked.message)
-    if walked.lost is not None and walked.lost <= number and played.lost == walked.lost:
+def _check(played: Trajectory, number: int, again: Trajectory) -> None:
+    """Compares the first prompt of a rollout with the one that was played. An episode that is lost before has none."""
+    if again.stop is StopReason.ENVIRONMENT_ERROR and len(again.turns) <= number:
+        raise _different(played, number, "the answer", played.turns[number].prompt_text, again.message)
+    if again.lost is not None and again.lost <= number and played.lost == again.lost:
         return
-    again = walked.turns[number].prompt_ids if len(walked.turns) > number else []
-    if again != played.turns[number].prompt_ids:
-        text = walked.turns[number].prompt_text if again else "no prompt: the episode is over"
+    prompt = again.turns[number].prompt_ids if len(again.turns) > number else []
+    if prompt != played.turns[number].prompt_ids:
+        text = again.turns[number].prompt_text if prompt else "no prompt: the episode is over"
         raise _different(played, number, "the prompt", played.turns[number].prompt_text, text)
