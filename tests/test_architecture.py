@@ -1,4 +1,4 @@
-"""The house as `docs/design.md` draws it: who may import whom, where TRL's private names are, which facts are cited.
+"""The rules of `docs/design.md`: who may import whom, where TRL's private names are, which facts are cited.
 
 Every message says what to do. The rules are the tables at the top.
 """
@@ -70,9 +70,9 @@ EXCEPTIONS = {
     ("methods", "config"): "the type of the argument of Method.__init__",
     ("evaluation.__main__", "launch.evaluate"): "a command; nothing imports it",
 }
-"""(room or module, what it imports): why."""
+"""(package or module, what it imports): why."""
 
-ENVIRONMENT_ROOMS = (
+OPEN_ENVIRONMENTS = (
     "alignopsd_trl.environments.base",
     "alignopsd_trl.environments.batch",
     "alignopsd_trl.environments.loading",
@@ -82,7 +82,7 @@ ENVIRONMENT_ROOMS = (
 )
 """What `alignopsd_trl` may know of the environments."""
 
-SEAMS = "trl_compat.py"
+COMPATIBILITY = "trl_compat.py"
 """The one file that may touch private names of TRL, transformers and Accelerate. What `trainer.py` overrides, it may
 also call. The table below is what other files still touch; it may only get shorter."""
 
@@ -125,40 +125,41 @@ def _imports(file: Path) -> Iterator[str]:
                 yield inner if inner in _modules() else node.module
 
 
-def _room(module: str) -> str:
+def _package(module: str) -> str:
     return module.removeprefix(f"{PACKAGE}.").partition(".")[0]
 
 
-def _within(module: str, rooms: tuple[str, ...]) -> bool:
-    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+def _within(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 def _excepted(module: str, imported: str) -> bool:
     return any(_within(module, (one,)) and _within(imported, (other,)) for one, other in EXCEPTIONS)
 
 
-@pytest.mark.parametrize("room", MAY_IMPORT)
-def test_rooms_import_only_what_the_rules_allow(room: str) -> None:
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_packages_import_only_what_the_rules_allow(package: str) -> None:
     for file in _files(PACKAGE):
         module = _module(file).removeprefix(f"{PACKAGE}.")
-        if not _within(module, (room,)):
+        if not _within(module, (package,)):
             continue
         for imported in _imports(file):
             if not imported.startswith(f"{PACKAGE}.") or _within(imported, (ENVIRONMENTS,)):
                 continue
             name = imported.removeprefix(f"{PACKAGE}.")
-            assert _within(name, MAY_IMPORT[room]) or _excepted(module, name), (
-                f"{module} imports {name}, but {room} may import {MAY_IMPORT[room] or 'nothing of ours'}. Move what is "
-                "shared to a room below both (a type to turns.py, a call to an argument), or change MAY_IMPORT here "
-                "and the import rules of docs/design.md"
+            allowed = MAY_IMPORT[package] or "nothing of ours"
+            assert _within(name, MAY_IMPORT[package]) or _excepted(module, name), (
+                f"{module} imports {name}, but {package} may import {allowed}. Move what is shared to a package below "
+                "both (a type to turns.py, a call to an argument), or change MAY_IMPORT here and the import rules of "
+                "docs/design.md"
             )
 
 
-def test_design_shows_every_room_that_has_a_rule() -> None:
+def test_design_shows_every_package_that_has_a_rule() -> None:
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-    table = text[text.index("| room | may import") : text.index("There is no circle")]
-    rooms = " ".join(re.findall(r"^\|([^|]*)\|", table, re.MULTILINE))
-    named = set(re.findall(r"`([\w.]+)`", rooms))
+    table = text[text.index("| package or module | may import") : text.index("There is no circle")]
+    packages = " ".join(re.findall(r"^\|([^|]*)\|", table, re.MULTILINE))
+    named = set(re.findall(r"`([\w.]+)`", packages))
     missing = set(MAY_IMPORT) - named
     assert not missing, f"docs/design.md, 'Who may import whom': add a line for {', '.join(sorted(missing))}"
 
@@ -169,18 +170,18 @@ def test_environments_and_the_trainer_side_know_each_other_through_the_contract_
         assert not wrong, f"{_module(file)} imports {wrong}: environments must work without {PACKAGE}; turn it around"
     for file in _files(PACKAGE):
         wrong = [
-            name for name in _imports(file) if _within(name, (ENVIRONMENTS,)) and not _within(name, ENVIRONMENT_ROOMS)
+            name for name in _imports(file) if _within(name, (ENVIRONMENTS,)) and not _within(name, OPEN_ENVIRONMENTS)
         ]
         assert not wrong, (
             f"{_module(file)} imports {wrong}: use alignopsd_trl.environments.loading.load(name) and what "
-            f"{', '.join(ENVIRONMENT_ROOMS)} offer"
+            f"{', '.join(OPEN_ENVIRONMENTS)} offer"
         )
 
 
 def test_there_is_no_import_circle() -> None:
     graph = {_module(file): set(_imports(file)) for package in (PACKAGE, ENVIRONMENTS) for file in _files(package)}
     for package in (PACKAGE, ENVIRONMENTS):
-        graph[package] = set()  # a package's front door names all its rooms; nothing inside goes through it
+        graph[package] = set()  # a package's `__init__` names all its modules; nothing inside goes through it
     done: set[str] = set()
 
     def visit(module: str, path: tuple[str, ...]) -> None:
@@ -199,22 +200,24 @@ def test_there_is_no_import_circle() -> None:
 
 
 def test_every_package_has_a_rule() -> None:
-    rooms = {_room(_module(file)) for file in _files(PACKAGE)} - {PACKAGE}
-    assert rooms == set(MAY_IMPORT), f"MAY_IMPORT: add {rooms - set(MAY_IMPORT)}, remove {set(MAY_IMPORT) - rooms}"
+    packages = {_package(_module(file)) for file in _files(PACKAGE)} - {PACKAGE}
+    assert packages == set(MAY_IMPORT), (
+        f"MAY_IMPORT: add {packages - set(MAY_IMPORT)}, remove {set(MAY_IMPORT) - packages}"
+    )
 
 
 def test_there_is_no_circle_of_packages() -> None:
     """Commands (``__main__``) stand above all packages; what is in EXCEPTIONS is left out."""
-    graph: dict[str, set[str]] = {room: set() for room in MAY_IMPORT}
+    graph: dict[str, set[str]] = {package: set() for package in MAY_IMPORT}
     for file in _files(PACKAGE):
         module = _module(file).removeprefix(f"{PACKAGE}.")
         for name in (one.removeprefix(f"{PACKAGE}.") for one in _imports(file)):
-            known = _room(name) in graph and _room(name) != _room(module) and module != PACKAGE
+            known = _package(name) in graph and _package(name) != _package(module) and module != PACKAGE
             if known and not module.endswith("__main__") and not _excepted(module, name):
-                graph[_room(module)].add(_room(name))
-    while leaves := [room for room, below in graph.items() if not below & graph.keys()]:
-        graph = {room: below for room, below in graph.items() if room not in leaves}
-    left = {room: sorted(below & graph.keys()) for room, below in graph.items()}
+                graph[_package(module)].add(_package(name))
+    while leaves := [package for package, below in graph.items() if not below & graph.keys()]:
+        graph = {package: below for package, below in graph.items() if package not in leaves}
+    left = {package: sorted(below & graph.keys()) for package, below in graph.items()}
     assert not graph, f"circle of packages among {left}: move what both need into a package below them"
 
 
@@ -256,10 +259,10 @@ def _name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def test_private_names_of_trl_are_touched_in_one_room() -> None:
+def test_private_names_of_trl_are_touched_in_one_module() -> None:
     touched = []
     for file in _files(PACKAGE):
-        if file.as_posix().endswith(SEAMS):
+        if file.as_posix().endswith(COMPATIBILITY):
             continue
         tree = _tree(file)
         own = _own_names(tree) | STILL_TOUCHED.get(file.relative_to(ROOT / PACKAGE).as_posix(), set())
@@ -268,8 +271,8 @@ def test_private_names_of_trl_are_touched_in_one_room() -> None:
                 continue
             touched.append(f"{file.relative_to(ROOT)}:{node.lineno} {node.attr}")
     assert not touched, (
-        f"private names of TRL, transformers or Accelerate outside their room ({', '.join(touched)}): give "
-        f"{PACKAGE}/{SEAMS} a function for each, and tests/test_trl_compat.py a line"
+        f"private names of TRL, transformers or Accelerate outside their module ({', '.join(touched)}): give "
+        f"{PACKAGE}/{COMPATIBILITY} a function for each, and tests/test_trl_compat.py a line"
     )
 
 
@@ -323,7 +326,7 @@ def test_the_method_is_seen_at_first_sight() -> None:
     modules = sorted(file.name for file in (ROOT / PACKAGE).glob("*.py"))
     assert len(modules) <= MOST_MODULES, (
         f"{PACKAGE}/ has {len(modules)} modules beside its subpackages ({', '.join(modules)}), at most {MOST_MODULES} "
-        "are meant to be there: put the new one into a room"
+        "are meant to be there: put the new one into a package"
     )
 
 

@@ -249,7 +249,7 @@ def test_what_does_not_go_together_is_named(tmp_path: Path, options: dict, messa
 
 def test_walks_need_a_window(tmp_path: Path) -> None:
     subject = SimpleNamespace(config=make_config(tmp_path, history="conversation"), tokenizer=None, model=None)
-    with pytest.raises(ValueError, match="walks replay actions"):
+    with pytest.raises(ValueError, match="rollouts replay actions"):
         make_bench(subject, [], 1, 1, None, None)
     with pytest.raises(ValueError, match="monte_carlo.*replays actions"):
         make_trainer(tmp_path, factory=ToyEnvironment, method="monte_carlo", history="conversation")

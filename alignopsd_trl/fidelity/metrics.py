@@ -1,7 +1,7 @@
 """How well turn credit agrees with Monte Carlo advantages, with intervals from resampling tasks.
 
-Every figure is a function of sums over turns, so that a resampled set of tasks costs one product. Where a sum of
-squares of A_MC would hold its noise, the product of its two independent halves takes its place, which does not.
+Every figure is a function of sums over turns, so that a resampled set of tasks costs one product. A sum of squares of
+A_MC would contain its noise, so the product of its two independent halves is summed instead.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def reliability(turns: Turns) -> float:
 
 
 def _sums(turns: Turns, credit: np.ndarray) -> np.ndarray:
-    """``(tasks, columns)`` what `_figures` needs, see `COLUMNS`."""
+    """``(tasks, columns)`` sums for `_figures`, see `COLUMNS`."""
     inside, truth = turns.within(credit), turns.within(turns.advantage)
     flat = (inside**2).sum() <= FLAT**2 * (credit**2).sum()
     inside = np.zeros_like(inside) if flat else inside
@@ -130,13 +130,13 @@ def _sums(turns: Turns, credit: np.ndarray) -> np.ndarray:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """``(M,)`` less their mean; values that only rounding tells apart, as of siblings that did the same, are tied."""
+    """``(M,)`` ranks minus their mean. Values that differ by rounding alone are tied."""
     step = FLAT * np.abs(values).max(initial=0.0)
     return rankdata(np.round(values / step) if step else values) - (len(values) + 1) / 2
 
 
 def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
-    """Of each row of sums."""
+    """Computes the figures of each row of sums."""
 
     def correlation(own: np.ndarray, both: np.ndarray, other: np.ndarray) -> np.ndarray:
         return _ratio(both, np.sqrt(np.clip(own * other, 0, None)))
@@ -149,7 +149,7 @@ def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _tasks(sums: np.ndarray) -> dict[str, int]:
-    """How many tasks have a part in each figure."""
+    """Counts the tasks that each figure rests on."""
     return {name: int((sums[:, COLUMNS[name]] != 0).any(1).sum()) for name in NAMES}
 
 
@@ -162,8 +162,8 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def kinds(actions: Sequence[str], tasks: Sequence[str], least: float = 0.03) -> list[str]:
-    """A name for each action: the longest beginning, in words, that at least this share of the actions has, and that is
-    met in three tasks (in all, if there are fewer): what only one task has on offer is no kind of decision."""
+    """Names the kind of each action: its longest beginning, in words, that a share ``least`` of the actions have and
+    that occurs in three tasks, or in all if there are fewer."""
     words = [_words(action) for action in actions]
     counts: Counter[tuple[str, ...]] = Counter()
     met: dict[tuple[str, ...], set[str]] = {}
@@ -190,8 +190,8 @@ def _words(action: str) -> list[str]:
 def by_kind(
     turns: Turns, names: Sequence[str], credit: Mapping[str, np.ndarray], seed: int = 0
 ) -> list[dict[str, Any]]:
-    """One row a kind and side (praised or blamed trajectories): turns, mean A_MC (`Interval`), share of pivotal turns,
-    and each variant's credit over a flat split's (`Interval`)."""
+    """One row a kind and side (trajectories of positive or negative advantage): turns, mean A_MC (`Interval`), share of
+    pivotal turns, and each variant's credit over a flat split's (`Interval`)."""
     label, side, size = np.array(names), np.sign(turns.outcome), np.abs(turns.outcome)
     rows = []
     for kind in sorted(set(names), key=lambda one: -names.count(one)):
@@ -217,7 +217,7 @@ def by_kind(
 
 
 def task_mean(turns: Turns, values: np.ndarray, weights: np.ndarray, seed: int = 0) -> Interval:
-    """Weighted mean over turns; those of one task come and go together.
+    """Weighted mean over turns, which are resampled by task.
 
     Args:
         weights: ``(M,)`` 0 or more.

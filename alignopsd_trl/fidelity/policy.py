@@ -1,4 +1,4 @@
-"""A causal language model as the policy of an instrument: sampling and scoring without a trainer."""
+"""Sampling and scoring with a causal language model, without a trainer."""
 
 from __future__ import annotations
 

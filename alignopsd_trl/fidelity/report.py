@@ -1,4 +1,4 @@
-"""What a measurement leaves: figures as JSON, turns as parquet, a picture, a page of text."""
+"""Writes a measurement: figures as JSON, turns as parquet, a picture, a page of text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def turn_table(
     found: Advantages,
     names: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """One record a turn: what it was, what it was worth, and what every variant gave it."""
+    """Makes one record a turn: the turn, its Monte Carlo value, and every variant's credit."""
     owner = {id(turn): one for one in trajectories for turn in one.turns}
     turns = [turn for one in credited for turn in one.batch.turns]
     labels = list(credited[0].credits) if credited else []
@@ -62,7 +62,7 @@ def turn_table(
 
 
 def plain(content: Any) -> Any:
-    """Intervals and numpy numbers as what JSON knows; NaN becomes null."""
+    """Converts intervals and numpy numbers for JSON; NaN becomes null."""
     if isinstance(content, Interval):
         return {"value": plain(content.value), "low": plain(content.low), "high": plain(content.high)}
     if isinstance(content, Mapping):

@@ -1,4 +1,5 @@
-"""A measurement from what a user names: model, environment, methods. Limits come from the environment's preset."""
+"""Sets up a measurement from the names of a model, an environment and methods. Limits come from the environment's
+preset."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from alignopsd_trl.turns import TurnBatch
 
 
 def usable_device(asked: str | None) -> str:
-    """What was asked for; else the GPU, or the CPU where there is none.
+    """The device that was asked for; by default the GPU, or the CPU where there is none.
 
     Raises:
         ValueError: for a device that is not there.
@@ -182,7 +183,7 @@ def make_bench(
     encoder: str | None,
     quiet: bool = False,
 ) -> Bench:
-    """Player, teacher and scorer of a subject; without a bank nobody sees a skill. The caller closes
+    """Makes player, teacher and scorer of a subject. Without a bank no prompt holds a skill. The caller closes
     ``bench.player.environments``.
 
     Raises:

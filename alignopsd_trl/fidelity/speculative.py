@@ -1,9 +1,9 @@
-"""Sampling several tokens a forward: what comes next is guessed from earlier responses, and the model says how far that
-is right.
+"""Speculative decoding: guesses the next tokens from earlier responses and lets the model verify several in one
+forward.
 
-Each token of a response is drawn with a random number of its own. A guess counts as long as it is what was drawn, so
-that responses are those of sampling token by token, up to rounding; guesses only spare forwards. Policies whose
-thinking has a form need about a fourth of them.
+Each token is drawn with its own random number, and a guessed token is accepted if it equals the drawn one. Responses
+are therefore those of sampling token by token, up to rounding. Policies whose thinking follows a template need about a
+fourth of the forwards.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ BEGIN = (-1,) * ALIKE[0]  # stands before the first token of a response
 
 
 class Guesses:
-    """What followed the latest responses that had the same last tokens, as long as that tends to be right."""
+    """Guesses what follows the last tokens from the latest responses that had them, as long as guesses tend to be
+    right."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], list[int]] = {}
         self._guessed = self._right = 0
 
     def after(self, written: Sequence[int]) -> list[int]:
-        """Up to `AHEAD` tokens that may follow, none where nothing is known or guesses cost more than they spare.
+        """Guesses up to `AHEAD` tokens; none where nothing is known or guesses cost more than they save.
 
         Args:
             written: `BEGIN` and a response so far.
@@ -151,7 +152,7 @@ def sample(
 
 
 def _taken(drawn: Sequence[int], ahead: Sequence[int], ends: set[int]) -> list[int]:
-    """The tokens drawn behind right guesses: up to the first that was guessed otherwise, or an end."""
+    """The drawn tokens up to the first wrong guess, or up to an end token."""
     for place, guess in enumerate(ahead):
         if drawn[place] != guess or drawn[place] in ends:
             return list(drawn[: place + 1])

@@ -1,4 +1,4 @@
-"""The instrument inside a training round: the groups that were just played, the credit that they were just given."""
+"""Measures a training round: its groups, and the credit that the method assigned to them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def fidelity_metrics(
     rollouts: int,
     seed: int,
 ) -> dict[str, float]:
-    """Scalars for the log: how the credit of a round agrees with A_MC on the first of its groups that differ. Values
+    """Scalars for the log: the agreement of a round's credit with A_MC on the first groups whose rewards differ. Values
     are of success, of rewards where the environment does not say who won.
 
     Args:

@@ -1,4 +1,4 @@
-"""Methods and settings over one batch: each gives its credit, the privileged teacher is asked once."""
+"""Assigns credit to one batch with several methods and settings; they share one teacher's answers."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def _check(methods: Sequence[str]) -> None:
 
 
 class CachedTeacher:
-    """A `Teacher` over one batch that asks another one only for what nobody has asked before.
+    """A `Teacher` over one batch that remembers what another one answered.
 
-    What the privileged view thinks is sampled once: all variants see the same thoughts.
+    Privileged thinking is sampled once, so that all variants see the same thoughts.
     """
 
     def __init__(self, teacher: Teacher, batch: TurnBatch):

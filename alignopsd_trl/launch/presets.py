@@ -139,7 +139,7 @@ def _of_method(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_preset(content: Any, name: str, kind: str = "paper") -> dict[str, Any]:
-    """A preset that has no second kind, checked: a mapping that names its environment and its model.
+    """Checks a preset that has no released kind: a mapping that names its environment and its model.
 
     Raises:
         ValueError: if it is none, or if another ``kind`` is asked for.
@@ -167,10 +167,10 @@ def _of_module(name: str) -> Any:
 def optimiser_steps(rows: int | None, tasks: int, siblings: int, max_turns: int | None, processes: int) -> int:
     """Optimiser steps of a round, so that each has about ``rows`` turn rows.
 
-    How many turns a round will have is not known beforehand; an episode is taken to last as long as the midpoint of two
-    turns and the limit, which makes the launchers' mini-batches 12 to 17 a round on all three benchmarks. TRL cuts a
-    round into equal parts of whole trajectories, so of the numbers that divide a process's trajectories the one is
-    taken whose steps are nearest in size (the smaller steps of two that are equally near).
+    The number of turns of a round is not known beforehand. An episode is assumed to last (2 + ``max_turns``) / 2 turns,
+    which gives 12 to 17 of the launchers' mini-batches a round on all three benchmarks. TRL cuts a round into equal
+    parts of whole trajectories, so the result divides a process's trajectories. Among the divisors it is the one whose
+    steps are nearest to ``rows`` in size, the smaller steps if two are equally near.
 
     Args:
         rows: turn rows of one step; `None`: one step a round.

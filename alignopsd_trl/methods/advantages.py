@@ -1,4 +1,4 @@
-"""Outcome advantages of sibling groups, and sums by group: what every row of the results table begins with.
+"""Outcome advantages of sibling groups, which every trained method starts from, and sums by group.
 
 Turn-level quantities are float64, token-level ones float32, and none carries a gradient. Sources: the paper's equation
 of A; method facts E.41, E.44, E.45.
@@ -30,8 +30,8 @@ def normalise(
 ) -> torch.Tensor:
     """(x - mean) / (deviation + 1e-6) within groups, Bessel's correction; 0 where a group counts one row only.
 
-    What is left of a value below the resolution of a float32 reward is rounding and becomes exactly 0: its sign would
-    otherwise tilt the weights of a rollout without advantage (method facts E.41).
+    A difference below the resolution of a float32 reward is rounding error and becomes exactly 0. Its sign would tilt
+    the weights of a zero-advantage rollout (method facts E.41).
 
     Args:
         values (`torch.Tensor`):
@@ -106,10 +106,10 @@ def group_advantage(
 def invalid_action_residual(
     reward: torch.Tensor, action_valid: torch.Tensor, task: torch.Tensor, penalty: float, scale: bool = True
 ) -> torch.Tensor:
-    """What a penalty on invalid actions adds to each turn after allocation (method facts E.45).
+    """The residual advantage that a penalty on invalid actions adds to each turn after allocation (method facts E.45).
 
-    The difference of two normalisations over the turns of the task, with and without ``penalty`` taken off the reward
-    of turns whose action the environment refused. It is relative: valid turns of such a group rise.
+    It is the difference of two normalisations over the turns of the task: with and without ``penalty`` subtracted from
+    the reward of turns whose action was invalid. Valid turns of such a group rise, because it is relative.
 
     Args:
         reward: ``(M,)``.

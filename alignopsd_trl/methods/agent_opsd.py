@@ -49,7 +49,8 @@ class AgentOPSD(Baseline):
     needs_teacher = True
 
     def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
-        """In ``mode="telescoping"`` the outcome less the clipped prior is shared out, which is not quite 0."""
+        """``mode="telescoping"`` distributes outcome minus clipped prior, which is not exactly 0 in a group of equal
+        rewards."""
         if self.options.mode != "signed":
             return super().zero_advantage(batch)
         return outcome(batch, self.config).advantage == 0

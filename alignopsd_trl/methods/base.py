@@ -110,7 +110,7 @@ class Method:
       so there must be skills.
     - **needs_encoder** (`bool`, defaults to `False`) -- `assign` asks the [`Teacher`] for embeddings.
     - **needs_turn_advantages** (`bool`, defaults to `False`) -- `assign` reads ``batch.turn_advantages``: the policy
-      walks on from the batch's states.
+      plays Monte Carlo rollouts from the batch's states.
 
     What is not declared raises when it is used; see `alignopsd_trl.methods.contract`.
     """

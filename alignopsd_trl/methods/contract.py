@@ -1,7 +1,7 @@
-"""What a method is held to: it asks only for what it declares, and it gives back sound credit.
+"""Checks a method: it may ask only for what it declares, and its credit must be valid.
 
-`checked_credit` is how the trainer asks a method. Without it a method that forgets a line would train on zeros (without
-skills the teacher is the student), and one that returns NaN would log a loss of 0.
+The trainer calls `checked_credit`. Without the check, a method that forgets to declare its teacher would train on zeros
+(without skills the teacher is the student), and one that returns NaN would log a loss of 0.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _NEEDS = {
 
 
 class MethodError(RuntimeError):
-    """A method that does not keep the contract. The message names the method and what to change."""
+    """Raised for a method that breaks the contract. The message names the method and what to change."""
 
 
 def checked_credit(method: Method, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
-    """`Method.assign`, held to the contract.
+    """Calls `Method.assign` and checks its result.
 
     The trace of the result has a column ``advantage``: the method's own if it records one, else the mean of its token
     advantages over each turn's optimised tokens.
@@ -75,7 +75,7 @@ class DeclaredTeacher:
 
 
 class _UnscoredBatch(TurnBatch):
-    """The same turns without log-probs: whoever asks for them did not say so."""
+    """A batch whose log-probs raise: the method did not declare that it reads them."""
 
     @property
     def student_log_probs(self) -> torch.Tensor:  # type: ignore[override]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the rewards alone say, before any teacher is asked.
+    """Advantages and residuals from rewards alone.
 
     Args:
         advantage (`torch.Tensor`):
@@ -44,15 +44,14 @@ class Outcome:
 def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> Outcome:
     """Advantages of a batch of sibling groups. Needs the rewards only: neither log-probs nor a teacher.
 
-    A group that environment failures left with fewer than two rollouts compares nothing: its advantage and its
-    residual are exactly 0, and ``outcome/lone_groups`` counts it.
+    A group with fewer than two rollouts left after environment failures gets advantage and residual 0 and is counted in
+    ``outcome/lone_groups``.
 
-    Episodes that the teacher played (`TurnBatch.privileged`) count in their group's baseline, but their own advantage
-    is not below 0 and they have no residual: what the policy would not have done is imitated where it helped, and not
-    pushed away where it did not.
+    Episodes that the teacher played (`TurnBatch.privileged`) count in their group's baseline. Their own advantage is at
+    least 0 and they have no residual: the policy imitates what helped and is not pushed away from what it would not do.
 
-    With ``group_statistics="turn"`` advantage plus residual is what normalising the penalised rewards would give, the
-    form in which method facts F.51 subtracts the penalty before normalising.
+    With ``group_statistics="turn"``, advantage plus residual equals the normalised penalised reward, as in method facts
+    F.51, which subtracts the penalty before normalising.
 
     Args:
         batch ([`TurnBatch`]):

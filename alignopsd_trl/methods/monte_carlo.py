@@ -1,4 +1,5 @@
-"""Monte Carlo: the advantage that the policy's own walks say a turn has. The ceiling of every table, and expensive."""
+"""Monte Carlo: the advantage of each turn from rollouts of the policy itself. The upper bound of every table, and
+expensive."""
 
 from __future__ import annotations
 
@@ -18,20 +19,20 @@ from alignopsd_trl.turns import TurnBatch
 @dataclass(frozen=True)
 class MonteCarloOptions:
     walks: PositiveCount = field(
-        default=8, metadata={"help": "Walks a state on average, in groups whose rewards differ."}
+        default=8, metadata={"help": "Monte Carlo rollouts a state on average, in groups whose rewards differ."}
     )
 
 
 @register
 class MonteCarlo(Baseline):
-    """A_MC = V(next state) - V(state) on every token of a turn, V the mean reward of the policy's own walks from there.
+    """A_MC = V(next state) - V(state) on every token of a turn, V the mean reward of Monte Carlo rollouts.
 
     No skill, no teacher, no encoder; the environment must be deterministic (a function of row, seed and actions), and
     its own reward must be the only one. Like GRPO's advantage A_MC is divided by the deviation of its group's rewards
     (``scale_rewards``), so that both are estimates of one gradient on one scale. Costs some 20 to 50 times the rollout.
 
-    Source: VinePPO (Kazemnejad et al., ICML 2025), whose steps are lines of reasoning; here they are turns, walks are
-    pooled over siblings and values backed up. Beyond the paper's table.
+    Source: VinePPO (Kazemnejad et al., ICML 2025), whose steps are lines of reasoning. Here they are turns, rollouts
+    are pooled over siblings, and values are backed up. Beyond the paper's table.
     """
 
     name = "monte_carlo"
@@ -40,7 +41,9 @@ class MonteCarlo(Baseline):
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         if batch.turn_advantages is None:
-            raise ValueError("monte_carlo needs batch.turn_advantages: let the policy walk on from the batch's states")
+            raise ValueError(
+                "monte_carlo needs batch.turn_advantages: measure them by rollouts from the batch's states"
+            )
         found = outcome(batch, self.config)
         advantage = torch.nan_to_num(batch.turn_advantages.double())
         if self.config.scale_rewards == "group":

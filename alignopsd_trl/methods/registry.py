@@ -1,4 +1,4 @@
-"""How a method is found by its name: those that come with the package, and those of any module of yours."""
+"""Finds methods by name: those of the package and those of any module of the user's."""
 
 from __future__ import annotations
 

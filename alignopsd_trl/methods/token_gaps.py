@@ -1,4 +1,4 @@
-"""What a privileged view says of single tokens, as columns of the records."""
+"""Gaps of single tokens as columns of the records."""
 
 from __future__ import annotations
 

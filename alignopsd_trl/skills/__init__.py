@@ -1,4 +1,4 @@
-"""What the teacher may read of a task: banks of skills, how they are searched, and functions in their place."""
+"""Skills, which the teacher reads: banks and their retrieval, dataset columns, and functions of the user's."""
 
 from alignopsd_trl.skills.bank import SkillBank
 from alignopsd_trl.skills.column import SkillColumn

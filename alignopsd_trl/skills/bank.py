@@ -119,7 +119,7 @@ class SkillBank:
         count_tokens: Callable[[str], int],
         budget: int,
     ) -> Rendered:
-        """The block of text of a task: what is retrieved, as far as it fits the budget."""
+        """Renders the skills that are retrieved for a task, as many as fit the budget."""
         return render(self.retrieve(task_text, task_key, data_source), count_tokens, budget)
 
     def texts(self) -> Iterator[str]:
@@ -174,7 +174,7 @@ class SkillBank:
         return _best(_ranked(candidates, scores), self.constraint_threshold)
 
     def _cosines(self, task_text: str, texts: list[str]) -> list[float]:
-        """Every text alone through the encoder, so that no batch can move a cosine; rounded to 6 decimals."""
+        """Cosines of texts that are encoded one by one, so that no batch changes them; rounded to 6 decimals."""
         if self.encoder is None:
             return [0.0] * len(texts)
         query = self._vector(" ".join(task_text.split()))
@@ -189,7 +189,7 @@ class SkillBank:
 
 
 def _ranked(items: Sequence[Any], scores: Sequence[float]) -> list[tuple[Any, float]]:
-    """Falling score; Python's sort is stable, so ties keep the order of the file."""
+    """Sorts by falling score. Python's sort is stable, so ties keep the order of the file."""
     return sorted(zip(items, scores, strict=True), key=lambda pair: -pair[1])
 
 
@@ -201,5 +201,5 @@ def _best(ranked: list[tuple[TaskType, float]], threshold: float) -> list[TaskTy
 
 
 def _occurs(keyword: str, text: str) -> bool:
-    """As whole words, in any case; a regular plural is the same word."""
+    """Whether a word occurs as a whole word, in any case; a regular plural counts."""
     return re.search(rf"(?<!\w){re.escape(keyword)}(?:e?s)?(?!\w)", text, re.IGNORECASE) is not None

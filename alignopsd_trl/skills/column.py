@@ -11,7 +11,7 @@ from alignopsd_trl.skills.schema import SkillBankError
 
 
 class SkillColumn:
-    """Stands where a `SkillBank` stands.
+    """Skills from a column of the dataset, in place of a `SkillBank`.
 
     Args:
         name (`str`):

@@ -14,7 +14,7 @@ from alignopsd_trl.skills.schema import SkillBankError
 
 
 class SkillFunction:
-    """Stands where a `SkillBank` stands.
+    """Skills from a function, in place of a `SkillBank`.
 
     Args:
         function (`Callable[..., str]`):

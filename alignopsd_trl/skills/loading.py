@@ -17,7 +17,7 @@ SkillSpec = str | Path | Skills | Callable[..., str]
 
 
 def load_skills(spec: SkillSpec, encoder: Encoder | None = None, columns: Collection[str] = ()) -> Skills:
-    """What ``skill_bank`` of the trainer and ``--skill_bank`` of the command lines may be.
+    """Loads what ``skill_bank`` of the trainer or ``--skill_bank`` of a command line names.
 
     Args:
         spec (`str`, `Path`, [`SkillBank`] or `Callable`):

@@ -1,4 +1,4 @@
-"""What a task gets of a bank, as the block of text that goes into the prompt."""
+"""Renders a task's skills as the block of text that goes into the prompt."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Retrieved:
 
 @dataclass(frozen=True)
 class Rendered:
-    """``text`` for the prompt, without a final line break; the ``ids`` that are in it; how many items did not fit."""
+    """``text`` for the prompt, without a final line break; ``ids`` of the skills in it; how many items did not fit."""
 
     text: str
     ids: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The file of a bank, schema ``skillbank/1``: its records, and every mistake in it in one message."""
+"""Reads and checks the file of a bank, schema ``skillbank/1``. One message names all mistakes."""
 
 from __future__ import annotations
 

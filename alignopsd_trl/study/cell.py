@@ -1,7 +1,7 @@
 """One cell in a process of its own: ``python -m alignopsd_trl.study.cell FOLDER``.
 
 FOLDER holds ``cell.json``. A training cell is a run of the recipe's entry and continues from its last whole checkpoint;
-an evaluation goes through `alignopsd_trl.launch.evaluate`. What is left is ``row.parquet``, written last and at once.
+an evaluation goes through `alignopsd_trl.launch.evaluate`. Its result is ``row.parquet``, written last and atomically.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from alignopsd_trl.study import rows
 
 
 class Progress(TrainerCallback):
-    """Leaves the number of updates where the study's process looks for it."""
+    """Writes the number of updates to the file that the study's process reads."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -132,7 +132,7 @@ def _evaluate(
 
 
 def _reporting(folder: Path) -> None:
-    """Leaves the reason of a failure where a launcher's own messages do not bury it."""
+    """Writes the reason of a failure to a file of its own, apart from a launcher's messages."""
     try:
         main(folder)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Whether the rows were made under one protocol: said in the result, from what each row recorded of its own run."""
+"""Compares the protocols that the rows recorded of their runs, for a paragraph of the results."""
 
 from __future__ import annotations
 

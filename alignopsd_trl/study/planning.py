@@ -60,7 +60,7 @@ class Cell:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What the study, not the run, says about the row."""
+        """The columns of a row that the study knows and the run does not."""
         return {
             "environment": self.benchmark.label,
             "method": self.line.method,
@@ -106,7 +106,7 @@ def _lines(study: Study, benchmark: Benchmark) -> Iterator[tuple[Line, Place]]:
 
 
 def _without_defaults(study: Study, benchmark: Benchmark, line: Line) -> Line:
-    """A line that sets what holds anyway is the plain line: the sweeps meet in one cell."""
+    """Drops settings that equal the defaults, so that lines which mean the same share one cell."""
     if not line.settings:
         return line
     from alignopsd_trl.config import AlignOPSDConfig

@@ -46,7 +46,7 @@ ROWS = "rows.parquet"
 
 
 def outcome_columns(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Of an evaluation: averages and categories in percent, and what each task of the panel gave."""
+    """Columns of an evaluation: averages and categories in percent, and the outcome of each task of the panel."""
     categories = result["categories"]
     return {
         "panel": result["panel"],
@@ -69,8 +69,8 @@ def outcome_columns(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def training_columns(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of a run's log: the curves, and wall seconds per rollout round and phase (means over the logged rounds, so that a
-    resumed run counts no more than its rounds)."""
+    """Columns of a run's log: the curves, and wall seconds per rollout round and phase (means over the logged rounds,
+    so that a resumed run counts no more than its rounds)."""
     logged = [entry for entry in history if CURVES["success"] in entry]
     columns: dict[str, Any] = {
         "updates": max(entry["step"] for entry in history),
@@ -87,7 +87,7 @@ def training_columns(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def provenance(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, suite: Suite) -> dict[str, Any]:
-    """What a row must record to be comparable: versions, config, weights, environment, machine."""
+    """Columns that make rows comparable: versions, config, weights, environment, machine."""
     config = {**vars(recipe), **vars(model), **args.to_dict()}
     return {
         "suite": suite.name,

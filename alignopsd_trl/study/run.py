@@ -1,7 +1,7 @@
 """Runs the cells of a study: a process each, pinned to cores of its own, each at most once.
 
-A finished cell has its row; it is passed over. A broken one is reported with the end of its log and the rest goes on;
-it is tried again by the next call, which also takes up what was interrupted.
+A finished cell has its row and is skipped. A broken cell is reported with the end of its log, and the others go on. The
+next call tries it again and continues interrupted cells.
 """
 
 from __future__ import annotations
@@ -118,13 +118,15 @@ class _Workers:
             return [cell for cell, _ in self._processes.values()]
 
     def _pin(self) -> None:
-        """On Linux an affinity is a thread's own, and a process inherits that of the thread which starts it."""
+        """Pins the calling thread. On Linux each thread has its own affinity, and a process inherits that of the thread
+        that starts it."""
         self._own.cores, self._own.device = self._parts.get()
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, self._own.cores)
 
     def _run(self, cell: Cell, source: Future[str | None] | None) -> str | None:
-        """The error of a cell that broke, or `None`. A source comes before what needs it, so waiting for it ends."""
+        """Runs a cell and returns its error, or `None`. Sources are started before the cells that need them, so that
+        waiting for one ends."""
         if source is not None and source.result() is not None:
             return f"needs {cell.source.name}, which broke"
         command = _prepare(cell, self._study)
@@ -143,8 +145,8 @@ class _Workers:
         return f"{_reason(cell.folder)} (exit status {code})"
 
     def _start(self, command: list[str], log: IO[bytes]) -> subprocess.Popen:
-        """A process of its own group. It holds the folder's lock as well: should this one be killed, no other study
-        starts the same cell beside it."""
+        """Starts a process in a group of its own. It inherits the folder's lock, so that no other study starts the same
+        cell if this process is killed."""
         return subprocess.Popen(
             command,
             stdout=log,
@@ -179,7 +181,7 @@ def _prepare(cell: Cell, study: Study) -> list[str]:
 
 
 def _reason(folder: Path) -> str:
-    """The cell's own error; the end of its log if it was ended from outside."""
+    """The cell's own error, or the end of its log if it was killed."""
     own = folder / "error.txt"
     text = (own if own.is_file() else folder / "log.txt").read_text(encoding="utf-8", errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -1,6 +1,7 @@
 """Tables of a study as markdown, from its rows alone.
 
-A category without episodes prints empty. Best and second are marked by what is printed, so equal figures share a mark.
+A category without episodes prints empty. Best and second best are found among the printed figures, so that equal ones
+share a mark.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     decision states ──► per task: H ──► eligible ──► Psi (select_sources) ──► action filter
 
-`correspond` walks this for a batch. Everything is per task, with the task's m rows in canonical order: siblings only
-meet siblings, and a tie goes to the smaller identity because it goes to the smaller row. Matrices are
-``[source, target]``. Tensors only: no model, no process, no environment.
+`correspond` does this for a batch. Everything is per task, with the task's m rows in canonical order. Only siblings are
+compared, and a tie goes to the smaller row, which has the smaller identity. Matrices are ``[source, target]``. Tensors
+only: no model, no process, no environment.
 
 Sources: the paper's section "Decision-Aligned Supervision Rectification"; method facts A.4, A.5 and C.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DecisionStates:
-    """What the privileged view and the policy think and do at each of M turns, and the embeddings of these texts.
+    """Thinking and actions of the privileged view and of the policy at M turns, with the embeddings of these texts.
 
     Args:
         teacher, student (`list[Thought]`):
@@ -51,8 +51,8 @@ class DecisionStates:
         return self._at(self.columns[0][rows]), self._at(self.columns[1][rows])
 
     def action_cosine(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """``(P,)`` cosine of the teacher's action at turn ``source[p]`` with the student's at ``target[p]``. Few texts
-        differ among the actions of a task, so all distinct pairs cost less than one product for each pair."""
+        """``(P,)`` cosine of the teacher's action at turn ``source[p]`` with the student's at ``target[p]``. A task has
+        few distinct actions, so computing all distinct pairs costs less than one product a pair."""
         theirs, source = self.columns[2][source].unique(return_inverse=True)
         ours, target = self.columns[3][target].unique(return_inverse=True)
         return cosine(self._at(theirs), self._at(ours))[source, target]
@@ -69,7 +69,7 @@ def decision_states(
     actions: bool,
     device: torch.device,
 ) -> DecisionStates:
-    """Embeds what both sides think, each distinct text once and no empty one.
+    """Embeds the thinking of both sides. Each distinct text is encoded once, an empty one not at all.
 
     Args:
         teacher, student: M thoughts each.
@@ -91,7 +91,7 @@ def decision_states(
 
 @dataclass(frozen=True)
 class TaskSimilarity:
-    """H of one task's m turns, and who may be a source of whom.
+    """H of one task's m turns, and which of them may be sources of which.
 
     Args:
         rows (`torch.Tensor`):
@@ -146,13 +146,13 @@ def correspond(
     options: AlignOPSDOptions,
     match: bool = True,
 ) -> Correspondence:
-    """H of each task and, if ``match``, the sources of each turn: the operator Psi and the action filter.
+    """Computes H of each task and, if ``match``, the sources of each turn by the operator Psi and the action filter.
 
     Args:
         teacher, student: M thoughts each.
         encode: n texts -> ``(n, D)``.
         groups: of the M turns.
-        asked: ``(M,)`` bool, the whole tasks that this is about; nobody looks at the thoughts of others.
+        asked: ``(M,)`` bool, true for all turns of the tasks to match. Thoughts of other turns are not read.
         options: for gamma_H, K and the action filter.
         match: `False` asks for H alone.
     """
@@ -186,7 +186,7 @@ def _task_similarity(states: DecisionStates, rows: torch.Tensor, rollout: torch.
 def _consistent(
     chosen: torch.Tensor, rows: torch.Tensor, states: DecisionStates, options: AlignOPSDOptions
 ) -> torch.Tensor:
-    """Sources whose action agrees with the target's; a rejected one leaves -1 and is not replaced."""
+    """Filters sources by their actions. A rejected source leaves -1 and is not replaced."""
     target, slot = (chosen >= 0).nonzero(as_tuple=True)
     source, place = chosen[target, slot], rows.tolist()
     kept = accept_actions(

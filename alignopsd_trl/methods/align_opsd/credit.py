@@ -1,4 +1,4 @@
-"""Hierarchical credit assignment: the advantage of a rollout becomes weights of its turns, on a conserved token budget.
+"""Hierarchical credit assignment: distributes a rollout's advantage over its turns; the token budget is conserved.
 
     rewards ──► A ──► evidence E = sgn(A) mean gap ──► B over spans, Q over turns ──► density ──► box ──► W ──► A W
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CreditWeights:
-    """What the evidence of a batch makes of its outcome advantages.
+    """The weights of a batch's turns, with the evidence and the allocation that they come from.
 
     Args:
         identity, rectified ([`Evidence`]):
@@ -57,7 +57,7 @@ def weigh(
     options: AlignOPSDOptions,
     gather: Callable[[torch.Tensor], torch.Tensor],
 ) -> CreditWeights:
-    """E, B, Q and W of a batch, as ``options.allocation`` says.
+    """Computes E, B, Q and W of a batch by ``options.allocation``.
 
     Args:
         views: the two gaps.
@@ -84,7 +84,7 @@ def weigh(
 
 @dataclass(frozen=True)
 class TurnCredit:
-    """How the turns of a batch got their weights.
+    """The weights of a batch's turns and how they were computed.
 
     Args:
         span (`torch.Tensor`):
@@ -139,7 +139,7 @@ def credit_turns(
 
 @dataclass(frozen=True)
 class Evidence:
-    """How far the teacher agrees with the outcome at each turn.
+    """The teacher's agreement with the outcome at each turn.
 
     Args:
         gap (`torch.Tensor`):
@@ -198,8 +198,8 @@ def allocate(
 ) -> Allocation:
     """The two-level allocation B and Q and the density they imply (the paper's appendix; method facts E.36, E.37).
 
-    A turn without optimised tokens takes part in nothing: not in token sums, not in the mean evidence of its span; its
-    density is 1 (method facts E.42).
+    A turn without optimised tokens has density 1 and counts neither in token sums nor in the mean evidence of its span
+    (method facts E.42).
 
     Args:
         evidence, tokens: ``(M,)``.
@@ -243,10 +243,9 @@ def project_to_box(
 ) -> torch.Tensor:
     """Weighted Euclidean projection onto low <= d <= high with sum(mass * d) = sum(mass) in each segment.
 
-    That is clip(density - shift) with one shift for each segment, the root of a falling piecewise linear function:
-    Newton steps, which are exact once the right piece is found, in turn with bisections, since Newton alone can
-    go round in circles about a kink. A segment whose densities are all inside the box already is returned as it is
-    (method facts E.38).
+    The result is clip(density - shift) with one shift for each segment, the root of a falling piecewise linear
+    function. Newton steps are exact on the right linear piece but can cycle around a kink, so they alternate with
+    bisection steps. A segment that is already inside the box is returned unchanged (method facts E.38).
 
     Args:
         density, mass: ``(n,)`` float64; rows of mass 0 are clipped but weigh nothing.

@@ -79,7 +79,7 @@ class AlignOPSD(Method):
         return Credit(self._advantages(batch, result, weights), metrics, self._targets(identity, views), trace)
 
     def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
-        """Weights of an advantage of 0 change nothing; a target of the auxiliary loss would."""
+        """Zero-advantage turns can be skipped, unless an auxiliary loss trains on them."""
         if self.config.auxiliary_loss != "none":
             return super().zero_advantage(batch)
         return outcome(batch, self.config).advantage == 0
@@ -163,7 +163,8 @@ class AlignOPSD(Method):
         return token_advantages(advantage, batch.policy_mask, result.residual)
 
     def _targets(self, identity: torch.Tensor | None, views: Rectification | None) -> dict[str, torch.Tensor]:
-        """Of the auxiliary loss: the identity teacher, or the rectified one with its gate frozen at rollout time."""
+        """Targets of the auxiliary loss: the identity teacher, or the rectified one with its gate frozen at rollout
+        time."""
         if self.config.auxiliary_loss == "sdar":
             return {"teacher": identity}
         if self.config.auxiliary_loss == "alignment":

@@ -15,7 +15,7 @@ from alignopsd_trl.options import AtLeast, OneOf, Positive, PositiveCount, Share
 
 @dataclass
 class AlignOPSDOptions:
-    """What AlignOPSD and the paper's ablations of it may set for themselves. The fields say what they mean.
+    """The options of AlignOPSD and of the paper's ablations. Each field's help says what it means.
 
     Raises:
         ValueError: for a value out of range, or two that can't go together; names field, value and remedy.

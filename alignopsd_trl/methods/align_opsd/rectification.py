@@ -1,10 +1,10 @@
-"""Multi-view supervision rectification: what the matched privileged views say about the same sampled tokens.
+"""Multi-view supervision rectification: scores a turn's tokens under the privileged views of its matched turns.
 
     sources (M, K), H ──► weights ──► rho, alpha
     matched views (P, L) ──► aligned ──► blend with the identity view ──► rectified gap
 
 Views are kept as the P retained pairs, target by target and best first, that is in the order of
-``sources[sources >= 0]``. `rectify_views` walks this for a batch. Tensors only, and none of the outputs carries a
+``sources[sources >= 0]``. `rectify_views` does this for a batch. Tensors only, and none of the outputs carries a
 gradient.
 
 Sources: the paper's section "Multi-view supervision rectification"; method facts C.18 to C.21, F.51 and F.52.
@@ -27,7 +27,7 @@ _BLOCK = 512  # target turns at a time: what is in flight stays small whatever t
 
 @dataclass(frozen=True)
 class Rectification:
-    """What the privileged views say about the sampled tokens, against the student.
+    """Log-probs of the sampled tokens under the privileged views, and their gaps to the student.
 
     Args:
         weights (`torch.Tensor`):
@@ -56,7 +56,7 @@ def rectify_views(
     matches: Correspondence | None,
     options: AlignOPSDOptions,
 ) -> tuple[torch.Tensor, Rectification | None]:
-    """Scores the identity and the matched views of a batch in one call, and says what they say against the student.
+    """Scores the identity and the matched views of a batch in one call and computes the gaps to the student.
 
     Args:
         score: ``(R,)`` source and ``(R,)`` target turns -> ``(R, L)`` log-probs of the targets' responses under the

@@ -1,6 +1,6 @@
-"""What a batch's credit looked like: numbers for the log, and columns for the records with one value for each turn.
+"""Metrics of a batch's credit for the log, and columns for the records with one value a turn.
 
-`report` puts together what each stage left. Metrics leave out what has nothing to average over. Columns are lists of
+`report` collects the results of all stages. A metric without values to average is left out. Columns are lists of
 length M; rows of other turns in them (``sources``) are row numbers of the same batch, which the column ``row`` names.
 """
 
@@ -211,7 +211,7 @@ def weight_metrics(weights: CreditWeights) -> dict[str, float]:
 
 
 def weight_trace(weights: CreditWeights, asked: torch.Tensor | None) -> dict[str, Any]:
-    """Without B, Q and density where spans decide on them and the turn was not asked about; its W is 1."""
+    """Turns that the privileged view was not asked about have W = 1 and, with spans, no B, Q and density."""
     trace: dict[str, Any] = {}
     if (turns := weights.turns) is not None:
         trace = {

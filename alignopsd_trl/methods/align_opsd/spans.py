@@ -1,10 +1,10 @@
-"""Correspondence-driven spans: where a rollout turns from one functional decision to the next.
+"""Correspondence-driven spans: cuts a rollout where one functional decision ends and the next begins.
 
     H, eligible ──► profiles ──► divergence of neighbouring turns ──► batch threshold ──► segmentation
 
-`decision_spans` walks this for a batch. Profiles and divergences are per task in canonical order;
-the threshold is over the whole batch, all processes; the segmentation is a greedy walk over one rollout. Spans depend
-on the correspondence only, never on gaps, rewards, masks or advantages.
+`decision_spans` does this for a batch. Profiles and divergences are per task in canonical order, the threshold is over
+the whole batch on all processes, and each rollout is segmented greedily from its first turn on. Spans depend on the
+correspondence only, never on gaps, rewards, masks or advantages.
 
 Sources: the paper's appendix "Adaptive span construction"; method facts D, F.49 and F.50.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shifts:
-    """How far the profile of each turn is from that of the turn before it.
+    """The divergence of each turn's profile from that of the turn before.
 
     Args:
         value (`torch.Tensor`):
@@ -97,7 +97,8 @@ def decision_spans(
 def profile_columns(
     groups: Groups, options: AlignOPSDOptions, gather: Callable[[torch.Tensor], torch.Tensor]
 ) -> int | None:
-    """Turns of the batch on all processes, which the entropy distance is measured by; `None` for other distances."""
+    """Counts the turns of the batch on all processes, which normalises the entropy distance. `None` for other
+    distances."""
     if options.profile_distance != "entropy":
         return None
     return int(gather(torch.tensor([float(len(groups.task))], device=groups.task.device)).sum())
@@ -106,7 +107,7 @@ def profile_columns(
 def correspondence_shifts(
     tasks: Sequence[TaskSimilarity], groups: Groups, options: AlignOPSDOptions, columns: int | None
 ) -> Shifts:
-    """The shifts of the turns of some tasks; those of other turns are 0 and do not count."""
+    """Computes the shifts of the given tasks' turns. Other turns get 0 and do not count."""
     value = torch.zeros(len(groups.task), dtype=torch.float64, device=groups.task.device)
     counts = torch.zeros_like(value, dtype=torch.bool)
     for task in tasks:
@@ -120,8 +121,8 @@ def correspondence_shifts(
 
 
 def possible_shifts(groups: Groups, student: Sequence[Thought]) -> torch.Tensor:
-    """``(M,)`` bool, whose shift may count, whatever the teacher thinks: turns with one before them, where the policy
-    thinks at both and there are siblings.
+    """``(M,)`` bool: turns whose shift may count, before the teacher is asked. They have an earlier turn and siblings,
+    and the policy's thinking parsed at both turns.
 
     Args:
         groups: of the M turns.
@@ -137,7 +138,7 @@ def possible_shifts(groups: Groups, student: Sequence[Thought]) -> torch.Tensor:
 def unsettled(
     shifts: Shifts, rollouts: Sequence[torch.Tensor], options: AlignOPSDOptions, bounds: tuple[float, float]
 ) -> torch.Tensor:
-    """``(R,)`` bool: which rollouts have other spans at some thresholds between the bounds than at others.
+    """``(R,)`` bool: rollouts whose spans depend on where between the bounds the threshold lies.
 
     Args:
         shifts: of the M turns.
@@ -234,7 +235,7 @@ def adjacent_divergence(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The correspondence shift D of each turn against the turn before it in its rollout.
 
-    A shift counts only between two valid profiles over the same eligible sources: a change of eligibility is no
+    A shift counts only between two valid profiles over the same eligible sources. A change of eligibility is no
     evidence of a boundary (method facts D.26). "Before" is in turn order; a gap in turn numbers is not looked at.
 
     Args:
@@ -367,8 +368,8 @@ def turning_points(
     max_span: int,
     fallback: float,
 ) -> list[float]:
-    """At which thresholds within the bounds `segment` begins to give a rollout other spans, rising; none if all of them
-    give the same.
+    """Thresholds within the bounds at which the spans of a rollout change, rising; empty if the spans are the same for
+    all.
 
     Cuts are strictly above the threshold, so all thresholds from one divergence up to the next cut alike. Of the cuts
     that these add, those that would leave a span too short are not made, and others would have been made in a span
