@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate.utils import DistributedType
 from fakes.trainers import difference, make_config, make_trainer, with_sampler
 from peft import LoraConfig
 
@@ -16,9 +17,13 @@ from alignopsd_trl import trl_compat
 from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.methods.grpo import outcome
+from alignopsd_trl.policy.scoring import Padded
+from alignopsd_trl.policy.strategies import refuse_shards
 from alignopsd_trl.policy.teacher_weights import FollowingTeacher, TeacherWeights
 from alignopsd_trl.records import read_records
+from alignopsd_trl.rollout import Responses
 from alignopsd_trl.runs.health import Decay
+from alignopsd_trl.trl_compat import PolicyScorer
 from alignopsd_trl.turns import Trajectory, Turn, TurnBatch, parse_response
 
 HALF = {"privileged_siblings": 2}
@@ -67,11 +72,14 @@ def test_trained_prompts_never_hold_the_skill_and_played_ones_always_do(
     skills = {tuple(trainer.processing_class(one.skill_text)["input_ids"]) for one in trajectories}
     assert all(len(skill) > 5 for skill in skills)
     skilled = [any(holds(prompt, list(skill)) for skill in skills) for prompt in prompts]
-    turns = [turn for one in trajectories if one.privileged for turn in one.turns]
+    played = [one for one in trajectories if one.privileged]
+    turns = [turn for one in played for turn in one.turns]
     if method == "grpo":
         assert sum(skilled) == len(turns) and turns
     assert all(list(turn.privileged_ids) in prompts for turn in turns)
-    assert all(holds(turn.privileged_ids, list(skill)) for turn in turns for skill in skills if len(skills) == 1)
+    for one in played:
+        skill = trainer.processing_class(one.skill_text)["input_ids"]
+        assert all(holds(turn.privileged_ids, skill) for turn in one.turns)
     (rows,) = trainer.seen_rows
     for ids, mask in zip(rows["prompt_ids"], rows["prompt_mask"], strict=True):
         assert not any(holds(ids[mask.bool()].tolist(), list(skill)) for skill in skills)
@@ -203,6 +211,28 @@ def test_thinking_and_scores_are_the_teachers(tmp_path: Path) -> None:
     assert max(gaps["live"]) < 1e-4 and gaps["base"][0] < 1e-4 < 1e-3 < gaps["base"][1]
 
 
+def test_it_plays_thinks_and_scores_with_its_own_weights(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, teacher_model_kind="base", method="align_opsd", max_steps=2)
+    row = Padded(torch.tensor([[5, 6, 7]]), torch.ones(1, 3, dtype=torch.int64))
+    policy, teacher = PolicyScorer(trainer), PolicyScorer(trainer, teacher=trainer.teacher_weights)
+    before, scored, largest = _values(trainer.model), policy.plain(row, row), policy.largest(row, row, 4)
+    trainer.train()
+    assert not torch.allclose(policy.plain(row, row), scored, atol=1e-3)
+    assert torch.allclose(teacher.plain(row, row), scored, atol=1e-6)
+    assert torch.allclose(teacher.largest(row, row, 4)[1], largest[1], atol=1e-6)
+    seen: list[float] = []
+
+    def respond(prompts: Any, until: Any = None) -> Responses:
+        seen.append(difference(before, _values(trainer.model)))
+        return Responses([[1] for _ in prompts], None)
+
+    trainer.make_sampler = lambda *arguments, **options: SimpleNamespace(respond=respond)
+    with trainer._snapshot() as snapshot:
+        for sampler in (snapshot.sampler, snapshot.thinker, snapshot.teacher):
+            sampler.respond([[1, 2]])
+    assert seen[0] > 1e-3 and seen[1:] == [0.0, 0.0]
+
+
 def test_an_average_follows_the_policy() -> None:
     model = torch.nn.Linear(2, 1, bias=False)
     weights = TeacherWeights(model)
@@ -250,6 +280,12 @@ def test_a_resumed_run_has_the_same_teacher(tmp_path: Path, kind: str) -> None:
     [
         ({"method": "grpo", **HALF}, None, "there must be a skill_bank"),
         ({"method": "skill_grpo", **HALF}, "webshop", "all siblings read the skill"),
+        ({"use_vllm": True, "teacher_model_kind": "base", **HALF}, "webshop", "plays, but use_vllm=True"),
+        (
+            {"use_vllm": True, "teacher_model_kind": "ema", "method": "align_opsd"},
+            "webshop",
+            "thinks, but use_vllm=True",
+        ),
     ],
 )
 def test_play_that_makes_no_sense_is_refused(
@@ -260,6 +296,11 @@ def test_play_that_makes_no_sense_is_refused(
     config = make_config(tmp_path, **options)
     with pytest.raises(ValueError, match=said):
         check(Intended(config, get_method(config.method)(config), object(), toy_dataset(), bank, "lexical"))
+
+
+def test_a_policy_in_shards_is_refused() -> None:
+    with pytest.raises(ValueError, match="teacher_model_kind='base' is proven on one process and with DDP alone"):
+        refuse_shards(SimpleNamespace(distributed_type=DistributedType.FSDP), "teacher_model_kind='base'")
 
 
 def test_no_ordinary_sibling_is_refused(tmp_path: Path) -> None:

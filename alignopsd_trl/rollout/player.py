@@ -194,26 +194,24 @@ class Player:
         """Who answers which rows, and how many responses every process asks of it."""
         if self.teacher is None:
             return [(self.sampler, range(len(episodes)), width)]
-        ordinary = [row for row, episode in enumerate(episodes) if not episode.trajectory.privileged]
-        privileged = [row for row, episode in enumerate(episodes) if episode.trajectory.privileged]
-        shares = [
-            (one, rows, self.agree(len(rows))) for one, rows in ((self.sampler, ordinary), (self.teacher, privileged))
-        ]
-        return [share for share in shares if share[2]]
+        rows: dict[bool, list[int]] = {False: [], True: []}
+        for row, episode in enumerate(episodes):
+            rows[episode.trajectory.privileged].append(row)
+        shares = [(self.sampler, rows[False]), (self.teacher, rows[True])]
+        return [(sampler, part, count) for sampler, part in shares if (count := self.agree(len(part)))]
 
     def _sample(self, sampler: Sampler, episodes: Sequence[Episode], turns: Sequence[Turn], width: int) -> None:
         filler = self.renderer.encode(["."]) * (width - len(turns)) if width > len(turns) else []
-        privileged = [episode.trajectory.privileged for episode in episodes]
-        pairs = list(zip(turns, privileged, strict=True))
-        prompts = [turn.privileged_ids if skilled else turn.prompt_ids for turn, skilled in pairs]
+        pairs = list(zip(episodes, turns, strict=True))
+        prompts = [turn.privileged_ids if one.trajectory.privileged else turn.prompt_ids for one, turn in pairs]
         responses, log_probs = sampler.respond(prompts + filler)
         texts = self.tokenizer.batch_decode(
             responses[: len(turns)], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        for row, (episode, turn) in enumerate(zip(episodes, turns, strict=True)):
+        for row, (episode, turn) in enumerate(pairs):
             turn.response_ids, turn.response_text = list(responses[row]), texts[row]
             turn.truncated = not turn.response_ids or turn.response_ids[-1] not in self.end_ids
-            kept = log_probs is not None and not privileged[row]
+            kept = log_probs is not None and not episode.trajectory.privileged
             turn.sampling_log_probs = list(log_probs[row]) if kept else None
             self._project(episode, turn)
 
