@@ -7,6 +7,10 @@ Each line is the first of `STEPS` with which `recipes/webshop_3b.py` fits, vLLM 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.plan import memory_facts
@@ -21,9 +25,16 @@ SHARES = ("0.3", "0.4", "0.5", "0.6", "0.7", "0.8")
 COMMON = ("--use_vllm", "--vllm_mode", "colocate", "--encoder", "lexical")
 
 
+@cache
+def parsed(flags: tuple[str, ...]) -> tuple[Any, Any, Any]:
+    """The recipe's arguments, which are the same for every model and GPU."""
+    return parse("webshop_3b", ["--plan", *flags])
+
+
 def fits(model: str, gpu: int, flags: tuple[str, ...]) -> bool:
     """Whether the plan of a recipe says so."""
-    recipe, args, chosen = parse("webshop_3b", ["--plan", "--gpu_gib", str(gpu), "--model_name_or_path", model, *flags])
+    recipe, args, chosen = parsed(flags)
+    recipe, chosen = replace(recipe, gpu_gib=gpu), replace(chosen, model_name_or_path=model)
     try:
         return "DOES NOT FIT" not in memory_facts(recipe, args, chosen, Launch())
     except ValueError:  # the sampler's share can't hold its weights
