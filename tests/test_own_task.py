@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -150,6 +153,27 @@ FAULTS = {
         "no answer within",
     ),
     "an error": ("maze.py", "valid = action in", "valid = 1 / 0 or action in", "ZeroDivisionError"),
+    "an unknown action that fails": (
+        "maze.py",
+        "valid = action in self._actions()",
+        "valid = action.split()[1] in MOVES and action in self._actions()",
+        "any string",
+    ),
+    "an unknown action that counts": ("maze.py", "valid=valid", "valid=True", "counts as valid"),
+    "an unknown action that wins": (
+        "maze.py",
+        "won = self.room == self.exit",
+        "won = not valid or self.room == self.exit",
+        "give nothing for it",
+    ),
+    "won by everybody": ("maze.py", "done=won, won=won", "done=won, won=True", "random play won all"),
+    "won by nobody": ("maze.py", "done=won, won=won", "done=won, won=False", "won none"),
+    "a reward that is the score": (
+        "maze.py",
+        "reward=float(won), done=won, won=won, score=float(won)",
+        "reward=(at := 1 / (1 + self.distance(self.room))), done=won, won=won, score=at",
+        "again and again",
+    ),
     "an offer that is refused": ("maze.py", "valid=valid", "valid=False", "offered and refused"),
     "a skill for nobody": ("maze.py", "The exit is {category}", "The exit is near", "far"),
     "a bank of something else": ("maze_skills.json", '"environment": "maze"', '"environment": "house"', "house"),
@@ -189,6 +213,67 @@ def test_check_says_it_in_json_and_by_its_status(maze: Path, capsys: pytest.Capt
     assert ended.value.code == 1
     found = json.loads(capsys.readouterr().out)["findings"]
     assert {"about", "text", "ruins"} == set(found[0])
+
+
+ANSWERS = {
+    "a page": ("<html>It works!</html>", "no chat completion"),
+    "a list": ("[]", "no chat completion"),
+    "no choice": ('{"choices": []}', "no chat completion"),
+    "a number": ('{"choices": [{"message": {"content": 5}}]}', "no chat completion"),
+    "no action": ('{"choices": [{"message": {"content": "I would rather not."}}]}', "valid action"),
+}
+
+
+@pytest.fixture
+def endpoint() -> Iterator[type[BaseHTTPRequestHandler]]:
+    """A server on this machine that answers every request with its ``answer``."""
+
+    class Handler(BaseHTTPRequestHandler):
+        answer, address = "", ""
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(self.answer.encode())
+
+        def log_message(self, *given: object) -> None:
+            """Says nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Handler.address = f"http://127.0.0.1:{server.server_port}/v1"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield Handler
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_endpoint_that_answers_nonsense_ends_in_a_sentence(
+    maze: Path, endpoint: type[BaseHTTPRequestHandler], answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endpoint.answer, word = ANSWERS[answer]
+    _fails(["demonstrate", "maze", "--endpoint", endpoint.address, "--episodes", "2"], word, capsys=capsys)
+    assert not (maze / "demonstrations.jsonl").exists()
+
+
+def test_what_demonstrations_cannot_show_is_refused(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = (maze / "train.py").read_text()
+    (maze / "train.py").write_text(recipe.replace("**LAPTOP,", '**LAPTOP, "history": "conversation",'))
+    _fails(["demonstrate", "maze"], "'conversation'", "leave history out", capsys=capsys)
+
+
+def test_calls_that_only_a_chat_template_can_write_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["new", "native_digits", "--tools"])
+    file = tmp_path / "native_digits" / "native_digits.py"
+    text = file.read_text()
+    assert "ToolEnvironment(NativeDigits, " in text
+    file.write_text(text.replace("ToolEnvironment(NativeDigits, ", 'ToolEnvironment(NativeDigits, format="native", '))
+    for command in ("check", "demonstrate"):
+        _fails([command, "native_digits"], "format='native'", "format='text'", capsys=capsys)
 
 
 @pytest.mark.slow

@@ -82,11 +82,13 @@ def check_task(
         ValueError: for a task that can't be looked at.
     """
     task = find_task(task) if isinstance(task, str) else task
+    task.require_text("check")
     rows, report = task.rows("train"), Report()
     chosen = starting.drawn(rows, episodes, seed)
     add = report.findings.extend
     add(starting.splits(task, rows))
     add(starting.starts(task, chosen, time_limit))
+    add(starting.unknown_actions(task, chosen[0], time_limit))
     limit = report.max_prompt_length = task.limit("max_prompt_length", max_prompt_length)
     skills, bank = _skills(task, tokenizer, limit, skill_bank, encoder, report)
     played = {}
@@ -115,6 +117,7 @@ def _judge(
     add = report.findings.extend
     add(outcomes.failures(episodes))
     add(outcomes.rewards(episodes))
+    add(outcomes.victories(dict(played)))
     add(outcomes.ends(dict(played), task.suite.factory().max_turns))
     add(outcomes.seconds(episodes))
     add(outcomes.actions(dict(played)))

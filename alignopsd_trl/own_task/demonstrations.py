@@ -88,13 +88,19 @@ def demonstrate(
     Raises:
         NoDemonstrations: if no turn is left.
     """
+    task.require_text("demonstrate")
+    if task.preset.get("history", "window") != "window":
+        raise NoDemonstrations(
+            f"task {task.name}: the recipe's history is {task.preset['history']!r}, and a demonstration is one turn, "
+            "which such a policy does not read; leave history out, or warm-start with demonstrations of your own"
+        )
     limit = task.limit("max_prompt_length", max_prompt_length)
     rows = _drawn(task.rows("train"), episodes, seed)
     skills = skills_of(task, tokenizer or WordCount(), limit, skill_bank, encoder)
     odd = (lambda number: number % 2 == 1) if skills is not no_skills else (lambda number: False)
     played = play(task.suite.factory, rows, actor, skills=skills, skilled=odd, time_limit=time_limit)
     kept = [one for one in played if one.stop != FAILED and (one.won or not won_only)]
-    if not any(one.turns for one in kept):
+    if not any(turn.valid for one in kept for turn in one.turns):
         raise NoDemonstrations(
             f"task {task.name}: no turn to learn from in {episodes} episodes; {_why(played, won_only)}"
         )
@@ -138,6 +144,9 @@ def _why(played: Sequence[PlayedEpisode], won_only: bool) -> str:
     failed = [one.message for one in played if one.stop == FAILED]
     if failed:
         return f"{len(failed)} failed, the first with: {failed[0]}"
+    said = [turn.response for one in played for turn in one.turns]
+    if said and not any(turn.valid for one in played for turn in one.turns):
+        return f"none of {len(said)} responses is a valid action, such as {said[0]!r:.80}; let a better player play"
     return "none was won; leave --won_only out, or let a better player play" if won_only else "all ended at once"
 
 

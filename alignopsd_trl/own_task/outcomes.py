@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -49,6 +49,36 @@ def rewards(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
         )
     if whole and all(one.won is None for one in whole):
         yield Finding("won", "no episode says whether it was won; results report the score alone", ruins=False)
+
+
+def victories(played: Mapping[str, Sequence[PlayedEpisode]]) -> Iterator[Finding]:
+    """Whether `won` and `score` say something."""
+    at_random, scripted = (
+        [one for one in played.get(who, ()) if one.stop != FAILED] for who in ("random play", "scripted player")
+    )
+    if len(at_random) > 1 and all(one.won for one in at_random):
+        yield Finding("won", f"random play won all {len(at_random)} episodes; mend Step.won, or give harder tasks")
+    if any(one.reward > 0 for one in scripted) and all(one.won is False for one in scripted):
+        yield Finding(
+            "won",
+            f"the scripted player was rewarded and won none of {len(scripted)} episodes; see whether Step.won is ever "
+            "true",
+            ruins=False,
+        )
+    if _adds_up([*at_random, *scripted]):
+        yield Finding(
+            "reward",
+            "the reward is the score at every turn, so that early gains count again and again; a reward is what its "
+            "own turn earned, the score is the episode's so far",
+            ruins=False,
+        )
+
+
+def _adds_up(episodes: Sequence[PlayedEpisode]) -> bool:
+    """Whether turns are rewarded with a score that goes on from turn to turn."""
+    scored = [[turn.step for turn in one.turns] for one in episodes if len(one.turns) > 1]
+    same = all(step.reward == step.score for steps in scored for step in steps)
+    return same and any(sum(step.reward != 0 for step in steps) > 1 for steps in scored)
 
 
 def _proportion(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:

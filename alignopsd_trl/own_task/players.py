@@ -106,7 +106,7 @@ class Endpoint:
         body |= {"max_tokens": self.max_tokens} | ({"tools": schemas_in(shown)} if schemas_in(shown) else {})
         try:
             reply = client.post(f"{self.url.rstrip('/')}/chat/completions", json=body)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise PlayerError(
                 f"--endpoint {self.url} can't be reached ({error}); start it, or correct the address"
             ) from error
@@ -118,9 +118,11 @@ class Endpoint:
         try:
             message = reply.json()["choices"][0]["message"]
             content, thinking = message.get("content") or "", message.get("reasoning_content") or ""
+            if not (isinstance(content, str) and isinstance(thinking, str)):
+                raise TypeError("content must be a text")
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise PlayerError(
-                f"--endpoint {self.url} answered with no chat completion: {reply.text:.120!r}; is it an "
+                f"--endpoint {self.url} answered with no chat completion: {reply.text!r:.120}; is it an "
                 "OpenAI-compatible server's address, up to /v1?"
             ) from error
         return f"<think>\n{thinking.strip()}\n</think>\n{content}" if thinking else content

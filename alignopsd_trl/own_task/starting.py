@@ -16,6 +16,7 @@ from alignopsd_trl.rollout import SiblingsDiffer, check_openings
 
 TRIED = 4  # tasks
 SIBLINGS = 4
+UNKNOWN = ("", "no such action")
 
 
 def starts(task: Task, rows: Sequence[Mapping[str, Any]], time_limit: float) -> Iterator[Finding]:
@@ -58,6 +59,40 @@ def _again(batch: ValidatedBatch, rows: Sequence[Mapping[str, Any]], opening: Op
     """Openings after a step of another episode in the same slots: what is left over from it shows."""
     batch.step(range(len(rows)), [(*opening.admissible, "")[0]] * len(rows))
     return batch.reset(range(len(rows)), rows)
+
+
+def unknown_actions(task: Task, row: Mapping[str, Any], time_limit: float) -> Iterator[Finding]:
+    """Executes what a policy writes before it knows the actions."""
+    batch = open_batch(task.suite.factory, 1, time_limit)
+    try:
+        for action in UNKNOWN:
+            (opening,) = batch.reset([0], [seeded(batch, row)])
+            if isinstance(opening, Failure):
+                return
+            (step,) = batch.step([0], [action])
+            text = _refusal_missing(step, offers=bool(opening.admissible))
+            if text:
+                yield Finding(
+                    "action", f"step({action!r}), which is no action, {text}", isinstance(step, Failure) or _gains(step)
+                )
+                return
+    finally:
+        batch.close()
+
+
+def _refusal_missing(step: Step | Failure, offers: bool) -> str:
+    """What is wrong with the answer to an unknown action; empty if it is refused."""
+    if isinstance(step, Failure):
+        return f"failed with {step.message}; answer any string, with valid=False"
+    if offers and _gains(step):
+        return f"got the reward {step.reward:g} and won={step.won}; give nothing for it, with valid=False"
+    if offers and step.valid:
+        return "counts as valid; return Step(valid=False), so that the log counts it"
+    return ""
+
+
+def _gains(step: Step) -> bool:
+    return step.reward > 0 or bool(step.won)
 
 
 def repeats(task: Task, played: Sequence[PlayedEpisode], time_limit: float) -> Iterator[Finding]:

@@ -43,6 +43,18 @@ class Task:
         """A length in tokens: as given, else the recipe's, else the usual one."""
         return given or self.preset.get(name) or LIMITS[name]
 
+    def require_text(self, command: str) -> None:
+        """Refuses an environment whose calls are written and read by a tokenizer's chat template.
+
+        Raises:
+            ValueError: says what can be played instead.
+        """
+        if getattr(self.suite.factory().prompt, "native", False):
+            raise ValueError(
+                f"task {self.name} has format='native', whose calls only a policy's own chat template can write; "
+                f"alignopsd {command} plays the same class with format='text'"
+            )
+
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """The rows of a split.
 
