@@ -12,7 +12,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any, TypeVar
 
-from alignopsd_trl.environments.base import Ending, EnvironmentBatch, Failure, Opening, Projection, Prompt, Step
+from alignopsd_trl.environments.base import Ending, EnvironmentBatch, Failure, Opening, Projection, Step
 
 LONGEST_TEXT = 1 << 18  # characters of an observation, a task text, an action, or all actions on offer together
 Value = TypeVar("Value")
@@ -33,7 +33,7 @@ class ValidatedBatch:
 
     def __init__(self, batch: EnvironmentBatch, name: str):
         self._batch, self.name = batch, name
-        self.prompt: Prompt = getattr(batch, "prompt", None)
+        self.prompt: Any = getattr(batch, "prompt", None)
         if not callable(getattr(self.prompt, "render", None)):
             raise TypeError(f"environment {name}: prompt must have a method render(view, skill), got {self.prompt!r}")
         self.history_length, self.max_turns = batch.history_length, batch.max_turns

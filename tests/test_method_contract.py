@@ -262,6 +262,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
+@pytest.mark.full
 def test_the_page_works_from_a_folder_outside_the_repository(tmp_path: Path) -> None:
     method, run, read = blocks("python")
     (tmp_path / "tanh_gap.py").write_text(method)

@@ -91,7 +91,7 @@ def action_class(client: Any) -> type | None:
     return None
 
 
-def _fields(kind: type) -> dict[str, tuple[Any, bool, str]]:
+def _fields(kind: Any) -> dict[str, tuple[Any, bool, str]]:
     """Of a pydantic class or a dataclass, without ``metadata``."""
     if hasattr(kind, "model_fields"):
         found = {n: (f.annotation, f.is_required(), f.description or "") for n, f in kind.model_fields.items()}

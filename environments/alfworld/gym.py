@@ -58,7 +58,7 @@ class ALFWorldGym(gymnasium.Env[str, str]):
     def close(self) -> None:
         self._environment.close()
 
-    def _info(self, game_id: str, won: bool, score: float, admissible: tuple[str, ...]) -> dict[str, Any]:
+    def _info(self, game_id: str, won: bool | None, score: float, admissible: tuple[str, ...]) -> dict[str, Any]:
         return {
             "task": self._opening.task_text,
             "game_id": game_id,

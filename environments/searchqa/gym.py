@@ -57,6 +57,6 @@ class SearchQAGym(gymnasium.Env[str, str]):
     def close(self) -> None:
         self._factory.close()
 
-    def _info(self, won: bool, score: float) -> dict[str, Any]:
+    def _info(self, won: bool | None, score: float) -> dict[str, Any]:
         names = ("task_id", "data_source")
         return {**{name: self._row[name] for name in names}, "won": won, "score": score}

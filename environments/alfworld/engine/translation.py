@@ -74,7 +74,9 @@ def _translate(domain: str, problem: str) -> Translation:
         raise ValueError(f"the PDDL problem can't be translated: {type(error).__name__}: {error}") from error
     finally:
         sys.argv = arguments  # the translator replaces it
-    facts = [(atom.predicate, *atom.args) for atom in task.init if getattr(atom, "predicate", "=") != "="]
+    facts: list[tuple[str, ...]] = [
+        (atom.predicate, *atom.args) for atom in task.init if getattr(atom, "predicate", "=") != "="
+    ]
     return Translation(
         sas=zlib.compress(sas.encode()),
         parameters={a.name: [(p.name.strip("?"), p.type_name) for p in a.parameters] for a in task.actions},

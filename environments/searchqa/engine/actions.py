@@ -67,7 +67,9 @@ def project_search_r1(response: str) -> Projection:
 def _pair(text: str, kind: str) -> Action | None:
     """The first pair, found in one pass: a lazy pattern takes quadratic time on many unclosed tags."""
     opening = _OPENING[kind].search(text)
-    closing = _CLOSING[kind].search(text, opening.end()) if opening else None
+    if opening is None:
+        return None
+    closing = _CLOSING[kind].search(text, opening.end())
     return Action(kind, text[opening.end() : closing.start()].strip()) if closing else None
 
 

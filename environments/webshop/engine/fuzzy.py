@@ -55,8 +55,8 @@ def _sides(a: Any, b: Any) -> tuple[str, str, str] | None:
     if not left or not right:
         return None
     common = " ".join(sorted(left & right))
-    rests = (" ".join(sorted(left - right)), " ".join(sorted(right - left)))
-    return common, *(f"{common} {rest}".strip() for rest in rests)
+    ours, theirs = " ".join(sorted(left - right)), " ".join(sorted(right - left))
+    return common, f"{common} {ours}".strip(), f"{common} {theirs}".strip()
 
 
 def _ratio(first: str, second: str) -> int:

@@ -50,7 +50,7 @@ def price_bound(price: float, generator: Random) -> float | int:
     return max(generator.sample(grid, 2)) if len(grid) >= 2 else NO_BOUND
 
 
-def weighted_index(cumulative: Sequence[float], generator: Random) -> int:
+def weighted_index(cumulative: Sequence[float] | np.ndarray, generator: Random) -> int:
     """An index by cumulative weights with a leading 0, one to the right of the usual answer as in the reference."""
     position = generator.uniform(0, cumulative[-1])
     return min(bisect_right(cumulative, position), len(cumulative) - 2)
