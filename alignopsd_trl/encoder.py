@@ -160,7 +160,10 @@ def check_encoder(spec: str) -> str:
         return f"{spec}, comes with the package"
     folder = Path(spec).expanduser()
     if folder.is_dir() and not (folder / "modules.json").is_file():
-        raise ValueError(f"encoder={spec!r}: the folder holds no sentence-transformers model (no modules.json)")
+        raise ValueError(
+            f"encoder={spec!r}: the folder holds no sentence-transformers model (no modules.json); "
+            "name one that does, or 'lexical'"
+        )
     if not folder.is_dir() and not _HUB_ID.fullmatch(spec):
         raise ValueError(f"encoder={spec!r} is neither an existing folder nor a Hub id 'owner/name'; {_CHOICES}")
     return f"{spec}, {'a local folder' if folder.is_dir() else 'from the Hub or its local cache'}"

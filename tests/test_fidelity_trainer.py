@@ -243,7 +243,7 @@ def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pyte
         (["--methods", "nonsense"], "nonsense"),
         (["--methods", "grpo,monte_carlo"], "'monte_carlo' is what the others are measured against"),
         (["--environment", "nowhere"], "--environment 'nowhere' is unknown"),
-        (["--environment_options", "{silent"], "--environment_options is no JSON .*write for example"),
+        (["--environment_options", "{silent"], "--environment_options .* is no JSON .*write for example"),
         (["--environment_options", '{"silent": true}'], "does not say who won .*--value reward"),
         (["--environment_options", '{"broken": true}'], "every episode failed; the first: .*the door is stuck"),
         (["--environment_options", '{"noisy": true}', "--everywhere"], "not deterministic: after . replayed action"),
