@@ -48,7 +48,7 @@ WRONG = [
         if importlib.util.find_spec("trackio") is None
         else []
     ),
-    (["--output_dir", f"{__file__}/x"], "choose another output folder"),
+    (["--output_dir", f"{__file__}/x"], "choose another --output_dir"),
 ]
 
 

@@ -192,7 +192,7 @@ class Left:
         if self.run is None:
             if self.anything and not _wanted(resume):
                 return (
-                    f"{self.path} holds files of a run that left no {RUN_FILE}; choose another output folder, or "
+                    f"{self.path} holds files of a run that left no {RUN_FILE}; choose another output_dir, or "
                     f"overwrite_output_dir=True to remove them"
                 )
             return None
@@ -200,7 +200,7 @@ class Left:
         if _wanted(resume) and self.checkpoints and (before := _processes_of(self.run)) != _processes():
             return (
                 f"{self.path} holds a run of {before} processes, whose random states this launch of {_processes()} "
-                f"can't take up; launch it on {before} processes, or choose another output folder"
+                f"can't take up; launch it on {before} processes, or choose another output_dir"
             )
         if _wanted(resume):
             both = self.run["configuration"].keys() & configuration.keys()  # a setting of newer code is not a change
@@ -208,7 +208,7 @@ class Left:
             if changed and (self.anything or self.checkpoints):
                 return (
                     f"{self.path} holds a run with other settings, which can't be resumed with these: "
-                    f"{_shown(changed)}. Set them as they were, or choose another output folder"
+                    f"{_shown(changed)}. Set them as they were, or choose another output_dir"
                 )
             return None
         if not self.anything:
@@ -434,7 +434,7 @@ class _Lock:
             self._file = (path / LOCK_FILE).open("a+")
         except OSError as error:
             raise RunFolderError(
-                f"output_dir={str(path)!r} can't be written to ({error.strerror}); choose another output folder"
+                f"output_dir={str(path)!r} can't be written to ({error.strerror}); choose another output_dir"
             ) from error
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -443,7 +443,7 @@ class _Lock:
             self._file.close()
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise RunFolderError(
-                    f"{path} is in use by another run ({holder}); wait until it ends, or choose another output folder"
+                    f"{path} is in use by another run ({holder}); wait until it ends, or choose another output_dir"
                 ) from error
             raise RunFolderError(
                 f"{path} is on a file system without locks ({error.strerror}); choose an output_dir on one that has "
