@@ -45,7 +45,7 @@ wait_shortly(os.environ)  # before a public name brings torch
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first asked for: the maths rooms alone need neither TRL nor transformers."""
+    """Imports a public name when it is first used: modules of pure maths need neither TRL nor transformers."""
     if name not in _HOMES:
         raise AttributeError(f"module 'alignopsd_trl' has no attribute {name!r}")
     return getattr(import_module(f"alignopsd_trl.{_HOMES[name]}"), name)

@@ -110,7 +110,7 @@ class Conversation:
         return self._cut(response, said, kept) + self._renderer.tokens(rest[0].removeprefix(end))
 
     def _cut(self, response: list[int], said: str, kept: str) -> list[int]:
-        """The tokens of what is kept of a response: the last of the sampled ones, if a token begins there."""
+        """The tokens of the kept end of a response: the sampled ones if a token begins there."""
         decode, dropped = self._renderer.decode, said.removesuffix(kept)
         if said == kept:
             return response
@@ -146,8 +146,8 @@ class Conversation:
 def oldest_to_drop(conversation: Conversation, limit: int) -> int | None:
     """How many of the oldest turns are dropped so that the prompt fits ``limit`` tokens; `None` if it can't.
 
-    They are dropped until half the limit is free, if they can be: the turns that follow go on by token ids then, where
-    dropping one at each turn would make each prompt a new one.
+    If possible, it drops turns until half the limit is free. The following turns can then extend the prompt's token
+    ids; dropping one turn at a time would make each prompt a new one.
     """
     if len(conversation.ids) <= limit:
         return 0

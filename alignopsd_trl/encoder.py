@@ -233,7 +233,7 @@ def _frozen(model: SentenceTransformer, name: str, device: torch.device | str | 
 
 
 def _by_length(model: SentenceTransformer, texts: list[str]) -> torch.Tensor:
-    """Texts that share a padded length go through the model together, so a row's padding is its own."""
+    """Encodes texts of one padded length together, so that a row's padding does not depend on other texts."""
     tokens = model.tokenizer(texts, truncation=True, max_length=model.max_seq_length)["input_ids"]
     padded = torch.tensor([-(-max(len(ids), 1) // _PADDING) * _PADDING for ids in tokens])
     order, groups = [], []

@@ -57,7 +57,8 @@ def _content_of(message: Mapping[str, Any]) -> str:
 
 
 def _by_tools(prompts: Sequence[Rendered]) -> Iterator[tuple[list[int], list[Mapping[str, Any]]]]:
-    """Rows of prompts with the same tools, which one call of a chat template shares, and these tools."""
+    """Groups prompts by their tools, since one call of a chat template takes one list of tools. Gives rows and
+    tools."""
     groups: list[tuple[list[int], list[Mapping[str, Any]]]] = []
     for row, prompt in enumerate(prompts):
         tools = tools_of(prompt)
@@ -70,16 +71,16 @@ def _by_tools(prompts: Sequence[Rendered]) -> Iterator[tuple[list[int], list[Map
 
 
 MOST_HELD = 4_000_000  # tokens of texts that are remembered, some 8 bytes each with the text
-SEAMS = 8  # tokens by which the text around a skill may be cut otherwise
+BOUNDARY = 8  # tokens by which the text around a skill may be cut otherwise
 
 
 def _most_added(ordinary: Rendered, privileged: Rendered) -> float:
-    """How many tokens a prompt with a skill has more than the one without it, at most: a token holds a byte or more."""
+    """An upper bound on the tokens that a skill adds to a prompt: a token holds at least one byte."""
     if not (isinstance(ordinary, str) and isinstance(privileged, str)):
         return float("inf")
     begin = len(commonprefix([ordinary, privileged]))
     end = len(commonprefix([ordinary[begin:][::-1], privileged[begin:][::-1]]))
-    return len(privileged[begin : len(privileged) - end].encode()) + SEAMS
+    return len(privileged[begin : len(privileged) - end].encode()) + BOUNDARY
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,8 @@ class Renderer:
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def encode(self, prompts: Sequence[Rendered]) -> list[list[int]]:
-        """Token ids of prompts, up to where the policy's response begins. Texts are remembered: siblings, and walks
-        above all, meet the same views again."""
+        """Token ids of prompts, up to where the policy's response begins. Texts are remembered, since siblings, and
+        Monte Carlo rollouts even more, meet the same views again."""
         if self._held > MOST_HELD:
             self._known.clear()
             self._held = 0

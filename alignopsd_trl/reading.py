@@ -147,13 +147,13 @@ class Reader:
 
 
 def reader_for(tokenizer: PreTrainedTokenizerBase, environments: Any, tags: Sequence[str] = THINK) -> Reader:
-    """A reader of what is written for some environments (a `ValidatedBatch`)."""
+    """Makes the reader of responses for a batch of environments (a `ValidatedBatch`)."""
     return Reader(tokenizer, tags, environments.thinks_freely, getattr(environments.prompt, "native", False))
 
 
 def require_tools(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Sees to it that calls can be shown and read in the chat template's own format; gives the tokenizer TRL's parser
-    for it if it has none.
+    """Checks that the chat template can show calls and that they can be read back. A tokenizer without a parser gets
+    TRL's.
 
     Raises:
         ValueError: if that can't be; says what to do.

@@ -134,7 +134,7 @@ _NAMED = {
 
 
 def _wide(kind: pa.DataType) -> pa.DataType:
-    """One type for all numbers of a kind, whatever the first values happen to be."""
+    """Widens a number's type, so that the column's type does not depend on its first values."""
     if pa.types.is_list(kind):
         return pa.list_(_wide(kind.value_type))
     if pa.types.is_integer(kind):
@@ -164,7 +164,7 @@ def _turn_columns(turn: Turn) -> dict[str, Any]:
 
 
 def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
-    """All but whole pages, of which the observation is a record already."""
+    """Drops long texts, which the observation records already."""
     return {name: value for name, value in info.items() if not (isinstance(value, str) and len(value) > LONG_TEXT)}
 
 

@@ -48,7 +48,7 @@ from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally, weights_ar
 from alignopsd_trl.runs.log import LogFile
 from alignopsd_trl.runs.order import EpochSampler, WholeRounds
 from alignopsd_trl.runs.progress import duration, show_status
-from alignopsd_trl.runs.rewards import RewardCheck
+from alignopsd_trl.runs.reward_check import RewardCheck
 from alignopsd_trl.sharing.facts import trainer_results
 from alignopsd_trl.skills import SkillSpec, load_skills
 from alignopsd_trl.training import sharing

@@ -1,6 +1,6 @@
-"""The one data structure that flows through the house: turns, trajectories, and a batch of turns.
+"""The data that flows from rollouts to the loss: turns, trajectories, and a batch of turns.
 
-Shape letters, used in every room:
+Shape letters, used in every module:
 
     M  turns of this process in canonical order (task, rollout, turn)
     L  response tokens, right-padded
@@ -128,7 +128,7 @@ class Turn:
 
 
 class Seeds(NamedTuple):
-    """Of one episode: ``seed`` is the same for all siblings of a task, ``dynamics_seed`` is the sibling's own."""
+    """Seeds of an episode: all siblings of a task share ``seed``; each has its own ``dynamics_seed``."""
 
     seed: int
     dynamics_seed: int
@@ -160,13 +160,13 @@ class Trajectory:
 
     @property
     def failed(self) -> bool:
-        """Ended by its environment's fault: recorded, left out of its group's statistics and of the update."""
+        """Whether the environment failed: such an episode is recorded, but left out of group statistics and update."""
         return self.stop is StopReason.ENVIRONMENT_ERROR
 
     @property
     def turn_rewards(self) -> list[float]:
-        """The environment's reward of each turn, weighted; what reward functions add is known at the end, so the last
-        turn has it. They sum to ``reward`` unless the episode failed."""
+        """The environment's reward of each turn, weighted. The last turn also has the rewards of reward functions,
+        which are known at the end. They sum to ``reward`` unless the episode failed."""
         rewards = [self.environment_weight * turn.reward for turn in self.turns]
         if rewards and not self.failed:
             rewards[-1] += self.reward - math.fsum(rewards)
@@ -184,7 +184,7 @@ def number_rows(*keys: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Groups:
-    """Which turns belong together, derived once from their identities.
+    """Groups of turns by task and by rollout, derived once from their identities.
 
     Args:
         task (`torch.Tensor`):
@@ -266,8 +266,8 @@ class TurnBatch:
             ``(M, L)`` float32 under the rollout snapshot and the ordinary prompt; `None` until a method that needs
             them is about to be asked.
         scored (`torch.Tensor`, *optional*):
-            ``(M,)`` bool, turns whose log-probs are asked for; the others' may be 0 from any view, since their credit
-            does not depend on them (`Method.zero_advantage`). `None`: all.
+            ``(M,)`` bool, turns whose log-probs are computed; `None`: all. Other turns have log-probs 0, since their
+            credit does not depend on them (`Method.zero_advantage`).
         reference_log_probs (`torch.Tensor`, *optional*):
             ``(M, L)`` float32 by the reference model; `None` where the loss has no such term.
         turn_advantages (`torch.Tensor`, *optional*):

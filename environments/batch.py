@@ -1,7 +1,7 @@
 """Many episodes side by side: on threads with a time limit, or one after another.
 
-`open_batch` is the one door for callers: it takes the batch that a factory brings, or makes a `ThreadedBatch`, and puts
-the border of `alignopsd_trl.environments.validation` around it.
+Callers use `open_batch`. It takes the batch that a factory brings, or makes a `ThreadedBatch`, and wraps it in the
+checks of `alignopsd_trl.environments.validation`.
 """
 
 from __future__ import annotations

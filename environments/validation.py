@@ -1,4 +1,4 @@
-"""The border: whatever an environment returns is checked here, once, before anything else sees it.
+"""Checks everything that an environment returns, once, before anything else reads it.
 
 A value that breaks the contract costs its own episode, with a message that names the field, what it was and the remedy.
 The caller adds the environment's name and the task.

@@ -16,7 +16,7 @@ from alignopsd_trl.methods.token_gaps import token_gaps
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.token_texts import TokenTexts
 from alignopsd_trl.records import read_records
-from alignopsd_trl.viewer.reading import read_run, step_content
+from alignopsd_trl.viewer.run import read_run, step_content
 
 
 def frame_of(folder: Path, **options: object):

@@ -37,7 +37,7 @@ from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.launch.screens import closing
 from alignopsd_trl.runs.files import plain
 from alignopsd_trl.viewer.comparing import paired
-from alignopsd_trl.viewer.reading import episode_curves
+from alignopsd_trl.viewer.run import episode_curves
 
 COUNTING = [
     [as_text("", [("increment", {"step": 3})], "up"), "done"],

@@ -23,7 +23,7 @@ from alignopsd_trl.viewer import compare_runs, view_run
 from alignopsd_trl.viewer.__main__ import compare as compare_command
 from alignopsd_trl.viewer.__main__ import view as view_command
 from alignopsd_trl.viewer.comparing import paired
-from alignopsd_trl.viewer.reading import read_run, step_content
+from alignopsd_trl.viewer.run import read_run, step_content
 from alignopsd_trl.viewer.serve import make_server
 
 HOSTILE = "</script><script>document.title='owned'</script>\x00\x1b[31m\u2028<img src=x onerror=alert(1)>"

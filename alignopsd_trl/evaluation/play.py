@@ -169,7 +169,7 @@ def evaluate(
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
             With a chat template.
         factory (`Callable[[], Any]`):
-            Makes an environment, of this house's or of TRL's convention.
+            Makes an environment, of this project's or of TRL's convention.
         panel (`TaskPanel`):
             The tasks.
         skills (`SkillSource`, *optional*):

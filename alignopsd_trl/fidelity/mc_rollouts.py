@@ -54,7 +54,8 @@ def together(agree: Callable[[int], int], act: Callable[[], Result]) -> Result:
     return result
 
 
-Outcome = Callable[[Trajectory], float]
+OutcomeOf = Callable[[Trajectory], float]
+"""Outcome of a finished episode."""
 
 
 def verify(player: Player, trajectories: Sequence[Trajectory], slots: int) -> None:
@@ -129,7 +130,7 @@ def portions(tree: Tree, wanted: Sequence[tuple[int, int, int]], slots: int) -> 
 
 
 def roll_out(
-    player: Player, trajectories: Sequence[Trajectory], tree: Tree, starts: Sequence[Start], outcome: Outcome
+    player: Player, trajectories: Sequence[Trajectory], tree: Tree, starts: Sequence[Start], outcome: OutcomeOf
 ) -> list[MCRollout]:
     """Plays from states of the tree to the end, and leaves out the rollouts that the environment fails.
 

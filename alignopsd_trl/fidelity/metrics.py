@@ -47,7 +47,7 @@ class Turns:
         task, trajectory (`np.ndarray`):
             Numbers from 0.
         outcome (`np.ndarray`):
-            outcome advantage of the turn's trajectory; its sign says praised or blamed.
+            outcome advantage of the turn's trajectory.
         advantage, error (`np.ndarray`):
             A_MC and its standard error.
         halves (`np.ndarray`):

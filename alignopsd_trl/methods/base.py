@@ -1,8 +1,8 @@
 """The four hooks of a method, and what goes in and out of them.
 
 The trainer plays the rollouts, builds the `TurnBatch`, asks `assign` for credit, and adds `auxiliary` to TRL's loss.
-It learns nothing else about a method; what a method does not declare is not computed, and `contract` sees to it that
-it is not used either.
+It knows nothing else about a method. What a method does not declare is not computed, and `contract` raises if it is
+used.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class Teacher(Protocol):
-    """The privileged view of the same policy, and what else a method may ask for. All of it without gradients and
-    with the snapshot that made the rollouts. Every process must make the same calls in the same order."""
+    """The privileged view of the policy, and other signals that a method may ask for, without gradients and on the
+    snapshot that made the rollouts. Every process must make the same calls in the same order."""
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Log-probs of the responses of turns ``target`` under the privileged prompts of turns ``source``.
@@ -42,8 +42,8 @@ class Teacher(Protocol):
         """
 
     def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None, actions: bool = True) -> list[Thought]:
-        """What the privileged view itself thinks and does at each of the M turns, or at the turns ``rows``, ``(R,)``
-        int64 (one generation for all). With ``actions=False`` what it thinks alone: all actions are blank."""
+        """Samples thinking and action of the privileged view at each of the M turns, or at the turns ``rows``, ``(R,)``
+        int64 (one generation for all). With ``actions=False`` it samples thinking alone, and all actions are blank."""
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
         """``(n, D)`` float32 embeddings of the frozen encoder; a zero row for an empty text."""
@@ -54,7 +54,7 @@ class Teacher(Protocol):
 
 @dataclass
 class Credit:
-    """What a method gives back for a batch of M turns of at most L response tokens.
+    """Credit for a batch of M turns of at most L response tokens.
 
     Args:
         advantages (`torch.Tensor`):
@@ -129,12 +129,12 @@ class Method:
         self.config = config
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
-        """Token advantages and what goes with them. ``step`` counts rollout rounds from 0."""
+        """Assigns token advantages. ``step`` counts rollout rounds from 0."""
         raise NotImplementedError
 
     def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
-        """``(M,)`` bool, turns whose credit is the same whatever any view says of their tokens; they are not scored.
-        None, unless a method knows better."""
+        """``(M,)`` bool, turns whose credit does not depend on the log-probs of their tokens, so that they are not
+        scored. By default no turn."""
         return torch.zeros(len(batch), dtype=torch.bool, device=batch.task.device)
 
     def auxiliary(

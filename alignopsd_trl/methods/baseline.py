@@ -1,4 +1,4 @@
-"""What the baselines share: their options, the outcome advantage, and the teacher's view of the sampled tokens."""
+"""Parts that the baselines share: options, outcome advantage, and the teacher's log-probs of the sampled tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.base import Credit, Teacher
-from alignopsd_trl.methods.grpo import GRPO, Outcome, outcome
+from alignopsd_trl.methods.grpo import GRPO, OutcomeAdvantage, outcome
 from alignopsd_trl.methods.token_gaps import token_gaps
 from alignopsd_trl.options import read_options
 from alignopsd_trl.turns import TurnBatch
@@ -26,8 +26,8 @@ class NoOptions:
 class Baseline(GRPO):
     """GRPO's outcome advantages, with options of the method's own.
 
-    ``group_statistics``, ``scale_rewards`` and ``invalid_action_penalty`` of the config mean for every method what they
-    mean for GRPO: the penalty is a residual that is added after a method's weights.
+    ``group_statistics``, ``scale_rewards`` and ``invalid_action_penalty`` of the config have the same meaning for every
+    method as for GRPO. The penalty is a residual that is added after a method's weights.
     """
 
     Options: ClassVar[type] = NoOptions
@@ -39,7 +39,7 @@ class Baseline(GRPO):
 
 def credit_of(
     batch: TurnBatch,
-    found: Outcome,
+    found: OutcomeAdvantage,
     shaped: torch.Tensor,
     metrics: dict[str, float],
     trace: dict[str, torch.Tensor],

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OutcomeAdvantage:
     """Advantages and residuals from rewards alone.
 
     Args:
@@ -41,7 +41,7 @@ class Outcome:
     trace: dict[str, Any]
 
 
-def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> Outcome:
+def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> OutcomeAdvantage:
     """Advantages of a batch of sibling groups. Needs the rewards only: neither log-probs nor a teacher.
 
     A group with fewer than two rollouts left after environment failures gets advantage and residual 0 and is counted in
@@ -76,7 +76,7 @@ def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> Outcome:
     trace = {"row": list(range(len(batch))), "advantage": advantage.tolist()}
     if residual is not None:
         trace["residual"] = residual.tolist()
-    return Outcome(advantage, residual, metrics, trace)
+    return OutcomeAdvantage(advantage, residual, metrics, trace)
 
 
 @register

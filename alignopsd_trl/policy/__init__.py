@@ -1,1 +1,1 @@
-"""The policy as the trainer uses it: scoring, the privileged view, turn rows, and the seams to TRL."""
+"""The policy as the trainer uses it: sampling, scoring, the privileged view, and turn rows."""

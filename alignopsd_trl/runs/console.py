@@ -114,8 +114,8 @@ def share(percent: float, episodes: int) -> str:
 def spark(curve: list[float], places: int = 8) -> str:
     """The curve in eight characters, between 0 and 100: each the mean of its part."""
     count = min(places, len(curve))
-    borders = [len(curve) * place // count for place in range(count + 1)]
-    means = [sum(curve[a:b]) / (b - a) for a, b in zip(borders[:-1], borders[1:], strict=True)]
+    edges = [len(curve) * place // count for place in range(count + 1)]
+    means = [sum(curve[a:b]) / (b - a) for a, b in zip(edges[:-1], edges[1:], strict=True)]
     return "".join(BARS[min(int(mean / 100 * len(BARS)), len(BARS) - 1)] for mean in means)
 
 

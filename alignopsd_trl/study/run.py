@@ -42,8 +42,8 @@ def split_cores(processes: int) -> list[list[int]]:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     if processes > len(cores):
         raise StudyError(f"processes={processes}, but there are {len(cores)} cores; use at most {len(cores)}")
-    border = [len(cores) * number // processes for number in range(processes + 1)]
-    return [cores[first:last] for first, last in zip(border[:-1], border[1:], strict=True)]
+    edges = [len(cores) * number // processes for number in range(processes + 1)]
+    return [cores[first:last] for first, last in zip(edges[:-1], edges[1:], strict=True)]
 
 
 def run_study(study: Study, cells: Sequence[Cell], console: Console) -> dict[Path, str]:

@@ -22,7 +22,7 @@ def is_adapted(factory: Any) -> bool:
 def adapted(
     factory: Any, tools: Sequence[Callable] | None, train: Any, evaluation: Any, args: AlignOPSDConfig
 ) -> tuple[Any, Any, Any]:
-    """The factory and both datasets as the trainer takes them; what is this house's own comes back as it is.
+    """Adapts the factory and both datasets to the trainer. Those of this project's convention are returned unchanged.
 
     Raises:
         TypeError: if the factory makes nothing that can be played.

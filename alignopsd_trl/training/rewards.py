@@ -11,7 +11,7 @@ from accelerate.utils import gather_object
 
 from alignopsd_trl.environments.adapters.waiting import settled
 from alignopsd_trl.policy.process_group import ProcessGroup
-from alignopsd_trl.runs.rewards import RewardCheck, RewardError
+from alignopsd_trl.runs.reward_check import RewardCheck, RewardError
 from alignopsd_trl.training.compatibility import conversation, is_adapted
 from alignopsd_trl.training.recorder import Log
 from alignopsd_trl.training.rollouts import Rollouts

@@ -33,7 +33,7 @@ def view_run(run: str | os.PathLike, steps: Sequence[int] | None = None, task: s
         ValueError: if a step or the task isn't among them; the message names those that are.
     """
     from alignopsd_trl.viewer.page import run_page
-    from alignopsd_trl.viewer.reading import read_run
+    from alignopsd_trl.viewer.run import read_run
 
     return run_page(read_run(run), steps, task)
 
@@ -50,7 +50,7 @@ def compare_runs(runs: Sequence[str | os.PathLike]) -> Page:
     """
     from alignopsd_trl.viewer.comparing import compare
     from alignopsd_trl.viewer.page import compare_page
-    from alignopsd_trl.viewer.reading import read_run
+    from alignopsd_trl.viewer.run import read_run
 
     return compare_page(compare([read_run(run) for run in runs]))
 

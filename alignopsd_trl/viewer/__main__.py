@@ -25,7 +25,7 @@ def view(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=0, help="of --serve; a free one by default")
     arguments = parser.parse_args(argv)
     from alignopsd_trl.viewer import view_run
-    from alignopsd_trl.viewer.reading import read_run
+    from alignopsd_trl.viewer.run import read_run
 
     with parser.told():
         page = view_run(arguments.run, arguments.steps, arguments.task)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from alignopsd_trl.viewer.reading import Curve, Run
+from alignopsd_trl.viewer.run import Curve, Run
 
 _DRAWS = 2000
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, select_autoescape
 
-from alignopsd_trl.viewer.reading import Run, step_content
+from alignopsd_trl.viewer.run import Run, step_content
 
 _ENVIRONMENT = Environment(loader=PackageLoader("alignopsd_trl.viewer", "assets"), autoescape=select_autoescape())
 

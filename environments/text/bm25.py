@@ -36,7 +36,7 @@ def weight(idf: np.ndarray, counts: np.ndarray, norm: np.ndarray) -> np.ndarray:
 
 
 def best(documents: np.ndarray, scores: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """The documents that can be among the ``limit`` best, with their scores: ties at the border stay in."""
+    """The documents that can be among the ``limit`` best, with their scores; ties at the limit stay in."""
     if limit >= len(documents):
         return documents, scores
     kept = scores >= np.partition(scores, len(scores) - limit)[len(scores) - limit]

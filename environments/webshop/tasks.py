@@ -80,19 +80,19 @@ class Tasks:
 
     def _canonical(self, split: str) -> list[dict[str, Any]]:
         goals = self._shops.of_seed(None).goals
-        border = test_size(len(goals))
-        test = [_row(goals, index, f"canonical-{index:05d}") for index in range(border)]
+        tests = test_size(len(goals))
+        test = [_row(goals, index, f"canonical-{index:05d}") for index in range(tests)]
         if split == "test":
             return test
         tested = {row["instruction"] for row in test}
-        train = (_row(goals, index, f"canonical-{index:05d}") for index in range(border, len(goals)))
+        train = (_row(goals, index, f"canonical-{index:05d}") for index in range(tests, len(goals)))
         return [row for row in train if row["instruction"] not in tested]
 
     def _released(self, split: str) -> list[dict[str, Any]]:
         train = split == "train"
         base = self._options.split_seed + (0 if train else VALIDATION_SHIFT)
-        border, total = (test_size(n := len(self._shops.of_seed(base).goals)), n)
-        pool = range(border, total) if train else range(border)
+        tests, total = (test_size(n := len(self._shops.of_seed(base).goals)), n)
+        pool = range(tests, total) if train else range(tests)
         count = min(TRAIN_TASKS if train else VALIDATION_TASKS, len(pool))
         draws = task_draws(pool, count, 1, base)
         rows = []

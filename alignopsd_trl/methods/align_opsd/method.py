@@ -27,7 +27,7 @@ from alignopsd_trl.methods.align_opsd.report import report
 from alignopsd_trl.methods.align_opsd.spans import Spans, decision_spans
 from alignopsd_trl.methods.align_opsd.thinking import Thinking, think_until_clear, think_where_credit_moves
 from alignopsd_trl.methods.base import Coefficients, Credit, Method, Teacher
-from alignopsd_trl.methods.grpo import Outcome, outcome
+from alignopsd_trl.methods.grpo import OutcomeAdvantage, outcome
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import TurnBatch
 
@@ -145,7 +145,12 @@ class AlignOPSD(Method):
         return decision_spans(tasks, batch.groups, self.config, teacher.gather, thinking.bounds)
 
     def _weigh(
-        self, batch: TurnBatch, teacher: Teacher, result: Outcome, views: Rectification | None, spans: Spans | None
+        self,
+        batch: TurnBatch,
+        teacher: Teacher,
+        result: OutcomeAdvantage,
+        views: Rectification | None,
+        spans: Spans | None,
     ) -> CreditWeights | None:
         if views is None:
             return None
@@ -154,7 +159,7 @@ class AlignOPSD(Method):
 
     # What comes of it
 
-    def _advantages(self, batch: TurnBatch, result: Outcome, weights: CreditWeights | None) -> torch.Tensor:
+    def _advantages(self, batch: TurnBatch, result: OutcomeAdvantage, weights: CreditWeights | None) -> torch.Tensor:
         """A W on the optimised tokens, plus the residual of invalid actions."""
         advantage = result.advantage
         if weights is not None and weights.weight is not None:

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from alignopsd_trl.methods.align_opsd.rectification import Rectification
     from alignopsd_trl.methods.align_opsd.spans import Spans
     from alignopsd_trl.methods.align_opsd.thinking import Thinking
-    from alignopsd_trl.methods.grpo import Outcome
+    from alignopsd_trl.methods.grpo import OutcomeAdvantage
     from alignopsd_trl.turns import TurnBatch
 
 
 def report(
     options: AlignOPSDOptions,
     batch: TurnBatch,
-    result: Outcome,
+    result: OutcomeAdvantage,
     thinking: Thinking | None,
     matches: Correspondence | None,
     views: Rectification | None,

@@ -1,8 +1,8 @@
-"""A credit temperature by what it does: the T at which the weights of a round reach a stated spread.
+"""Finds the credit temperature T at which the weights of a round reach a given spread.
 
-How far a given T moves credit depends on how large the gaps of a policy and its skills happen to be. The spread, the
-standard deviation of W over the optimised tokens of all rollouts that have an advantage, is what T is turned for. Its
-mean is 1 by the token budget, so that two sums over the tokens of each process say all.
+The effect of a given T depends on the size of the gaps, which differs between policies and skills. The spread is the
+standard deviation of W over the optimised tokens of all rollouts with an advantage. The mean of W is 1 by the token
+budget, so that two sums over the tokens of each process suffice.
 
 Beyond the paper, which fixes T.
 """
@@ -38,9 +38,9 @@ def weight_spread(
 
 
 def temperature_of_spread(spread: float, at: Callable[[float], float]) -> float:
-    """The T whose weights spread as wanted, by bisection of log T; the coldest one if none spreads as far.
+    """Finds the T whose weights have the wanted spread, by bisection of log T; the coldest T if none reaches it.
 
-    Every process asks equally often, so that ``at`` may gather.
+    Every process calls ``at`` equally often, so that it may gather.
 
     Args:
         spread: wanted.

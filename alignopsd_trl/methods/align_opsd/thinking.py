@@ -1,4 +1,4 @@
-"""Where the privileged view thinks: at turns whose credit can move, and at as many more as spans need.
+"""Chooses the turns at which the privileged view thinks: those whose credit can move, and more if spans need them.
 
     groups with an advantage ──► thoughts ──► shifts ──► spans settled? ─► a quarter of the others ──► shifts ──► ...
 
@@ -37,7 +37,7 @@ PORTIONS = 4  # asking all at once costs up to a fifth of a round more (docs/per
 
 @dataclass(frozen=True)
 class Thinking:
-    """What the privileged view thinks at M turns.
+    """Thoughts of the privileged view at M turns.
 
     Args:
         thoughts (`list[Thought]`):
@@ -61,7 +61,7 @@ class Thinking:
 
 @torch.no_grad()
 def think_where_credit_moves(batch: TurnBatch, teacher: Teacher) -> Thinking:
-    """Asks about the groups of scored turns: about all turns, where nothing says which are to be scored."""
+    """Asks about the groups of scored turns, or about all turns if the batch does not say which are scored."""
     every = torch.ones_like(batch.task, dtype=torch.bool)
     if batch.scored is None:
         return Thinking(teacher.thoughts(batch), every, teacher.encode)
@@ -79,7 +79,7 @@ def think_until_clear(
 ) -> Thinking:
     """Asks about the groups without an advantage, a portion at a time, until bounds on the threshold settle the spans.
 
-    Every process makes the same calls: all of them decide by sums over all processes, and one that has no group left
+    Every process makes the same calls. Decisions rest on sums over all processes, and a process without groups left
     asks about no turns.
 
     Args:
@@ -117,14 +117,14 @@ def _portions(tasks: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
 
 
 def _total(chosen: torch.Tensor, gather: Callable[[torch.Tensor], torch.Tensor]) -> int:
-    """How many are chosen, over all processes."""
+    """Counts the chosen ones over all processes."""
     return int(gather(chosen.sum(dtype=torch.float64)[None]).sum())
 
 
 def _ask(
     batch: TurnBatch, teacher: Teacher, thinking: Thinking, tasks: Sequence[torch.Tensor], actions: bool = True
 ) -> Thinking:
-    """With the thoughts of these tasks' turns."""
+    """Adds the thoughts of these tasks' turns."""
     new, thoughts = _among(thinking.asked, tasks), list(thinking.thoughts)
     places = new.nonzero().squeeze(1)
     for row, thought in zip(places.tolist(), teacher.thoughts(batch, places, actions), strict=True):
@@ -149,7 +149,7 @@ def _among(turns: torch.Tensor, tasks: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 class Embeddings:
-    """The teacher's encoder, asked about each text once.
+    """Embeddings by the teacher's encoder, which encodes each text once.
 
     Args:
         teacher: who encodes; every process must ask equally often.

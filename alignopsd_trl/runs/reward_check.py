@@ -1,4 +1,4 @@
-"""Reward functions are foreign code: what they return is looked at before it becomes a gradient.
+"""Checks what reward functions return, since they are the user's code, before it becomes a gradient.
 
 Each function is called on the episodes that their environment did not fail, and must return one finite number per
 episode, or `None` where it has nothing to say (TRL's convention), which is counted. Anything else ends the run, on all
