@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +36,15 @@ def _four(folder: Path) -> str:
     return "skills_of_four:hint"
 
 
+def _replaced(name: str, content: str) -> Any:
+    def made(folder: Path) -> Path:
+        copied = _copy(folder, "none")
+        (copied / name).write_text(content)
+        return copied
+
+    return made
+
+
 WRONG = {
     "max_steps 0": ({"max_steps": 0}, "max_steps=0 must be 1 or more"),
     "max_steps -5": ({"max_steps": -5}, "max_steps=-5 must be 1 or more"),
@@ -53,6 +64,12 @@ WRONG = {
     ),
     "no weights": ({"model": lambda folder: _copy(folder, "*.safetensors")}, "holds no weights"),
     "no config": ({"model": lambda folder: _copy(folder, "config.json")}, "holds no config.json"),
+    "cut tokenizer": ({"model": _replaced("tokenizer.json", '{"version": ')}, "tokenizer.json is damaged (Expecting"),
+    "cut config": ({"model": _replaced("config.json", '{"mod')}, "config.json is damaged"),
+    "tokenizer_config": (
+        {"model": _replaced("tokenizer_config.json", "[]")},
+        "tokenizer_config.json is damaged",
+    ),
     "cut weights": ({"model": _cut}, "model.safetensors is cut short"),
     "no such model": ({"model": "/no/such"}, "model_name_or_path='/no/such' is no folder"),
     "function of four arguments": ({"skill_bank": _four}, "hint"),
@@ -133,3 +150,15 @@ def test_messages_name_flags_in_the_shell() -> None:
     ):
         assert as_flags(kept) == kept
     assert as_flags("model_name_or_path='/no' is") == "--model '/no' is"
+
+
+def test_weights_of_another_shape_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.loads((Path(resolve_model("tiny")) / "config.json").read_text())
+    model = _replaced("config.json", json.dumps(config | {"intermediate_size": config["intermediate_size"] // 2}))
+    monkeypatch.setattr(sys, "argv", [])
+    flags = ["--model", str(model(tmp_path)), "--output_dir", str(tmp_path / "run"), "--use_cpu", "True"]
+    with pytest.raises(SystemExit) as end:
+        cli.main(["train", "webshop_tiny", *flags])
+    assert end.value.code == 2 and "Traceback" not in capsys.readouterr().err

@@ -34,6 +34,8 @@ def check_weights(folder: Path) -> None:
     """
     if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
         raise ValueError(f"model_name_or_path={str(folder)!r} holds no config.json; give a model's folder")
+    for file in sorted(folder.glob("*.json")):
+        _check_json(file)
     index = folder / "model.safetensors.index.json"
     named = set(json.loads(index.read_text("utf-8"))["weight_map"].values()) if index.is_file() else set()
     if missing := sorted(name for name in named if not (folder / name).is_file()):
@@ -44,6 +46,19 @@ def check_weights(folder: Path) -> None:
     for file in files:
         if file.suffix == ".safetensors":
             check_safetensors(file)
+
+
+def _check_json(file: Path) -> None:
+    """Raises `ValueError` for a file of configuration or tokenizer that is no JSON object."""
+    try:
+        found = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged ({error}); copy the model again") from error
+    if not isinstance(found, dict) and file.name in (*OBJECTS, *TOKENIZERS):
+        raise ValueError(f"{file} is damaged (it is no JSON object); copy the model again")
+
+
+OBJECTS = ("config.json", "generation_config.json", "adapter_config.json", "tokenizer_config.json")
 
 
 def check_safetensors(file: Path) -> None:

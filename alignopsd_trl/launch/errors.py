@@ -20,7 +20,7 @@ RESUMES = " with --resume_from_checkpoint True"
 
 _ENDS_A_RUN = ("RunStopped", "RewardError", "EnvironmentsDown", "PushFailed")
 _TO_MEND = ("RunFolderError", "ReplayError", "SiblingsDiffer", "SkillBankError")
-_IN_SETUP = (ValueError, TypeError, OSError, ImportError)
+_IN_SETUP = (ValueError, TypeError, OSError, ImportError, RuntimeError)
 _LINES = 3
 
 
