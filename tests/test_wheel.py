@@ -55,7 +55,7 @@ def test_it_holds_all_that_a_run_reads(names: set[str]) -> None:
     inside = _kept("environments", "*.py", "*.jinja", "*.json", "*.jsonl", "*.txt") | _kept(
         "recipes", "*.py", "*.yaml", "*.sbatch"
     )
-    wanted |= {f"alignopsd_trl/{one}" for one in inside}
+    wanted |= {f"alignopsd_trl/{one}" for one in inside} | _kept("alignopsd_trl/own_task/templates", "*.*")
     assert wanted <= names, sorted(wanted - names)
     assert {"alignopsd_trl/py.typed", "alignopsd_trl/recipes/accelerate/fsdp2.yaml"} <= wanted
     outside = ("tests", "assets", "benchmarks", "docs", "research", "environments", "recipes")
@@ -137,6 +137,8 @@ def test_it_trains_in_a_clean_environment_from_another_folder(wheel: Path, tmp_p
     found = run("python", "-c", "import alignopsd_trl.environments as e; print(e.__file__)")
     assert all(Path(one).is_relative_to(own) for one in found.split())
     assert str(own) in run("alignopsd", "files", "fsdp2")
+    run("alignopsd", "new", "maze")
+    assert "nothing found" in run("alignopsd", "check", "maze", "--episodes", "4")
     small = "--rounds 1 --tasks_per_round 2 --num_generations 4 --panel_limit 4 --evaluate_first False".split()
     run("alignopsd", "train", "webshop_tiny", *small, "--output_dir", "out", "--disable_tqdm", "True")
     results = json.loads((tmp_path / "elsewhere" / "out" / "results.json").read_text())
