@@ -12,7 +12,7 @@ from fakes.models import CONFIGS, SHAPE, Counted
 from fakes.tool_classes import chat_tokenizer
 from fakes.toy import build_model, build_tokenizer
 from fakes.trainers import make_trainer
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from second_device import move, second_device
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
@@ -21,6 +21,7 @@ from alignopsd_trl.policy import decoding, prefix_cache
 from alignopsd_trl.policy.packing import PROVEN
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.ragged import Ragged
+from alignopsd_trl.policy.samplers import LoopSampler
 from alignopsd_trl.policy.scoring import score_pairs
 from alignopsd_trl.reading import Reader
 from alignopsd_trl.training.round import Snapshot
@@ -208,6 +209,31 @@ def test_autocast_around_the_loop_rounds_weights_once_and_halves_the_pool() -> N
     assert counted.weight_casts == more.weight_casts > 0, "no cast of a weight in the last four steps"
     assert before.weight_casts - fewer.weight_casts == 4 * (7 * SHAPE["num_hidden_layers"] + 1)
     assert counted.cast_bytes < before.cast_bytes / 4
+
+
+def _adapted(whole: bool, steps: int) -> tuple[tuple, int]:
+    """Responses of a model with an adapter, and the casts of weights. ``whole``: by the sampler, which keeps them."""
+    torch.manual_seed(3)
+    adapter = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+    model = get_peft_model(AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)), adapter).eval()
+    trained = [value.requires_grad for value in model.parameters()]
+    sampler = LoopSampler(model, 1.0, steps, [3], 0, context=_autocast)
+    with Operations(model) as counted:
+        if whole:
+            found = tuple(sampler.respond(PROMPTS))
+        else:
+            with _autocast():
+                found = decoding.sample(model, PROMPTS, temperature=1.0, max_tokens=steps, end_ids=[3], pad_id=0)
+    assert [value.requires_grad for value in model.parameters()] == trained
+    return found, counted.weight_casts
+
+
+def test_frozen_weights_under_an_adapter_are_rounded_once() -> None:
+    (found, casts), (_, fewer) = (_adapted(whole=True, steps=steps) for steps in (12, 8))
+    (expected, before), (_, less) = (_adapted(whole=False, steps=steps) for steps in (12, 8))
+    assert found == expected, "tokens and kept log-probs, bit by bit"
+    assert casts == fewer > 0
+    assert before - less >= 4 * 7 * SHAPE["num_hidden_layers"]
 
 
 def test_the_host_waits_once_for_each_sampled_token() -> None:

@@ -151,7 +151,7 @@ def estimate(
         parts["gradient buckets"] = trained * weight_bytes
     if launch.strategy.startswith("ZeRO"):  # bfloat16 to compute with, beside the float32 weights of the optimiser
         parts["compute copy"] = shape.parameters * COMPUTE_BYTES / launch.weight_shards
-    elif not gathers and gpu_gib is not None and weight_bytes == 4 and trained_share == 1.0:
+    elif not gathers and gpu_gib is not None and weight_bytes == 4 and (trained_share == 1.0 or not args.use_vllm):
         parts["compute copy"] = shape.parameters * COMPUTE_BYTES  # autocast's, while a forward or a batch is under way
     if gathers:
         parts["gathered layers"] = _gathered(shape)

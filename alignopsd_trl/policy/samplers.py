@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,21 @@ from alignopsd_trl.policy.decoding import sample
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.reading import Reader
 from alignopsd_trl.rollout import Responses
+
+
+@contextmanager
+def frozen_weights_cached(model: torch.nn.Module) -> Iterator[None]:
+    """While it is entered, an autocast around it casts the frozen weights under an adapter once, as it does trained
+    ones: it caches casts only of float32 leaves that require a gradient. No gradient is computed meanwhile."""
+    frozen = [value for value in model.parameters() if value.dtype == torch.float32 and not value.requires_grad]
+    try:
+        for value in frozen:
+            value.requires_grad_(True)
+        with torch.no_grad():
+            yield
+    finally:
+        for value in frozen:
+            value.requires_grad_(False)
 
 
 @dataclass(frozen=True)
@@ -42,7 +57,7 @@ class LoopSampler:
         return Responses(*([one for part in column for one in part] for column in zip(*parts, strict=True)))
 
     def _respond(self, prompts: Sequence[Sequence[int]], until: Reader | None) -> tuple[list, list]:
-        with self.context():
+        with self.context(), frozen_weights_cached(self.model):
             return sample(
                 self.model,
                 prompts,

@@ -41,7 +41,7 @@ class Layout:
         prompts: list[list[int]] = []
         completions: list[list[int]] = []
         row, start = [], []
-        rollout = batch.rollout.tolist()
+        rollout = batch.rollout.tolist() if merge else []  # else the host would wait for nothing
         for number, turn in enumerate(batch.turns):
             same = merge and number > 0 and rollout[number] == rollout[number - 1]
             if same and turn.extends(batch.turns[number - 1]):
