@@ -1,18 +1,21 @@
 """Which (prompt, response) pairs are scored in one row: dialogues whose turns go on from one another are encoded once.
 
-Pairs are compared as bytes: in a sorted list, the texts that begin with a text follow one another from its place on.
+Each row has a path, the text of its pair with the longest prompt. A pair whose whole text begins a path stands along
+it; one whose prompt does may stand beside it, as a branch. Texts are bytes, which are compared and sorted fast.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from alignopsd_trl.policy.packing import TreeRow
 from alignopsd_trl.policy.ragged import Ragged
+
+TOKEN_BYTES = 4  # of `Ragged.content`
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Pairs:
         return len(self._prompt)
 
     def text(self, pair: int) -> bytes:
-        """Prompt and response, four bytes a token."""
+        """Prompt and response as bytes."""
         return self._prompts.content(self._prompt[pair]) + self._responses.content(self._response[pair])
 
     def tree_row(self, row: PairsOfRow) -> TreeRow:
@@ -75,6 +78,19 @@ class Pairs:
         )
 
 
+@dataclass
+class _Row:
+    """A row to which pairs are added, those of the longest prompts first.
+
+    Attributes:
+        room: tokens that may still stand beside its path.
+    """
+
+    room: int
+    along: list[int]
+    beside: list[int] = field(default_factory=list)
+
+
 def rows_of_pairs(pairs: Pairs, budget: int, branch: bool) -> list[PairsOfRow]:
     """Each pair in one row. The pairs of the longest prompts make the paths.
 
@@ -83,33 +99,29 @@ def rows_of_pairs(pairs: Pairs, budget: int, branch: bool) -> list[PairsOfRow]:
             path: its mask grows with the square of its length.
         branch: pairs may stand beside a path; else each is along one, its own if need be.
     """
-    paths: list[tuple[bytes, int]] = []
-    found: dict[int, tuple[list[int], list[int]]] = {}
-    room: dict[int, int] = {}
+    rows: dict[bytes, _Row] = {}  # by the texts of their paths
+    paths: list[bytes] = []  # the same texts, sorted
     for pair in sorted(range(len(pairs)), key=lambda one: (-pairs.before[one], -pairs.answer[one])):
-        text = pairs.text(pair)
-        if (path := next(_beginning(paths, text), None)) is not None:
-            found[path][0].append(pair)
-            continue
-        hosts = _beginning(paths, text[: 4 * pairs.before[pair]]) if branch else iter(())
-        host = next((one for one in hosts if room[one] >= pairs.answer[pair]), None)
-        if host is not None:
-            found[host][1].append(pair)
-            room[host] -= pairs.answer[pair]
-            continue
-        insort(paths, (text, pair))
-        found[pair] = [pair], []
-        tokens = pairs.before[pair] + pairs.answer[pair]
-        room[pair] = max(budget // 4, tokens * 5 // 4) - tokens
-    return [PairsOfRow(along[::-1], beside) for along, beside in found.values()]
+        before, answer, text = pairs.before[pair], pairs.answer[pair], pairs.text(pair)
+        prompt = text[: TOKEN_BYTES * before]
+        hosts = (rows[path] for path in _beginning_with(prompt, paths) if rows[path].room >= answer) if branch else ()
+        if (path := next(_beginning_with(text, paths), None)) is not None:
+            rows[path].along.append(pair)
+        elif (host := next(iter(hosts), None)) is not None:
+            host.beside.append(pair)
+            host.room -= answer
+        else:
+            rows[text] = _Row(max(budget // 4 - (before + answer), (before + answer) // 4), [pair])
+            insort(paths, text)
+    return [PairsOfRow(row.along[::-1], row.beside) for row in rows.values()]
 
 
-def _beginning(paths: list[tuple[bytes, int]], text: bytes) -> Iterator[int]:
-    """The pairs of the sorted paths that begin with a text."""
-    place = bisect_left(paths, (text, -1))
-    while place < len(paths) and paths[place][0].startswith(text):
-        yield paths[place][1]
-        place += 1
+def _beginning_with(text: bytes, paths: list[bytes]) -> Iterator[bytes]:
+    """The paths that begin with a text: in their sorted list they follow one another from the text's own place on."""
+    for place in range(bisect_left(paths, text), len(paths)):
+        if not paths[place].startswith(text):
+            return
+        yield paths[place]
 
 
 def each_alone(pairs: Pairs) -> list[PairsOfRow]:
