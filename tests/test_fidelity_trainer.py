@@ -277,7 +277,7 @@ def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pyte
     command(flags)
     with pytest.raises(SystemExit) as end:
         command([*flags, "--seed", "1"])
-    assert end.value.code == 2 and "seed=0, this one has 1; choose another --output" in capsys.readouterr().err
+    assert end.value.code == 2 and "--seed 0, this one has 1; choose another --output" in capsys.readouterr().err
 
 
 def test_sampling_follows_the_model_with_shared_prompts_and_without(policy: Path) -> None:

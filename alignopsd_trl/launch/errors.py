@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Generator, Sequence
 
-from alignopsd_trl.launch.flags import flag_names
+from alignopsd_trl.launch.flags import BESIDE, flag_names
 from alignopsd_trl.runs.lost import Terminated, is_loss, speaks, terminable
 
 WRONG, STOPPED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
@@ -87,7 +87,7 @@ def as_flags(message: str) -> str:
 
 def _as_flag(found: re.Match[str]) -> str:
     name, sign = found.groups()
-    if name not in flag_names() or not (sign or "_" in name):  # "rounds" alone is a word
+    if name not in (*flag_names(), *BESIDE) or not (sign or "_" in name):  # "rounds" alone is a word
         return found[0]
     return f"--{'model' if name == 'model_name_or_path' else name}{' ' if sign else ''}"
 
