@@ -168,7 +168,8 @@ with open(sys.argv[1], "a") as log:
                           os.environ["OMP_NUM_THREADS"], os.environ.get("CUDA_VISIBLE_DEVICES")]) + chr(10))
 if cell["config"]["method"] == "rlsd" and not Path(sys.argv[1]).with_name("mended").exists():
     sys.exit("ValueError: out of luck")
-shutil.copy(Path(__file__).with_name("row.parquet"), folder / "row.parquet")
+shutil.copy(Path(__file__).with_name("row.parquet"), folder / "row.part")
+(folder / "row.part").replace(folder / "row.parquet")  # at once, as a cell does: others are collected meanwhile
 """
 
 
