@@ -80,6 +80,7 @@ def test_every_command_has_a_page_before_anything_heavy_is_imported() -> None:
         *[([name], "alignopsd " + name + ": the following") for name in ("view", "compare", "push", "evaluate", "new")],
         (["analyse", "temporla", "x"], "alignopsd analyse: argument NAME: invalid choice: 'temporla'"),
         (["fidelity", "--nonsense"], "alignopsd fidelity: unrecognized arguments: --nonsense; --help shows"),
+        (["evaluate", "--model", "tiny", "--environment", "x", "--limit", "0"], "--limit 0 must be 1 or more"),
         (["view", __file__], "is no folder"),
         (["plan", "webshop_tny"], "did you mean 'webshop_tiny'?"),
     ],

@@ -76,7 +76,7 @@ def _undisturbed() -> Generator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-_ARGUMENT = re.compile(r"(?<![\w./'\"-])(?<!--set )(?<!--vary )([a-z]\w*)(=(?=[^\s=])|(?![\w.=(\['\"/-]))")
+_ARGUMENT = re.compile(r"(?<![\w./'\"-])(?<!--set )(?<!--vary )([a-z]\w*)(=(?=[^\s=])|(?![\w.:=(\['\"/-]))")
 
 
 def as_flags(message: str) -> str:

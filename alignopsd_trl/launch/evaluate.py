@@ -53,6 +53,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", help="by default the GPU, or the CPU where there is none")
     parser.add_argument("--output", type=Path, help="folder for results.json and trajectories")
     given = parser.parse_args(argv)
+    if given.limit is not None and given.limit < 1:
+        parser.error(f"--limit {given.limit} must be 1 or more")
     with setup():
         given.environment_options = environment_options(given.environment_options)
         given.chat_template_kwargs = json_mapping(
