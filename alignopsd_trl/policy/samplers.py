@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from alignopsd_trl.rollout import Responses
 
 
 @contextmanager
-def frozen_weights_cached(model: torch.nn.Module) -> Iterator[None]:
+def frozen_weights_cached(model: torch.nn.Module) -> Generator[None]:
     """While it is entered, an autocast around it casts the frozen weights under an adapter once, as it does trained
     ones: it caches casts only of float32 leaves that require a gradient. No gradient is computed meanwhile."""
     frozen = [value for value in model.parameters() if value.dtype == torch.float32 and not value.requires_grad]

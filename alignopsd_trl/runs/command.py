@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -15,7 +15,7 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; --help shows the arguments\n")
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def told(self) -> Generator[None]:
         """Ends the process with the message of an error that a user can mend: files, values, missing extras."""
         try:
             yield
