@@ -157,6 +157,9 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._factory, train_dataset, eval_dataset = adapted(
             environment_factory, tools, train_dataset, eval_dataset, args
         )
+        extra = [] if reward_funcs is None else reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+        check_rewarded(self._factory, extra)
+        args.reward_weights = weights_of_rewards(args.reward_weights, extra)
         check(
             Intended(
                 args,
@@ -171,9 +174,6 @@ class AlignOPSDTrainer(GRPOTrainer):
                 factory=self._factory,
             )
         )
-        extra = [] if reward_funcs is None else reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
-        check_rewarded(self._factory, extra)
-        args.reward_weights = weights_of_rewards(args.reward_weights, extra)
         reward_check = RewardCheck()
         with trl_compat.made_for_turns(args, whole=isinstance(model, str)):
             super().__init__(

@@ -35,7 +35,8 @@ def bank_of(recipe: RecipeArguments, suite: Suite) -> str:
 
 def foreign_bank(bank: Skills, suite: Suite) -> str:
     """What to say of a bank that was written for another environment; nothing of one that was not."""
-    if not isinstance(bank, SkillBank) or bank.environment in (suite.name, suite.skill_bank):
+    family = (suite.name, suite.name.partition("_")[0], suite.skill_bank)  # searchqa_hops is a variant of searchqa
+    if not isinstance(bank, SkillBank) or bank.environment in family:
         return ""
     own = f"its own is {suite.skill_bank!r}" if suite.skill_bank else "it has none of its own"
     return f"skill bank of {bank.environment!r} is used for environment {suite.name!r}; {own}"
