@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def command(argv: Sequence[str] | None = None) -> int:
     """`main` as a command of its own: what a user can mend is one line and status 2; a signal ends the cells too."""
-    signal.signal(signal.SIGTERM, lambda *ignored: sys.exit(143))
+    before = signal.signal(signal.SIGTERM, lambda *ignored: sys.exit(143))
     try:
         return main(argv)
     except (FileNotFoundError, ValueError) as error:
@@ -97,6 +97,8 @@ def command(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"study: {error}", file=sys.stderr)
         return 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":
