@@ -264,6 +264,7 @@ def test_coefficients(name: str, options: Any, policy: float, auxiliary: float, 
 
 
 @pytest.mark.parametrize("name", ["skill_grpo", "gigpo", *WEIGHTED, *DISTILLED])
+@pytest.mark.full
 def test_every_row_trains_and_computes_only_what_it_needs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

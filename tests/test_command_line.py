@@ -182,6 +182,7 @@ def test_a_plan_is_one_screen_and_knows_the_seconds_of_an_earlier_run(
     assert seconds_a_round(tmp_path).startswith("5.0, median of 3 in ")
 
 
+@pytest.mark.full
 def test_a_plan_imports_no_trainer_and_leaves_peft_whole() -> None:
     code = (
         "import sys; from alignopsd_trl.cli import main; main(['plan', 'webshop_tiny'])\n"

@@ -51,6 +51,7 @@ print(TOO_LATE)
     assert done.stdout.split() == ["10000", *[str(bool(before))] * 2], done.stderr
 
 
+@pytest.mark.full
 def test_a_program_keeps_the_threads_that_it_set() -> None:
     program = """
 import torch

@@ -119,6 +119,7 @@ NARROWED = {"top_p": 0.8, "top_k": 9, "min_p": 0.02, "repetition_penalty": 1.3}
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.full
 def test_both_narrow_the_sampling_alike_and_the_models_own_taste_does_not_count(
     tmp_path: Path, temperature: float
 ) -> None:

@@ -66,6 +66,7 @@ def test_advantages_agree_with_exact_ones_within_their_errors() -> None:
     assert abs(np.mean(differences)) < 3 * np.std(differences) / np.sqrt(len(differences)) + 0.01
 
 
+@pytest.mark.full
 def test_rollouts_end_where_the_environment_says_that_all_is_lost() -> None:
     scores, differences, played_turns = [], [], {KnowingCorridor: 0, Corridor: 0}
     for seed in range(8):

@@ -41,6 +41,7 @@ def _trained(folder: Path, **options: Any) -> tuple[Any, int]:
 
 
 @pytest.mark.parametrize("options", [{"method": "align_opsd", "beta": 0.01}, {"method": "opsd"}])
+@pytest.mark.full
 def test_logits_are_made_tile_by_tile(options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if options["method"] == "opsd":
         options = options | {"method_options": {"form": "vocabulary"}}

@@ -202,6 +202,7 @@ def test_a_row_a_turn_by_hand() -> None:
     assert rows["prompt_mask"].sum(1).tolist() == [2, 5, 8, 2, 4, 2, 1]
 
 
+@pytest.mark.full
 def test_dialogues_are_scored_once_and_their_credit_is_that_of_each_pair_alone(tmp_path: Path) -> None:
     runs, tokens = [], []
     for name, options in {

@@ -186,6 +186,7 @@ def test_choices_of_a_field_are_written_out() -> None:
     assert '"speed" ("slow" or "fast" or null, optional), "stops" (list[str], optional)' in opening.context.actions
 
 
+@pytest.mark.full
 def test_a_client_that_returns_another_type_a_slow_one_and_one_that_raises_cost_their_episode() -> None:
     class Tuple(GuessClient):
         def step(self, action: GuessAction) -> Any:
@@ -308,6 +309,7 @@ def suite():
         (8, None),
     ],
 )
+@pytest.mark.full
 def test_a_server_with_too_few_sessions_is_refused_before_training(
     command: str, sessions: int, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

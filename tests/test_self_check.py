@@ -33,6 +33,7 @@ def test_a_sound_run_passes_and_logs_the_cheap_checks_in_every_round(tmp_path: P
 
 
 @pytest.mark.parametrize("method", mostly_full(["align_opsd", "grpo"]))
+@pytest.mark.full
 def test_the_check_changes_nothing(tmp_path: Path, method: str) -> None:
     runs = []
     for wanted in (True, False):
@@ -94,6 +95,7 @@ def test_a_corrupt_signal_stops_the_first_round(
     assert trainer.state.global_step == 0 and not losses(trainer)
 
 
+@pytest.mark.full
 def test_a_sampler_that_gets_no_weights_stops_the_second_round(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, max_steps=4)
     sampler = with_sampler(trainer, offset=0.0)

@@ -205,6 +205,7 @@ def no_token(folder: Path, *others: bytes | str) -> None:
     assert not any(TOKEN in str(one) for one in others)
 
 
+@pytest.mark.full
 def test_a_run_whose_push_is_refused_is_whole_and_pushed_later(
     tmp_path: Path, endpoint: Any, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

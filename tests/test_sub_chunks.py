@@ -65,6 +65,7 @@ def _run(folder: Path, factory: type = FewWin, **options):
 
 
 @pytest.mark.parametrize("method", mostly_full(["align_opsd", "grpo"]))
+@pytest.mark.full
 def test_rows_without_advantage_leave_the_update_and_nothing_changes(tmp_path: Path, method: str) -> None:
     whole, all_rows = _run(tmp_path / "whole", method=method, skip_zero_advantage=False)
     short, live_rows = _run(tmp_path / "short", method=method)
@@ -132,12 +133,14 @@ def test_targets_of_a_loss_are_scored_everywhere(tmp_path: Path, options: dict) 
     assert (trainer.seen_rows[0]["target/teacher"][mask] != 0).all()
 
 
+@pytest.mark.full
 def test_sorted_rows_are_padded_less(tmp_path: Path) -> None:
     _, one = _run(tmp_path / "one", factory=ToyEnvironment, skip_zero_advantage=False, tokens_per_forward=10**6)
     _, many = _run(tmp_path / "many", factory=ToyEnvironment, skip_zero_advantage=False, tokens_per_forward=200)
     assert many["rows"] == one["rows"] and many["tokens"] < 0.9 * one["tokens"]
 
 
+@pytest.mark.full
 def test_a_row_at_a_time_gives_the_same(tmp_path: Path) -> None:
     runs = [_run(tmp_path / str(tokens), method="align_opsd", tokens_per_forward=tokens)[0] for tokens in (1, 10**6)]
     assert losses(runs[0]) == pytest.approx(losses(runs[1]), abs=1e-6)

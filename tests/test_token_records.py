@@ -25,6 +25,7 @@ def frame_of(folder: Path, **options: object):
 
 
 @pytest.mark.parametrize("method", ["align_opsd", "rlsd", "step_opsd"])
+@pytest.mark.full
 def test_gaps_of_tokens_average_to_the_turns_gap(tmp_path: Path, method: str) -> None:
     frame = frame_of(tmp_path, method=method)
     kinds = ["identity", "rectified"] if method == "align_opsd" else ["identity"]

@@ -50,6 +50,7 @@ def test_two_optimizer_steps_per_rollout_average_to_the_hand_value(tmp_path: Pat
 
 
 @pytest.mark.parametrize("checkpointing", mostly_full([False, True]))
+@pytest.mark.full
 def test_size_of_sub_chunks_changes_nothing(tmp_path: Path, checkpointing: bool) -> None:
     runs = []
     for size in (1, 3, 1000):
@@ -128,6 +129,7 @@ def test_privileged_view_differs_from_the_student_only_by_the_skill(tmp_path: Pa
     assert trainer.state.log_history[0]["episodes/skill_items"] == sum(items) / len(items) > 0, "what the budget left"
 
 
+@pytest.mark.full
 def test_same_seed_same_trajectories_through_real_generation(tmp_path: Path) -> None:
     frames = []
     for run in ("one", "two"):
@@ -367,6 +369,7 @@ def test_what_an_environment_counts_is_logged_by_round_and_saved_by_turn(tmp_pat
     assert json.loads(frame["info"][0]) == {"steps": 1, "late": False, "kind": "toy"}
 
 
+@pytest.mark.full
 def test_history_is_dropped_before_anything_else_and_then_the_turn_refused(tmp_path: Path) -> None:
     longest = make_trainer(tmp_path / "long", method="align_opsd", max_prompt_length=512)
     rows = [row for row in toy_dataset(2) for _ in range(4)]
