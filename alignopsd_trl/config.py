@@ -16,6 +16,8 @@ from alignopsd_trl.skills import skill_budget
 TOKEN_MEAN_LOSSES = ("dapo", "cispo", "vespo")
 INHERITED_RULES: dict[str, Any] = {
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "warmup_steps"), AtLeast(0)),
+    **dict.fromkeys(("adam_beta1", "adam_beta2"), Within(0, 1, to_high=False)),
+    "adam_epsilon": AtLeast(0),
     **dict.fromkeys(("temperature", "num_train_epochs", "max_completion_length", "repetition_penalty"), Above(0)),
     **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"), Above(0)),
     "top_p": Within(0, 1),

@@ -39,14 +39,19 @@ class Within:
 
     Args:
         low, high (`float`):
-            Both inclusive.
+            The bounds.
+        to_high (`bool`, *optional*, defaults to `True`):
+            Whether `high` itself is allowed.
     """
 
     low: float
     high: float
+    to_high: bool = True
 
     def problem(self, value: Any) -> str:
-        return "" if self.low <= value <= self.high else f" must lie in [{self.low:g}, {self.high:g}]"
+        if self.low <= value <= self.high and (self.to_high or value < self.high):
+            return ""
+        return f" must lie in [{self.low:g}, {self.high:g}{']' if self.to_high else ')'}"
 
 
 @dataclass(frozen=True)

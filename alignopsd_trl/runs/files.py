@@ -127,10 +127,10 @@ def full_disk_named(folder: str | os.PathLike, what: str) -> Generator[None]:
 
 
 def _for_want_of_room(error: BaseException) -> bool:
-    """safetensors keeps the number in its text, torch keeps only that it failed to write."""
+    """safetensors keeps the number in its text, torch keeps only that it failed to write or to close a file."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _NO_ROOM
-    told = [f"os error {number}" for number in _NO_ROOM] + ["PytorchStreamWriter failed writing"]
+    told = [f"os error {number}" for number in _NO_ROOM] + ["PytorchStreamWriter failed writing", "] . unexpected pos "]
     return any(words in str(error) for words in told)
 
 
