@@ -30,6 +30,7 @@ def watched(trainer: Any) -> dict[str, Any]:
         seen["rewards"] = (table * trainer.reward_weights).nansum(1).tolist()
         seen["calls"] = [sum(message["role"] == "tool" for message in one) for one in completions]
         found = [[message["content"] for message in one if message["role"] == "tool"] for one in completions]
+        found = [["error" if text.startswith("{'error'") else text for text in one] for one in found]  # words differ
         seen["results"] = list(map(sorted, found))  # TRL awaits coroutines after it ran all else; here the order holds
         seen["turns"] = [sum(message["role"] == "assistant" for message in one) for one in completions]
         seen["last"] = [(one[-1]["role"], one[-1]["content"]) for one in completions]
