@@ -3,6 +3,7 @@ line ends as if nothing had happened."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -59,9 +60,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "whole"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize("lost", LOST)
+FIRST, *OTHERS = itertools.product(LAUNCHERS, LOST)
+CASES = [pytest.param(*FIRST, marks=pytest.mark.full), *(pytest.param(*one, marks=pytest.mark.slow) for one in OTHERS)]
+
+
+@pytest.mark.parametrize(("launcher", "lost"), CASES)
 def test_a_lost_process_costs_what_came_after_the_last_checkpoint(whole: Path, launcher: str, lost: str) -> None:
     folder = whole.parent / f"{launcher}_{lost.replace(':', '_')}"
     ended = _launch(launcher, folder, lost=lost)
@@ -73,7 +76,7 @@ def test_a_lost_process_costs_what_came_after_the_last_checkpoint(whole: Path, l
     assert_same_run(folder, whole, updates=3)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_one_process_does_not_take_up_a_run_of_two(whole: Path) -> None:
     own = arguments(whole, whole.parent / "policy", rounds=3, save_rounds=1)
     command = [sys.executable, str(HERE.parent / "recipes" / "webshop_tiny.py"), *own, *RESUME]

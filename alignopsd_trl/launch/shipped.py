@@ -14,5 +14,6 @@ def shipped_files() -> dict[str, Path]:
 
 
 def shipped_or(path: str) -> str:
-    """The path of a shipped file where its name is given, and there is no such path; else the path as it is."""
-    return str(shipped_files().get(path, path)) if not Path(path).exists() else path
+    """The path of a shipped file where its name is given, with or without ``.yaml``, and there is no such path; else
+    the path as it is."""
+    return path if Path(path).exists() else str(shipped_files().get(path.removesuffix(".yaml"), path))
