@@ -1,0 +1,290 @@
+"""vLLM's servers as one pool: which server a request goes to, how it is tried again, and when all are given up.
+
+A request that fails while its server says that it is well has used up a try. A server that does not say so is away:
+its requests go to another server, or wait for it, and use up nothing.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import httpx
+
+from alignopsd_trl.rollout import ResponseFailed, SamplerDown
+
+IDLE = 2.0
+"""Seconds that an unused connection is kept: less than the 5 after which vLLM closes it."""
+PROBE = 5.0
+"""Seconds within which a server that is well answers ``/health``."""
+PAUSE = 0.25
+"""Seconds between two looks whether a server is back."""
+SECONDS_TO_END = 5.0
+"""Seconds that closing waits for requests on their way."""
+PASSING = (408, 425, 429)
+"""Refusals that the same request need not meet again."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a request is tried.
+
+    Args:
+        tries: of a request that its server, which is well, does not answer.
+        backoff: seconds before the second try; twice as long before each further one.
+        timeout: seconds that one try may take.
+        away: seconds that all servers may be away.
+    """
+
+    tries: int = 4
+    backoff: float = 1.0
+    timeout: float = 600.0
+    away: float = 240.0
+
+
+class Completion(NamedTuple):
+    """A response's token ids and the server's log-probs of them."""
+
+    ids: list[int]
+    log_probs: list[float]
+
+
+class _Fault(Exception):
+    """No response, but another try may get one."""
+
+
+class _Refused(Exception):
+    """The server understood the request and said no."""
+
+
+@dataclass
+class _Server:
+    """What is known of one server. ``born`` is when its process began, ``""`` where it does not say."""
+
+    address: str
+    model: str = ""
+    born: str = ""
+    in_flight: int = 0
+    away_since: float | None = None
+
+
+class Servers:
+    """Equal vLLM servers, each with the policy's weights.
+
+    Args:
+        addresses: e.g. ``http://10.0.0.5:8000``. A request goes to the server with the fewest on their way.
+        in_flight: requests on their way at most, each on a thread of its own.
+        patience: how long a request is tried.
+
+    Raises:
+        SamplerDown: if one of them is not there within ``patience.away`` seconds.
+    """
+
+    def __init__(self, addresses: Sequence[str], in_flight: int, patience: Patience | None = None):
+        self._patience = patience or Patience()
+        limits = httpx.Limits(max_connections=in_flight, max_keepalive_connections=in_flight, keepalive_expiry=IDLE)
+        self._client = httpx.Client(timeout=httpx.Timeout(self._patience.timeout, connect=PROBE), limits=limits)
+        self._probes = httpx.Client(timeout=PROBE)
+        self._servers = [_Server(address.rstrip("/")) for address in addresses]
+        self._lock, self._probing, self._closed = threading.Lock(), threading.Lock(), threading.Event()
+        self._threads = _Threads(in_flight)
+        try:
+            for server in self._servers:
+                self._meet(server)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have been sent and not been answered."""
+        return sum(server.in_flight for server in self._servers)
+
+    def submit(self, body: Mapping[str, Any]) -> Future[Completion]:
+        """Posts a body of ``/v1/completions``, without its ``model``.
+
+        The future raises `ResponseFailed` for this request alone, or `SamplerDown`.
+        """
+        return self._threads.submit(lambda: self._complete(body))
+
+    def close(self) -> None:
+        """Drops what waits, and waits for what is on its way, not long."""
+        self._closed.set()
+        self._threads.close()
+        self._client.close()
+        self._probes.close()
+
+    def _meet(self, server: _Server) -> None:
+        """Waits for a server at the start and asks which model it serves."""
+        server.away_since = time.monotonic()
+        while not self._is_well(server):
+            if time.monotonic() - server.away_since > self._patience.away:
+                raise SamplerDown(f"no vLLM server answers at {server.address}; start `vllm serve` there, {_REMEDY}")
+            time.sleep(PAUSE)
+        try:
+            server.model = self._probes.get(f"{server.address}/v1/models").json()["data"][0]["id"]
+        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+            message = f"{server.address} does not say which model it serves ({_named(error)}); is it a vLLM server?"
+            raise SamplerDown(message) from error
+        server.born, server.away_since = self._birth(server), None
+
+    def _complete(self, body: Mapping[str, Any]) -> Completion:
+        faults = losses = 0
+        while max(faults, losses) < self._patience.tries:  # a request may be what its server dies of, each time
+            server = self._choose()
+            try:
+                return self._read(self._post(server, body))
+            except _Refused as refusal:
+                raise ResponseFailed(str(refusal)) from None
+            except (httpx.HTTPError, _Fault) as error:
+                problem = f"{server.address}: {_named(error)}"
+            finally:
+                with self._lock:
+                    server.in_flight -= 1
+            if self._is_well(server) and not self._is_new(server):
+                faults += 1
+                if faults < self._patience.tries:
+                    self._closed.wait(self._patience.backoff * 2 ** (faults - 1))
+            else:
+                losses += 1
+                self._leave(server)
+        raise ResponseFailed(f"no response after {max(faults, losses)} tries; the last: {problem}")
+
+    def _post(self, server: _Server, body: Mapping[str, Any]) -> httpx.Response:
+        reply = self._client.post(f"{server.address}/v1/completions", json={"model": server.model, **body})
+        if 400 <= reply.status_code < 500 and reply.status_code not in PASSING:
+            raise _Refused(f"{server.address} answered {reply.status_code}: {reply.text:.300}")
+        if reply.status_code != 200:
+            raise _Fault(f"answered {reply.status_code}: {reply.text:.300}")
+        return reply
+
+    def _read(self, reply: httpx.Response) -> Completion:
+        try:
+            choice = reply.json()["choices"][0]
+            ids, log_probs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+            if [type(one) for one in ids] != [int] * len(ids) or list(map(_number, log_probs)) != [True] * len(ids):
+                raise TypeError("token_ids and token_logprobs must be equally long lists of numbers")
+        except (ValueError, LookupError, TypeError) as error:
+            raise _Fault(f"answered with no completion of token ids: {reply.text!r:.120}") from error
+        return Completion(ids, log_probs)
+
+    # Which server
+
+    def _choose(self) -> _Server:
+        """The server with the fewest requests on their way, which now has one more; waits while all are away.
+
+        Raises:
+            SamplerDown: if they are away for too long.
+        """
+        while not self._closed.is_set():
+            self._look_for_lost()
+            with self._lock:
+                there = [server for server in self._servers if server.away_since is None]
+                if there:
+                    chosen = min(there, key=lambda server: server.in_flight)
+                    chosen.in_flight += 1
+                    return chosen
+                latest = max(server.away_since or 0.0 for server in self._servers)
+            if time.monotonic() - latest > self._patience.away:
+                raise SamplerDown(f"{self._names()} has not answered for {self._patience.away:g} s; {_REMEDY}")
+            self._closed.wait(PAUSE)
+        raise SamplerDown("the sampler was closed")
+
+    def _leave(self, server: _Server) -> None:
+        with self._lock:
+            if server.away_since is None:
+                server.away_since = time.monotonic()
+
+    def _look_for_lost(self) -> None:
+        """Asks the servers that are away whether they are back; one thread at a time does."""
+        lost = [server for server in self._servers if server.away_since is not None]
+        if not lost or not self._probing.acquire(blocking=False):
+            return
+        try:
+            for server in lost:
+                if self._is_well(server):
+                    self._refuse_new(server)
+                    server.away_since = None
+        finally:
+            self._probing.release()
+
+    def _is_well(self, server: _Server) -> bool:
+        try:
+            return self._probes.get(f"{server.address}/health").status_code < 500
+        except httpx.HTTPError:
+            return False
+
+    def _is_new(self, server: _Server) -> bool:
+        """Whether another process answers at the address, which has the weights that it was started with."""
+        return bool(server.born) and self._birth(server) not in ("", server.born)
+
+    def _refuse_new(self, server: _Server) -> None:
+        if self._is_new(server):
+            message = f"{server.address} was restarted and has its first weights again; {_REMEDY}"
+            raise SamplerDown(message)
+
+    def _birth(self, server: _Server) -> str:
+        """When the server's process began, as ``/metrics`` says it."""
+        try:
+            lines = self._probes.get(f"{server.address}/metrics").text.splitlines()
+        except httpx.HTTPError:
+            return ""
+        return next((line for line in lines if line.startswith("process_start_time_seconds")), "")
+
+    def _names(self) -> str:
+        return " and ".join(server.address for server in self._servers)
+
+
+_REMEDY = "start the servers again and resume, so that they take the policy's weights"
+
+
+class _Threads:
+    """A pool of threads, made as they are needed. They are daemons: a request that hangs does not hold up the end of
+    the process, as `concurrent.futures` would let it."""
+
+    def __init__(self, most: int):
+        self._most, self._threads, self._busy = most, [], 0
+        self._work: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+
+    def submit(self, act: Callable[[], Any]) -> Future:
+        future: Future = Future()
+        with self._lock:
+            self._busy += 1
+            if self._busy > len(self._threads) and len(self._threads) < self._most:
+                thread = threading.Thread(target=self._run, daemon=True, name="request")
+                self._threads.append(thread)
+                thread.start()
+        self._work.put((future, act))
+        return future
+
+    def close(self) -> None:
+        for _ in self._threads:
+            self._work.put(None)
+        end = time.monotonic() + SECONDS_TO_END
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def _run(self) -> None:
+        while (job := self._work.get()) is not None:
+            future, act = job
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(act())
+                except BaseException as error:
+                    future.set_exception(error)
+            with self._lock:
+                self._busy -= 1
+
+
+def _number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float)  # TRL writes None where a log-prob is not finite
+
+
+def _named(error: Exception) -> str:
+    return str(error) if isinstance(error, _Fault) else f"{type(error).__name__}: {error}"
