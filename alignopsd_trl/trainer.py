@@ -25,6 +25,7 @@ from trl import GRPOTrainer
 
 from alignopsd_trl import trl_compat
 from alignopsd_trl.checks.intended import Intended, check
+from alignopsd_trl.checks.model_files import check_loaded
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.panel import TaskPanel
@@ -189,7 +190,7 @@ class AlignOPSDTrainer(GRPOTrainer):
                 peft_config=peft_config,
             )
         self._prepare_processes()
-        self._check_model()
+        self._check_model(Path(model) if isinstance(model, str) else None)
         self._load_privileged(skill_bank, encoder)
         self.teacher_weights = self._make_teacher_weights()
         self._make_parts(reward_check)
@@ -200,7 +201,10 @@ class AlignOPSDTrainer(GRPOTrainer):
         strategies.keep_output_precision(self.accelerator)
         self.processes = ProcessGroup(self.accelerator)
 
-    def _check_model(self) -> None:
+    def _check_model(self, folder: Path | None) -> None:
+        told = check_loaded(self.accelerator.unwrap_model(self.model), folder, self.args)
+        if told and self.accelerator.is_main_process:
+            show_note(told)
         unmerged = trl_compat.why_not_merged(self) if self.args.merges_rows else None
         check_model(self.processing_class, self.aux_loss_enabled, unmerged)
         if is_adapted(self._factory) and self._factory.prompt.native:

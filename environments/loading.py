@@ -7,6 +7,7 @@ import difflib
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -42,7 +43,15 @@ def load(name: str, **options: Any) -> Suite:
     if not callable(getattr(found, "suite", None)):
         place = getattr(found, "__file__", None) or "a folder without __init__.py"
         raise ValueError(f"environment {name!r} is the module {place}, which has no function suite(**options)")
-    suite, asked = found.suite(**options), {}
+    try:
+        suite = found.suite(**options)
+    except (LookupError, AttributeError, NameError, ArithmeticError, AssertionError) as error:
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        raise ValueError(
+            f"environment {name!r}: suite(**options) of {found.__file__} failed with {type(error).__name__}: {error} "
+            f"({line.filename}, line {line.lineno}); mend it there"
+        ) from error
+    asked: dict[str, str] = {}
     if not isinstance(suite, Suite):
         raise ValueError(
             f"environment {name!r}: suite(**options) of {found.__file__} returned {type(suite).__name__}; "

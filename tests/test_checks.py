@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peft import LoraConfig
+from safetensors.torch import load_file, save_file
 
 from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer, cli
 from alignopsd_trl.environments.loading import load
@@ -164,3 +166,46 @@ def test_weights_of_another_shape_are_one_line(
     with pytest.raises(SystemExit) as end:
         cli.main(["train", "webshop_tiny", *flags])
     assert end.value.code == 2 and "Traceback" not in capsys.readouterr().err
+
+
+def _lacking(folder: Path, *names: str) -> Path:
+    made = _copy(folder, "none")
+    weights = load_file(made / "model.safetensors")
+    save_file({name: weight for name, weight in weights.items() if name not in names}, made / "model.safetensors")
+    return made
+
+
+def _trainer(model: Path | str, folder: Path, **options: Any) -> AlignOPSDTrainer:
+    suite, peft = load("webshop_tiny"), options.pop("peft_config", None)
+    plain = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 8, "report_to": "none", "method": "grpo"}
+    return AlignOPSDTrainer(
+        model=str(model),
+        args=AlignOPSDConfig(str(folder / "run"), **plain | options),
+        environment_factory=suite.factory,
+        train_dataset=suite.tasks("train"),
+        peft_config=peft,
+    )
+
+
+@pytest.mark.parametrize("peft_config", [None, LoraConfig(target_modules=["q_proj"])], ids=["full", "LoRA"])
+def test_weights_that_are_not_in_the_files_are_not_made_up(tmp_path: Path, peft_config: LoraConfig | None) -> None:
+    missing = "model.layers.0.mlp.down_proj.weight"
+    with pytest.raises(ValueError, match=rf"lacks 1 of \d+ weights, the first {missing}; copy the model again"):
+        _trainer(_lacking(tmp_path, missing), tmp_path, peft_config=peft_config)
+
+
+def test_a_whole_model_with_an_adapter_is_taken(tmp_path: Path) -> None:
+    _trainer("tiny", tmp_path, peft_config=LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"]))
+
+
+def test_turns_beyond_the_models_positions_are_told(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    _trainer("tiny", tmp_path, max_prompt_length=1000, max_completion_length=64)
+    assert "made for 1024 positions" in capsys.readouterr().out
+    _trainer("tiny", tmp_path, max_prompt_length=900, max_completion_length=64)
+    assert "positions" not in capsys.readouterr().out
+
+
+def test_a_misspelt_choice_gets_a_suggestion(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["analyse", "temporl", "run"])
+    assert "did you mean 'temporal'?" in capsys.readouterr().err

@@ -29,6 +29,11 @@ def test_environment_of_a_module_is_found_where_one_stands(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     for name in ("plain_world", "worlds_of_mine.cave"):
         assert load(name, depth=3).description == {"depth": 3}
+    (tmp_path / "failing_world.py").write_text("def suite(**options):\n    return options['floor']\n")
+    with pytest.raises(
+        ValueError, match=r"failing_world.py failed with KeyError: 'floor' \(.*failing_world.py, line 2\)"
+    ):
+        load("failing_world")
     with pytest.raises(ValueError, match=r"'odd_world': suite.* returned dict; it must return an environments.Suite"):
         load("odd_world")
     with pytest.raises(ValueError, match=r"'empty_world' is the module .*empty_world.py, which has no function suite"):

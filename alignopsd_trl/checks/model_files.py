@@ -1,14 +1,25 @@
-"""A model's files, looked at without loading them."""
+"""A model's files, looked at without loading them, and held against the model that was loaded from them."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS
 
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from alignopsd_trl.config import AlignOPSDConfig
+
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+_PEFT = re.compile(r"^base_model\.model\.|\.(base_layer|original_module)(?=\.)")
+_ADAPTER = re.compile(r"\.default(\.|$)")
+"""Of the names of parameters under PEFT: what it puts into them, and what an adapter's own have."""
 
 
 def check_model_name(name: str, argument: str = "model_name_or_path") -> None:
@@ -67,10 +78,7 @@ def check_safetensors(file: Path) -> None:
     Raises:
         ValueError: if the file was cut short or is none.
     """
-    size = file.stat().st_size
-    with file.open("rb") as content:
-        length = int.from_bytes(content.read(8), "little")
-        header = content.read(length) if length < size else b""
+    size, (length, header) = file.stat().st_size, _header(file)
     try:
         tensors = json.loads(header)
         wanted = 8 + length + max([one["data_offsets"][1] for name, one in tensors.items() if name != "__metadata__"])
@@ -78,6 +86,58 @@ def check_safetensors(file: Path) -> None:
         raise ValueError(f"{file} is damaged: its header can't be read; copy the model again") from error
     if size < wanted:
         raise ValueError(f"{file} is cut short: it has {size} of {wanted} bytes; copy the model again")
+
+
+def _header(file: Path) -> tuple[int, bytes]:
+    """The length that a file gives its header, and the header, which is empty where the file is shorter."""
+    with file.open("rb") as content:
+        length = int.from_bytes(content.read(8), "little")
+        return length, content.read(length) if length < file.stat().st_size else b""
+
+
+def check_complete(folder: Path, model: torch.nn.Module) -> None:
+    """Compares the names of a loaded model's weights with those in its files: what is in none was made up at loading.
+
+    Files with names that the model has not are not judged, since transformers renames them.
+
+    Raises:
+        ValueError: names the first weight that is missing.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files or (folder / "adapter_config.json").is_file():
+        return
+    written = {name for file in files for name in json.loads(_header(file)[1]) if name != "__metadata__"}
+    named = {
+        _PEFT.sub("", name): weight
+        for name, weight in model.named_parameters(remove_duplicate=False)
+        if not _ADAPTER.search(name)
+    }
+    found = {id(named[name]) for name in written & named.keys()}
+    missing = sorted(name for name, weight in named.items() if id(weight) not in found)
+    if missing and written <= named.keys() | dict(model.named_buffers()).keys():
+        raise ValueError(
+            f"model_name_or_path={str(folder)!r} lacks {len(missing)} of {len(named)} weights, the first {missing[0]}; "
+            "copy the model again"
+        )
+
+
+def check_loaded(model: PreTrainedModel, folder: Path | None, args: AlignOPSDConfig) -> str:
+    """Raises `ValueError` for a model whose files lack weights; what else to tell a user about it, or nothing.
+
+    Args:
+        folder: where it was loaded from; `None` for a model that was handed over, and a folder that is not there for
+            one from the Hub.
+    """
+    if folder is not None and folder.expanduser().is_dir():
+        check_complete(folder.expanduser(), model)
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    response = max(args.max_completion_length, args.teacher_max_completion_length or 0)
+    if positions is None or args.max_prompt_length + response <= positions:
+        return ""
+    return (
+        f"the model was made for {positions} positions, and max_prompt_length={args.max_prompt_length} with responses "
+        f"of {response} tokens may need more; set max_prompt_length={max(positions - response, 1)} or less"
+    )
 
 
 def check_tokenizer(folder: Path) -> None:

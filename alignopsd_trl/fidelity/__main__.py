@@ -102,7 +102,7 @@ def _write(path: Path, content: bytes) -> None:
 
 def command(argv: Sequence[str] | None = None) -> None:
     """`main` as a command of its own: what a user can mend is told in a few lines."""
-    with reported("fidelity", quietly=True, resumes=""):
+    with reported("alignopsd fidelity", quietly=True, resumes=""):
         main(argv)
 
 

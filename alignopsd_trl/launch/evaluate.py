@@ -65,7 +65,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def command(argv: Sequence[str] | None = None) -> None:
     """`main` as a command of its own: what a user can mend is told in a few lines."""
-    with reported("evaluate", quietly=True, resumes=None):
+    with reported("alignopsd evaluate", quietly=True, resumes=None):
         main(argv)
 
 

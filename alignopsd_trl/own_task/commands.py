@@ -32,7 +32,7 @@ def new(argv: Sequence[str]) -> None:
     given = parser.parse_args(argv)
     from alignopsd_trl.own_task.scaffold import write_task
 
-    with reported("new", quietly=True, resumes=None), setup():
+    with reported("alignopsd new", quietly=True, resumes=None), setup():
         kind = "tools" if given.tools else "openenv" if given.openenv else "environment"
         print(write_task(given.folder, kind, given.openenv or ""))
 
@@ -48,7 +48,7 @@ def check(argv: Sequence[str]) -> int:
     parser.add_argument("--time_limit", type=float, default=20.0, help="seconds of one call of the environment")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
-    with reported("check", quietly=True, resumes=None), setup():
+    with reported("alignopsd check", quietly=True, resumes=None), setup():
         _at_least_one(episodes=given.episodes, max_prompt_length=given.max_prompt_length)
         from alignopsd_trl.own_task.check import check_task
 
@@ -81,7 +81,7 @@ def demonstrate(argv: Sequence[str]) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path(FILE))
     given = parser.parse_args(argv)
-    with reported("demonstrate", quietly=True, resumes=None), setup():
+    with reported("alignopsd demonstrate", quietly=True, resumes=None), setup():
         _at_least_one(episodes=given.episodes, max_prompt_length=given.max_prompt_length)
         _check_file(given.output)
         from alignopsd_trl.own_task.demonstrations import demonstrate, write_demonstrations
@@ -115,7 +115,7 @@ def warm_start(argv: Sequence[str]) -> None:
     parser.add_argument("--panel", default="test")
     parser.add_argument("--eval_temperature", type=float, default=0.4)
     given = parser.parse_args(argv)
-    with reported("warm_start", quietly=True, resumes=None), setup():
+    with reported("alignopsd warm_start", quietly=True, resumes=None), setup():
         config = WarmStartConfig(**{one.name: getattr(given, one.name) for one in fields(WarmStartConfig)})
         from alignopsd_trl.own_task.demonstrations import read_demonstrations
 

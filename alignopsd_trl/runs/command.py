@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NoReturn
+
+_CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<known>.*)\)")
 
 
 class CommandParser(argparse.ArgumentParser):
     """Arguments of ``alignopsd COMMAND``; their errors come without the usage."""
 
     def error(self, message: str) -> NoReturn:
+        if found := _CHOICE.search(message):
+            known = [one.strip(" '") for one in found["known"].split(",")]
+            if near := difflib.get_close_matches(found["word"], known, 1):
+                message = f"{message}; did you mean {near[0]!r}?"
         self.exit(2, f"{self.prog}: {message}; --help shows the arguments\n")
 
     @contextmanager
