@@ -13,7 +13,7 @@ import pytest
 from fakes.servers import Fault, ScriptedServer, echo
 
 from alignopsd_trl.policy.servers import Patience, Servers
-from alignopsd_trl.rollout import ResponseFailed, SamplerDown
+from alignopsd_trl.rollout import RequestFailed, SamplerDown
 
 QUICK = Patience(tries=3, backoff=0.01, timeout=2.0, away=1.5)
 
@@ -80,7 +80,7 @@ def test_a_fault_that_stays_costs_its_request_alone(fault: str, tries: int, says
     with ScriptedServer(fault=lambda body, before: fault if body["prompt"] == poison else None) as server:
         with asked(server) as pool:
             futures = [pool.submit(body(number)) for number in range(10, 16)]
-            with pytest.raises(ResponseFailed, match=says):
+            with pytest.raises(RequestFailed, match=says):
                 futures[3].result()
             assert [future.result().ids[0] for future in futures[:3] + futures[4:]] == [13, 14, 15, 17, 18]
             assert server.seen["[[13], 3]"] == tries

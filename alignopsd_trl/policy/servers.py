@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from alignopsd_trl.rollout import ResponseFailed, SamplerDown
+from alignopsd_trl.rollout import RequestFailed, SamplerDown
 
 IDLE = 2.0
 """Seconds that an unused connection is kept: less than the 5 after which vLLM closes it."""
@@ -108,7 +108,7 @@ class Servers:
     def submit(self, body: Mapping[str, Any]) -> Future[Completion]:
         """Posts a body of ``/v1/completions``, without its ``model``.
 
-        The future raises `ResponseFailed` for this request alone, or `SamplerDown`.
+        The future raises `RequestFailed` for this request alone, or `SamplerDown`.
         """
         return self._threads.submit(lambda: self._complete(body))
 
@@ -140,7 +140,7 @@ class Servers:
             try:
                 return self._read(self._post(server, body))
             except _Refused as refusal:
-                raise ResponseFailed(str(refusal)) from None
+                raise RequestFailed(str(refusal)) from None
             except (httpx.HTTPError, _Fault) as error:
                 problem = f"{server.address}: {_named(error)}"
             finally:
@@ -153,7 +153,7 @@ class Servers:
             else:
                 losses += 1
                 self._leave(server)
-        raise ResponseFailed(f"no response after {max(faults, losses)} tries; the last: {problem}")
+        raise RequestFailed(f"no response after {max(faults, losses)} tries; the last: {problem}")
 
     def _post(self, server: _Server, body: Mapping[str, Any]) -> httpx.Response:
         reply = self._client.post(f"{server.address}/v1/completions", json={"model": server.model, **body})

@@ -3,7 +3,7 @@ answers it."""
 
 from __future__ import annotations
 
-from alignopsd_trl.rollout.faults import ResponseFailed, SamplerDown
+from alignopsd_trl.rollout.faults import RequestFailed, SamplerDown
 from alignopsd_trl.rollout.metrics import Counters, conversation_metrics, privileged_metrics, rollout_metrics
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.prompting import SkillSource, no_skills
@@ -13,7 +13,7 @@ from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, episo
 __all__ = [
     "Counters",
     "Player",
-    "ResponseFailed",
+    "RequestFailed",
     "Responses",
     "Sampler",
     "SamplerDown",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class ResponseFailed(RuntimeError):
+class RequestFailed(RuntimeError):
     """One request got no response, after all its tries. It ends its own episode only."""
 
 
