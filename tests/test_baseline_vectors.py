@@ -19,6 +19,13 @@ import torch
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.methods import objectives as o
 from alignopsd_trl.methods.advantages import normalise
+from alignopsd_trl.methods.state_credit import (
+    generalised_advantage,
+    graph_returns,
+    grouped_values,
+    hierarchical_advantage,
+    history_groups,
+)
 from alignopsd_trl.turns import Groups, number_rows
 
 FOLDER = Path(os.environ.get("ALIGNOPSD_BASELINE_VECTORS", Path(__file__).parent / "data" / "baselines"))
@@ -60,7 +67,11 @@ def test_all_methods_have_vectors() -> None:
 def tensors(case: dict[str, Any]) -> SimpleNamespace:
     """Inputs as float64 tensors; identities as integers; other columns as they are."""
     inputs = dict(case["inputs"])
-    for name in ("task", "rollout", "anchor_state"):
+    names = [*inputs.get("anchor_state", []), *inputs.get("next_state", [])]
+    for name in ("anchor_state", "next_state"):
+        if name in inputs:
+            inputs[name] = torch.tensor([sorted(set(names)).index(value) for value in inputs[name]])
+    for name in ("task", "rollout"):
         if name in inputs:
             inputs[name] = torch.tensor([sorted(set(inputs[name])).index(value) for value in inputs[name]])
     for name, value in inputs.items():
@@ -277,6 +288,39 @@ def gigpo(case: dict[str, Any]) -> dict[str, Any]:
         "step_advantage": step,
         "row_advantage": episode + h["step_weight"] * step,
     }
+
+
+def grouped(x: SimpleNamespace) -> tuple[Groups, torch.Tensor]:
+    """The groups of rows and the number of each row's state in its task."""
+    return Groups.of(x.task, x.rollout, x.turn), number_rows(x.task, x.anchor_state)
+
+
+@check
+def hgpo(case: dict[str, Any]) -> dict[str, Any]:
+    x, h = tensors(case), case["hyperparameters"]
+    groups, _ = grouped(x)
+    returns = o.discounted_returns(x.step_reward, groups, h["gamma"])
+    levels = history_groups(groups, x.anchor_state, h["history"])
+    step = hierarchical_advantage(returns, levels, h["exponent"], h["scale"])
+    return {"discounted_return": returns, "step_advantage": step}
+
+
+@check
+def graphgpo(case: dict[str, Any]) -> dict[str, Any]:
+    x, h = tensors(case), case["hyperparameters"]
+    groups, state = grouped(x)
+    returns = graph_returns(x.step_reward, groups.task, x.anchor_state, x.next_state, h["omega"])
+    return {"graph_return": returns, "step_advantage": normalise(returns, state, len(state), scale=h["scale"])}
+
+
+@check
+def gagpo(case: dict[str, Any]) -> dict[str, Any]:
+    x, h = tensors(case), case["hyperparameters"]
+    groups, state = grouped(x)
+    values = grouped_values(o.discounted_returns(x.step_reward, groups, h["gamma"]), state)
+    raw = generalised_advantage(x.step_reward, values, groups, h["gamma"], h["lambda"])
+    step = normalise(raw, groups.task, groups.tasks, scale=h["scale"])
+    return {"state_value": values, "generalised_advantage": raw, "step_advantage": step}
 
 
 @check

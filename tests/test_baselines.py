@@ -22,7 +22,8 @@ from alignopsd_trl.turns import Groups, TurnBatch
 
 WEIGHTED = ("rlsd", "step_opsd", "agent_opsd")
 DISTILLED = ("opsd", "grpo_opsd", "skill_sd", "sdar")
-NAMES = ("vanilla", "skill_prompt", "skill_grpo", "gigpo", *WEIGHTED, *DISTILLED)
+STATES = ("gigpo", "hgpo", "graphgpo", "gagpo")
+NAMES = ("vanilla", "skill_prompt", "skill_grpo", *STATES, *WEIGHTED, *DISTILLED)
 
 
 def method(name: str, folder: Path, **config: Any) -> Method:
@@ -193,7 +194,7 @@ def test_equal_rewards_give_exactly_zero(name: str, tmp_path: Path) -> None:
     assert torch.equal(credit.advantages, torch.zeros_like(credit.advantages))
 
 
-@pytest.mark.parametrize("name", [*WEIGHTED, *DISTILLED, "gigpo", "skill_grpo"])
+@pytest.mark.parametrize("name", [*WEIGHTED, *DISTILLED, *STATES, "skill_grpo"])
 def test_credit_is_float32_without_gradient_and_zero_outside_the_mask(name: str, tmp_path: Path) -> None:
     batch = random_batch()
     credit = method(name, tmp_path).assign(batch, scoring(batch.student_log_probs * 0.5), 3)
@@ -203,7 +204,7 @@ def test_credit_is_float32_without_gradient_and_zero_outside_the_mask(name: str,
     assert all(target.shape == batch.policy_mask.shape for target in credit.targets.values())
 
 
-@pytest.mark.parametrize("name", [*WEIGHTED, *DISTILLED, "gigpo", "skill_grpo"])
+@pytest.mark.parametrize("name", [*WEIGHTED, *DISTILLED, *STATES, "skill_grpo"])
 def test_a_process_without_turns_makes_the_same_calls(name: str, tmp_path: Path) -> None:
     batch = TurnBatch.of([], pad_id=0)
     batch = replace(batch, student_log_probs=torch.zeros_like(batch.policy_mask, dtype=torch.float32))
@@ -220,7 +221,7 @@ CONTEXTS = {  # trains, skill in the rollout, in the evaluation, student scores,
     "vanilla": (False, False, False, False, False),
     "skill_prompt": (False, False, True, False, False),
     "skill_grpo": (True, True, False, False, False),
-    "gigpo": (True, False, False, False, False),
+    **{name: (True, False, False, False, False) for name in STATES},
     **{name: (True, False, False, True, True) for name in WEIGHTED},
     **{name: (True, False, False, False, True) for name in DISTILLED},
 }
@@ -263,7 +264,7 @@ def test_coefficients(name: str, options: Any, policy: float, auxiliary: float, 
     assert (found.policy, found.auxiliary) == (policy, auxiliary)
 
 
-@pytest.mark.parametrize("name", ["skill_grpo", "gigpo", *WEIGHTED, *DISTILLED])
+@pytest.mark.parametrize("name", ["skill_grpo", *STATES, *WEIGHTED, *DISTILLED])
 @pytest.mark.full
 def test_every_row_trains_and_computes_only_what_it_needs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -389,7 +390,7 @@ def test_the_penalty_on_invalid_actions_is_added_after_the_weights(tmp_path: Pat
     batch = random_batch()
     batch.action_valid[2] = False
     teacher = scoring(batch.student_log_probs * 0.5)
-    for name in (*WEIGHTED, "gigpo", "sdar"):
+    for name in (*WEIGHTED, *STATES, "sdar"):
         with_penalty = method(name, tmp_path, invalid_action_penalty=0.1).assign(batch, teacher, 0).advantages
         added = with_penalty - method(name, tmp_path).assign(batch, teacher, 0).advantages
         grpo = method("grpo", tmp_path, invalid_action_penalty=0.1).assign(batch, teacher, 0).advantages

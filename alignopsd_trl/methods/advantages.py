@@ -11,6 +11,7 @@ import torch
 from alignopsd_trl.turns import Groups
 
 EPSILON = 1e-6  # beside the deviation of the rewards
+RESOLUTION = 2.0**-24  # of a float32 reward: a smaller relative difference is rounding error
 
 
 def segment_sum(values: torch.Tensor, segment: torch.Tensor, count: int) -> torch.Tensor:
@@ -50,7 +51,7 @@ def normalise(
     mean = segment_sum(values * weight, group, count) / size.clamp_min(1)
     largest = values.new_zeros(count).scatter_reduce_(0, group, values.abs(), "amax")
     centred = values - mean[group]
-    rounding = (centred.abs() <= 2.0**-24 * largest[group]) | (size[group] <= 1)
+    rounding = (centred.abs() <= RESOLUTION * largest[group]) | (size[group] <= 1)
     centred = centred.masked_fill(rounding, 0.0)
     if not scale:
         return centred

@@ -9,7 +9,7 @@ import torch
 
 from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.base import Credit, Teacher
-from alignopsd_trl.methods.grpo import GRPO, OutcomeAdvantage, outcome
+from alignopsd_trl.methods.grpo import GRPO, OutcomeAdvantage, imitated, outcome
 from alignopsd_trl.methods.token_gaps import token_gaps
 from alignopsd_trl.options import read_options
 from alignopsd_trl.turns import TurnBatch
@@ -57,6 +57,26 @@ def credit_of(
         found.metrics | metrics,
         trace={name: column.tolist() for name, column in columns.items()} | token_gaps(batch, identity=gap),
     )
+
+
+def step_credit(
+    batch: TurnBatch,
+    found: OutcomeAdvantage,
+    shaped: torch.Tensor,
+    steps: torch.Tensor,
+    state: torch.Tensor,
+    metrics: dict[str, float],
+    trace: dict[str, torch.Tensor] | None = None,
+) -> Credit:
+    """`credit_of` for advantages that compare turns of one state, 0 in a task that one rollout is left of.
+
+    Args:
+        shaped: ``(M,)`` advantages of turns.
+        steps: ``(M,)`` what comparing the turns of a state gave, for the records.
+        state: ``(M,)`` int64, the group of each turn's state.
+    """
+    shaped = imitated(batch, shaped.masked_fill(batch.groups.siblings < 2, 0.0))
+    return credit_of(batch, found, shaped, metrics, {"step_advantage": steps, "state_group": state} | (trace or {}))
 
 
 def identity_scores(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:

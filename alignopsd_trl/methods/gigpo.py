@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, field
 
 import torch
 
 from alignopsd_trl.methods.advantages import normalise
 from alignopsd_trl.methods.base import Credit, Teacher
-from alignopsd_trl.methods.baseline import Baseline, credit_of
+from alignopsd_trl.methods.baseline import Baseline, step_credit
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import discounted_returns
 from alignopsd_trl.methods.registry import register
+from alignopsd_trl.methods.state_credit import shared_state_share, state_labels
 from alignopsd_trl.options import Size
 from alignopsd_trl.turns import TurnBatch, number_rows
 
@@ -42,25 +42,12 @@ class GiGPO(Baseline):
 
     name = "gigpo"
     Options = GiGPOOptions
+    options: GiGPOOptions
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         options, found = self.options, outcome(batch, self.config)
         returns = discounted_returns(batch.turn_reward, batch.groups, options.gamma)
-        state = number_rows(batch.groups.task, start_states(batch))
-        members = torch.bincount(state)
-        steps = normalise(returns, state, len(members), scale=options.scale_steps)
-        metrics = {}
-        if len(batch):
-            metrics["credit/shared_state_share"] = float((members[state] > 1).double().mean())
+        state = number_rows(batch.groups.task, state_labels(batch)[0])
+        steps = normalise(returns, state, len(torch.bincount(state)), scale=options.scale_steps)
         shaped = found.advantage + options.step_weight * steps
-        return credit_of(batch, found, shaped, metrics, {"step_advantage": steps, "state_group": state})
-
-
-def start_states(batch: TurnBatch) -> torch.Tensor:
-    """``(M,)`` int64 labels of the observation that each turn was chosen on; 0 for first turns."""
-    rollouts = batch.rollout.tolist()
-    labels = [
-        zlib.crc32(batch.turns[row - 1].observation.encode()) + 1 if row and rollouts[row - 1] == rollouts[row] else 0
-        for row in range(len(batch))
-    ]
-    return torch.tensor(labels, dtype=torch.int64, device=batch.task.device)
+        return step_credit(batch, found, shaped, steps, state, shared_state_share(state))

@@ -67,9 +67,9 @@ def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> OutcomeAdvantage:
         residual = invalid_action_residual(
             batch.reward, batch.action_valid, groups.task, config.invalid_action_penalty, scale
         ).masked_fill(lone, 0.0)
-    if batch.privileged is not None:
-        advantage = torch.where(batch.privileged, advantage.clamp_min(0.0), advantage)
-        residual = None if residual is None else residual.masked_fill(batch.privileged, 0.0)
+    advantage = imitated(batch, advantage)
+    if batch.privileged is not None and residual is not None:
+        residual = residual.masked_fill(batch.privileged, 0.0)
     metrics = {"outcome/lone_groups": float(len(groups.task[lone].unique()))}
     if len(batch):
         metrics["outcome/zero_advantage_share"] = float((advantage == 0).double().mean())
@@ -77,6 +77,13 @@ def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> OutcomeAdvantage:
     if residual is not None:
         trace["residual"] = residual.tolist()
     return OutcomeAdvantage(advantage, residual, metrics, trace)
+
+
+def imitated(batch: TurnBatch, advantage: torch.Tensor) -> torch.Tensor:
+    """Advantages ``(M,)``, not below 0 in episodes that the teacher played."""
+    if batch.privileged is None:
+        return advantage
+    return torch.where(batch.privileged, advantage.clamp_min(0.0), advantage)
 
 
 @register

@@ -25,6 +25,9 @@ LABELS = {
     "step_opsd": "StepOPSD",
     "align_opsd": "AlignOPSD",
     "gigpo": "GiGPO",
+    "hgpo": "HGPO",
+    "graphgpo": "GraphGPO",
+    "gagpo": "GAGPO",
     "monte_carlo": "Monte Carlo",
     "agent_opsd": "AgentOPSD",
 }
