@@ -39,7 +39,7 @@ from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.policy.teacher_weights import FollowingTeacher, SilentTeacher, TeacherSampler, TeacherWeights
 from alignopsd_trl.reading import require_tools
-from alignopsd_trl.rollout import Sampler, SortedByLength, episode_seed, no_skills, rollout_metrics
+from alignopsd_trl.rollout import AnySampler, BatchSampler, SortedByLength, episode_seed, no_skills, rollout_metrics
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.console import Lines, show_note
 from alignopsd_trl.runs.cores import use_what_is_left
@@ -352,7 +352,7 @@ class AlignOPSDTrainer(GRPOTrainer):
                 player = self.make_sampler(self.temperature, self.max_completion_length, own)
                 yield Snapshot(sampler, self.make_thinker(own), teacher=self._of_teacher(player))
 
-    def make_sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> Sampler:
+    def make_sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
         """Makes what samples from the current policy: the project's own loop where ``prefixes`` are kept, as in a
         round of training that `samples_plainly`; else TRL's path. Override it to put another sampler under the
         rollouts."""
@@ -360,13 +360,13 @@ class AlignOPSDTrainer(GRPOTrainer):
             return trl_compat.loop_sampler(self, temperature, max_tokens, prefixes)
         return trl_compat.EngineSampler(self, temperature, max_tokens)
 
-    def make_thinker(self, prefixes: PrefixCache | None = None) -> Sampler:
+    def make_thinker(self, prefixes: PrefixCache | None = None) -> BatchSampler:
         """Makes what samples privileged thinking, with its own token limit."""
         limit = self.args.teacher_max_completion_length or self.max_completion_length
         fits = partial(trl_compat.rows_at_once, self, limit=limit, least=self.rollouts.slots, prefixes=prefixes)
         return SortedByLength(self._of_teacher(self.make_sampler(self.temperature, limit, prefixes)), fits)
 
-    def _of_teacher(self, sampler: Sampler) -> Sampler:
+    def _of_teacher(self, sampler: BatchSampler) -> BatchSampler:
         """The same sampler with the teacher's weights."""
         if self.teacher_weights is None:
             return sampler

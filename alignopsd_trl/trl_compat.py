@@ -445,7 +445,7 @@ def samples_plainly(trainer: GRPOTrainer) -> bool:
 
 
 class EngineSampler:
-    """The trained policy as a `rollout.Sampler` through TRL's own path: transformers, continuous batching or vLLM."""
+    """The trained policy as a `rollout.BatchSampler` through TRL's own path: transformers or vLLM."""
 
     def __init__(self, trainer: GRPOTrainer, temperature: float, max_tokens: int):
         self._trainer, self._temperature, self._max_tokens = trainer, temperature, max_tokens
@@ -458,7 +458,7 @@ class EngineSampler:
 def loop_sampler(
     trainer: GRPOTrainer, temperature: float, max_tokens: int, prefixes: PrefixCache | None
 ) -> LoopSampler:
-    """The trained policy as a `rollout.Sampler` through the project's own loop, where it `samples_plainly`."""
+    """The trained policy as a `rollout.BatchSampler` through the project's own loop, where it `samples_plainly`."""
     return LoopSampler(
         trainer.accelerator.unwrap_model(trainer.model),
         temperature,

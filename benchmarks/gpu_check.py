@@ -36,7 +36,7 @@ from alignopsd_trl.policy import decoding
 from alignopsd_trl.policy.packing import Packed
 from alignopsd_trl.policy.scoring import Padded
 from alignopsd_trl.policy.shipped import resolve_model
-from alignopsd_trl.rollout import Responses, Sampler
+from alignopsd_trl.rollout import BatchSampler, Responses
 
 SHAPES = {  # hidden, layers, heads, key-value heads, intermediate, vocabulary, tied; from the published config files
     "tiny": (64, 2, 2, 1, 128, 0, True),
@@ -128,7 +128,7 @@ def useful(batch: Padded | Packed) -> int:
 class Counted:
     """A sampler whose tokens are counted; what it has from another counted one is not counted twice."""
 
-    def __init__(self, meter: Meter, kind: str, inner: Sampler):
+    def __init__(self, meter: Meter, kind: str, inner: BatchSampler):
         self._meter, self._kind, self._inner = meter, kind, inner
 
     def respond(self, prompts: Any, until: Any = None) -> Responses:

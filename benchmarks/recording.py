@@ -19,7 +19,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from alignopsd_trl.policy import decoding
-from alignopsd_trl.rollout import Responses, Sampler
+from alignopsd_trl.rollout import BatchSampler, Responses
 from alignopsd_trl.trainer import AlignOPSDTrainer
 
 Round = dict[str, Any]
@@ -30,7 +30,7 @@ Round = dict[str, Any]
 class Through:
     """A sampler that is asked through a function."""
 
-    def __init__(self, ask: Callable[[Sampler, Any, Any], Responses], inner: Sampler):
+    def __init__(self, ask: Callable[[BatchSampler, Any, Any], Responses], inner: BatchSampler):
         self._ask, self._inner = ask, inner
 
     def respond(self, prompts: Any, until: Any = None) -> Responses:
@@ -55,13 +55,13 @@ def record(trainer: AlignOPSDTrainer) -> list[Round]:
         )
         return inner_round(inputs)
 
-    def generate(inner: Sampler, prompts: Any, until: Any) -> Responses:
+    def generate(inner: BatchSampler, prompts: Any, until: Any) -> Responses:
         found = inner.respond(prompts, until)
         if not thinking:
             rounds[-1]["rollout"].append([list(response) for response in found.ids])
         return found
 
-    def think(inner: Sampler, prompts: Any, until: Any) -> Responses:
+    def think(inner: BatchSampler, prompts: Any, until: Any) -> Responses:
         thinking.append(True)
         found = inner.respond(prompts, until)
         thinking.pop()
@@ -139,13 +139,13 @@ class Replay:
         for prompt, response in one["thinking"]:
             self._thoughts[tuple(prompt)].append(response)
 
-    def _think(self, inner: Sampler, prompts: Any, until: Any) -> Responses:
+    def _think(self, inner: BatchSampler, prompts: Any, until: Any) -> Responses:
         self._thinking = True
         with contextlib.ExitStack() as stack:
             stack.callback(setattr, self, "_thinking", False)
             return inner.respond(prompts, until)
 
-    def _generate_turn(self, inner: Sampler, prompts: Any, until: Any) -> Responses:
+    def _generate_turn(self, inner: BatchSampler, prompts: Any, until: Any) -> Responses:
         if self._thinking:
             self._responses = [self._thoughts[tuple(prompt)].pop(0) for prompt in prompts]
         else:

@@ -49,7 +49,7 @@ from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import Padded
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import PrivilegedTeacher
-from alignopsd_trl.rollout import Sampler
+from alignopsd_trl.rollout import BatchSampler
 from alignopsd_trl.runs.cores import keep_memory
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.training.scorer import Scorer
@@ -110,7 +110,7 @@ class StockTrainer(AlignOPSDTrainer):
         super()._make_parts(*arguments)
         self.scorer.__class__, self.scorer.trainer = StockScorer, self
 
-    def make_sampler(self, temperature: float, max_tokens: int, prefixes: Any = None) -> Sampler:
+    def make_sampler(self, temperature: float, max_tokens: int, prefixes: Any = None) -> BatchSampler:
         return trl_compat.EngineSampler(self, temperature, max_tokens)
 
     def compute_loss(self, model: Any, inputs: dict[str, torch.Tensor], *_: Any, **__: Any) -> torch.Tensor:

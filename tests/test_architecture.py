@@ -241,7 +241,7 @@ def _foreign_private_names() -> frozenset[str]:
 
 def _own_names(tree: ast.Module) -> set[str]:
     """Functions that a file defines, and attributes of ours that it assigns: a class may call what it overrides."""
-    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     stored = {
         node.attr
         for node in ast.walk(tree)

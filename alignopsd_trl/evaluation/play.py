@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ModelGenerator:
-    """A transformers model as a `Sampler`.
+    """A transformers model as a `BatchSampler`.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):

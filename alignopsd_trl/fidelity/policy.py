@@ -32,7 +32,7 @@ def _attention(model: PreTrainedModel) -> str:
 
 
 class Sampler:
-    """A model as a `rollout.Sampler`.
+    """A model as a `rollout.BatchSampler`.
 
     Where the model and the options allow it, equal beginnings of prompts are encoded once and tokens are guessed ahead
     (`fidelity.speculative`). The encoded beginnings are kept between calls, so the weights must not change. Elsewhere

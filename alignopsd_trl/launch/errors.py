@@ -18,7 +18,7 @@ WRONG, STOPPED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
 RESUMES = " with --resume_from_checkpoint True"
 """What a recipe's command needs beside itself to go on."""
 
-_ENDS_A_RUN = ("RunStopped", "RewardError", "EnvironmentsDown", "PushFailed")
+_ENDS_A_RUN = ("RunStopped", "RewardError", "EnvironmentsDown", "SamplerDown", "PushFailed")
 _TO_MEND = ("RunFolderError", "ReplayError", "SiblingsDiffer", "SkillBankError")
 _IN_SETUP = (ValueError, TypeError, OSError, ImportError, RuntimeError)
 _LINES = 3

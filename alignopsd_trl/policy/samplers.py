@@ -31,7 +31,7 @@ def frozen_weights_cached(model: torch.nn.Module) -> Generator[None]:
 
 @dataclass(frozen=True)
 class LoopSampler:
-    """A [`~alignopsd_trl.rollout.Sampler`] that decodes in this process.
+    """A [`~alignopsd_trl.rollout.BatchSampler`] that decodes in this process.
 
     Args:
         model, temperature, max_tokens, end_ids, pad_id, attention, budget: as in `decoding.sample`.

@@ -18,7 +18,7 @@ from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import Agree, ScoringModel, largest_logits, score_pairs
 from alignopsd_trl.reading import Reader
-from alignopsd_trl.rollout import Sampler, SkillSource
+from alignopsd_trl.rollout import BatchSampler, SkillSource
 from alignopsd_trl.skills import SkillBank, SkillColumn, SkillFunction
 from alignopsd_trl.turns import Thought, TurnBatch
 
@@ -44,7 +44,7 @@ class PrivilegedTeacher:
     def __init__(
         self,
         model: ScoringModel,
-        sampler: Sampler,
+        sampler: BatchSampler,
         tokenizer: PreTrainedTokenizerBase,
         encoder: Callable[[Sequence[str]], torch.Tensor] | None,
         *,

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
 from alignopsd_trl.reading import Reader
-from alignopsd_trl.rollout import Responses, Sampler
+from alignopsd_trl.rollout import BatchSampler, Responses
 
 FILE = "teacher.safetensors"
 
@@ -82,13 +82,13 @@ class FollowingTeacher(TrainerCallback):
 
 @dataclass(frozen=True)
 class TeacherSampler:
-    """A [`~alignopsd_trl.rollout.Sampler`] that samples from the teacher's weights.
+    """A [`~alignopsd_trl.rollout.BatchSampler`] that samples from the teacher's weights.
 
     Args:
         sampler: of the policy, with a prefix cache of its own if it has one.
     """
 
-    sampler: Sampler
+    sampler: BatchSampler
     weights: TeacherWeights
 
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
@@ -98,7 +98,7 @@ class TeacherSampler:
 
 @dataclass(frozen=True)
 class SilentTeacher:
-    """A [`~alignopsd_trl.rollout.Sampler`] of a teacher that can only score: vLLM has the policy's weights alone.
+    """A [`~alignopsd_trl.rollout.BatchSampler`] of a teacher that can only score: vLLM has the policy's weights alone.
 
     Raises:
         ValueError: when it is asked.

@@ -1,5 +1,5 @@
-"""Multi-turn collection: `player` plays episodes together, `prompting` makes the prompt of each turn, a `sampler`
-answers it."""
+"""Multi-turn collection: `player` plays episodes side by side, `driver` lets each go on as soon as it can, `prompting`
+makes the prompt of each turn, a `sampler` answers it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,29 @@ from alignopsd_trl.rollout.faults import RequestFailed, SamplerDown
 from alignopsd_trl.rollout.metrics import Counters, conversation_metrics, privileged_metrics, rollout_metrics
 from alignopsd_trl.rollout.player import Player
 from alignopsd_trl.rollout.prompting import SkillSource, no_skills
-from alignopsd_trl.rollout.sampler import Responses, Sampler, SortedByLength
+from alignopsd_trl.rollout.sampler import (
+    AnySampler,
+    BatchSampler,
+    Continuous,
+    Lockstep,
+    Request,
+    Response,
+    Responses,
+    Sampler,
+    SortedByLength,
+)
 from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, episode_seed, episode_seeds, siblings_before
 
 __all__ = [
+    "AnySampler",
+    "BatchSampler",
+    "Continuous",
     "Counters",
+    "Lockstep",
     "Player",
+    "Request",
     "RequestFailed",
+    "Response",
     "Responses",
     "Sampler",
     "SamplerDown",

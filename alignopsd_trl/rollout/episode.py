@@ -16,6 +16,7 @@ class Episode:
 
     slot: int
     trajectory: Trajectory
+    sampling_seed: int = 0
     observation: str = ""
     admissible: tuple[str, ...] = ()
     context: Any = None

@@ -1,27 +1,42 @@
-"""Plays episodes together: render the prompts of all live episodes, sample for all at once, step, repeat.
+"""Plays episodes side by side. Each is one coroutine: a prompt, a response, the environment's step, and again.
 
-One round asks each live episode for one turn. Every process plays the same number of rounds and asks for equally many
-responses in each (`agree`), so that sampling may run collectives. A failing environment ends its own episode only.
-Turns are counted here and nowhere else, so that a turn limit means the same on every benchmark.
+The sampler decides how episodes meet: with one that `waits_for_all` they take each turn together, on all processes;
+with others nobody waits for anybody. A failing environment ends its own episode only. Turns are counted here and
+nowhere else, so that a turn limit means the same on every benchmark.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Projection
+from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Projection, Step
 from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.reading import Reader, reader_for
+from alignopsd_trl.rollout.driver import Driver, Gathered, answer
 from alignopsd_trl.rollout.episode import Episode, blank_turn
+from alignopsd_trl.rollout.faults import RequestFailed, SamplerDown
 from alignopsd_trl.rollout.prompting import Prompting, SkillSource, no_skills
-from alignopsd_trl.rollout.sampler import Sampler
-from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings
+from alignopsd_trl.rollout.sampler import AnySampler, Request, Sampler, as_sampler
+from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, sampling_seed, turn_seed
 from alignopsd_trl.turns import Seeds, Trajectory, Turn
+
+ENDS = (EnvironmentsDown, SiblingsDiffer, SamplerDown)
+"""What ends the play of all episodes on all processes."""
+
+
+class Desks(NamedTuple):
+    """Where the episodes of a play get what they await."""
+
+    prompts: Gathered[Episode, Turn | None]
+    sampler: Sampler
+    teacher: Sampler
+    steps: Gathered[str, Step | Failure]
 
 
 @dataclass
@@ -33,8 +48,8 @@ class Player:
             From `alignopsd_trl.environments.batch.open_batch`; as many slots as episodes are played at once, at least.
         renderer ([`Renderer`]):
             Makes token ids of views.
-        sampler ([`Sampler`]):
-            The policy.
+        sampler ([`Sampler`] or [`BatchSampler`]):
+            The policy. With a batch sampler all episodes of all processes take each turn together.
         tokenizer ([`PreTrainedTokenizerBase`]):
             Decodes responses.
         end_ids (`Sequence[int]`):
@@ -59,13 +74,15 @@ class Player:
         privileged_siblings (`int`, *optional*, defaults to 0):
             The first so many episodes of each group are played with the skill in the prompt. What is trained on is
             the ordinary prompt, so the sampler's log-probs of these turns are dropped.
-        teacher ([`Sampler`], *optional*):
+        teacher ([`Sampler`] or [`BatchSampler`], *optional*):
             Plays them; by default ``sampler``.
+        sampling_seed (`int`, *optional*, defaults to 0):
+            Goes into the seed of each request (`turn_seed`), beside the episode's own seeds and the turn's number.
     """
 
     environments: ValidatedBatch
     renderer: Renderer
-    sampler: Sampler
+    sampler: AnySampler
     tokenizer: PreTrainedTokenizerBase
     end_ids: Sequence[int]
     skills: SkillSource = no_skills
@@ -77,7 +94,8 @@ class Player:
     privileged: bool = True
     until_lost: bool = False
     privileged_siblings: int = 0
-    teacher: Sampler | None = None
+    teacher: AnySampler | None = None
+    sampling_seed: int = 0
 
     def __post_init__(self) -> None:
         self.reader = self.reader or reader_for(self.tokenizer, self.environments)
@@ -109,7 +127,7 @@ class Player:
                 prompt nor response.
 
         Raises:
-            EnvironmentsDown: on all processes, if the environments of one are down.
+            EnvironmentsDown, SamplerDown: on all processes, if the environments or the sampler of one are down.
             SiblingsDiffer: on all processes, if siblings open differently (`TextEnvironment.openings_may_differ`).
             ValueError: for prefixes of a conversation, which would have no responses.
         """
@@ -117,44 +135,96 @@ class Player:
             raise ValueError("actions alone make no conversation to walk on from; use history='window'")
         episodes = self._begin(rows, seeds, tasks)
         self._together(lambda: self._open(episodes))
-        limit = self.max_turns or self.environments.max_turns
-        self._together(lambda: self._replay(episodes, prefixes, limit))
-        self.progress(sum(not episode.live for episode in episodes), 0)
-        while True:
-            live = [episode for episode in episodes if episode.live]
-            turns = self._prompting.next_turns(live)
-            live = [episode for episode in live if episode.live]
-            width = self.agree(len(live))
-            if width == 0:
-                self.progress(sum(turn is None for turn in turns), 0)
-                self._together(lambda: self._finish(episodes))
-                return [episode.trajectory for episode in episodes]
-            ready = [turn for turn in turns if turn is not None]
-            self._respond(live, ready, width)
-            self._together(lambda live=live, ready=ready: self._step(live, ready, limit))
-            self.progress(len(turns) - sum(episode.live for episode in live), len(ready))
+        desks = self._desks()
+        given = prefixes or [()] * len(episodes)
+        works = [self._play(*one, desks) for one in zip(episodes, given, strict=True)]
+        samplers = dict.fromkeys((desks.sampler, desks.teacher))
+        driver = Driver(works, list(samplers), [desks.prompts, desks.steps])
+        try:
+            while True:
+                self._together(driver.run)
+                if not self.agree(driver.live):
+                    break
+                driver.meet()
+        finally:
+            driver.close()
+        self._together(lambda: self._finish(episodes))
+        return [episode.trajectory for episode in episodes]
 
     def _together(self, act: Callable[[], None]) -> None:
-        """Environments that can't be played with on one process end the play of all, in the same round."""
-        problem: EnvironmentsDown | SiblingsDiffer | None = None
+        """What can't be played with on one process ends the play of all, in the same round."""
+        problem: Exception | None = None
         try:
             act()
-        except (EnvironmentsDown, SiblingsDiffer) as error:
+        except ENDS as error:
             problem = error
-        kind = self.agree({EnvironmentsDown: 1, SiblingsDiffer: 2}.get(type(problem), int(problem is not None)))
-        if kind and problem is None:
-            raise (EnvironmentsDown, SiblingsDiffer)[kind - 1]("another process met this; its own error says why")
+        kind = self.agree(next((place for place, kind in enumerate(ENDS, 1) if isinstance(problem, kind)), 0))
         if problem is not None:
             raise problem
+        if kind:
+            raise ENDS[kind - 1]("another process met this; its own error says why")
+
+    def _desks(self) -> Desks:
+        own, other = (
+            as_sampler(one, self.agree, lambda: self.renderer.encode(["."])[0])
+            for one in (self.sampler, self.teacher or self.sampler)
+        )
+        return Desks(
+            Gathered(lambda _, episodes: self._prompting.next_turns(episodes)),
+            own,
+            other if self.teacher else own,
+            Gathered(self.environments.step),
+        )
+
+    async def _play(self, episode: Episode, prefix: Sequence[str], desks: Desks) -> None:
+        """One episode from its opening to its end."""
+        for number, action in enumerate(prefix):
+            if episode.live:
+                turn = blank_turn(number, "", [], [], False)
+                turn.action = action
+                await self._step(episode, turn, desks)
+        while episode.live and (turn := await answer(desks.prompts.ask(episode.slot, episode))):
+            await self._respond(episode, turn, desks)
+            if episode.live:
+                await self._step(episode, turn, desks)
+            self.progress(0, 1)
+        self.progress(1, 0)
+
+    async def _respond(self, episode: Episode, turn: Turn, desks: Desks) -> None:
+        """Samples a response and reads the action in it."""
+        privileged = episode.trajectory.privileged
+        sampler, prompt = (desks.teacher, turn.privileged_ids) if privileged else (desks.sampler, turn.prompt_ids)
+        seed = turn_seed(episode.sampling_seed, turn.number)
+        try:
+            response = await answer(sampler.submit(Request(prompt, seed, episode=episode.slot)))
+        except RequestFailed as error:
+            self._fail(episode, turn, Failure("error", f"no response could be sampled: {error}"))
+            return
+        turn.response_ids = list(response.ids)
+        turn.response_text = self.tokenizer.decode(
+            turn.response_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        turn.truncated = not turn.response_ids or turn.response_ids[-1] not in self.end_ids
+        kept = response.log_probs is not None and not privileged
+        turn.sampling_log_probs = list(response.log_probs) if kept else None
+        self._project(episode, turn)
+
+    async def _step(self, episode: Episode, turn: Turn, desks: Desks) -> None:
+        step = await answer(desks.steps.ask(episode.slot, turn.action))
+        if isinstance(step, Failure):
+            self._fail(episode, turn, step)
+        else:
+            episode.advance(turn, step, self.max_turns or self.environments.max_turns, self.until_lost)
 
     def _begin(self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[Seeds], tasks: Sequence[str]) -> list[Episode]:
-        seen: dict[str, int] = {}
+        seen: Counter[Any] = Counter()
         episodes = []
         for slot, (row, task) in enumerate(zip(rows, tasks, strict=True)):
-            seen[task] = seen.get(task, -1) + 1
-            privileged = seen[task] < self.privileged_siblings
-            trajectory = Trajectory(dict(row), task, f"{seen[task]:04d}", seeds[slot], privileged=privileged)
-            episodes.append(Episode(slot, trajectory))
+            number, again = seen[task], seen[task, seeds[slot]]
+            privileged = number < self.privileged_siblings
+            trajectory = Trajectory(dict(row), task, f"{number:04d}", seeds[slot], privileged=privileged)
+            episodes.append(Episode(slot, trajectory, sampling_seed(task, seeds[slot], again, self.sampling_seed)))
+            seen.update([task, (task, seeds[slot])])
         return episodes
 
     def _task(self, trajectory: Trajectory) -> dict[str, Any]:
@@ -176,45 +246,6 @@ class Player:
                 skill = self.skills(opening.task_text, opening.task_key, opening.data_source, *row)
                 episode.start(opening, skill)
 
-    def _replay(self, episodes: Sequence[Episode], prefixes: Sequence[Sequence[str]], limit: int) -> None:
-        for place in range(max(map(len, prefixes), default=0)):
-            pairs = zip(episodes, prefixes, strict=True)
-            going = [(one, prefix[place]) for one, prefix in pairs if one.live and place < len(prefix)]
-            turns = [blank_turn(place, "", [], [], False) for _ in going]
-            for turn, (_, action) in zip(turns, going, strict=True):
-                turn.action = action
-            self._step([one for one, _ in going], turns, limit)
-
-    def _respond(self, episodes: Sequence[Episode], turns: Sequence[Turn], width: int) -> None:
-        """Samples a response for each turn; ``width`` is how many responses every process asks for in this round."""
-        for sampler, rows, count in self._shares(episodes, width):
-            self._sample(sampler, [episodes[row] for row in rows], [turns[row] for row in rows], count)
-
-    def _shares(self, episodes: Sequence[Episode], width: int) -> list[tuple[Sampler, Sequence[int], int]]:
-        """Who answers which rows, and how many responses every process asks of it."""
-        if self.teacher is None:
-            return [(self.sampler, range(len(episodes)), width)]
-        rows: dict[bool, list[int]] = {False: [], True: []}
-        for row, episode in enumerate(episodes):
-            rows[episode.trajectory.privileged].append(row)
-        shares = [(self.sampler, rows[False]), (self.teacher, rows[True])]
-        return [(sampler, part, count) for sampler, part in shares if (count := self.agree(len(part)))]
-
-    def _sample(self, sampler: Sampler, episodes: Sequence[Episode], turns: Sequence[Turn], width: int) -> None:
-        filler = self.renderer.encode(["."]) * (width - len(turns)) if width > len(turns) else []
-        pairs = list(zip(episodes, turns, strict=True))
-        prompts = [turn.privileged_ids if one.trajectory.privileged else turn.prompt_ids for one, turn in pairs]
-        responses, log_probs = sampler.respond(prompts + filler)
-        texts = self.tokenizer.batch_decode(
-            responses[: len(turns)], skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        for row, (episode, turn) in enumerate(pairs):
-            turn.response_ids, turn.response_text = list(responses[row]), texts[row]
-            turn.truncated = not turn.response_ids or turn.response_ids[-1] not in self.end_ids
-            kept = log_probs is not None and not episode.trajectory.privileged
-            turn.sampling_log_probs = list(log_probs[row]) if kept else None
-            self._project(episode, turn)
-
     def _project(self, episode: Episode, turn: Turn) -> None:
         tools = getattr(episode.context, "tools", ())
         reading = self.reader.read(turn.prompt_ids, turn.response_ids, turn.response_text, tools)
@@ -227,15 +258,6 @@ class Player:
             turn.action, turn.action_valid = projection.action, projection.valid
         else:
             self._fail(episode, turn, projection)
-
-    def _step(self, episodes: Sequence[Episode], turns: Sequence[Turn], limit: int) -> None:
-        live = [(episode, turn) for episode, turn in zip(episodes, turns, strict=True) if episode.live]
-        answers = self.environments.step([episode.slot for episode, _ in live], [turn.action for _, turn in live])
-        for (episode, turn), answer in zip(live, answers, strict=True):
-            if isinstance(answer, Failure):
-                self._fail(episode, turn, answer)
-            else:
-                episode.advance(turn, answer, limit, self.until_lost)
 
     def _fail(self, episode: Episode, turn: Turn, failure: Failure) -> None:
         episode.trajectory.turns.append(turn)

@@ -1,11 +1,48 @@
-"""What samples responses: the one thing that playing and privileged thinking know of a policy."""
+"""What samples responses: the one thing that playing and privileged thinking know of a policy.
+
+A [`Sampler`] takes requests one by one and answers each when it can. A [`BatchSampler`] answers many prompts in one
+call; [`Lockstep`] makes it a `Sampler` that lets all episodes wait for each other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import NamedTuple, Protocol
 
+import torch
+
 from alignopsd_trl.reading import Reader
+
+PATIENCE = 0.2  # seconds until whoever waits for other threads looks around
+
+
+class Request(NamedTuple):
+    """What a sampler is asked: one response to one prompt.
+
+    Attributes:
+        prompt_ids: tokens of the prompt.
+        seed: of the response's random numbers, at least 0 and below 2**31, for samplers that draw them by request.
+        until: the response may end as soon as this reader finds complete thinking in it.
+        episode: number of the episode among those that are played together.
+    """
+
+    prompt_ids: Sequence[int]
+    seed: int = 0
+    until: Reader | None = None
+    episode: int = 0
+
+
+class Response(NamedTuple):
+    """One sampled response.
+
+    Attributes:
+        ids: its tokens, with the end token if there is one.
+        log_probs: the sampler's float log-probs of these tokens, `None` if it gives none.
+    """
+
+    ids: Sequence[int]
+    log_probs: Sequence[float] | None = None
 
 
 class Responses(NamedTuple):
@@ -20,7 +57,7 @@ class Responses(NamedTuple):
     log_probs: list[list[float]] | None
 
 
-class Sampler(Protocol):
+class BatchSampler(Protocol):
     """Samples from one policy with one temperature and token limit, chosen when the sampler is made."""
 
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
@@ -33,8 +70,106 @@ class Sampler(Protocol):
         """
 
 
+class Sampler(Protocol):
+    """Answers requests in the order that suits it. All its methods are called from one thread.
+
+    Attributes:
+        waits_for_all: `advance` is a collective that answers all requests at once. It is called when every live episode
+            of this process waits, equally often on all processes. Else each process calls it as it likes.
+        waiting: requests without an answer.
+    """
+
+    waits_for_all: bool
+    waiting: int
+
+    def submit(self, request: Request) -> Future[Response]:
+        """Takes a request and returns at once.
+
+        The future holds the response, or the `RequestFailed` that costs the episode, or the `SamplerDown` that ends
+        the play. Any thread may fulfil it.
+        """
+
+    def advance(self) -> bool:
+        """Makes some progress that this thread has to make, as one decoding step is, and says whether there was any.
+        What other threads or machines do is not waited for."""
+
+    def drop(self) -> None:
+        """Forgets all requests without an answer, also where they run. Called at the end of a play, and when an error
+        or Ctrl-C ends it early."""
+
+
+AnySampler = Sampler | BatchSampler
+
+
+class Lockstep:
+    """A [`BatchSampler`] as a [`Sampler`]: one batch for all episodes of all processes.
+
+    Args:
+        sampler: what samples.
+        agree: maximum of a number over all processes.
+        filler: a prompt for processes with fewer live episodes, as sampling may run collectives.
+    """
+
+    waits_for_all = True
+
+    def __init__(self, sampler: BatchSampler, agree: Callable[[int], int], filler: Callable[[], list[int]]):
+        self._sampler, self._agree, self._filler = sampler, agree, filler
+        self._asked: list[tuple[Request, Future[Response]]] = []
+
+    @property
+    def waiting(self) -> int:
+        return len(self._asked)
+
+    def submit(self, request: Request) -> Future[Response]:
+        future: Future[Response] = Future()
+        self._asked.append((request, future))
+        return future
+
+    def advance(self) -> bool:
+        asked = sorted(self._asked, key=lambda one: one[0].episode)
+        self._asked = []
+        width = self._agree(len(asked))
+        if not width:
+            return False
+        missing = width - len(asked)
+        prompts = [list(request.prompt_ids) for request, _ in asked] + ([self._filler()] * missing if missing else [])
+        ids, log_probs = self._sampler.respond(prompts)
+        for row, (_, future) in enumerate(asked):
+            future.set_result(Response(ids[row], None if log_probs is None else log_probs[row]))
+        return True
+
+    def drop(self) -> None:
+        self._asked = []
+
+
+class Continuous:
+    """Base of samplers that answer request by request: with them, nobody waits for anybody. They answer whole batches
+    too, as a [`BatchSampler`] does, but without collectives. Subclasses have the rest of [`Sampler`]."""
+
+    waits_for_all = False
+
+    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
+        first = int(torch.randint(2**30, ()))
+        seeds = [(first + place) % 2**31 for place in range(len(prompts))]
+        futures = [self.submit(Request(*one, until)) for one in zip(prompts, seeds, strict=True)]
+        try:
+            while left := [one for one in futures if not one.done()]:
+                if not self.advance():
+                    wait(left, PATIENCE, FIRST_COMPLETED)
+        finally:
+            self.drop()
+        found = [future.result() for future in futures]
+        known = bool(found) and found[0].log_probs is not None
+        return Responses([list(one.ids) for one in found], [list(one.log_probs) for one in found] if known else None)
+
+
+def as_sampler(sampler: AnySampler, agree: Callable[[int], int], filler: Callable[[], list[int]]) -> Sampler:
+    """The sampler itself if it takes requests one by one, else in `Lockstep`."""
+    return sampler if hasattr(sampler, "submit") else Lockstep(sampler, agree, filler)
+
+
 class SortedByLength:
-    """A [`Sampler`] that hands prompts of mixed length to another one in batches of neighbours in length, so that
+    """A [`BatchSampler`] that hands prompts of mixed length to another one in batches of neighbours in length, so that
     little is computed for padding and few caches are held at once.
 
     Args:
@@ -42,7 +177,7 @@ class SortedByLength:
         size: how many of these prompts go into a batch; equally many prompts make equally many calls.
     """
 
-    def __init__(self, sampler: Sampler, size: Callable[[Sequence[Sequence[int]]], int]):
+    def __init__(self, sampler: BatchSampler, size: Callable[[Sequence[Sequence[int]]], int]):
         self._sampler, self._size = sampler, size
 
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:

@@ -18,7 +18,28 @@ def episode_seeds(task_id: str, step: int, sibling: int) -> Seeds:
 
 def episode_seed(task_id: str, step: int, sibling: int) -> int:
     """A number that is a function of the task, the training step and the sibling index, and of nothing else."""
-    digest = hashlib.sha256(f"{task_id}\x1f{step}\x1f{sibling}".encode()).digest()
+    return _number(task_id, step, sibling)
+
+
+def sampling_seed(task: str, seeds: Seeds, again: int, draw: int) -> int:
+    """Seed of all that is sampled in an episode.
+
+    Args:
+        task, seeds: of the episode.
+        again: how many episodes of the same play have the same ones.
+        draw: distinguishes plays of the same episodes.
+    """
+    return _number(task, *seeds, again, draw)
+
+
+def turn_seed(episode: int, turn: int) -> int:
+    """Seed of a turn's response, below 2**31: a function of the episode's `sampling_seed` and the turn's number, so
+    that the order in which requests meet changes nothing."""
+    return _number(episode, turn) % 2**31
+
+
+def _number(*parts: object) -> int:
+    digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:4], "big")
 
 

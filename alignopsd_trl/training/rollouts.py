@@ -17,7 +17,16 @@ from alignopsd_trl.methods import Method
 from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.reading import Reader, reader_for
-from alignopsd_trl.rollout import Counters, Player, Sampler, SkillSource, episode_seeds, no_skills, siblings_before
+from alignopsd_trl.rollout import (
+    AnySampler,
+    Counters,
+    Player,
+    SamplerDown,
+    SkillSource,
+    episode_seeds,
+    no_skills,
+    siblings_before,
+)
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.console import show_note
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally
@@ -83,7 +92,7 @@ class Rollouts:
 
     def player(
         self,
-        sampler: Sampler,
+        sampler: AnySampler,
         skilled: bool,
         skills_in_rollout: bool,
         progress: Callable[[int, int], None] = lambda ended, turns: None,
@@ -117,12 +126,15 @@ class Rollouts:
         )
 
     def training_player(
-        self, sampler: Sampler, method: Method, progress: Callable[[int, int], None] = lambda ended, turns: None
+        self,
+        sampler: AnySampler,
+        method: Method,
+        progress: Callable[[int, int], None] = lambda ended, turns: None,
     ) -> Player:
         skilled = method.needs_teacher or method.skills_in_rollout or self._config.privileged_siblings > 0
         return self.player(sampler, skilled, method.skills_in_rollout, progress)
 
-    def replays(self, sampler: Sampler, method: Method, number: int) -> Replays:
+    def replays(self, sampler: AnySampler, method: Method, number: int) -> Replays:
         """How this process plays episodes of a round again."""
         seed = 1_000_003 * self._processes.process + number
         return Replays(self.training_player(sampler, method), self.slots, seed)
@@ -132,10 +144,10 @@ class Rollouts:
         inputs: Sequence[Mapping[str, Any]],
         update: int,
         updates: int,
-        sampler: Sampler,
+        sampler: AnySampler,
         method: Method,
         privileged: int = 0,
-        teacher: Sampler | None = None,
+        teacher: AnySampler | None = None,
     ) -> list[Trajectory]:
         """Plays the sibling groups of a round.
 
@@ -144,14 +156,14 @@ class Rollouts:
                 as in [`Player`].
 
         Raises:
-            EnvironmentsDown: after a checkpoint was saved.
+            EnvironmentsDown, SamplerDown: after a checkpoint was saved.
             RunStopped: if too many episodes failed, after a checkpoint was saved.
         """
         self.environments  # noqa: B018 (opened before its counters are read)
         self.counters.take()  # what an evaluation added since the last round
         try:
             trajectories = self.play_groups(inputs, update, updates, sampler, method, privileged, teacher)
-        except EnvironmentsDown:
+        except (EnvironmentsDown, SamplerDown):
             self._save()
             raise
         self._check(trajectories, update)
@@ -162,10 +174,10 @@ class Rollouts:
         inputs: Sequence[Mapping[str, Any]],
         update: int,
         updates: int,
-        sampler: Sampler,
+        sampler: AnySampler,
         method: Method,
         privileged: int = 0,
-        teacher: Sampler | None = None,
+        teacher: AnySampler | None = None,
     ) -> list[Trajectory]:
         """Episodes of whole sibling groups: `num_generations` equal rows side by side are one group."""
         siblings = self._config.num_generations
@@ -176,7 +188,7 @@ class Rollouts:
             player.privileged_siblings, player.teacher = privileged, teacher
             return player.play(inputs, seeds, tasks)
 
-    def play_rows(self, inputs: Sequence[Mapping[str, Any]], sampler: Sampler, skills: bool) -> list[Trajectory]:
+    def play_rows(self, inputs: Sequence[Mapping[str, Any]], sampler: AnySampler, skills: bool) -> list[Trajectory]:
         """Plays the rows of an evaluation. A task's seeds do not depend on how rows are cut into batches."""
         tasks = [row["task_id"] for row in inputs]
         places = siblings_before(gather_object([tasks]), self._processes.process)

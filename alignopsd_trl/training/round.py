@@ -11,7 +11,7 @@ import torch
 
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.rollout import Player, Sampler
+from alignopsd_trl.rollout import AnySampler, BatchSampler, Player
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
 
@@ -27,10 +27,10 @@ class Snapshot:
         teacher: plays privileged siblings; `None` if the policy itself does.
     """
 
-    sampler: Sampler
-    thinker: Sampler
+    sampler: AnySampler
+    thinker: BatchSampler
     prefixes: PrefixCache | None = None
-    teacher: Sampler | None = None
+    teacher: AnySampler | None = None
 
 
 @dataclass(frozen=True)
