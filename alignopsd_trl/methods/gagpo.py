@@ -15,6 +15,7 @@ from alignopsd_trl.methods.state_credit import (
     grouped_values,
     shared_state_share,
     state_labels,
+    turn_rewards,
 )
 from alignopsd_trl.options import Share
 from alignopsd_trl.turns import TurnBatch, number_rows
@@ -48,8 +49,9 @@ class GAGPO(Baseline):
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         options, found, groups = self.options, outcome(batch, self.config), batch.groups
+        reward = turn_rewards(batch)
         state = number_rows(groups.task, state_labels(batch)[0])
-        values = grouped_values(discounted_returns(batch.turn_reward, groups, options.gamma), state)
-        steps = generalised_advantage(batch.turn_reward, values, groups, options.gamma, options.gae_lambda)
+        values = grouped_values(discounted_returns(reward, groups, options.gamma), state)
+        steps = generalised_advantage(reward, values, groups, options.gamma, options.gae_lambda)
         steps = normalise(steps, groups.task, groups.tasks, scale=self.config.scale_rewards == "group")
         return step_credit(batch, found, steps, steps, state, shared_state_share(state), {"state_value": values})

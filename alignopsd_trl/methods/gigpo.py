@@ -12,7 +12,7 @@ from alignopsd_trl.methods.baseline import Baseline, step_credit
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import discounted_returns
 from alignopsd_trl.methods.registry import register
-from alignopsd_trl.methods.state_credit import shared_state_share, state_labels
+from alignopsd_trl.methods.state_credit import shared_state_share, state_labels, turn_rewards
 from alignopsd_trl.options import Size
 from alignopsd_trl.turns import TurnBatch, number_rows
 
@@ -46,7 +46,7 @@ class GiGPO(Baseline):
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         options, found = self.options, outcome(batch, self.config)
-        returns = discounted_returns(batch.turn_reward, batch.groups, options.gamma)
+        returns = discounted_returns(turn_rewards(batch), batch.groups, options.gamma)
         state = number_rows(batch.groups.task, state_labels(batch)[0])
         steps = normalise(returns, state, len(torch.bincount(state)), scale=options.scale_steps)
         shaped = found.advantage + options.step_weight * steps

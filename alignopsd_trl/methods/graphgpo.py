@@ -12,7 +12,7 @@ from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, step_credit
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.registry import register
-from alignopsd_trl.methods.state_credit import graph_returns, shared_state_share, state_labels
+from alignopsd_trl.methods.state_credit import graph_returns, shared_state_share, state_labels, turn_rewards
 from alignopsd_trl.options import Size, Within
 from alignopsd_trl.turns import TurnBatch, number_rows
 
@@ -49,7 +49,7 @@ class GraphGPO(Baseline):
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         options, found, task = self.options, outcome(batch, self.config), batch.groups.task
         before, after = state_labels(batch)
-        returns = graph_returns(batch.turn_reward, task, before, after, options.distance_discount)
+        returns = graph_returns(turn_rewards(batch), task, before, after, options.distance_discount)
         state = number_rows(task, before)
         scale = self.config.scale_rewards == "group"
         steps = normalise(returns, state, len(torch.bincount(state)), scale=scale)

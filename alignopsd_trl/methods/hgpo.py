@@ -14,6 +14,7 @@ from alignopsd_trl.methods.state_credit import (
     history_groups,
     shared_state_share,
     state_labels,
+    turn_rewards,
 )
 from alignopsd_trl.options import Count, Size
 from alignopsd_trl.turns import TurnBatch
@@ -49,7 +50,7 @@ class HGPO(Baseline):
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         options, found = self.options, outcome(batch, self.config)
-        returns = discounted_returns(batch.turn_reward, batch.groups, options.gamma)
+        returns = discounted_returns(turn_rewards(batch), batch.groups, options.gamma)
         state, _ = state_labels(batch)
         levels = history_groups(batch.groups, state, options.history)
         steps = hierarchical_advantage(

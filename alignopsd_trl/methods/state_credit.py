@@ -16,7 +16,20 @@ from alignopsd_trl.turns import Groups, TurnBatch, number_rows
 
 START = 0
 
-# States
+# Rewards and states
+
+
+def turn_rewards(batch: TurnBatch) -> torch.Tensor:
+    """The rewards where they fall.
+
+    Raises:
+        ValueError: for a batch that was made without them.
+    """
+    if batch.turn_reward is None:
+        raise ValueError(
+            "the batch has no turn_reward, the rewards where they fall; `TurnBatch.of` makes one with them"
+        )
+    return batch.turn_reward
 
 
 def state_labels(batch: TurnBatch) -> tuple[torch.Tensor, torch.Tensor]:
