@@ -28,7 +28,7 @@ from alignopsd_trl.policy import strategies
 from alignopsd_trl.policy.packing import Packed, depends_on_length, why_plain
 from alignopsd_trl.policy.prefix_cache import PrefixCache, Room, room, token_bytes
 from alignopsd_trl.policy.samplers import LoopSampler
-from alignopsd_trl.policy.scoring import Padded
+from alignopsd_trl.policy.scoring import Mix, Padded
 from alignopsd_trl.policy.teacher_weights import TeacherWeights
 from alignopsd_trl.policy.turn_rows import sampling_log_probs
 from alignopsd_trl.reading import Reader
@@ -127,11 +127,13 @@ class PolicyScorer:
             )
         return output.log_probs.float()
 
-    def largest(self, prompt: Padded, response: Padded, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def largest(
+        self, prompt: Padded, response: Padded, count: int, views: int = 1, mix: Mix | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         ids = torch.cat([prompt.ids, response.ids], dim=1)
         mask = torch.cat([prompt.mask, response.mask], dim=1)
         with self._scoring():
-            return largest_logits(self._trainer, ids, mask, response.ids.size(1), count)
+            return largest_logits(self._trainer, ids, mask, response.ids.size(1), count, views, mix)
 
     @contextlib.contextmanager
     def _scoring(self) -> Generator[None]:
@@ -249,23 +251,27 @@ def padded_behind(
 
 
 @contextlib.contextmanager
-def head_in_tiles(model: torch.nn.Module, pick: Callable[[torch.Tensor, int], torch.Tensor]) -> Generator[None]:
+def head_in_tiles(
+    model: torch.nn.Module, pick: Callable[[torch.Tensor, int], torch.Tensor], views: int = 1
+) -> Generator[None]:
     """While a model's forward runs: of the vocabulary head's logits it gives what ``pick`` takes. They are made for
     `TILE` positions at a time, in the backward pass again: never for a whole batch.
 
     Args:
-        pick: from logits ``(n, V)`` of positions, and the number of the first of them, to ``(n, K)``.
+        pick: from logits ``(n, views, V)`` of positions, and the number of the first of them, to ``(n, K)``.
+        views: rows, one after another, that are views of one response; the forward gives one row for all.
     """
     head = model.get_output_embeddings()
     inner = head.forward
 
     def forward(hidden: torch.Tensor) -> torch.Tensor:
-        flat = hidden.flatten(0, 1)
+        shape, size = (len(hidden) // views, hidden.size(1)), max(TILE // views, 1)
+        flat = hidden.unflatten(0, (shape[0], views)).transpose(1, 2).flatten(0, 1)
         tiles = [
-            checkpoint(lambda part, first: pick(inner(part), first), part, number * TILE, use_reentrant=False)
-            for number, part in enumerate(flat.split(TILE))
+            checkpoint(lambda part, first: pick(inner(part), first), part, number * size, use_reentrant=False)
+            for number, part in enumerate(flat.split(size))
         ]
-        return torch.cat(tiles).unflatten(0, hidden.shape[:2])
+        return torch.cat(tiles).unflatten(0, shape)
 
     head.forward = forward
     try:
@@ -275,20 +281,29 @@ def head_in_tiles(model: torch.nn.Module, pick: Callable[[torch.Tensor, int], to
 
 
 def largest_logits(
-    trainer: GRPOTrainer, ids: torch.Tensor, mask: torch.Tensor, length: int, count: int
+    trainer: GRPOTrainer,
+    ids: torch.Tensor,
+    mask: torch.Tensor,
+    length: int,
+    count: int,
+    views: int = 1,
+    mix: Mix | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and values ``(rows, length, count)`` of the policy's largest logits that predict the last ``length`` tokens,
-    not divided by a temperature."""
+    """Ids and values ``(rows / views, length, count)`` of the policy's largest logits that predict the last ``length``
+    tokens, not divided by a temperature. See `ScoringModel.largest`."""
     found: list[torch.Tensor] = []
 
     def pick(logits: torch.Tensor, first: int) -> torch.Tensor:
-        values, tokens = logits.topk(count)
+        position = torch.arange(first, first + len(logits), device=logits.device)
+        one = logits[:, 0] if mix is None else mix(position // (length + 1), logits)
+        values, tokens = one.topk(count)
         found.append(tokens)
         return values
 
-    with trainer.accelerator.autocast(), head_in_tiles(trainer.accelerator.unwrap_model(trainer.model), pick):
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    with trainer.accelerator.autocast(), head_in_tiles(policy, pick, views):
         values = trainer.model(input_ids=ids, attention_mask=mask, logits_to_keep=length + 1).logits[:, :-1]
-    return torch.cat(found).unflatten(0, (len(ids), length + 1))[:, :-1], values.float()
+    return torch.cat(found).unflatten(0, (len(ids) // views, length + 1))[:, :-1], values.float()
 
 
 def live_logits(
@@ -302,7 +317,7 @@ def live_logits(
     wanted = tokens[:, read].flatten(0, 1)
 
     def pick(logits: torch.Tensor, first: int) -> torch.Tensor:
-        return logits.gather(-1, wanted[first : first + len(logits)])
+        return logits[:, 0].gather(-1, wanted[first : first + len(logits)])
 
     with trainer.accelerator.autocast(), head_in_tiles(trainer.accelerator.unwrap_model(model), pick):
         places = rows["prompt_ids"].size(1) - 1 + read

@@ -51,6 +51,7 @@ CASES: dict[str, dict[str, Any]] = {
     "iterations": {"num_iterations": 2, "max_steps": 6},
     "lora": {"beta": 0.05, "gradient_checkpointing": True},
     "auxiliary": {"auxiliary_loss": "alignment", "auxiliary_coefficient": 0.1, "entropy_coef": 0.01},
+    "distribution": {"auxiliary_loss": "distribution", "similarity_threshold": 0.1},
     "conversation": TALK,
     "conversation_rows": TALK | {"merge_rows": False},
     "sampled": {"max_completion_length": 24, "per_device_train_batch_size": 4, "top_k": 1000},  # by `generate`

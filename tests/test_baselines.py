@@ -255,6 +255,7 @@ def test_contexts_and_needs(name: str, tmp_path: Path) -> None:
         ("opsd", {"form": "vocabulary", "vocabulary_coefficient": 0.5}, 0.0, 0.5),
         ("grpo_opsd", {}, 1.0, 0.01),
         ("grpo_opsd", {"form": "constant_gate"}, 1.0, 0.01),
+        ("grpo_opsd", {"form": "vocabulary", "vocabulary_coefficient": 2.0}, 1.0, 2.0),
         ("skill_sd", {}, 1.0, 0.001),
         ("sdar", {"coefficient": 0.1}, 1.0, 0.1),
     ],

@@ -35,6 +35,12 @@ CASES: dict[str, dict[str, Any]] = {
     "auxiliary": {"method": "align_opsd", "auxiliary_loss": "alignment", "auxiliary_coefficient": 0.5},
     "distilled": {"method": "sdar", "max_steps": 2},
     "vocabulary": {"method": "opsd", "method_options": {"form": "vocabulary"}},
+    "distribution": {
+        "method": "align_opsd",
+        "auxiliary_loss": "distribution",
+        "distribution_weighting": "span",
+        "similarity_threshold": 0.1,
+    },
     "budget": {"method": "align_opsd", "tokens_per_forward": 300, "skip_zero_advantage": False},
     "checkpointing": {"method": "align_opsd", "gradient_checkpointing": True},
 }

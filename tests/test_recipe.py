@@ -178,6 +178,14 @@ def test_plan_names_panel_rows_and_memory_without_weights(
     assert "similarity_threshold: 0.8" in whole and "use_cpu: False" in whole and "bf16: True" in whole
 
 
+def test_plan_counts_the_likeliest_tokens_that_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--plan", *CPU, "--output_dir", str(tmp_path), "--auxiliary_loss", "distribution"]
+    recipe.main("webshop_7b", [*flags, "--distribution_size", "100"])
+    printed = " ".join(capsys.readouterr().out.split())
+    rows = int(printed.partition("turn rows per round, at most ")[2].split()[0])
+    assert f"likeliest tokens {rows * 512 * 100 * 24 / 2**30:.1f}" in printed
+
+
 FSDP = "recipes/accelerate/fsdp2.yaml"
 
 

@@ -20,6 +20,7 @@ from fakes.toy import build_model, build_tokenizer
 from rich.console import Console
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.records import write_records
 from alignopsd_trl.statistics import mean, paired, paired_ratio
 from alignopsd_trl.study.__main__ import main
@@ -93,10 +94,21 @@ def test_names_are_checked_before_anything_runs(tmp_path: Path, content: dict, m
 
 
 def test_rows_may_set_only_what_belongs_to_a_method() -> None:
-    assert set(METHOD_FIELDS) <= set(AlignOPSDConfig.__dataclass_fields__)
+    assert set(METHOD_FIELDS) <= {*AlignOPSDConfig.__dataclass_fields__, *RecipeArguments.__dataclass_fields__}
 
 
 # ---------------------------------------------------------------------- planning
+
+
+def test_a_line_has_its_own_number_of_steps(tmp_path: Path) -> None:
+    lines = [{"method": "grpo", "settings": steps} for steps in ({}, {"num_iterations": 4}, {"updates_per_round": 2})]
+    cells = plan(read_study(study_of(tmp_path, methods=lines, seeds=[0])))
+    assert [(one.config.get("num_iterations"), one.config.get("updates_per_round")) for one in cells] == [
+        (None, None),
+        (4, None),
+        (None, 2),
+    ]
+    assert len({one.folder for one in cells}) == 3
 
 
 def test_each_seed_is_whole_and_a_checkpoint_comes_before_its_second_evaluation(tmp_path: Path) -> None:
@@ -141,7 +153,15 @@ def test_a_cell_is_named_by_what_decides_its_result(tmp_path: Path) -> None:
 def test_shipped_studies_plan_and_share_their_cells() -> None:
     planned = {path.stem: plan(read_study(path)) for path in SHIPPED.glob("*.yaml")}
     tiny = {"table1_tiny", "table1_tiny_all", "ablation_tiny", "sensitivity_tiny"}
-    assert set(planned) == tiny | {"trips", "hops", "pairs", "table1_3b", "table1_7b", "privileged_tiny"}
+    assert set(planned) == tiny | {
+        "trips",
+        "hops",
+        "pairs",
+        "table1_3b",
+        "table1_7b",
+        "privileged_tiny",
+        "distribution_tiny",
+    }
     assert [len(planned[name]) / 8 for name in ("trips", "hops", "pairs")] == [2 * 3, 6, 5]
     table = planned["table1_tiny"]
     assert len(table) == 36 and sum(cell.trains for cell in table) == 27
@@ -151,6 +171,7 @@ def test_shipped_studies_plan_and_share_their_cells() -> None:
         assert len(folders["table1_tiny_all"] & folders[world]) == 5 * lines
     assert len(planned["privileged_tiny"]) == len(folders["privileged_tiny"]) == 2 * 2 * 2 * 8
     assert len(folders["privileged_tiny"] & (folders["hops"] | folders["pairs"])) == 2 * 8  # GRPO, a step a round
+    assert len(folders["distribution_tiny"] & folders["privileged_tiny"]) == 2  # GRPO's 12 rounds of 4 steps, 2 seeds
     assert len(folders["ablation_tiny"] - folders["table1_tiny"]) == 3 * 4
     assert len(folders["sensitivity_tiny"] - folders["hops"]) == 5 * 9
     assert len({cell.benchmark.label for cell in planned["table1_7b"]}) == 3

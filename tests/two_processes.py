@@ -19,6 +19,14 @@ OPTIONS = {"method": "align_opsd", "save_trajectories": True, "beta": 0.02, "opt
 AS_ONE = {
     "equal": {},
     "spread": {"credit_spread": 0.1},
+    "distribution": {
+        "auxiliary_loss": "distribution",
+        "distribution_weighting": "evidence",
+        "similarity_threshold": 0.1,
+        "teacher_model_kind": "base",
+        "num_iterations": 2,
+        "max_steps": 4,
+    },
     "privileged": {"privileged_siblings": 2, "teacher_model_kind": "ema", "num_iterations": 2, "max_steps": 4},
 }
 """Runs that one process must equal."""

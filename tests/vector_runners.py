@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from fakes.tables import config
 from method_vectors import Case, flag, identity_columns, matrix, padded, ragged, real
 
 from alignopsd_trl.methods.advantages import group_advantage, invalid_action_residual, token_advantages
@@ -16,14 +18,18 @@ from alignopsd_trl.methods.align_opsd.correspondence import (
     select_sources,
 )
 from alignopsd_trl.methods.align_opsd.credit import (
+    CreditWeights,
+    Evidence,
     allocate,
     density_box,
     project_to_box,
+    token_weighting,
     token_weights,
     turn_evidence,
     turn_weights,
 )
-from alignopsd_trl.methods.align_opsd.rectification import gate, gated_loss, rectify
+from alignopsd_trl.methods.align_opsd.method import AlignOPSD
+from alignopsd_trl.methods.align_opsd.rectification import Mixture, gate, gated_loss, rectify
 from alignopsd_trl.methods.align_opsd.spans import (
     adjacent_divergence,
     boundary_quantile,
@@ -33,6 +39,8 @@ from alignopsd_trl.methods.align_opsd.spans import (
     random_segment,
     segment,
 )
+from alignopsd_trl.policy.ragged import Ragged
+from alignopsd_trl.policy.scoring import Padded, largest_logits
 from alignopsd_trl.turns import Groups, Thought, Trajectory, Turn, TurnBatch, parse_response
 
 RUNNERS: dict[str, Callable[[Case, Case], Case]] = {}
@@ -177,6 +185,67 @@ def rectified(inputs: Case, params: Case, similarity: torch.Tensor, sources: tor
 @runner
 def rectify_(inputs: Case, params: Case) -> Case:
     return rectified(inputs, params, real(inputs["H"]), padded(inputs["sources"]))
+
+
+class LogitsTable:
+    """A `ScoringModel` that has the logits of each view of each response: ``[response][prompt]``, ``(T, V)`` each."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, logits: torch.Tensor):
+        self._logits = logits
+
+    def largest(
+        self, prompt: Padded, response: Padded, count: int, views: int = 1, mix: Any = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        found = self._logits[response.ids[:, 0], prompt.ids[:, -1]]  # (rows, T, V)
+        positions = found.unflatten(0, (-1, views)).transpose(1, 2).flatten(0, 1)
+        row = torch.arange(len(positions)) // found.size(1)
+        one = positions[:, 0] if mix is None else mix(row, positions)
+        values, ids = one.topk(count)
+        return ids.unflatten(0, (-1, found.size(1))), values.unflatten(0, (-1, found.size(1)))
+
+
+def distribution_weights(inputs: Case, params: Case, mask: torch.Tensor) -> torch.Tensor:
+    tokens = mask.sum(1).double()
+    evidence, weight = Evidence(tokens, tokens, tokens), torch.tensor(inputs["credit_weight"]).double()
+    turns = SimpleNamespace(span=torch.tensor(inputs["span"]))
+    weights = CreditWeights(evidence, evidence, weight, turns=turns)
+    return token_weighting(weights, params["weighting"], mask.size(1))
+
+
+@runner
+def distribution(inputs: Case, params: Case) -> Case:
+    """Auxiliary loss of the rectified teacher's likeliest tokens, with its gradient."""
+    table, mask = real(inputs["view_logits"]), flag(inputs["mask"])
+    sources, blank = torch.tensor(inputs["sources"]), torch.zeros(mask.shape)
+    matched = torch.zeros(int((sources >= 0).sum()), mask.size(1))
+    views = rectify(
+        *(blank, blank, matched, sources, real(inputs["similarity"])),
+        **{name: params[name] for name in ("threshold", "temperature", "alpha_max", "aggregation")},
+    )
+    mixture = Mixture.of(sources, views, params["aggregation"], params["distribution_temperature"])
+    rows = list(range(len(mask)))
+    prompts, responses = Ragged.of([[row] for row in rows]), Ragged.of([[row] * mask.size(1) for row in rows])
+    limits = {"pad_id": 0, "budget": 12, "sources": mixture.sources, "mix": mixture}
+    ids, logits = largest_logits(LogitsTable(table), prompts, responses, params["size"], **limits)
+    options = {f"distribution_{name}": params[name] for name in ("beta", "weighting")}
+    options |= {"distribution_temperature": params["distribution_temperature"], "auxiliary_loss": "distribution"}
+    live = real(inputs["student_logits"]).requires_grad_()
+    targets = {"vocabulary": live.gather(-1, ids), "teacher": logits}
+    if params["weighting"] != "flat":
+        targets["weight"] = distribution_weights(inputs, params, mask)
+    by_token = AlignOPSD(config(**options)).auxiliary(targets, blank, blank)
+    loss = (by_token * mask).sum() / mask.sum()
+    return {
+        "alpha": views.alpha,
+        "ids": ids,
+        "teacher_log_probs": (logits / params["distribution_temperature"]).log_softmax(-1),
+        "token_weight": targets.get("weight", torch.ones(mask.shape))[:, 0],
+        "loss_by_token": by_token.detach(),
+        "loss": loss.item(),
+        "grad_student_logits": torch.autograd.grad(loss, live)[0],
+    }
 
 
 @runner

@@ -12,6 +12,7 @@ import torch
 from alignopsd_trl.launch.values import read_value
 from alignopsd_trl.methods import Credit, Method, Teacher, get_method
 from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
+from alignopsd_trl.policy.scoring import Mix
 from alignopsd_trl.turns import Thought, TurnBatch
 
 if TYPE_CHECKING:
@@ -127,8 +128,12 @@ class CachedTeacher:
             return torch.zeros(batch.policy_mask.shape, device=batch.policy_mask.device)[:0]
         return torch.stack([self._scores[view] for view in views])
 
-    def vocabulary(self, batch: TurnBatch, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def vocabulary(
+        self, batch: TurnBatch, count: int, sources: torch.Tensor | None = None, mix: Mix | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         self._own(batch)
+        if sources is not None:
+            return self._teacher.vocabulary(batch, count, sources, mix)
         if self._largest is None or self._largest[0].size(-1) < count:
             self._largest = self._teacher.vocabulary(batch, count)
         return self._largest[0][..., :count], self._largest[1][..., :count]

@@ -20,6 +20,7 @@ from alignopsd_trl.policy.shipped import resolve_model
 GIB = 2**30
 ADAM_BYTES = 8  # two float32 moments a parameter
 COMPUTE_BYTES = 2  # bfloat16
+LOGIT_BYTES = 12  # a kept token's number and logit
 HEAD_TILE = 4096 * 32768 * COMPUTE_BYTES  # of TRL's head
 ENCODERS = {"lexical": 0, "tiny": 130_000, "tiny_situated": 160_000, "Qwen/Qwen3-Embedding-0.6B": 595_776_512}
 """Parameters of sentence encoders that are named by a name; from the published weights."""
@@ -120,6 +121,7 @@ def estimate(
     weight_bytes: int = 4,
     encoder: float | None = 0.0,
     gpu_gib: float | None = None,
+    kept_logits: int = 0,
 ) -> Estimate:
     """The memory of a run.
 
@@ -132,6 +134,7 @@ def estimate(
         weight_bytes: of a parameter as it is loaded: 4, or 2 for ``--dtype bfloat16``.
         encoder: bytes of its weights; `None` counts none.
         gpu_gib: of one GPU; `None` for a run on the CPU.
+        kept_logits: of a process's round, on the device: the teacher's and the copy in the rows of the update.
     """
     model, trained = shape.parameters * weight_bytes, shape.parameters * trained_share
     referenced = args.beta != 0.0 and trained_share == 1.0
@@ -144,6 +147,7 @@ def estimate(
         "reference": model / launch.weight_shards if referenced else 0.0,
         "teacher": 0.0 if shares else trained * weight_bytes,
         "encoder": encoder or 0.0,
+        "likeliest tokens": 2.0 * LOGIT_BYTES * kept_logits,
         "activations": _activations(shape, args),
         "scoring": _scoring(shape, args),
     }

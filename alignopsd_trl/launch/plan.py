@@ -46,10 +46,11 @@ def plan(
     check_launch(launch, args, installed=recipe.plan_for is None)
     trajectories = args.per_device_train_batch_size * args.steps_per_generation * launch.processes
     tasks = check_parts(recipe, args, model, suite, panel, trajectories // args.num_generations)
+    turns = args.max_turns or suite.factory().max_turns
     facts = {
         "recipe": f"{args.method} on {suite.name}, preset {recipe.preset}, {launch}",
-        **round_facts(args, trajectories, args.max_turns or suite.factory().max_turns),
-        **memory_facts(recipe, args, model, launch),
+        **round_facts(args, trajectories, turns),
+        **memory_facts(recipe, args, model, launch, turns * trajectories // launch.processes),
         "seconds a round": seconds_a_round(Path(args.output_dir)),
         "model": model.model_name_or_path,
         "training tasks": len(tasks),
@@ -120,8 +121,13 @@ def _wrapped(label: str, text: str) -> str:
     return "\n".join(textwrap.wrap(text, 118, initial_indent=label, subsequent_indent="  ", break_on_hyphens=False))
 
 
-def memory_facts(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, launch: Launch) -> dict[str, str]:
+def memory_facts(
+    recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, launch: Launch, rows: int
+) -> dict[str, str]:
     """What ``--plan`` says about memory: on a GPU, of a colocated sampler, on the host, on disk.
+
+    Args:
+        rows: turns of a process's round, at most.
 
     Raises:
         ValueError: if the sampler's share can't even hold its weights.
@@ -137,6 +143,7 @@ def memory_facts(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelCon
         weight_bytes=2 if model.dtype in ("bfloat16", "float16") else 4,
         encoder=encoder,
         gpu_gib=None if args.use_cpu else gpu,
+        kept_logits=rows * args.max_completion_length * method.kept_logits,
     )
     training = found.peak
     parts = ", ".join(f"{name} {value:.1f}" for name, value in found.training.items() if value >= 0.05)

@@ -7,7 +7,7 @@ used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -33,8 +33,19 @@ class Teacher(Protocol):
             ``(P, L)`` float32, 0 where the target's mask is 0.
         """
 
-    def vocabulary(self, batch: TurnBatch, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def vocabulary(
+        self,
+        batch: TurnBatch,
+        count: int,
+        sources: torch.Tensor | None = None,
+        mix: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The privileged view's ``count`` largest logits at each position of each turn's own response.
+
+        Args:
+            sources: ``(M, K)`` int64, turns whose privileged prompts are read too, each by itself; -1 behind them.
+            mix: turns ``(n,)`` and logits ``(n, 1 + k, V)`` of the turn's own view and of its k sources ->
+                ``(n, V)``, of which the largest are taken; needed with ``sources``.
 
         Returns:
             Token ids int64 and logits float32, ``(M, L, count)`` each, 0 past a response's end; not divided by a
@@ -112,6 +123,9 @@ class Method:
     - **needs_turn_advantages** (`bool`, defaults to `False`) -- `assign` reads ``batch.turn_advantages``: the policy
       plays Monte Carlo rollouts from the batch's states.
 
+    - **kept_logits** (`int`, defaults to `0`) -- Tokens of the vocabulary whose logits targets hold at each position;
+      for the estimate of memory alone.
+
     What is not declared raises when it is used; see `alignopsd_trl.methods.contract`.
     """
 
@@ -124,6 +138,7 @@ class Method:
     needs_teacher: bool = False
     needs_encoder: bool = False
     needs_turn_advantages: bool = False
+    kept_logits: int = 0
 
     def __init__(self, config: AlignOPSDConfig):
         self.config = config

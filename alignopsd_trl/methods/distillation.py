@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
+
 from alignopsd_trl.methods.base import Coefficients, Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, identity_scores, token_mean
+from alignopsd_trl.methods.objectives import divergence_loss
 from alignopsd_trl.methods.token_gaps import token_gaps
-from alignopsd_trl.options import Size
+from alignopsd_trl.options import Count, Size
 from alignopsd_trl.turns import TurnBatch
 
 
@@ -22,6 +25,27 @@ class AuxiliaryOptions:
     coefficient: Size = field(default=0.01, metadata={"help": "Weight of the auxiliary loss."})
 
 
+@dataclass(frozen=True, kw_only=True)
+class VocabularyOptions:
+    """Options of the form that compares whole distributions."""
+
+    vocabulary_coefficient: Size = field(default=1.0, metadata={"help": "Weight of form='vocabulary'."})
+    vocabulary_size: Count = field(
+        default=50,
+        metadata={
+            "help": "form='vocabulary': the teacher's likeliest tokens that are compared at each position, "
+            "renormalised (50 in the runs of OPSD's authors)."
+        },
+    )
+    divergence_beta: Size = field(
+        default=0.5,
+        metadata={"help": "form='vocabulary': 0 is KL(teacher || student), 1 is KL(student || teacher)."},
+    )
+    divergence_temperature: Size = field(
+        default=1.1, metadata={"help": "form='vocabulary': divides the logits of both views."}
+    )
+
+
 class Distillation(Baseline):
     """Outcome advantages plus ``coefficient`` times an auxiliary loss toward the teacher of the same tokens."""
 
@@ -29,11 +53,25 @@ class Distillation(Baseline):
     needs_teacher = True
     takes_student_log_probs = True
 
+    @property
+    def compares_vocabularies(self) -> bool:
+        """Whether the options choose the form of [`VocabularyOptions`]."""
+        return getattr(self.options, "form", None) == "vocabulary"
+
+    @property
+    def kept_logits(self) -> int:
+        return self.options.vocabulary_size if self.compares_vocabularies else 0
+
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         return self.with_teacher(super().assign(batch, teacher, step), batch, teacher)
 
     def with_teacher(self, credit: Credit, batch: TurnBatch, teacher: Teacher) -> Credit:
-        """Adds the teacher's scores as targets, and the mean gap as a metric where the snapshot was scored anyway."""
+        """Adds the teacher's scores as targets, and the mean gap as a metric where the snapshot was scored anyway; or,
+        where whole distributions are compared, its likeliest tokens and their logits."""
+        if self.compares_vocabularies:
+            found = teacher.vocabulary(batch, self.options.vocabulary_size)
+            credit.targets["vocabulary_ids"], credit.targets["teacher"] = found
+            return credit
         scores = identity_scores(batch, teacher)
         credit.targets["teacher"] = scores
         if batch.student_log_probs is not None:
@@ -41,6 +79,13 @@ class Distillation(Baseline):
             credit.metrics |= token_mean(batch, "teacher/gap", gap)
             credit.trace |= token_gaps(batch, identity=gap)
         return credit
+
+    def vocabulary_loss(self, targets: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The divergence over the teacher's likeliest tokens, ``(R, L)``."""
+        options = self.options
+        return divergence_loss(
+            targets["vocabulary"], targets["teacher"], options.divergence_beta, options.divergence_temperature
+        )
 
     def coefficients(self, step: int) -> Coefficients:
         return Coefficients(policy=1.0, auxiliary=self.options.coefficient)

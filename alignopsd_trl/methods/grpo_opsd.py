@@ -7,19 +7,21 @@ from typing import Annotated
 
 import torch
 
-from alignopsd_trl.methods.distillation import AuxiliaryOptions, Distillation
+from alignopsd_trl.methods.base import Coefficients
+from alignopsd_trl.methods.distillation import AuxiliaryOptions, Distillation, VocabularyOptions
 from alignopsd_trl.methods.objectives import gated_loss, sampled_token_loss
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.options import OneOf
 
 
 @dataclass(frozen=True)
-class GRPOOPSDOptions(AuxiliaryOptions):
-    form: Annotated[str, OneOf(("sampled_token", "constant_gate"))] = field(
+class GRPOOPSDOptions(VocabularyOptions, AuxiliaryOptions):
+    form: Annotated[str, OneOf(("sampled_token", "constant_gate", "vocabulary"))] = field(
         default="sampled_token",
         metadata={
             "help": "'sampled_token': OPSD's objective beside GRPO's. 'constant_gate': the release behind the "
-            "published ALFWorld, WebShop and 7B cells, a gate of 1/2 from whose gradient the teacher cancels out.",
+            "published ALFWorld, WebShop and 7B cells, a gate of 1/2 from whose gradient the teacher cancels out. "
+            "'vocabulary': the main form of OPSD's authors beside GRPO's; no figure of the table used it.",
         },
     )
 
@@ -30,6 +32,7 @@ class GRPOOPSD(Distillation):
 
     Objective: L_clip(A) + 0.01 Agg(-sg(rho (l+ - l)) l). ``form="constant_gate"``: L_clip(A) + 0.01 Agg((l+ - l) / 2),
     whose gradient does not contain the teacher: zero in expectation on-policy, weak self-imitation later in a batch.
+    ``form="vocabulary"``: L_clip(A) + ``vocabulary_coefficient`` times the divergence of `OPSD`'s form of that name.
 
     Contexts: rollout, loss and evaluation without skill, teacher with it. Detached: the teacher and rho.
 
@@ -44,6 +47,13 @@ class GRPOOPSD(Distillation):
     def auxiliary(
         self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
     ) -> torch.Tensor:
+        if self.compares_vocabularies:
+            return self.vocabulary_loss(targets)
         if self.options.form == "constant_gate":
             return gated_loss(log_probs, targets["teacher"], beta=0.0)
         return sampled_token_loss(log_probs, targets["teacher"], old_log_probs)
+
+    def coefficients(self, step: int) -> Coefficients:
+        if self.compares_vocabularies:
+            return Coefficients(auxiliary=self.options.vocabulary_coefficient)
+        return super().coefficients(step)

@@ -8,15 +8,15 @@ from typing import Annotated
 import torch
 
 from alignopsd_trl.methods.base import Coefficients, Credit, Teacher
-from alignopsd_trl.methods.distillation import Distillation
-from alignopsd_trl.methods.objectives import divergence_loss, gated_loss, sampled_token_loss
+from alignopsd_trl.methods.distillation import Distillation, VocabularyOptions
+from alignopsd_trl.methods.objectives import gated_loss, sampled_token_loss
 from alignopsd_trl.methods.registry import register
-from alignopsd_trl.options import Count, OneOf, Size
+from alignopsd_trl.options import OneOf, Size
 from alignopsd_trl.turns import TurnBatch
 
 
 @dataclass(frozen=True)
-class OPSDOptions:
+class OPSDOptions(VocabularyOptions):
     form: Annotated[str, OneOf(("sampled_token", "gated", "vocabulary"))] = field(
         default="sampled_token",
         metadata={
@@ -32,21 +32,6 @@ class OPSDOptions:
         default=0.01, metadata={"help": "Weight of form='gated' (0.01 in the published rows)."}
     )
     gate_beta: Size = field(default=5.0, metadata={"help": "Slope of the gate (5 in the published rows)."})
-    vocabulary_coefficient: Size = field(default=1.0, metadata={"help": "Weight of form='vocabulary'."})
-    vocabulary_size: Count = field(
-        default=50,
-        metadata={
-            "help": "form='vocabulary': the teacher's likeliest tokens that are compared at each position, "
-            "renormalised (50 in the authors' runs)."
-        },
-    )
-    divergence_beta: Size = field(
-        default=0.5,
-        metadata={"help": "form='vocabulary': 0 is KL(teacher || student), 1 is KL(student || teacher)."},
-    )
-    divergence_temperature: Size = field(
-        default=1.1, metadata={"help": "form='vocabulary': divides the logits of both views."}
-    )
 
 
 @register
@@ -63,7 +48,8 @@ class OPSD(Distillation):
     of both views: one more forward in scoring and one in the update.
 
     Contexts: rollout, loss and evaluation without skill, teacher with it. Detached: the teacher, rho and the gate. The
-    teacher is the snapshot that made the rollouts, as in all rows here; OPSD's authors keep the initial weights.
+    teacher is the snapshot that made the rollouts, as in all rows here; OPSD's authors keep the initial weights
+    (``teacher_model_kind="base"``).
 
     Source: OPSD (arXiv 2601.18734), its main form and its sampled-token option; the gated form from SDAR's release.
     Confidence: high for the formulas; that the published rows used the gated form, high.
@@ -74,21 +60,14 @@ class OPSD(Distillation):
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         credit = Credit(torch.zeros_like(batch.policy_mask, dtype=torch.float32))
-        if self.options.form != "vocabulary":
-            return self.with_teacher(credit, batch, teacher)
-        credit.targets["vocabulary_ids"], credit.targets["teacher"] = teacher.vocabulary(
-            batch, self.options.vocabulary_size
-        )
-        return credit
+        return self.with_teacher(credit, batch, teacher)
 
     def auxiliary(
         self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
     ) -> torch.Tensor:
         options = self.options
-        if options.form == "vocabulary":
-            return divergence_loss(
-                targets["vocabulary"], targets["teacher"], options.divergence_beta, options.divergence_temperature
-            )
+        if self.compares_vocabularies:
+            return self.vocabulary_loss(targets)
         if options.form == "gated":
             return gated_loss(log_probs, targets["teacher"], options.gate_beta)
         return sampled_token_loss(log_probs, targets["teacher"], old_log_probs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -21,6 +22,8 @@ from alignopsd_trl.policy.prefix_tree import Pairs, each_alone, rows_of_pairs
 from alignopsd_trl.policy.ragged import Ragged, plan_chunks
 
 Agree = Callable[[int], int]
+Mix = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Row numbers ``(n,)`` and logits ``(n, views, V)`` of several views of one response -> ``(n, V)`` of all of them."""
 
 
 class ScoringModel(Protocol):
@@ -34,8 +37,11 @@ class ScoringModel(Protocol):
     def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
         """``(R, T)``, 0 where no label is; ``before``: of the paths, of which the rows are without then."""
 
-    def largest(self, prompt: Padded, response: Padded, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids and float32 values of the ``count`` largest logits, ``(rows, T, count)`` each."""
+    def largest(
+        self, prompt: Padded, response: Padded, count: int, views: int = 1, mix: Mix | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ids and float32 values of the ``count`` largest logits, ``(rows / views, T, count)`` each. Every ``views``
+        rows are of one response; ``mix`` makes one distribution of theirs."""
 
 
 @dataclass(frozen=True)
@@ -191,27 +197,43 @@ def largest_logits(
     pad_id: int,
     budget: int,
     agree: Agree = lambda number: number,
+    sources: torch.Tensor | None = None,
+    mix: Mix | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The model's ``count`` largest logits at each position of each response under its own prompt.
+    """The model's ``count`` largest logits at each position of each response under its own prompt, or of what is mixed
+    of those under several prompts.
 
     Args:
-        budget: padded tokens per forward; the logits of a forward's response tokens are in memory at once.
+        budget: padded tokens per forward; the views of a response are scored in one.
         agree: maximum of a number over all processes, as in `score_pairs`.
+        sources: ``(n, K)`` int64 prompts beside a response's own, -1 behind them; equal K on all processes.
+        mix: makes one distribution of the views of the responses with the given numbers.
 
     Returns:
         Token ids int64 and logits float32, ``(n, T, count)`` each, 0 past a response's end.
     """
-    width = _longest(responses)
+    width, own = _longest(responses), torch.arange(len(prompts))[:, None]
+    views = own if sources is None else torch.cat([own, sources.cpu()], dim=1)
     ids = torch.zeros((len(prompts), width, count), dtype=torch.int64, device=model.device)
     logits = torch.zeros((len(prompts), width, count), dtype=torch.float32, device=model.device)
-    chunks = plan_chunks(prompts.length + responses.length, budget)
-    missing = agree(len(chunks)) - len(chunks)  # before the forwards, as in `score_pairs`
-    for chunk in chunks:
-        answer = Padded.of(responses, chunk, pad_id, "right", model.device)
-        found, values = model.largest(Padded.of(prompts, chunk, pad_id, "left", model.device), answer, count)
-        rows, length, kept = chunk.to(model.device), answer.ids.size(1), answer.mask.unsqueeze(-1)
-        ids[rows, :length], logits[rows, :length] = found * kept, values * kept
-    dummy = Padded.of(Ragged.of([[pad_id, pad_id]]), torch.zeros(1, dtype=torch.int64), pad_id, "right", model.device)
-    for _ in range(missing):
-        model.largest(dummy, dummy, count)
+    for number in range(1, views.size(1) + 1):
+        rows = ((views >= 0).sum(1) == number).nonzero().squeeze(1)
+        longest = prompts.length[views[rows, :number]].amax(1) + responses.length[rows]
+        chunks = [rows[chunk] for chunk in plan_chunks(number * longest, budget)]
+        missing = agree(len(chunks)) - len(chunks)  # before the forwards, as in `score_pairs`
+        for chunk in chunks:
+            prompt = Padded.of(prompts, views[chunk, :number].flatten(), pad_id, "left", model.device)
+            answer = Padded.of(responses, chunk.repeat_interleave(number), pad_id, "right", model.device)
+            chosen = chunk.to(model.device)
+            found, values = model.largest(prompt, answer, count, number, mix and partial(_of_rows, mix, chosen))
+            length, kept = answer.ids.size(1), answer.mask[::number].unsqueeze(-1)
+            ids[chosen, :length], logits[chosen, :length] = found * kept, values * kept
+        filler = torch.zeros(number, dtype=torch.int64)
+        dummy = Padded.of(Ragged.of([[pad_id, pad_id]]), filler, pad_id, "right", model.device)
+        for _ in range(missing):
+            model.largest(dummy, dummy, count, number, lambda rows, logits: logits[:, 0])
     return ids, logits
+
+
+def _of_rows(mix: Mix, chosen: torch.Tensor, rows: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    return mix(chosen[rows], logits)

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.scoring import Agree, ScoringModel, largest_logits, score_pairs
+from alignopsd_trl.policy.scoring import Agree, Mix, ScoringModel, largest_logits, score_pairs
 from alignopsd_trl.reading import Reader
 from alignopsd_trl.rollout import BatchSampler, SkillSource
 from alignopsd_trl.skills import SkillBank, SkillColumn, SkillFunction
@@ -86,8 +86,11 @@ class PrivilegedTeacher:
         result[wanted.to(result.device)] = scores[:, : result.size(1)]
         return result
 
-    def vocabulary(self, batch: TurnBatch, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids and values ``(M, L, count)`` of the privileged view's largest logits along each turn's own response."""
+    def vocabulary(
+        self, batch: TurnBatch, count: int, sources: torch.Tensor | None = None, mix: Mix | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ids and values ``(M, L, count)`` of the privileged view's largest logits along each turn's own response, or
+        of what is mixed of it and the views of the turns ``sources``, ``(M, K)``, -1 behind them."""
         with self._phases("scoring"):
             ids, logits = largest_logits(
                 self._model,
@@ -97,6 +100,8 @@ class PrivilegedTeacher:
                 pad_id=self._tokenizer.pad_token_id,
                 budget=self._budget,
                 agree=self._agree,
+                sources=sources,
+                mix=mix,
             )
         width = batch.policy_mask.size(1)
         return ids[:, :width], logits[:, :width]

@@ -110,11 +110,12 @@ def _without_defaults(study: Study, benchmark: Benchmark, line: Line) -> Line:
     if not line.settings:
         return line
     from alignopsd_trl.config import AlignOPSDConfig
+    from alignopsd_trl.launch.arguments import RecipeArguments
 
     shared = {**study.settings, **benchmark.settings}
     options = {**shared, **line.settings}.get("method_options")
     base = {**preset(benchmark.recipe, shared.get("preset", "paper"), line.method, options), **shared}
-    fallback = AlignOPSDConfig.__dataclass_fields__
+    fallback = {**RecipeArguments.__dataclass_fields__, **AlignOPSDConfig.__dataclass_fields__}
     own = {k: v for k, v in line.settings.items() if v != base.get(k, fallback[k].default)}
     return Line(line.method, line.label if own else "", own, line.skills)
 

@@ -40,8 +40,10 @@ _TEACHER = (
     "privileged_siblings",
     "privileged_rounds",
 )
-METHOD_FIELDS = ("method_options", *OPTION_NAMES, *_TEACHER)
-"""What one row may set for itself. Everything else is protocol and the same for all rows."""
+_STEPS = ("num_iterations", "updates_per_round")
+METHOD_FIELDS = ("method_options", *OPTION_NAMES, *_TEACHER, *_STEPS)
+"""What one row may set for itself: a round is as large for all, and used for as many steps as the row says. Everything
+else is protocol and the same for all rows."""
 
 _OWNED = ("method", "seed", "output_dir", "evaluate_first", "resume_from_checkpoint", "plan", "config", "disable_tqdm")
 _AVERAGES = ("score", "success", "success_macro")

@@ -58,6 +58,11 @@ class TableTeacher:
         rows = [self._views(*pair) for pair in self.pairs]
         return torch.stack(rows) if rows else torch.zeros(0, batch.policy_mask.shape[1])
 
+    def vocabulary(self, batch: TurnBatch, count: int, sources: Any = None, mix: Any = None) -> tuple[Any, Any]:
+        self.calls.append("vocabulary")
+        shape = (*batch.policy_mask.shape, count)
+        return torch.zeros(shape, dtype=torch.int64), torch.zeros(shape)
+
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         self.calls.append("gather")
         return torch.cat([values, torch.tensor(self._others, dtype=values.dtype)])

@@ -82,6 +82,23 @@ def weigh(
     return CreditWeights(identity, rectified, turns.weights.weight, turns=turns)
 
 
+def token_weighting(weights: CreditWeights, kind: str, width: int) -> torch.Tensor:
+    """``(M, width)`` float32 weights of tokens from the credit; their mean over a rollout's optimised tokens is 1.
+
+    Args:
+        kind: ``"evidence"``, W itself; or ``"span"``, the mean of W over the tokens of the turn's span.
+    """
+    if kind == "evidence" and weights.by_token is not None:
+        return weights.by_token
+    weight = weights.weight
+    if kind == "span":
+        tokens, span = weights.rectified.tokens, weights.turns.span
+        spans = _count(span)
+        mass = segment_sum(tokens, span, spans).clamp_min(1.0)
+        weight = (segment_sum(tokens * weight, span, spans) / mass)[span]
+    return weight.float()[:, None].expand(-1, width)
+
+
 @dataclass(frozen=True)
 class TurnCredit:
     """The weights of a batch's turns and how they were computed.

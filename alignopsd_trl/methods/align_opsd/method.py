@@ -21,13 +21,14 @@ import torch
 
 from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.align_opsd.correspondence import Correspondence, correspond
-from alignopsd_trl.methods.align_opsd.credit import CreditWeights, weigh
-from alignopsd_trl.methods.align_opsd.rectification import Rectification, gate, gated_loss, rectify_views
+from alignopsd_trl.methods.align_opsd.credit import CreditWeights, token_weighting, weigh
+from alignopsd_trl.methods.align_opsd.rectification import Mixture, Rectification, gate, gated_loss, rectify_views
 from alignopsd_trl.methods.align_opsd.report import report
 from alignopsd_trl.methods.align_opsd.spans import Spans, decision_spans
 from alignopsd_trl.methods.align_opsd.thinking import Thinking, think_until_clear, think_where_credit_moves
 from alignopsd_trl.methods.base import Coefficients, Credit, Method, Teacher
 from alignopsd_trl.methods.grpo import OutcomeAdvantage, outcome
+from alignopsd_trl.methods.objectives import divergence_loss
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import TurnBatch
 
@@ -58,12 +59,13 @@ class AlignOPSD(Method):
                 f"method_options={config.method_options!r}: the options of align_opsd are fields of the config itself; "
                 "set them there, or as flags such as --alpha_max 0.5"
             )
-        self.needs_gap = config.allocation != "none" or config.auxiliary_loss == "alignment"
+        self.needs_gap = config.allocation != "none" or config.auxiliary_loss in ("alignment", "distribution")
         self.needs_matches = self.needs_gap and config.rectify and config.alpha_max > 0
         self.needs_profiles = config.allocation in ("span", "random")
         self.needs_scores = self.needs_gap or config.auxiliary_loss == "sdar"
         self.needs_encoder = self.needs_matches or self.needs_profiles
         self.needs_student_log_probs = self.needs_gap
+        self.kept_logits = config.distribution_size if config.auxiliary_loss == "distribution" else 0
         self.needs_teacher = self.needs_scores or self.needs_encoder
 
     @torch.no_grad()
@@ -76,7 +78,10 @@ class AlignOPSD(Method):
         spans = self._segment(batch, teacher, matches, thinking)  # P, D, S
         weights = self._weigh(batch, teacher, result, views, spans)  # E, B, Q, W
         metrics, trace = report(self.config, batch, result, thinking, matches, views, spans, weights)
-        return Credit(self._advantages(batch, result, weights), metrics, self._targets(identity, views), trace)
+        targets = self._targets(identity, views)
+        if self.config.auxiliary_loss == "distribution":
+            targets = self._distribution(batch, teacher, matches, views, weights)
+        return Credit(self._advantages(batch, result, weights), metrics, targets, trace)
 
     def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
         """Zero-advantage turns can be skipped, unless an auxiliary loss trains on them."""
@@ -88,15 +93,22 @@ class AlignOPSD(Method):
         self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
     ) -> torch.Tensor:
         """The gated alignment loss per token: to the rectified teacher with gate and target frozen at rollout time
-        (``"alignment"``, method facts F.51), or to the identity teacher with a live gate (``"sdar"``, F.52)."""
-        teacher = targets["teacher"]
+        (``"alignment"``, method facts F.51), or to the identity teacher with a live gate (``"sdar"``, F.52). Or the
+        divergence to the rectified teacher's likeliest tokens (``"distribution"``), times the token's weight."""
+        teacher, config = targets["teacher"], self.config
+        if config.auxiliary_loss == "distribution":
+            loss = divergence_loss(
+                targets["vocabulary"], teacher, config.distribution_beta, config.distribution_temperature
+            )
+            return loss * targets.get("weight", 1.0)
         if self.config.auxiliary_loss == "alignment":
             return gated_loss(log_probs, teacher, targets["gate"])
         return gated_loss(log_probs, teacher, gate(teacher - log_probs, self.config.gate_beta))
 
     def coefficients(self, step: int) -> Coefficients:
-        active = self.config.auxiliary_loss != "none"
-        return Coefficients(auxiliary=self.config.auxiliary_coefficient if active else 0.0)
+        config, kind = self.config, self.config.auxiliary_loss
+        weights = {"none": 0.0, "distribution": config.distribution_coefficient}
+        return Coefficients(auxiliary=weights.get(kind, config.auxiliary_coefficient))
 
     def rectify(
         self, batch: TurnBatch, teacher: Teacher, matches: Correspondence | None
@@ -156,6 +168,26 @@ class AlignOPSD(Method):
             return None
         span = None if spans is None else spans.span
         return weigh(views, batch.policy_mask, result.advantage, batch.groups, span, self.config, teacher.gather)
+
+    def _distribution(
+        self,
+        batch: TurnBatch,
+        teacher: Teacher,
+        matches: Correspondence | None,
+        views: Rectification,
+        weights: CreditWeights,
+    ) -> dict[str, torch.Tensor]:
+        """Targets of ``auxiliary_loss="distribution"``: the rectified teacher's likeliest tokens, and their weights."""
+        config, mixture = self.config, None
+        if matches is not None and matches.sources is not None:
+            mixture = Mixture.of(matches.sources, views, config.aggregation, config.distribution_temperature)
+        sources = None if mixture is None else mixture.sources
+        ids, logits = teacher.vocabulary(batch, config.distribution_size, sources, mixture)
+        targets = {"vocabulary_ids": ids, "teacher": logits}
+        if config.distribution_weighting != "flat":
+            width = batch.policy_mask.size(1)
+            targets["weight"] = token_weighting(weights, config.distribution_weighting, width)
+        return targets
 
     # What comes of it
 

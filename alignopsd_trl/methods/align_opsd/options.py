@@ -84,12 +84,38 @@ class AlignOPSDOptions:
     )
     band: Size = field(default=0.5, metadata={"help": "b of weighting='band'."})
 
-    # Auxiliary loss of the released launchers (none in the paper)
-    auxiliary_loss: Annotated[str, OneOf(("none", "alignment", "sdar"))] = field(
-        default="none", metadata={"help": "'none' (paper), 'alignment' (rectified teacher) or 'sdar' (identity)."}
+    # Auxiliary loss: none in the paper, two of the released launchers, and one beyond both
+    auxiliary_loss: Annotated[str, OneOf(("none", "alignment", "sdar", "distribution"))] = field(
+        default="none",
+        metadata={
+            "help": "'none' (paper), 'alignment' (rectified teacher), 'sdar' (identity), or, beyond the paper, "
+            "'distribution': a divergence to the rectified teacher's likeliest tokens."
+        },
     )
-    auxiliary_coefficient: float = field(default=0.01, metadata={"help": "Weight of the auxiliary loss."})
-    gate_beta: float = field(default=5.0, metadata={"help": "Slope of the auxiliary loss's sigmoid gate."})
+    auxiliary_coefficient: float = field(
+        default=0.01, metadata={"help": "Weight of auxiliary_loss='alignment' and 'sdar'."}
+    )
+    gate_beta: float = field(default=5.0, metadata={"help": "Slope of the sigmoid gate of these two."})
+    distribution_coefficient: Size = field(
+        default=1.0, metadata={"help": "Weight of auxiliary_loss='distribution', beside 1 for the policy loss."}
+    )
+    distribution_size: PositiveCount = field(
+        default=50, metadata={"help": "The teacher's likeliest tokens that 'distribution' compares, renormalised."}
+    )
+    distribution_beta: Share = field(
+        default=0.5,
+        metadata={"help": "Of 'distribution': 0 is KL(teacher || student), 1 the reverse, 0.5 is symmetric."},
+    )
+    distribution_temperature: Positive = field(
+        default=1.0, metadata={"help": "Divides the logits of the student and of each view in 'distribution'."}
+    )
+    distribution_weighting: Annotated[str, OneOf(("flat", "span", "evidence"))] = field(
+        default="flat",
+        metadata={
+            "help": "Weight of a token in 'distribution': 'flat', its 'span's share of the credit, or 'evidence', the "
+            "weight of its credit."
+        },
+    )
 
     def __post_init__(self) -> None:
         if hasattr(super(), "__post_init__"):  # TRL's own, where a config inherits the options
@@ -106,6 +132,13 @@ class AlignOPSDOptions:
             raise ValueError(
                 f"credit_spread={self.credit_spread} needs weights of turns, which allocation={self.allocation!r} does "
                 "not make; use 'span', 'turn' or 'random', or credit_spread=None"
+            )
+        needed = {"flat": None, "span": ("span", "random"), "evidence": ("span", "random", "turn", "token")}
+        choices = needed[self.distribution_weighting]
+        if self.auxiliary_loss == "distribution" and choices and self.allocation not in choices:
+            raise ValueError(
+                f"distribution_weighting={self.distribution_weighting!r} needs weights that allocation="
+                f"{self.allocation!r} does not make; use {' or '.join(map(repr, choices))}, or 'flat'"
             )
         if self.boundary_min > self.boundary_max:
             raise ValueError(

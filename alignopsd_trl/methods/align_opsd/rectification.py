@@ -143,13 +143,16 @@ def aligned_log_probs(
     view = (present.flatten().cumsum(0) - 1).view_as(sources).clamp_min(0)
     aligned = identity.clone()
     for hit in present.any(-1).nonzero().squeeze(-1).split(_BLOCK):
-        table, weight = matched[view[hit]], weights[hit].to(matched.dtype)[..., None]  # (hits, K, L), (hits, K, 1)
-        if aggregation == "probability_mixture":
-            mixed = (table + weight.log()).logsumexp(1)
-        else:
-            mixed = torch.where(weight > 0, table * weight, 0.0).sum(1)
-        aligned[hit] = mixed.to(identity.dtype)
+        aligned[hit] = mix_views(matched[view[hit]], weights[hit], aggregation).to(identity.dtype)
     return aligned
+
+
+def mix_views(views: torch.Tensor, weights: torch.Tensor, aggregation: str) -> torch.Tensor:
+    """Log-probs of one mixture, ``(n, ...)``, of those of K views, ``(n, K, ...)``, with weights ``(n, K)``."""
+    weight = weights.to(views.dtype)[..., None]
+    if aggregation == "probability_mixture":
+        return (views + weight.log()).logsumexp(1)
+    return torch.where(weight > 0, views * weight, 0.0).sum(1)
 
 
 def _blend(identity: torch.Tensor, aligned: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
@@ -159,6 +162,48 @@ def _blend(identity: torch.Tensor, aligned: torch.Tensor, alpha: torch.Tensor) -
         share = alpha[rows].to(identity.dtype)[:, None]
         rectified[rows] = (1.0 - share) * identity[rows] + share * aligned[rows]
     return rectified
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The rectified teacher's whole distribution: identity and matched views, mixed as the rectified gap is.
+
+    Args:
+        sources (`torch.Tensor`):
+            ``(M, K)`` int64, the turns whose views count beside the turn's own; -1 behind them.
+        weights (`torch.Tensor`):
+            ``(M, K)`` float64 of these sources.
+        alpha (`torch.Tensor`):
+            ``(M,)`` float64.
+        aggregation (`str`):
+            How matched views are mixed.
+        temperature (`float`):
+            Divides the logits of all views before they are mixed.
+    """
+
+    sources: torch.Tensor
+    weights: torch.Tensor
+    alpha: torch.Tensor
+    aggregation: str
+    temperature: float
+
+    @classmethod
+    def of(cls, sources: torch.Tensor, views: Rectification, aggregation: str, temperature: float) -> Mixture:
+        """A turn whose confidence is 0 keeps its identity view and needs no other."""
+        counts = (sources >= 0) & (views.alpha > 0)[:, None]
+        order = (~counts).to(torch.int8).argsort(dim=1, stable=True)
+        sources = sources.masked_fill(~counts, -1).gather(1, order)
+        return cls(sources, views.weights.gather(1, order), views.alpha, aggregation, temperature)
+
+    def __call__(self, rows: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """Logits ``(n, V)`` that give the mixture at the temperature, from those of the views, ``(n, 1 + k, V)``: the
+        identity view, then the first k sources of the turns ``rows`` ``(n,)``."""
+        log_probs = (logits.float() / self.temperature).log_softmax(-1)
+        identity, matched = log_probs[:, 0], log_probs[:, 1:]
+        if not matched.size(1):
+            return self.temperature * identity
+        aligned = mix_views(matched, self.weights[rows, : matched.size(1)], self.aggregation)
+        return self.temperature * _blend(identity, aligned, self.alpha[rows])
 
 
 @torch.no_grad()

@@ -1,0 +1,144 @@
+"""``auxiliary_loss="distribution"``: the divergence to the rectified teacher's likeliest tokens, in training.
+
+Its formula is held by golden vectors (`tests/data/method/distribution.json`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes.sweeps import mostly_full
+from fakes.tables import config, small_world
+from fakes.trainers import difference, hand_loss, losses, make_config, make_trainer
+from peft import LoraConfig
+from trl.experimental.sdft.loss_utils import compute_divergence
+
+from alignopsd_trl.methods import get_method
+from alignopsd_trl.training.round import Round
+
+OPTIONS: dict[str, Any] = {
+    "method": "align_opsd",
+    "auxiliary_loss": "distribution",
+    "distribution_size": 7,
+    "distribution_temperature": 1.2,
+    "learning_rate": 0.0,
+}
+
+
+def kept_rounds(trainer: Any) -> list[Round]:
+    kept: list[Round] = []
+    inner = trainer.recorder.record
+    trainer.recorder.record = lambda played, *others: kept.append(played) or inner(played, *others)
+    return kept
+
+
+def view(model: Any, prompt: list[int], response: list[int], temperature: float) -> torch.Tensor:
+    """Log-probs ``(T, V)`` at each position of a response."""
+    logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+    return (logits / temperature).log_softmax(-1)
+
+
+def expected_loss(model: Any, played: Round, size: int, beta: float, temperature: float) -> torch.Tensor:
+    """Turn by turn and view by view, with TRL's divergence."""
+    trace, batch = played.credit.trace, played.batch
+    weight = played.credit.targets.get("weight", torch.ones(batch.policy_mask.shape))
+    total = torch.zeros(())
+    for row, turn in enumerate(batch.turns):
+        with torch.no_grad():
+            teacher = view(model, turn.privileged_ids, turn.response_ids, temperature)
+            if alpha := trace["alpha"][row]:
+                prompts = [batch.turns[source].privileged_ids for source in trace["sources"][row]]
+                matched = torch.stack([view(model, one, turn.response_ids, temperature).exp() for one in prompts])
+                mixed = (torch.tensor(trace["source_weights"][row]).float()[:, None, None] * matched).sum(0)
+                teacher = (1 - alpha) * teacher + alpha * mixed.log()
+            likeliest = teacher.topk(size).indices
+            teacher = teacher.gather(-1, likeliest).log_softmax(-1)
+        student = view(model, turn.prompt_ids, turn.response_ids, temperature).gather(-1, likeliest).log_softmax(-1)
+        length = len(turn.response_ids)
+        total = total + (compute_divergence(student, teacher, beta) * weight[row, :length]).sum()
+    return total / batch.policy_mask.sum()
+
+
+@pytest.mark.parametrize(
+    ("weighting", "share", "tokens"), mostly_full([("evidence", True, 200), ("flat", False, 32768)], quick=1)
+)
+def test_loss_and_gradient_are_those_of_views_taken_one_by_one(
+    weighting: str, share: bool, tokens: int, tmp_path: Path
+) -> None:
+    options = OPTIONS | {"distribution_weighting": weighting, "distribution_beta": 0.3, "distribution_coefficient": 2.0}
+    trainer = make_trainer(
+        tmp_path, share_prefixes=share, scoring_tokens=tokens, rows_per_forward=5, similarity_threshold=0.1, **options
+    )
+    rounds = kept_rounds(trainer)
+    trainer.train()
+    (played,), model = rounds, trainer.accelerator.unwrap_model(trainer.model)
+    assert max(filter(None, played.credit.trace["alpha"])) > 0.05, "no view was mixed"
+    policy, gradient = hand_loss(model, trainer.seen_rows)
+    model.zero_grad()
+    added = expected_loss(model, played, 7, 0.3, 1.2)
+    added.backward()
+    expected = {name: gradient[name] + 2.0 * value.grad for name, value in model.named_parameters()}
+    assert float(added.detach()) > 1e-3
+    assert losses(trainer)[0] == pytest.approx(policy + 2.0 * float(added.detach()), abs=1e-5)
+    assert difference(trainer.seen_gradients[0], expected) < 1e-5
+
+
+def test_ids_and_logits_of_the_likeliest_tokens_are_kept_and_no_vocabulary(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, **OPTIONS)
+    trainer.train()
+    (rows,) = trainer.seen_rows
+    assert {value.size(2) for value in rows.values() if value.dim() == 3} == {7}
+    assert "target/weight" not in rows
+
+
+@pytest.mark.full
+def test_with_an_adapter_and_a_teacher_that_stands_still(tmp_path: Path) -> None:
+    adapter = LoraConfig(r=4, lora_alpha=32, task_type="CAUSAL_LM", target_modules="all-linear")
+    options = OPTIONS | {"teacher_model_kind": "base", "num_iterations": 2, "max_steps": 4, "learning_rate": 0.3}
+    trainer = make_trainer(tmp_path, parts={"peft_config": adapter}, optim="sgd", **options)
+    rounds = kept_rounds(trainer)
+    trainer.train()
+    second = rounds[1]
+    with torch.no_grad(), trainer.model.disable_adapter():
+        turn = second.batch.turns[0]
+        base = view(trainer.model, turn.privileged_ids, turn.response_ids, 1.0)
+    with torch.no_grad():
+        live = view(trainer.model, turn.privileged_ids, turn.response_ids, 1.0)
+    assert (base - live).abs().max() > 1e-3, "nothing was learned"
+    if not second.credit.trace["alpha"][0]:
+        kept = second.credit.targets["teacher"][0, : len(turn.response_ids)]
+        wanted = (base / 1.2).log_softmax(-1).topk(7).values * 1.2
+        assert torch.allclose(kept, wanted, atol=1e-4)
+    assert torch.tensor(losses(trainer)).isfinite().all()
+
+
+def test_weights_of_tokens_keep_the_budget_of_a_rollout() -> None:
+    batch, teacher = small_world()
+    for kind in ("span", "evidence"):
+        for allocation in ("span", "random", *(("turn", "token") if kind == "evidence" else ())):
+            options = {"auxiliary_loss": "distribution", "distribution_weighting": kind, "allocation": allocation}
+            credit = get_method("align_opsd")(config(**options)).assign(batch, teacher, step=0)
+            weight = credit.targets["weight"] * batch.policy_mask
+            for rows in batch.groups.by_rollout:
+                assert float(weight[rows].sum()) == pytest.approx(float(batch.policy_mask[rows].sum()), rel=1e-4)
+
+
+def test_a_run_without_it_asks_for_no_distribution() -> None:
+    batch, teacher = small_world()
+    get_method("align_opsd")(config()).assign(batch, teacher, step=0)
+    assert "vocabulary" not in teacher.calls
+
+
+@pytest.mark.parametrize(
+    ("weighting", "allocation", "message"),
+    [
+        ("span", "turn", "needs weights that allocation='turn' does not make; use 'span' or 'random', or 'flat'"),
+        ("evidence", "none", "needs weights that allocation='none' does not make"),
+    ],
+)
+def test_weights_that_are_not_made_are_refused(tmp_path: Path, weighting: str, allocation: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_config(tmp_path, auxiliary_loss="distribution", distribution_weighting=weighting, allocation=allocation)
