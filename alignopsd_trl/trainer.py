@@ -56,6 +56,7 @@ from alignopsd_trl.training import sharing
 from alignopsd_trl.training.checkpoints import Checkpoints
 from alignopsd_trl.training.checks import check_model, weights_of_rewards
 from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted
+from alignopsd_trl.training.drift import Drift
 from alignopsd_trl.training.recorder import Recorder
 from alignopsd_trl.training.rewards import Rewards
 from alignopsd_trl.training.rollouts import Rollouts
@@ -290,13 +291,14 @@ class AlignOPSDTrainer(GRPOTrainer):
             sampling=partial(trl_compat.sampling_columns, self, log=partial(self.recorder.metrics, "train")),
             updated=lambda: trl_compat.needs_old_log_probs(self),
         )
+        self.drift = Drift(args, processes, partial(self.recorder.metrics, "train"))
         self._listeners = list(listeners(args))
 
     def _add_callbacks(self) -> None:
         for quiet in (PrinterCallback, ProgressCallback):
             self.remove_callback(quiet)
         written = LogFile(Path(self.args.output_dir) / LOG_FILE)
-        for callback in (WholeRounds(self.args.steps_per_round), Lines(), written, self.checkpoints):
+        for callback in (WholeRounds(self.args.steps_per_round), Lines(), written, self.checkpoints, self.drift):
             self.add_callback(callback)
         if self.teacher_weights is not None and self.args.teacher_model_kind == "ema":
             rate, steps = self.args.teacher_update_rate, self.args.teacher_sync_steps
@@ -451,6 +453,7 @@ class AlignOPSDTrainer(GRPOTrainer):
     def _chunk_loss(self, model: Any, chunk: dict[str, torch.Tensor]) -> torch.Tensor:
         """TRL's loss, and what the method and the entropy bonus add, as means over the same global tokens."""
         loss, log_probs, entropies = trl_compat.policy_loss(self, model, chunk)
+        self.drift.saw(chunk, log_probs)
         added = auxiliary_sum(
             self.method,
             self.method.coefficients(self._round).auxiliary,

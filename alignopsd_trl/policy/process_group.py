@@ -38,9 +38,9 @@ class ProcessGroup:
         local = torch.tensor([number], device=self._accelerator.device)
         return int(self._accelerator.gather(local).max())
 
-    def total(self, number: torch.Tensor) -> torch.Tensor:
-        """The sum of a scalar over all processes, on its device."""
-        return self._accelerator.gather(number.reshape(1)).sum()
+    def total(self, numbers: torch.Tensor) -> torch.Tensor:
+        """The sum of a scalar or a vector over all processes, on its device."""
+        return self._accelerator.gather(numbers.unsqueeze(0)).sum(0)
 
     def wait(self) -> None:
         """Goes on when all processes are here."""

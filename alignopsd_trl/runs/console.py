@@ -5,6 +5,7 @@ Everything else is in ``log.jsonl`` and with the trackers.
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ _NOTED = (
     ("turns/repeated", "repeated", 0.1),
 )
 """Shares of turns, and from where on they are unusual."""
+LEAST_SAMPLE = 0.5  # effective sample size of a round's later steps, as a share of its tokens
 LEGEND = f"{'':>9}  shares: % of the seconds in {', '.join(_PHASES)}"
 
 
@@ -60,10 +62,11 @@ class Lines(TrainerCallback):
 
     def _other(self, logs: Mapping[str, Any], state: Any) -> None:
         """An update without a round of its own, or an evaluation of the trainer's."""
-        measure = measure_of(logs, "eval_episodes/")
+        measure, place = measure_of(logs, "eval_episodes/"), f"{state.global_step}/{state.max_steps}".rjust(9)
         if measure in logs:
-            place = f"{state.global_step}/{state.max_steps}"
-            print(f"{place:>9}  evaluation: {measure.partition('/')[2]} {100 * logs[measure]:.1f} %", flush=True)
+            print(f"{place}  evaluation: {measure.partition('/')[2]} {100 * logs[measure]:.1f} %", flush=True)
+        elif away := drifted(logs):
+            print(f"{place}  {away}", flush=True)
 
 
 def measure_of(logs: Mapping[str, Any], prefix: str = "episodes/") -> str:
@@ -140,7 +143,16 @@ def unusual(logs: Mapping[str, Any], episodes: int) -> str:
         for name, word, least in _NOTED
     ]
     silent = sum(int(value) for name, value in logs.items() if name.endswith("/none") and value)
-    return ", ".join(filter(None, [*counts, *cuts, f"{silent} without reward" if silent else ""]))
+    return ", ".join(filter(None, [*counts, *cuts, f"{silent} without reward" if silent else "", drifted(logs)]))
+
+
+def drifted(logs: Mapping[str, Any]) -> str:
+    """Says that a step's policy has left the one that sampled its round; empty if none has."""
+    sizes = {name.split("/")[1]: value for name, value in logs.items() if re.fullmatch(r"drift/step_\d+/ess", name)}
+    if not sizes or min(sizes.values()) >= LEAST_SAMPLE:
+        return ""
+    step = min(sizes, key=lambda name: sizes[name])
+    return f"far from its sampler at step {step[5:]} of the round: {100 * sizes[step]:.0f}% effective samples"
 
 
 def show_note(text: str) -> None:
