@@ -267,7 +267,9 @@ class EnvironmentBatch(Protocol):
 
     A batch may have a method ``metrics() -> dict[str, float]`` with counters since it was made; the trainer logs what
     each round adds, as ``environment/<name>``. Its tasks hold ``dynamics_seed`` where it has a true attribute
-    ``takes_dynamics_seed``; ``openings_may_differ`` is as in `TextEnvironment`.
+    ``takes_dynamics_seed``; ``openings_may_differ`` is as in `TextEnvironment`. Where it has a method ``lane(slot) ->
+    int``, its `step` may be called by several threads at once, each with slots of another lane; else all steps are made
+    in the player's thread.
     """
 
     prompt: Prompt

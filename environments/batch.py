@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from alignopsd_trl.environments.validation import ValidatedBatch
 
 MOST_STUCK = 64  # calls that hang at once before a batch makes no new environments
 SECONDS_TO_END = 1.0  # what closing waits for threads whose call hangs
-_PENDING = object()
+_LOOK = 0.2  # seconds between two looks at calls that may be overdue
 
 
 def open_batch(factory: Callable[[], TextEnvironment], size: int, time_limit: float = 60.0) -> ValidatedBatch:
@@ -95,7 +96,7 @@ class ThreadedBatch:
     ``batch(size, time_limit)`` method).
     """
 
-    def __init__(self, factory: Callable[[], TextEnvironment], size: int, time_limit: float, threads: int = 16):
+    def __init__(self, factory: Callable[[], TextEnvironment], size: int, time_limit: float, threads: int = 64):
         self._factory, self._time_limit = factory, time_limit
         if isinstance(factory, type):
             check_environment(factory)
@@ -110,7 +111,7 @@ class ThreadedBatch:
         self.project = first.project
         self._has_endings = type(first).finish is not TextEnvironment.finish
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._stuck = 0
         self._threads: list[threading.Thread] = []
         for _ in range(min(threads, size)):
@@ -126,6 +127,10 @@ class ThreadedBatch:
         if not self._has_endings:
             return [None] * len(slots)
         return self._run(slots, [self._live(slot).finish for slot in slots])
+
+    def lane(self, slot: int) -> int:
+        """Each slot may be stepped while others are."""
+        return slot
 
     def environment(self, slot: int) -> TextEnvironment | None:
         """What plays in a slot; `None` after it has failed."""
@@ -186,19 +191,20 @@ class ThreadedBatch:
     def _outcomes(self, jobs: Sequence[_Job]) -> list[Any]:
         for job in jobs:
             self._jobs.put(job)
-        with self._changed:
+        waiting = {job.outcome for job in jobs}
+        while waiting := wait(waiting, timeout=min(self._time_limit, _LOOK)).not_done:
             for job in jobs:
-                while job.outcome is _PENDING:
-                    if job.overdue(self._time_limit):
-                        self._abandon(job)
-                    else:
-                        self._changed.wait(timeout=min(self._time_limit, 0.2))
-        return [job.outcome for job in jobs]
+                if job.overdue(self._time_limit):
+                    self._abandon(job)
+        return [job.outcome.result() for job in jobs]
 
     def _abandon(self, job: _Job) -> None:
-        job.outcome = Failure("timeout", f"no answer within {self._time_limit:g} s")
-        self._stuck += 1
-        self._add_thread()
+        with self._lock:
+            if job.outcome.done():
+                return
+            job.outcome.set_result(Failure("timeout", f"no answer within {self._time_limit:g} s"))
+            self._stuck += 1
+            self._add_thread()
 
     def _add_thread(self) -> None:
         thread = threading.Thread(target=self._work, daemon=True, name="environment")
@@ -209,13 +215,12 @@ class ThreadedBatch:
         while (job := self._jobs.get()) is not None:
             job.started = time.monotonic()
             outcome = _outcome(job.call)
-            with self._changed:
-                abandoned = job.outcome is not _PENDING
+            with self._lock:
+                abandoned = job.outcome.done()
                 if abandoned:
                     self._stuck -= 1
                 else:
-                    job.outcome = outcome
-                self._changed.notify_all()
+                    job.outcome.set_result(outcome)
             if abandoned:
                 if job.environment is not None:
                     guarded(job.environment.close)
@@ -226,7 +231,7 @@ class _Job:
     def __init__(self, call: Callable[[], Any], environment: TextEnvironment | None):
         self.call, self.environment = call, environment
         self.started: float | None = None
-        self.outcome: Any = _PENDING
+        self.outcome: Future[Any] = Future()
 
     def overdue(self, limit: float) -> bool:
         return self.started is not None and time.monotonic() - self.started > limit

@@ -60,6 +60,11 @@ class ValidatedBatch:
         except Exception as error:  # foreign code
             return _refused(error) if isinstance(error, Breach) else Failure.of(error)
 
+    @property
+    def lane(self) -> Callable[[int], int] | None:
+        """Which slots may be stepped while others are; `None`: all steps are made in one thread."""
+        return getattr(self._batch, "lane", None)
+
     def environment(self, slot: int) -> Any:
         """What plays in a slot, or `None` if the batch shows it to nobody or the slot has lost it."""
         find = getattr(self._batch, "environment", None)

@@ -33,6 +33,9 @@ class Desk(Protocol):
     def flush(self) -> bool:
         """Does what there is to do in this thread; whether there was something."""
 
+    def close(self) -> None:
+        """Ends what it does elsewhere."""
+
 
 class Gathered(Generic[Question, Found]):
     """A desk that answers in one call what several episodes ask at the same time.
@@ -57,6 +60,9 @@ class Gathered(Generic[Question, Found]):
             for (_, _, future), value in zip(asked, found, strict=True):
                 future.set_result(value)
         return bool(asked)
+
+    def close(self) -> None:
+        self._asked = []
 
 
 class Driver:
@@ -100,6 +106,8 @@ class Driver:
         """Ends what has not ended."""
         for sampler in (*self._own, *self._common):
             sampler.drop()
+        for desk in self._desks:
+            desk.close()
         for work in self._works:
             work.close()
 

@@ -21,6 +21,7 @@ from alignopsd_trl.reading import Reader, reader_for
 from alignopsd_trl.rollout.driver import Driver, Gathered, answer
 from alignopsd_trl.rollout.episode import Episode, blank_turn
 from alignopsd_trl.rollout.faults import RequestFailed, SamplerDown
+from alignopsd_trl.rollout.lanes import Lanes
 from alignopsd_trl.rollout.prompting import Prompting, SkillSource, no_skills
 from alignopsd_trl.rollout.sampler import AnySampler, Request, Sampler, as_sampler
 from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, sampling_seed, turn_seed
@@ -36,7 +37,7 @@ class Desks(NamedTuple):
     prompts: Gathered[Episode, Turn | None]
     sampler: Sampler
     teacher: Sampler
-    steps: Gathered[str, Step | Failure]
+    steps: Gathered[str, Step | Failure] | Lanes
 
 
 @dataclass
@@ -169,11 +170,13 @@ class Player:
             as_sampler(one, self.agree, lambda: self.renderer.encode(["."])[0])
             for one in (self.sampler, self.teacher or self.sampler)
         )
+        other = other if self.teacher else own
+        together = own.waits_for_all or other.waits_for_all or self.environments.lane is None
         return Desks(
             Gathered(lambda _, episodes: self._prompting.next_turns(episodes)),
             own,
-            other if self.teacher else own,
-            Gathered(self.environments.step),
+            other,
+            Gathered(self.environments.step) if together else Lanes(self.environments),
         )
 
     async def _play(self, episode: Episode, prefix: Sequence[str], desks: Desks) -> None:

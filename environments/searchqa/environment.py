@@ -146,6 +146,10 @@ class SearchQABatch(SerialBatch):
             for one, query in zip(episodes, queries, strict=True)
         ]
 
+    def lane(self, slot: int) -> int:
+        """One search after another, for all episodes that ask meanwhile; the player need not wait for the service."""
+        return 0
+
     def metrics(self) -> dict[str, float]:
         """Retrieval counters since the factory was made. The retriever is the factory's: it is shared by all batches
         and stays open when one is closed."""

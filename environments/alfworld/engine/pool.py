@@ -13,6 +13,7 @@ the main script again).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -24,7 +25,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -74,9 +75,9 @@ class ProcessBatch:
         self._tasks: list[Mapping[str, Any] | None] = [None] * size
         self._actions: list[list[str]] = [[] for _ in range(size)]
         self._suspects: set[int] = set()  # slots at whose item of the present call a worker has died
-        self._lock = threading.Lock()
         self._folder = tempfile.mkdtemp(prefix="alfworld-")
         self._workers: list[_Worker | None] = [None] * min(workers or _cores(), size)
+        self._locks = [threading.Lock() for _ in self._workers]
         self._finalizer = weakref.finalize(self, _stop, self._workers, self._folder, os.getpid())
         try:
             self._ensure(range(len(self._workers)))
@@ -90,20 +91,20 @@ class ProcessBatch:
         return [worker.process.pid for worker in self._workers if worker is not None]
 
     def reset(self, slots: Sequence[int], tasks: Sequence[Mapping[str, Any]]) -> list[Opening | Failure]:
-        with self._lock:
+        with self._alone(slots):
             for slot in slots:
                 self._tasks[slot] = None
             self._recycle({self._home(slot) for slot in slots})
             return self._run([(slot, RESET, dict(task)) for slot, task in zip(slots, tasks, strict=True)])
 
     def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
-        with self._lock:
+        with self._alone(slots):
             return self._run([(slot, STEP, action) for slot, action in zip(slots, actions, strict=True)])
 
     def finish(self, slots: Sequence[int]) -> list[Ending | None | Failure]:
         if type(self._face).finish is TextEnvironment.finish:
             return [None] * len(slots)
-        with self._lock:
+        with self._alone(slots):
             return self._run([(slot, FINISH, None) for slot in slots])
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
@@ -113,8 +114,20 @@ class ProcessBatch:
         """Ends all workers and removes what they left."""
         self._finalizer()
 
+    def lane(self, slot: int) -> int:
+        """Workers may be stepped side by side."""
+        return self._home(slot)
+
     def _home(self, slot: int) -> int:
         return slot % len(self._workers)
+
+    @contextlib.contextmanager
+    def _alone(self, slots: Sequence[int]) -> Generator[None]:
+        """While no other thread talks to the workers of some slots."""
+        with contextlib.ExitStack() as held:
+            for home in sorted({self._home(slot) for slot in slots}):
+                held.enter_context(self._locks[home])
+            yield
 
     def _recycle(self, homes: Collection[int]) -> None:
         for home in homes:
@@ -125,7 +138,8 @@ class ProcessBatch:
     def _run(self, items: Sequence[Item]) -> list[Any]:
         results: dict[int, Any] = {}
         queues: dict[int, deque[Item]] = {}
-        self._suspects.clear()
+        homes = {self._home(slot) for slot, _, _ in items}
+        self._suspects.difference_update([slot for slot in tuple(self._suspects) if self._home(slot) in homes])
         for item in items:
             slot, kind, _ = item
             if kind in (STEP, FINISH) and self._tasks[slot] is None:
