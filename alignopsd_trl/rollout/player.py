@@ -139,8 +139,8 @@ class Player:
         desks = self._desks()
         given = prefixes or [()] * len(episodes)
         works = [self._play(*one, desks) for one in zip(episodes, given, strict=True)]
-        samplers = dict.fromkeys((desks.sampler, desks.teacher))
-        driver = Driver(works, list(samplers), [desks.prompts, desks.steps])
+        others = [] if desks.teacher is desks.sampler else [desks.teacher]
+        driver = Driver(works, [desks.sampler, *others], [desks.prompts, desks.steps])
         try:
             while True:
                 self._together(driver.run)

@@ -1,0 +1,214 @@
+"""Episodes that wait for nobody: what they hold is what they hold when all wait, and nothing slow holds them up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+import torch
+from fakes.lockstep_cases import POLICIES, Faulty, on_processes, shown
+from fakes.models import CONFIGS, SHAPE
+from fakes.playing import WaitingSlots, play_rows, play_suite, play_toy, slots, toy_model
+from fakes.toy import Scripted, ToyEnvironment, build_tokenizer, toy_dataset
+from transformers import AutoModelForCausalLM
+
+from alignopsd_trl.environments.base import EnvironmentsDown, Step
+from alignopsd_trl.policy.packing import PROVEN
+from alignopsd_trl.policy.prefix_cache import PrefixCache
+from alignopsd_trl.policy.slots import SlotSampler
+from alignopsd_trl.rollout import Request, RequestFailed, Response
+from alignopsd_trl.rollout.sampler import Continuous, Lockstep
+from alignopsd_trl.turns import StopReason, Trajectory
+
+PROMPTS = [[5, 6, 7, 8, 9], [11], [5, 6, 7, 8, 9], [4, 4, 12, 30, 31, 32, 33, 20], [40, 41], [11]] * 2
+
+
+def _sampled(sampler: SlotSampler, order: Any = lambda requests: requests) -> list[Any]:
+    requests = [Request(prompt, seed) for seed, prompt in enumerate(PROMPTS)]
+    found = {request.seed: sampler.submit(request) for request in order(requests)}
+    while sampler.advance():
+        pass
+    return [found[seed].result() for seed in range(len(PROMPTS))]
+
+
+# The loop
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", PROVEN)
+def test_rows_that_take_turns_say_what_generate_says(kind: str, attention: str) -> None:
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(CONFIGS[kind](**SHAPE), attn_implementation=attention).eval()
+    ends = list(range(3, 53, 6))
+    sampler = SlotSampler(model, 0.0, 14, ends, PrefixCache(model, 0, attention), attention, rows=lambda prompts: 3)
+    found = _sampled(sampler)
+    for prompt, response in zip(PROMPTS, found, strict=True):
+        whole = model.generate(
+            torch.tensor([prompt]), max_new_tokens=14, do_sample=False, eos_token_id=ends, pad_token_id=0
+        )
+        assert response.ids == whole[0, len(prompt) :].tolist()
+    assert len({len(response.ids) for response in found}) > 1 and sampler.waiting == 0
+
+
+def test_a_response_depends_on_its_prompt_and_seed_alone() -> None:
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)).eval()
+    ends = list(range(3, 53, 6))
+
+    def made(rows: int) -> SlotSampler:
+        return SlotSampler(model, 0.9, 14, ends, PrefixCache(model, 0), rows=lambda prompts: rows)
+
+    whole, few = _sampled(made(64)), _sampled(made(2), lambda requests: reversed(requests))
+    assert [one.ids for one in whole] == [one.ids for one in few]
+    assert whole[0].ids != whole[2].ids, "equal prompts, other seeds"
+    for one, other in zip(whole, few, strict=True):
+        assert torch.allclose(torch.tensor(one.log_probs), torch.tensor(other.log_probs), atol=1e-5)
+
+
+# Equal, whatever the order
+
+
+def _held(played: list[Trajectory]) -> list[dict]:
+    """All but log-probs, which are rounded as the batch's size has it."""
+    found = shown(played)
+    for one in found:
+        for turn in one["turns"]:
+            del turn["sampling_log_probs"]
+    return found
+
+
+@pytest.mark.parametrize("suite", POLICIES)
+def test_nobody_waits_and_all_wait_give_the_same_records(suite: str) -> None:
+    (alone, fewer), (together, more) = play_suite(suite, SlotSampler), play_suite(suite, WaitingSlots)
+    assert _held(alone) == _held(together)
+    assert len({len(one.turns) for one in alone} | {len(turn.response_ids) for one in alone for turn in one.turns}) > 2
+    assert fewer.steps <= more.steps
+
+
+def test_failures_time_limits_and_a_teacher_change_nothing_of_that() -> None:
+    alone, together = (play_toy(Faulty, kind, teacher=True) for kind in (SlotSampler, WaitingSlots))
+    assert _held(alone) == _held(together)
+    assert sum(one.stop is StopReason.ENVIRONMENT_ERROR for one in alone) == 12
+
+
+def test_nor_do_other_processes() -> None:
+    toy_model(0)  # made before there are threads
+
+    def play(kind: type[SlotSampler]) -> Any:
+        return lambda process, agree: play_toy(Faulty, kind, 6 - 4 * process, agree=agree)
+
+    alone, together = (on_processes(2, play(kind)) for kind in (SlotSampler, WaitingSlots))
+    assert [_held(one) for one in alone] == [_held(one) for one in together]
+    assert list(map(len, alone)) == [18, 6]
+
+
+def test_plays_of_the_same_episodes_differ_by_their_draw() -> None:
+    one, again, other = (play_toy(ToyEnvironment, SlotSampler, 2, sampling_seed=seed) for seed in (0, 0, 1))
+    assert _held(one) == _held(again) != _held(other)
+
+
+# Nobody holds up the others
+
+
+class Leisurely(ToyEnvironment):
+    """Episodes of one task take their time; when each step was made is on record."""
+
+    log: list[tuple[str, float]] = []
+
+    def reset(self, task_id: str, **columns: Any) -> Any:
+        self._slow = task_id == "toy/0"
+        return super().reset(task_id, **columns)
+
+    def step(self, action: str) -> Step:
+        if self._slow:
+            time.sleep(0.4)
+        self.log.append(("slow" if self._slow else "fast", time.monotonic()))
+        return super().step(action)
+
+
+def test_a_slow_environment_holds_up_nobody_else() -> None:
+    Leisurely.log = []
+    played = play_toy(Leisurely, SlotSampler, 6)
+    assert max(len(one.turns) for one in played if one.task != "toy/0") >= 4
+    first_slow = min(when for kind, when in Leisurely.log if kind == "slow")
+    fast = [when for kind, when in Leisurely.log if kind == "fast"]
+    assert sum(when < first_slow for when in fast) > 0.8 * len(fast)
+
+
+class Stubborn(Continuous):
+    """Answers from a thread of its own; fails one request; forgets what it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.waiting = 0
+
+    def submit(self, request: Request) -> Any:
+        future: Any = Future()
+        self.waiting += 1
+        self.asked.append(request)
+
+        def give() -> None:
+            self.waiting -= 1
+            if request.episode == 1:
+                future.set_exception(RequestFailed("no response after 4 tries"))
+            else:
+                tokens = build_tokenizer()("<action>left</action>", add_special_tokens=False)["input_ids"]
+                future.set_result(Response([*tokens, 2]))
+
+        threading.Timer(0.01, give).start()
+        return future
+
+    def advance(self) -> bool:
+        return False
+
+    def drop(self) -> None:
+        self.waiting = 0
+
+
+def test_a_request_that_fails_costs_its_episode() -> None:
+    played = play_rows(ToyEnvironment, [*toy_dataset(3)], build_tokenizer(), [Stubborn()])
+    assert [one.failed for one in played] == [False, True, False]
+    assert "no response could be sampled: no response after 4 tries" in played[1].message
+    assert len(played[1].turns) == 1, "the turn that it failed in is on record"
+
+
+class Down(ToyEnvironment):
+    def step(self, action: str) -> Step:
+        raise EnvironmentsDown("the service has gone")
+
+
+@pytest.mark.parametrize("kind", [SlotSampler, WaitingSlots])
+def test_environments_that_are_down_end_the_play_of_all(kind: type[SlotSampler]) -> None:
+    before = threading.active_count()
+
+    def play(process: int, agree: Any) -> Any:
+        return play_toy(ToyEnvironment if process else Down, kind, 4, agree=agree)
+
+    errors = on_processes(2, play)
+    assert [type(error) for error in errors] == [EnvironmentsDown] * 2
+    assert "the service has gone" in str(errors[0])
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert threading.active_count() <= before
+
+
+def test_requests_are_forgotten_when_a_play_ends_early() -> None:
+    model, tokenizer = AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)).eval(), build_tokenizer()
+    sampler = slots(model, 2, SlotSampler)
+    with pytest.raises(EnvironmentsDown):
+        play_rows(Down, [*toy_dataset(8)], tokenizer, [sampler])
+    assert sampler.waiting == 0 and not sampler.advance()
+
+
+def test_a_batch_sampler_is_asked_by_all_together() -> None:
+    calls: list[list[list[int]]] = []
+    inner = Scripted(lambda prompts: (calls.append(prompts) or [[7]] * len(prompts), None))
+    sampler = Lockstep(inner, lambda number: max(number, 3), lambda: [9])
+    second, first = sampler.submit(Request([2], episode=1)), sampler.submit(Request([1], episode=0))
+    assert sampler.waiting == 2 and not first.done()
+    assert sampler.advance() and calls == [[[1], [2], [9]]]
+    assert first.result().ids == second.result().ids == [7] and sampler.waiting == 0
