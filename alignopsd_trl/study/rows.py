@@ -40,6 +40,7 @@ CURVES = {
 _OF_THE_CELL = (
     *("output_dir", "logging_dir", "run_name", "hub_model_id", "resume_from_checkpoint", "seed", "method"),
     "per_device_train_batch_size",  # follows from the number of processes; generation_batch_size is compared
+    *("max_steps", "save_steps", "steps_per_generation", "gradient_accumulation_steps"),  # follow from a row's steps
 )
 
 ROWS = "rows.parquet"

@@ -40,8 +40,9 @@ _TEACHER = (
     "privileged_siblings",
     "privileged_rounds",
 )
-_STEPS = ("num_iterations", "updates_per_round")
-METHOD_FIELDS = ("method_options", *OPTION_NAMES, *_TEACHER, *_STEPS)
+STEPS = ("num_iterations", "updates_per_round")
+"""Settings of a row that say how many optimiser steps a round is used for."""
+METHOD_FIELDS = ("method_options", *OPTION_NAMES, *_TEACHER, *STEPS)
 """What one row may set for itself: a round is as large for all, and used for as many steps as the row says. Everything
 else is protocol and the same for all rows."""
 
