@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import normalize
 
+from alignopsd_trl.offline import OFFLINE_ENCODER, minilm
+
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
@@ -119,6 +121,7 @@ def load_encoder(
         spec (`str`, callable or `SentenceTransformer`):
             ``"lexical"`` (hashed words and character 4-grams: offline, no weights), ``"tiny"`` and ``"tiny_situated"``
             (come with the package; tell the decisions of shoppers' thoughts apart, and those of trips, hops and pairs),
+            ``"minilm"`` (all-MiniLM-L6-v2, with the extra ``offline``),
             a folder with a sentence-transformers model, a Hub id ``owner/name`` (downloaded unless it is in the local
             cache), a loaded `SentenceTransformer`, or a function from n strings to an ``(n, D)`` array. An `Encoder` is
             returned as it is.
@@ -142,9 +145,9 @@ def load_encoder(
 
 
 _CHOICES = (
-    f"use 'lexical', {', '.join(map(repr, SHIPPED_ENCODERS))}, a Hub id 'owner/name' of a sentence-transformers model, "
-    "the path of a folder with one, a loaded SentenceTransformer, or a function from a list of n "
-    "strings to an (n, D) array"
+    f"use 'lexical', {', '.join(map(repr, (*SHIPPED_ENCODERS, OFFLINE_ENCODER)))}, a Hub id 'owner/name' of a "
+    "sentence-transformers model, the path of a folder with one, a loaded SentenceTransformer, or a function from a "
+    "list of n strings to an (n, D) array"
 )
 
 
@@ -158,6 +161,8 @@ def check_encoder(spec: str) -> str:
         return "lexical, no weights"
     if spec in SHIPPED_ENCODERS:
         return f"{spec}, comes with the package"
+    if spec == OFFLINE_ENCODER:
+        return f"{spec}, {minilm()}"
     folder = Path(spec).expanduser()
     if folder.is_dir() and not (folder / "modules.json").is_file():
         raise ValueError(
@@ -185,10 +190,17 @@ def _lexical() -> Callable[[list[str]], torch.Tensor]:
     return encode
 
 
+def _folder(spec: str) -> Path:
+    """Where a model of this name would lie."""
+    if spec == OFFLINE_ENCODER:
+        return minilm()
+    return _SHIPPED / spec if spec in SHIPPED_ENCODERS else Path(spec).expanduser()
+
+
 def _load_weights(spec: str, device: torch.device | str | None) -> SentenceTransformer:
-    folder = _SHIPPED / spec if spec in SHIPPED_ENCODERS else Path(spec).expanduser()
-    is_folder = folder.is_dir()
     check_encoder(spec)
+    folder = _folder(spec)
+    is_folder = folder.is_dir()
     from sentence_transformers import SentenceTransformer
 
     try:

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fakes.sweeps import mostly_full
@@ -52,7 +54,7 @@ def test_the_written_task_is_one_that_can_be_played(maze: Path) -> None:
     from alignopsd_trl.environments import load
 
     suite = load("maze")
-    assert (len(suite.tasks("train")), len(suite.panel("test"))) == (256, 100)
+    assert (len(suite.tasks("train")), len(suite.panel("test"))) == (1024, 100)
 
 
 def test_demonstrations_are_prompts_that_a_policy_reads_with_and_without_skills(maze: Path) -> None:
@@ -66,7 +68,7 @@ def test_demonstrations_are_prompts_that_a_policy_reads_with_and_without_skills(
         assert ("Guidance for this kind of task" in shown["content"]) is row["skilled"]
         assert answer["content"].startswith("<think>") and answer["content"].endswith("</action>")
     first = next(row for row in plain if row["turn"] == 0)
-    assert first["prompt"][0]["content"].startswith("Task: Leave the maze.")
+    assert first["prompt"][0]["content"].startswith("Task: Leave the maze of the ")
 
 
 def test_a_task_of_tools_is_written_played_and_demonstrated(
@@ -121,18 +123,18 @@ def test_what_cannot_be_done_is_said_in_a_sentence_and_leaves_nothing(
 def test_nothing_is_found_in_the_written_task(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["check", "maze", "--episodes", "8"])
     said = capsys.readouterr().out
-    assert "nothing found" in said and "Task: Leave the maze." in said
+    assert "nothing found" in said and "Task: Leave the maze of the " in said
     assert "random play: " in said and "scripted player: " in said
 
 
 FAULTS = {
     "siblings": (
         "maze.py",
-        "self.room, self.exit = tuple(start)",
-        "self.room, self.exit = tuple(random.choice(start * 9))",
-        "",
+        "self.room, self.exit, self.builders = tuple(start)",
+        "self.room, self.exit, self.builders = random.choice(list(self.towards))",
+        "differently",
     ),
-    "siblings open": ("maze.py", "return Opening(self._seen()", "return Opening(str(random.random())", "differently"),
+    "siblings open": ("maze.py", "return Opening(self._shown()", "return Opening(str(random.random())", "differently"),
     "leftovers": ("maze.py", "self.visits = {self.room: 1}", "self.visits = getattr(self, 'visits', {})", "otherwise"),
     "replay": ("maze.py", "valid = action in self._actions()", "valid = random.random() < 0.5", "the same actions"),
     "type of an observation": (
@@ -172,11 +174,11 @@ FAULTS = {
     "a reward that is the score": (
         "maze.py",
         "reward=float(won), done=won, won=won, score=float(won)",
-        "reward=(at := 1 / (1 + self.distance(self.room))), done=won, won=won, score=at",
+        "reward=(at := 1 / (1 + len(self.visits))), done=won, won=won, score=at",
         "again and again",
     ),
     "an offer that is refused": ("maze.py", "valid=valid", "valid=False", "offered and refused"),
-    "a skill for nobody": ("maze.py", "The exit is {category}", "The exit is near", "far"),
+    "a skill for nobody": ("maze.py", "the maze of the {builders}", "the maze of the masons", "weavers"),
     "a bank of something else": ("maze_skills.json", '"environment": "maze"', '"environment": "house"', "house"),
     "a damaged bank": ("maze_skills.json", '"schema"', "schema", "JSON"),
     "no room for a prompt": ("train.py", '"max_prompt_length": 320', '"max_prompt_length": 60', "max_prompt_length=60"),
@@ -222,6 +224,7 @@ ANSWERS = {
     "no choice": ('{"choices": []}', "no chat completion"),
     "a number": ('{"choices": [{"message": {"content": 5}}]}', "no chat completion"),
     "no action": ('{"choices": [{"message": {"content": "I would rather not."}}]}', "valid action"),
+    "an error": ("out of memory", "answered 500: out of memory"),
 }
 
 
@@ -230,11 +233,12 @@ def endpoint() -> Iterator[type[BaseHTTPRequestHandler]]:
     """A server on this machine that answers every request with its ``answer``."""
 
     class Handler(BaseHTTPRequestHandler):
-        answer, address = "", ""
+        answer, address, status = "", "", 200
+        asked: list[dict] = []
 
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
+            self.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(self.status)
             self.end_headers()
             self.wfile.write(self.answer.encode())
 
@@ -254,8 +258,23 @@ def test_an_endpoint_that_answers_nonsense_ends_in_a_sentence(
     maze: Path, endpoint: type[BaseHTTPRequestHandler], answer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     endpoint.answer, word = ANSWERS[answer]
+    endpoint.status = 500 if answer == "an error" else 200
     _fails(["demonstrate", "maze", "--endpoint", endpoint.address, "--episodes", "2"], word, capsys=capsys)
     assert not (maze / "demonstrations.jsonl").exists()
+
+
+def test_an_endpoint_that_plays_leaves_demonstrations(
+    maze: Path, endpoint: type[BaseHTTPRequestHandler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = {"content": "<action>go north</action>", "reasoning_content": "North is new."}
+    endpoint.answer = json.dumps({"choices": [{"message": message}]})
+    flags = ["--endpoint", endpoint.address, "--endpoint_model", "teacher", "--temperature", "0.5"]
+    main(["demonstrate", "maze", *flags, "--episodes", "3", "--output", "asked.jsonl"])
+    rows = _rows(maze / "asked.jsonl")
+    assert {row["task_id"] for row in rows} and len(rows) == len(endpoint.asked)
+    assert rows[0]["completion"][0]["content"] == "<think>\nNorth is new.\n</think>\n<action>go north</action>"
+    assert (endpoint.asked[0]["model"], endpoint.asked[0]["temperature"]) == ("teacher", 0.5)
+    assert endpoint.asked[0]["messages"] == rows[0]["prompt"]
 
 
 def test_what_demonstrations_cannot_show_is_refused(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,6 +294,54 @@ def test_calls_that_only_a_chat_template_can_write_are_refused(
     file.write_text(text.replace("ToolEnvironment(NativeDigits, ", 'ToolEnvironment(NativeDigits, format="native", '))
     for command in ("check", "demonstrate"):
         _fails([command, "native_digits"], "format='native'", "format='text'", capsys=capsys)
+
+
+def _trained(losses: list[float], minutes: float = 60.0) -> tuple[int, Any]:
+    """How many evaluations a budget allows of these, and the budget."""
+    from transformers import TrainerControl, TrainerState
+
+    from alignopsd_trl.own_task.supervised import Budget
+
+    budget, control = Budget(minutes), TrainerControl()
+    for number, loss in enumerate(losses, start=1):
+        budget.on_evaluate(None, TrainerState(), control, {"eval_loss": loss})
+        if control.should_training_stop:
+            return number, budget
+    return len(losses), budget
+
+
+def test_training_goes_on_while_held_out_turns_are_learnt() -> None:
+    improving = [1.0 / number for number in range(1, 30)]
+    assert _trained(improving)[0] == len(improving)
+    evaluations, budget = _trained([*improving, *[0.5] * 50])
+    assert evaluations == len(improving) + 4 + 2 + 2 and not budget.out_of_time
+    assert budget.rate(10**6) == pytest.approx(0.25**3)
+    evaluations, budget = _trained([1.0] * 9, minutes=1e-9)
+    assert evaluations == 3 and budget.out_of_time
+
+
+def test_held_out_turns_are_of_other_tasks() -> None:
+    from alignopsd_trl.own_task.supervised import held_out
+
+    rows = [{"task_id": f"t{number // 3}", "turn": number % 3} for number in range(90)]
+    learnt, held = held_out(rows)
+    assert not {one["task_id"] for one in learnt} & {one["task_id"] for one in held}
+    assert (len(learnt), len(held)) == (81, 9)
+    assert held_out(rows[:3]) == (rows[:3], rows[:3])
+
+
+def test_a_poor_policy_is_told_with_a_remedy() -> None:
+    from alignopsd_trl.own_task.warm_start import PLAIN, WarmStarted, advice
+
+    def result(won: float, invalid: float) -> Any:
+        return SimpleNamespace(success=SimpleNamespace(mean=won), invalid_actions=invalid)
+
+    rows = [{"turn": 0, "skilled": False, "won": number % 4 > 0} for number in range(100)]
+    made, late = WarmStarted(None, None, 100, out_of_time=False), WarmStarted(None, None, 100, out_of_time=True)
+    assert advice({PLAIN: result(70.0, 0.01)}, rows, made) == ""
+    said = advice({PLAIN: result(20.0, 0.01), "with it": result(30.0, 0.3)}, rows, made)
+    assert "30% of its actions are invalid and it won 20% where its demonstrations won 75%" in said
+    assert "--episodes" in said and "--minutes" in advice({PLAIN: result(20.0, 0.0)}, rows, late)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options
+from alignopsd_trl.own_task.options import ASKED, SCRIPTED
 from alignopsd_trl.runs.command import CommandParser
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def demonstrate(argv: Sequence[str]) -> None:
     parser.add_argument("--endpoint", metavar="URL", help="of an OpenAI-compatible server, up to /v1; plays instead")
     parser.add_argument("--endpoint_model", default="default", help="the model's name there")
     parser.add_argument("--temperature", type=float, default=1.0, help="of the endpoint")
-    parser.add_argument("--episodes", type=int, default=256)
+    parser.add_argument("--episodes", type=int, help=f"{SCRIPTED} of a scripted player, {ASKED} of an endpoint")
     parser.add_argument("--won_only", action="store_true", help="leave out episodes that were not won")
     parser.add_argument("--model", help="the policy to be: its tokenizer counts; that of 'tiny' by default")
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
@@ -90,7 +91,7 @@ def demonstrate(argv: Sequence[str]) -> None:
         found = demonstrate(
             task,
             _actor(task, given),
-            episodes=given.episodes,
+            episodes=given.episodes or (ASKED if given.endpoint else SCRIPTED),
             seed=given.seed,
             tokenizer=_tokenizer(given.model),
             max_prompt_length=given.max_prompt_length,
@@ -122,13 +123,16 @@ def warm_start(argv: Sequence[str]) -> None:
         rows, task = read_demonstrations(given.data), _task(given)
         if given.output.exists() and not given.output.is_dir():
             raise ValueError(f"--output {given.output} is a file; name a folder")
-        from alignopsd_trl.own_task.warm_start import tell, warm_start
+        from alignopsd_trl.own_task.warm_start import advice, told, warm_start, what_it_can
 
-        model, tokenizer = warm_start(rows, given.output, config)
-        size = f"{model.num_parameters():,} parameters, {len(tokenizer):,} tokens"
-        print(f"{given.output}: {size}, {len(rows)} turns learnt", flush=True)
+        made = warm_start(rows, given.output, config)
+        size = f"{made.model.num_parameters():,} parameters, {len(made.tokenizer):,} tokens"
+        print(f"{given.output}: {size}, {made.updates} updates on {len(rows)} turns", flush=True)
         if given.tasks > 0:
-            print(tell(task, model, tokenizer, given))
+            kept = ("tasks", "panel", "skill_bank", "encoder")
+            options = {name: getattr(given, name) for name in kept} | {"temperature": given.eval_temperature}
+            results = what_it_can(task, made.model, made.tokenizer, **options)
+            print("\n".join(filter(None, (told(results), advice(results, rows, made)))))
 
 
 def _parser(name: str, description: str) -> argparse.ArgumentParser:

@@ -36,17 +36,13 @@ def first_policy(task: str, folder: str | Path, argv: Sequence[str] | None = Non
 
 def _make(name: str, folder: Path) -> None:
     from alignopsd_trl.own_task.demonstrations import demonstrate
-    from alignopsd_trl.own_task.options import WarmStartConfig
+    from alignopsd_trl.own_task.options import SCRIPTED, WarmStartConfig
     from alignopsd_trl.own_task.players import Scripted, scripted
     from alignopsd_trl.own_task.task import find_task
     from alignopsd_trl.own_task.warm_start import warm_start
 
     task = find_task(name)
     print(f"{folder} holds no policy: the scripted player demonstrates, a tiny one learns from it", flush=True)
-    found = demonstrate(task, Scripted(scripted(task.name), random.Random(0)), episodes=EPISODES)
+    found = demonstrate(task, Scripted(scripted(task.name), random.Random(0)), episodes=SCRIPTED)
     print(found.told(), flush=True)
     warm_start(found.rows, folder, WarmStartConfig())
-
-
-EPISODES = 256
-"""Demonstrated, unless the command line says otherwise."""

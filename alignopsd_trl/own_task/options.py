@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 FRESH = "tiny"
+SCRIPTED, ASKED = 1024, 256
+"""Episodes that are demonstrated, by a scripted player and by an endpoint."""
 
 
 @dataclass
@@ -13,9 +15,11 @@ class WarmStartConfig:
     language slowly."""
 
     model: str = field(default=FRESH, metadata={"help": "hub id, path, or 'tiny': a fresh model for these words"})
-    epochs: float = field(default=4.0, metadata={"help": "passes over the demonstrations"})
-    max_steps: int = field(default=-1, metadata={"help": "updates; goes before epochs"})
-    batch_size: int = field(default=32, metadata={"help": "turns of an update"})
+    minutes: float = field(
+        default=10.0, metadata={"help": "of computing at most; training ends before, where held-out turns are learnt"}
+    )
+    max_steps: int = field(default=-1, metadata={"help": "exactly so many updates, on all turns"})
+    batch_size: int = field(default=16, metadata={"help": "turns of an update"})
     learning_rate: float | None = field(default=None, metadata={"help": "3e-3 for 'tiny', 2e-4 with LoRA, else 2e-5"})
     use_peft: bool = field(default=False, metadata={"help": "train LoRA adapters, which are merged at the end"})
     lora_r: int = field(default=16, metadata={"help": "rank of the adapters"})
@@ -23,11 +27,13 @@ class WarmStartConfig:
     seed: int = field(default=0, metadata={"help": "of weights and order"})
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "lora_r", "layers"):
+        for name in ("minutes", "batch_size", "lora_r", "layers"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"--{name} {getattr(self, name)} must be above 0")
         if self.max_steps == 0 or self.max_steps < -1:
-            raise ValueError(f"--max_steps {self.max_steps} must be 1 or more, or -1 for whole epochs")
+            raise ValueError(
+                f"--max_steps {self.max_steps} must be 1 or more, or -1 to end where held-out turns are learnt"
+            )
         if self.learning_rate is not None and self.learning_rate <= 0:
             raise ValueError(f"--learning_rate {self.learning_rate} must be above 0")
         if self.use_peft and self.fresh:

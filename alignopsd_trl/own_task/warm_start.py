@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset, disable_progress_bars
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils.logging import disable_progress_bar
 
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.evaluation.summary import EvaluationResult
@@ -24,12 +21,25 @@ from alignopsd_trl.policy.tokenizer import load_tokenizer
 from alignopsd_trl.rollout import no_skills
 from alignopsd_trl.runs.files import replacing
 
-PROMPTS_FIRST = 0.3  # of the updates of a fresh model
+PLAIN = "without the skill"
+ENOUGH_TURNS = 5000
+MANY_INVALID, MUCH_WORSE = 0.05, 0.75
+"""A policy is poor with a larger share of invalid actions, or if it wins less than this share of what was shown."""
+
+
+@dataclass(frozen=True)
+class WarmStarted:
+    """A first policy, how many updates made it, and whether time ended its training before the held-out loss did."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    updates: int
+    out_of_time: bool
 
 
 def warm_start(
     rows: Sequence[Mapping[str, Any]], output: str | Path, config: WarmStartConfig, extra_texts: Sequence[str] = ()
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+) -> WarmStarted:
     """Trains a model on demonstrations and saves it with its tokenizer, both whole or neither.
 
     Args:
@@ -37,20 +47,19 @@ def warm_start(
         output: folder of the policy.
         extra_texts: what a fresh tokenizer is to know beside the demonstrations.
     """
+    from alignopsd_trl.own_task.supervised import train
+
     model, tokenizer = _start(rows, config, extra_texts)
-    longest = max(_lengths(tokenizer, rows))
     with replacing(output) as partial:
-        for part in _parts(config, len(rows)):
-            trainer = _trainer(model, tokenizer, rows, longest, partial, config, *part)
-            trainer.train()
-            model = trainer.model
+        trainer = train(model, tokenizer, rows, partial, config)
         trained = trainer.accelerator.unwrap_model(trainer.model)
         trained = trained.merge_and_unload() if config.use_peft else trained
         trained.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
         for weights in partial.glob("*.safetensors"):
             weights.chmod(0o644)  # safetensors writes them for their owner alone
-    return trained.eval(), tokenizer
+    budget = trainer.budget
+    return WarmStarted(trained.eval(), tokenizer, trainer.state.global_step, budget is not None and budget.out_of_time)
 
 
 def _start(
@@ -64,70 +73,6 @@ def _start(
     path = resolve_model(config.model)
     model = AutoModelForCausalLM.from_pretrained(path, dtype="auto" if torch.cuda.is_available() else torch.float32)
     return model, load_tokenizer(path, model)
-
-
-def _parts(config: WarmStartConfig, rows: int) -> list[tuple[int, bool]]:
-    """Updates of each part of training, and whether prompts are learnt in it too: a fresh model learns to copy there.
-    One that knows a language learns the responses alone."""
-    steps = config.max_steps if config.max_steps > 0 else math.ceil(config.epochs * rows / config.batch_size)
-    first = math.ceil(PROMPTS_FIRST * steps) if config.fresh else 0
-    return [part for part in ((first, True), (steps - first, False)) if part[0]]
-
-
-def _lengths(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Tokens of each row's conversation."""
-    whole = [[*row["prompt"], *row["completion"]] for row in rows]
-    tools = rows[0].get("tools")
-    options: dict[str, Any] = {"tools": tools} if tools else {}
-    encoded: Any = tokenizer.apply_chat_template(whole, **options, return_dict=True)
-    return [len(one) for one in encoded["input_ids"]]
-
-
-def _trainer(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    rows: Sequence[Mapping[str, Any]],
-    longest: int,
-    folder: Path,
-    config: WarmStartConfig,
-    steps: int,
-    with_prompts: bool,
-) -> Any:
-    from peft import LoraConfig
-    from trl import SFTConfig, SFTTrainer
-
-    disable_progress_bar()
-    disable_progress_bars()
-    used = ("prompt", "completion", "tools") if rows[0].get("tools") else ("prompt", "completion")
-    on_gpu = torch.cuda.is_available()
-    args = SFTConfig(
-        output_dir=str(folder),
-        max_steps=steps,
-        per_device_train_batch_size=min(config.batch_size, len(rows)),
-        learning_rate=config.rate,
-        lr_scheduler_type="cosine",
-        adam_beta2=0.98,
-        warmup_steps=0.05,
-        weight_decay=0.01,
-        max_length=longest,
-        completion_only_loss=not with_prompts,
-        use_cpu=not on_gpu,
-        bf16=on_gpu and torch.cuda.is_bf16_supported() and not config.fresh,
-        gradient_checkpointing=False,
-        train_sampling_strategy="group_by_length",
-        seed=config.seed,
-        save_strategy="no",
-        report_to="none",
-        logging_steps=20,
-    )
-    adapters = LoraConfig(r=config.lora_r, target_modules="all-linear", task_type="CAUSAL_LM")
-    return SFTTrainer(
-        model,
-        args=args,
-        train_dataset=Dataset.from_list([{name: row[name] for name in used} for row in rows]),
-        processing_class=tokenizer,
-        peft_config=adapters if config.use_peft else None,
-    )
 
 
 def what_it_can(
@@ -145,23 +90,37 @@ def what_it_can(
     limits: dict[str, Any] = {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
     skills = skills_of(task, tokenizer, limits["max_prompt_length"], skill_bank, encoder)
     rows = task.suite.panel(panel).head(tasks)
-    views = {"without the skill": None} | ({} if skills is no_skills else {"with it": skills})
+    views = {PLAIN: None} | ({} if skills is no_skills else {"with it": skills})
     return {
         name: evaluate(model, tokenizer, task.suite.factory, rows, skills=one, temperature=temperature, **limits)[0]
         for name, one in views.items()
     }
 
 
-def tell(task: Task, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, given: Namespace) -> str:
+def told(results: Mapping[str, EvaluationResult]) -> str:
     """What the policy can do, for people."""
-    results = what_it_can(
-        task,
-        model,
-        tokenizer,
-        tasks=given.tasks,
-        panel=given.panel,
-        temperature=given.eval_temperature,
-        skill_bank=given.skill_bank,
-        encoder=given.encoder,
-    )
     return "\n".join(f"{name}:\n{result.table()}" for name, result in results.items())
+
+
+def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]], made: WarmStarted) -> str:
+    """A sentence with a remedy for a policy that is far from its demonstrations; empty for a good one."""
+    worst = max(results.values(), key=lambda one: one.invalid_actions)
+    plain = [
+        row["won"] for row in rows if not row.get("turn") and not row.get("skilled") and row.get("won") is not None
+    ]
+    shown = sum(plain) / len(plain) if plain else 0.0
+    won = results[PLAIN].success.mean / 100  # NaN where nobody knows, and then not below anything
+    faults = []
+    if worst.invalid_actions > MANY_INVALID:
+        faults.append(f"{worst.invalid_actions:.0%} of its actions are invalid")
+    if won < MUCH_WORSE * shown:
+        faults.append(f"it won {won:.0%} where its demonstrations won {shown:.0%}")
+    return f"look: {' and '.join(faults)}; {_remedy(len(rows), made)}" if faults else ""
+
+
+def _remedy(turns: int, made: WarmStarted) -> str:
+    if made.out_of_time:
+        return "its training ran out of time: raise --minutes"
+    if turns < ENOUGH_TURNS:
+        return f"it learnt from {turns} turns: demonstrate more, with --episodes"
+    return "more demonstrations (--episodes), a larger model (--layers 4) or shorter prompts may help"

@@ -1,8 +1,10 @@
-"""Weights that come with the package, by name."""
+"""Weights that come with the package or with another one, by name."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from alignopsd_trl.offline import OFFLINE_MODEL, smollm2
 
 _DATA = Path(__file__).parents[1] / "data"
 SHIPPED_MODELS = {
@@ -16,6 +18,12 @@ SHIPPED_MODELS = {
 
 
 def resolve_model(name: str) -> str:
-    """The path of a shipped model, by its key in `SHIPPED_MODELS`; any other name is a path or a hub id and is returned
-    as it is."""
+    """The path of a shipped model, by its key in `SHIPPED_MODELS`, or of ``"smollm2"``; any other name is a path or a
+    hub id and is returned as it is.
+
+    Raises:
+        ValueError: for ``"smollm2"`` without its package.
+    """
+    if name == OFFLINE_MODEL:
+        return str(smollm2())
     return str(SHIPPED_MODELS[name]) if name in SHIPPED_MODELS else name

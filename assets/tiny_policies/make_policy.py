@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,15 +28,17 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
-    Qwen2Config,
-    Qwen2ForCausalLM,
 )
 
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.evaluation import evaluate
+from alignopsd_trl.own_task.options import WarmStartConfig
+from alignopsd_trl.own_task.supervised import train
+from alignopsd_trl.own_task.tiny import CONTEXT, ROLES, tiny_model
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import Retrieved, SkillBank, render
 from assets.tiny_policies.curricula import CURRICULA, Setting
@@ -44,12 +47,9 @@ from assets.tiny_policies.heeding import ANY_LENGTH
 from assets.tiny_policies.reading import WORLDS
 from assets.tiny_policies.reading import main as reading
 from assets.tiny_policies.storage import store_in_half
-from assets.tiny_policies.supervised import encode, train
 from assets.tiny_policies.tokenizer import build_tokenizer
 
-ROLES = ("user\n", "assistant\n")
 IDENTIFIER = re.compile(r"click\[[0-9]{10}\]")
-CONTEXT = 1024  # tokens; a whole skill block is measured before it is cut
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -81,16 +81,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         model = AutoModelForCausalLM.from_pretrained(arguments.start, local_files_only=True)
     else:
         tokenizer = build_tokenizer(corpus(shown, bank), CONTEXT, curriculum.phrases, curriculum.pieces)
-        model = build_model(tokenizer, arguments.layers)
+        model = tiny_model(tokenizer, arguments.layers, arguments.seed)
     print(f"{len(shown)} demonstrations, {len(tokenizer)} tokens, {model.num_parameters()} parameters")
-    loss = train(
-        model,
-        encode(tokenizer, shown, arguments.actions, arguments.seed),
-        arguments.steps,
-        arguments.batch,
-        arguments.learning_rate,
-        arguments.seed,
+    config = WarmStartConfig(
+        max_steps=arguments.steps,
+        batch_size=arguments.batch,
+        learning_rate=arguments.learning_rate,
+        seed=arguments.seed,
     )
+    trainer = train(model, tokenizer, encode(tokenizer, shown, arguments.actions, arguments.seed), output, config)
+    loss = [one["loss"] for one in trainer.state.log_history if "loss" in one][-1]
     model.save_pretrained(output)
     store_in_half(output)
     model = AutoModelForCausalLM.from_pretrained(output, local_files_only=True)  # what is shipped is measured
@@ -122,26 +122,29 @@ def corpus(shown: Sequence[Demonstration], bank: SkillBank) -> Iterator[str]:
     yield render(Retrieved((), skills, (0.0,) * len(skills), (), bank.mistakes), len, ANY_LENGTH * len(skills)).text
 
 
-def build_model(tokenizer: PreTrainedTokenizerBase, layers: int) -> Qwen2ForCausalLM:
-    """Layers of width 128; with four of them 0.8 million parameters, a quarter of them in the tied vocabulary."""
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    return Qwen2ForCausalLM(config)
+def encode(
+    tokenizer: PreTrainedTokenizerBase, demonstrations: Sequence[Demonstration], actions: float = 0.0, seed: int = 0
+) -> list[dict[str, list[int]]]:
+    """Rows for `train`: the tokens of a whole conversation, and which of them are learnt.
+
+    Args:
+        actions (`float`, *optional*, defaults to 0.0):
+            Share of the demonstrations whose thought counts as prompt, so that their action alone is learnt.
+    """
+    chats = [[{"role": "user", "content": shown.prompt}] for shown in demonstrations]
+    prompts = tokenizer.apply_chat_template(chats, add_generation_prompt=True)["input_ids"]
+    responses = tokenizer([shown.response for shown in demonstrations])["input_ids"]
+    draw, ends = random.Random(seed), tokenizer("</think><action>")["input_ids"][-1]
+    rows = []
+    for prompt, response in zip(prompts, responses, strict=True):
+        ids = [*prompt, *response, tokenizer.eos_token_id]
+        shown = len(prompt) + (response.index(ends) + 1 if draw.random() < actions else 0)
+        rows.append({"input_ids": ids, "completion_mask": [0] * shown + [1] * (len(ids) - shown)})
+    return rows
 
 
 def measure(
-    model: Qwen2ForCausalLM,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     suite: Suite,
     bank: SkillBank,

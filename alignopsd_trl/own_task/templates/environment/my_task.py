@@ -1,4 +1,4 @@
-"""The task: leave a maze of rooms. The policy sees the doors of one room, and where the exit lies."""
+"""The task: leave a maze of rooms. The policy sees the doors of one room; what their signs mean, the skill says."""
 
 import random
 from pathlib import Path
@@ -9,17 +9,17 @@ from alignopsd_trl.environments import Opening, PlainEnvironment, Step, Suite, T
 
 SIDE = 4
 MOVES = {"north": (-1, 0), "south": (1, 0), "west": (0, -1), "east": (0, 1)}
+SIGNS = {"masons": ("iron", "oak"), "weavers": ("oak", "iron")}  # by builders: the door towards the exit, the others
 
 
 class MyTask(PlainEnvironment):
-    history_length, max_turns = 1, 10
+    history_length, max_turns = 1, 12
 
-    def reset(self, doors, start, exit, **columns):
-        self.doors = {frozenset(map(tuple, door)) for door in doors}
-        self.room, self.exit = tuple(start), tuple(exit)
+    def reset(self, doors, start, exit, builders, **columns):
+        self.towards = {tuple(room): tuple(nearer) for room, nearer in doors}
+        self.room, self.exit, self.builders = tuple(start), tuple(exit), builders
         self.visits = {self.room: 1}
-        category = columns["category"]
-        return Opening(self._seen(), f"Leave the maze. The exit is {category}.", self._actions(), category=category)
+        return Opening(self._shown(), f"Leave the maze of the {builders}.", self._actions(), category=builders)
 
     def step(self, action):
         valid = action in self._actions()
@@ -27,39 +27,42 @@ class MyTask(PlainEnvironment):
             self.room = self.beyond(action.removeprefix("go "))
             self.visits[self.room] = self.visits.get(self.room, 0) + 1
         won = self.room == self.exit
-        seen = self._seen() if valid else f"There is no such door. {self._seen()}"
+        seen = self._shown() if valid else f"There is no such door. {self._shown()}"
         return Step(
             seen, reward=float(won), done=won, won=won, score=float(won), admissible=self._actions(), valid=valid
         )
 
-    def beyond(self, direction):
-        down, right = MOVES[direction]
+    def beyond(self, way):
+        down, right = MOVES[way]
         return self.room[0] + down, self.room[1] + right
 
-    def distance(self, room):
-        return abs(self.exit[0] - room[0]) + abs(self.exit[1] - room[1])
-
     def ways(self):
-        """Open doors, the most promising first: new rooms before known ones, nearer to the exit before farther."""
-        open_ways = [way for way in MOVES if frozenset((self.room, self.beyond(way))) in self.doors]
-        return sorted(
-            open_ways, key=lambda way: (self.visits.get(self.beyond(way), 0), self.distance(self.beyond(way)))
-        )
+        """Ways that have a door."""
+        pairs = [(way, self.beyond(way)) for way in MOVES]
+        return [way for way, room in pairs if self._towards(self.room, room) or self._towards(room, self.room)]
 
-    def _actions(self):
-        return tuple(f"go {way}" for way in MOVES if way in self.ways())
+    def seen(self, way):
+        return self.visits.get(self.beyond(way), 0)
 
-    def _seen(self):
-        return f"The exit is {self.distance(self.room)} rooms away. Doors: {'; '.join(map(self.door, self.ways()))}."
+    def sign(self, way):
+        return SIGNS[self.builders][0 if self._towards(self.room, self.beyond(way)) else 1]
 
     def door(self, way):
-        room = self.beyond(way)
-        known = ("new", "known", "worn")[min(self.visits.get(room, 0), 2)]
-        return f"{known} and {'nearer' if self.distance(room) < self.distance(self.room) else 'farther'}: {way}"
+        known = ("new", "known", "worn")[min(self.seen(way), 2)]
+        return f"{known} {self.sign(way)} door {way}"
+
+    def _towards(self, room, other):
+        return self.towards.get(room) == other
+
+    def _actions(self):
+        return tuple(f"go {way}" for way in self.ways())
+
+    def _shown(self):
+        return f"You see: {'; '.join(map(self.door, self.ways()))}."
 
 
 def maze(number):
-    """A dataset row: every room is reached from every other one in one way."""
+    """A dataset row. The maze grows from its exit, so that a door to a new room is that room's way out."""
     draw = random.Random(number)
     rooms = [(row, column) for row in range(SIDE) for column in range(SIDE)]
     inside, doors = [draw.choice(rooms)], []
@@ -68,14 +71,12 @@ def maze(number):
         other = room[0] + down, room[1] + right
         if other in rooms and other not in inside:
             inside.append(other)
-            doors.append([room, other])
-    start, exit = draw.sample(rooms, 2)
-    far = abs(start[0] - exit[0]) + abs(start[1] - exit[1]) > 2
-    return {"doors": doors, "start": start, "exit": exit, "category": "far" if far else "near"}
+            doors.append([other, room])
+    return {"doors": doors, "start": draw.choice(inside[1:]), "exit": inside[0], "builders": draw.choice(list(SIGNS))}
 
 
 def rows(split):
-    first, count = {"train": (0, 256), "test": (10_000, 100)}[split]
+    first, count = {"train": (0, 1024), "test": (10_000, 100)}[split]
     return [{"task_id": f"my_task/{split}/{number}", **maze(first + number)} for number in range(count)]
 
 
@@ -85,7 +86,7 @@ def suite(**options):
         factory=MyTask,
         tasks=lambda split: Dataset.from_list(rows(split)),
         panel=lambda name: TaskPanel.of("my_task", name, rows(name)),
-        categories=("near", "far"),
+        categories=tuple(SIGNS),
         description={"side": SIDE},
         skill_bank=str(Path(__file__).with_name("my_task_skills.json")),
     )

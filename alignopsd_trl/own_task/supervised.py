@@ -1,0 +1,238 @@
+"""Supervised training on demonstrations: TRL's `SFTTrainer`, which ends by itself where held-out turns are learnt."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset, disable_progress_bars
+from torch import Tensor
+from torch.nn import functional
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+)
+from transformers.utils.logging import disable_progress_bar
+from trl import SFTConfig, SFTTrainer
+
+from alignopsd_trl.own_task.options import WarmStartConfig
+
+IGNORED = -100
+PROMPT_WEIGHT = 0.25
+"""Of the loss on prompts, from which a fresh model learns to copy. One that knows a language learns responses alone."""
+PROMPTS_FIRST = 0.3  # of the updates, where their number is given
+HELD_OUT, HELD_TURNS = 0.1, 128
+"""Share of the tasks, and turns at most, whose loss says when training ends."""
+WARM_UP, WARM_UP_SHARE = 50, 0.05
+BETTER = 0.99
+"""A loss below this share of the best one counts as an improvement."""
+PATIENCE = (4, 2, 2)
+"""Evaluations without one, after which the learning rate falls. After the last fall's, training ends."""
+TIMES = (0.6, 0.8, 1.0)
+"""Shares of the budget at which it falls in any case, and ends."""
+FALL = 0.25
+
+
+class Budget(TrainerCallback):
+    """Lets the learning rate fall when the held-out loss stops falling, ends training after the third time, and prints
+    a line an evaluation.
+
+    Args:
+        minutes: of computing time of this thread, which does not count while other programs have the processor.
+    """
+
+    def __init__(self, minutes: float):
+        self.minutes = minutes
+        self.begun = time.thread_time()
+        self.falls, self.without_better, self.best = 0, 0, math.inf
+        self.out_of_time = False
+
+    @property
+    def spent(self) -> float:
+        """Minutes since it was made."""
+        return (time.thread_time() - self.begun) / 60
+
+    def rate(self, update: int) -> float:
+        """The learning rate as a share of the highest."""
+        return min(1.0, (update + 1) / WARM_UP) * FALL**self.falls
+
+    def on_evaluate(
+        self,
+        args: SFTConfig,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Mapping[str, float] | None = None,
+        **_: Any,
+    ) -> None:
+        loss = (metrics or {})["eval_loss"]
+        print(f"{state.global_step} updates, {self.spent:.1f} min: held-out loss {loss:.3f}", flush=True)
+        better = loss < BETTER * self.best
+        self.best, self.without_better = min(loss, self.best), 0 if better else self.without_better + 1
+        late = self.spent >= TIMES[self.falls] * self.minutes
+        if late or self.without_better >= PATIENCE[self.falls]:
+            self.falls, self.without_better, self.out_of_time = self.falls + 1, 0, self.out_of_time or late
+        control.should_training_stop = self.falls == len(TIMES)
+
+
+class WarmStartTrainer(SFTTrainer):
+    """An `SFTTrainer` for models that know nothing, too: these learn prompts with a smaller weight at first.
+
+    Args:
+        budget: says when training ends; `None` where the number of updates is given.
+        fresh: whether the model knows nothing.
+    """
+
+    def __init__(self, *given: Any, budget: Budget | None, fresh: bool, **more: Any):
+        self.budget, self.fresh = budget, fresh
+        super().__init__(*given, **more)
+        self.remove_callback(PrinterCallback)
+        if budget is not None:
+            self.add_callback(budget)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Follows the budget, if there is one."""
+        if self.budget is None:
+            return super().create_scheduler(num_training_steps, optimizer)
+        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, self.budget.rate)
+        return self.lr_scheduler
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        if self.fresh and model.training and self._reads_prompts():
+            response, prompt = losses(self.accelerator.unwrap_model(model), inputs)
+            return response + PROMPT_WEIGHT * prompt
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def _reads_prompts(self) -> bool:
+        if self.budget is None:
+            return self.state.global_step < PROMPTS_FIRST * self.state.max_steps
+        return self.budget.falls == 0
+
+
+def losses(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy of response tokens and of prompt tokens.
+
+    Args:
+        inputs: ``input_ids``, ``attention_mask`` and ``labels`` of shape `(B, T)`; labels are -100 on prompts and
+            padding.
+    """
+    ids, read, wanted = inputs["input_ids"], inputs["attention_mask"].bool(), inputs["labels"] != IGNORED
+    hidden = model.base_model(input_ids=ids, attention_mask=inputs["attention_mask"], use_cache=False).last_hidden_state
+    shown = read & ~wanted
+    return _loss(model, hidden, ids, wanted), _loss(model, hidden, ids, shown)
+
+
+def _loss(model: PreTrainedModel, hidden: Tensor, ids: Tensor, chosen: Tensor) -> Tensor:
+    chosen = chosen[:, 1:]
+    return functional.cross_entropy(model.get_output_embeddings()(hidden[:, :-1][chosen]), ids[:, 1:][chosen])
+
+
+def held_out(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Rows to learn and rows of other tasks, which are not; of a single task both are all rows."""
+    names = sorted({str(row.get("task_id", number)) for number, row in enumerate(rows)})
+    if len(names) < 2:
+        return list(rows), list(rows)
+    held = set(random.Random(0).sample(names, max(1, int(HELD_OUT * len(names)))))
+    parts: tuple[list[Any], list[Any]] = ([], [])
+    for number, row in enumerate(rows):
+        parts[str(row.get("task_id", number)) in held].append(row)
+    learnt, kept = parts
+    return learnt, random.Random(0).sample(kept, min(HELD_TURNS, len(kept)))
+
+
+def train(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[Mapping[str, Any]],
+    folder: Path,
+    config: WarmStartConfig,
+) -> WarmStartTrainer:
+    """Trains a model on rows of TRL's conversational prompt-completion form, or of ``input_ids`` and
+    ``completion_mask``.
+
+    Args:
+        folder: for what the trainer writes.
+
+    Returns:
+        The trainer, which holds the model and says how it went.
+    """
+    disable_progress_bar()
+    disable_progress_bars()
+    learnt, held = (list(rows), []) if config.max_steps > 0 else held_out(rows)
+    budget = None if config.max_steps > 0 else Budget(config.minutes)
+    trainer = WarmStartTrainer(
+        model,
+        args=_arguments(folder, config, len(learnt), max(_lengths(tokenizer, rows))),
+        train_dataset=_dataset(learnt),
+        eval_dataset=_dataset(held) if held else None,
+        processing_class=tokenizer,
+        peft_config=_adapters(config) if config.use_peft else None,
+        budget=budget,
+        fresh=config.fresh,
+    )
+    trainer.train()
+    return trainer
+
+
+def _adapters(config: WarmStartConfig) -> Any:
+    from peft import LoraConfig
+
+    return LoraConfig(r=config.lora_r, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+USED = ("prompt", "completion", "tools", "input_ids", "completion_mask")
+
+
+def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset:
+    return Dataset.from_list([{name: row[name] for name in USED if row.get(name)} for row in rows])
+
+
+def _lengths(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Tokens of each row."""
+    if "input_ids" in rows[0]:
+        return [len(row["input_ids"]) for row in rows]
+    whole = [[*row["prompt"], *row["completion"]] for row in rows]
+    tools = rows[0].get("tools")
+    options: dict[str, Any] = {"tools": tools} if tools else {}
+    encoded: Any = tokenizer.apply_chat_template(whole, **options, return_dict=True)
+    return [len(one) for one in encoded["input_ids"]]
+
+
+def _arguments(folder: Path, config: WarmStartConfig, rows: int, longest: int) -> SFTConfig:
+    on_gpu, counted = torch.cuda.is_available(), config.max_steps > 0
+    every = 50 if config.fresh else 20  # updates; one that knows a language learns a task in fewer
+    return SFTConfig(
+        output_dir=str(folder),
+        max_steps=config.max_steps if counted else 10**6,
+        per_device_train_batch_size=min(config.batch_size, rows),
+        per_device_eval_batch_size=config.batch_size,
+        eval_strategy="no" if counted else "steps",
+        eval_steps=every,
+        learning_rate=config.rate,
+        lr_scheduler_type="cosine",
+        adam_beta2=0.98,
+        warmup_steps=WARM_UP_SHARE,
+        weight_decay=0.01,
+        max_length=longest,
+        completion_only_loss=True,
+        use_cpu=not on_gpu,
+        bf16=on_gpu and torch.cuda.is_bf16_supported() and not config.fresh,
+        gradient_checkpointing=False,
+        train_sampling_strategy="group_by_length",
+        seed=config.seed,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        logging_steps=20,
+    )
