@@ -336,11 +336,12 @@ def test_a_poor_policy_is_told_with_a_remedy() -> None:
     def result(won: float, invalid: float) -> Any:
         return SimpleNamespace(success=SimpleNamespace(mean=won), invalid_actions=invalid)
 
-    rows = [{"turn": 0, "skilled": False, "won": number % 4 > 0} for number in range(100)]
+    rows = [{"turn": 0, "skilled": number % 2 == 1, "won": number % 8 > 1} for number in range(96)]
     made, late = WarmStarted(None, None, 100, out_of_time=False), WarmStarted(None, None, 100, out_of_time=True)
-    assert advice({PLAIN: result(70.0, 0.01)}, rows, made) == ""
+    assert advice({PLAIN: result(70.0, 0.01), "with it": result(80.0, 0.0)}, rows, made) == ""
     said = advice({PLAIN: result(20.0, 0.01), "with it": result(30.0, 0.3)}, rows, made)
-    assert "30% of its actions are invalid and it won 20% where its demonstrations won 75%" in said
+    assert "without the skill it won 20% where its demonstrations won 75%" in said
+    assert "with it 30% of its actions are invalid" in said and "with it it won 30%" in said
     assert "--episodes" in said and "--minutes" in advice({PLAIN: result(20.0, 0.0)}, rows, late)
 
 

@@ -104,18 +104,15 @@ def told(results: Mapping[str, EvaluationResult]) -> str:
 
 def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]], made: WarmStarted) -> str:
     """A sentence with a remedy for a policy that is far from its demonstrations; empty for a good one."""
-    worst = max(results.values(), key=lambda one: one.invalid_actions)
-    plain = [
-        row["won"] for row in rows if not row.get("turn") and not row.get("skilled") and row.get("won") is not None
-    ]
-    shown = sum(plain) / len(plain) if plain else 0.0
-    won = results[PLAIN].success.mean / 100  # NaN where nobody knows, and then not below anything
     faults = []
-    if worst.invalid_actions > MANY_INVALID:
-        faults.append(f"{worst.invalid_actions:.0%} of its actions are invalid")
-    if won < MUCH_WORSE * shown:
-        faults.append(f"it won {won:.0%} where its demonstrations won {shown:.0%}")
-    return f"look: {' and '.join(faults)}; {_remedy(len(rows), made)}" if faults else ""
+    for view, result in results.items():
+        opened = [row for row in rows if not row.get("turn") and bool(row.get("skilled")) is (view != PLAIN)]
+        shown = sum(bool(row.get("won")) for row in opened) / max(1, len(opened))
+        if result.invalid_actions > MANY_INVALID:
+            faults.append(f"{view} {result.invalid_actions:.0%} of its actions are invalid")
+        if result.success.mean / 100 < MUCH_WORSE * shown:  # NaN, where nobody knows, is not
+            faults.append(f"{view} it won {result.success.mean:.0f}% where its demonstrations won {shown:.0%}")
+    return f"look: {', '.join(faults)}; {_remedy(len(rows), made)}" if faults else ""
 
 
 def _remedy(turns: int, made: WarmStarted) -> str:

@@ -201,12 +201,12 @@ def hint(task_text: str, task_key: str | None, data_source: str | None) -> str:
 
 def trainer_of(policy: tuple[Path, Any], folder: Path, plans: list[list[str]] | None = None, **parts: Any) -> Any:
     """A trainer of one of these environments; ``plans`` replaces sampling (see `script`)."""
-    names = ("environment_factory", "train_dataset", "reward_funcs", "tools", "skill_bank")
+    names = ("environment_factory", "train_dataset", "reward_funcs", "tools", "skill_bank", "encoder", "peft_config")
     own = {"skill_bank": hint} | {name: parts.pop(name) for name in names if name in parts}
     options = {"max_prompt_length": 2048, "max_completion_length": 256, "skill_tokens": 60, "num_generations": 2}
     options |= {"per_device_train_batch_size": 4, "save_trajectories": True, "shuffle_dataset": False} | parts
     model, tokenizer = policy
-    own |= {"processing_class": tokenizer, "encoder": "lexical"}
+    own = {"processing_class": tokenizer, "encoder": "lexical"} | own
     trainer = AlignOPSDTrainer(str(model), make_config(folder, **options), **own)
     if plans is not None:
         script(trainer, plans)
