@@ -89,7 +89,7 @@ also call. The table below is what other files still touch; it may only get shor
 
 STILL_TOUCHED: dict[str, set[str]] = {}
 
-MOST_MODULES = 13
+MOST_MODULES = 14
 
 
 def _files(package: str) -> list[Path]:
