@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -161,10 +162,35 @@ def test_privileged_rounds_end(tmp_path: Path) -> None:
 
 
 def test_a_live_teacher_that_gets_worse_is_told_once() -> None:
-    decay = Decay()
+    half = partial(Decay, "privileged success", lambda first: first / 2)
+    decay = half()
     told = [decay.problem(success) for success in (0.8, 0.8, 0.8, 0.5, 0.3, 0.2, 0.1)]
     assert told[:5] == [None] * 5 and "0.80 to 0.33" in told[5] and told[6] is None
-    assert not any(Decay().problem(0.5) for _ in range(9))
+    assert not any(half().problem(0.5) for _ in range(9))
+
+
+@pytest.mark.parametrize("kind", ["live", "base"])
+def test_the_gap_of_won_turns_is_logged_and_its_fall_is_said_once(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make_trainer(tmp_path, method="align_opsd", teacher_model_kind=kind, max_steps=1, learning_rate=0.0)
+    rounds: list[Any] = []
+    inner = trainer.recorder.record
+    trainer.recorder.record = lambda played, *others: rounds.append(played) or inner(played, *others)
+    trainer.train()
+    (played,) = rounds
+    won = [any(turn in one.turns for one in played.trajectories if one.won) for turn in played.batch.turns]
+    gaps = [gap for gap, one in zip(played.credit.trace["token_identity_gaps"], won, strict=True) if one]
+    tokens = torch.cat([torch.tensor(gap).double() for gap in gaps if gap is not None])
+    name = "teacher/gap_of_won_turns"
+    assert trainer.state.log_history[0][name] == pytest.approx(float(tokens.mean()), abs=1e-6)
+    capsys.readouterr()
+    for fallen in (0.02, 0.0, -0.4, -0.6, -0.7, -0.8):
+        monkeypatch.setattr("alignopsd_trl.training.recorder.gap_of_won", lambda played, gap=fallen: {name: gap})
+        trainer.recorder.record(played, None, {}, {})
+    told = capsys.readouterr().out
+    assert told.count("the gap of won turns fell from") == (kind == "live")
+    assert told.count("moves with the policy") == (kind == "live")
 
 
 # Weights

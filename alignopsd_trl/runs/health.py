@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -79,21 +79,26 @@ class FailedShare:
 
 
 class Decay:
-    """Notices, once, that privileged play gets worse: the mean success of the last rounds is below half of the first
-    ones'."""
+    """Notices, once, that a number gets worse: its mean over the last rounds is below what the first ones allow.
 
-    def __init__(self) -> None:
-        self._successes: list[float] = []
+    Args:
+        name: what to call it.
+        floor: mean of the first rounds -> the least that is no decay.
+    """
+
+    def __init__(self, name: str, floor: Callable[[float], float]) -> None:
+        self._name, self._floor = name, floor
+        self._values: list[float] = []
         self._told = False
 
-    def problem(self, success: float) -> str | None:
-        """What to say after a round with this success of privileged play; `None` if there is nothing to say."""
-        self._successes.append(success)
-        if self._told or len(self._successes) < 2 * ROUNDS:
+    def problem(self, value: float) -> str | None:
+        """What to say after a round with this value; `None` if there is nothing to say."""
+        self._values.append(value)
+        if self._told or len(self._values) < 2 * ROUNDS:
             return None
-        first, last = (sum(part) / ROUNDS for part in (self._successes[:ROUNDS], self._successes[-ROUNDS:]))
-        self._told = last < first / 2
-        return f"privileged success fell from {first:.2f} to {last:.2f}" if self._told else None
+        first, last = (sum(part) / ROUNDS for part in (self._values[:ROUNDS], self._values[-ROUNDS:]))
+        self._told = last < self._floor(first)
+        return f"{self._name} fell from {first:.2f} to {last:.2f}" if self._told else None
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from accelerate.utils import gather_object
 from transformers import PreTrainedTokenizerBase
 
@@ -21,6 +22,9 @@ from alignopsd_trl.runs.health import Decay
 from alignopsd_trl.runs.trackers import send_table, table_rows
 from alignopsd_trl.training.round import Round
 from alignopsd_trl.turns import Trajectory
+
+GAP_OF_WON = "teacher/gap_of_won_turns"
+LOST_GAP = 0.1  # nats a token that the teacher likes won turns less than at first, before it is said
 
 
 class Log(Protocol):
@@ -59,7 +63,10 @@ class Recorder:
         self._log, self._callbacks = log, callbacks
         self._written: tuple[int, int] = (-1, 0)  # update and number of rounds recorded in it
         self._told_of_breaks = False
-        self._decay = Decay()
+        self._decays = {
+            "privileged/success": Decay("privileged success", lambda first: first / 2),
+            GAP_OF_WON: Decay("the gap of won turns", lambda first: first - LOST_GAP),
+        }
 
     def metrics(self, mode: str, metrics: Mapping[str, float]) -> dict[str, float]:
         """Logs the mean of each number over the processes, and gives these. Every process must call it."""
@@ -79,7 +86,7 @@ class Recorder:
         """
         ordinary = [one for one in played.trajectories if not one.privileged]
         self.metrics("train", rollout_metrics(ordinary) | played.credit.metrics)
-        self._privileged([one for one in played.trajectories if one.privileged])
+        self._teacher(played)
         if self._config.history == "conversation":
             self.metrics("train", conversation_metrics(played.trajectories))
             self._tell_of_breaks(played.trajectories)
@@ -92,17 +99,18 @@ class Recorder:
         if self._config.save_trajectories:
             self._write(played, run_id)
 
-    def _privileged(self, trajectories: Sequence[Trajectory]) -> None:
-        """Logs how well the teacher played, and warns once where one that moves with the policy gets worse."""
-        logged = self.metrics("train", privileged_metrics(trajectories))
-        success, kind = logged.get("privileged/success"), self._config.teacher_model_kind
-        if success is None or kind == "base":
-            return
-        problem = self._decay.problem(success)
-        if problem and self._processes.process == 0:
-            show_note(
-                f"{problem}: the teacher moves with the policy (teacher_model_kind={kind!r}); 'base' stands still"
-            )
+    def _teacher(self, played: Round) -> None:
+        """Logs how well the teacher plays and likes what won, and warns once where one that moves with the policy gets
+        worse."""
+        privileged = [one for one in played.trajectories if one.privileged]
+        logged = self.metrics("train", privileged_metrics(privileged) | gap_of_won(played))
+        kind = self._config.teacher_model_kind
+        for name, decay in self._decays.items():
+            problem = decay.problem(logged[name]) if name in logged and kind != "base" else None
+            if problem and self._processes.process == 0:
+                show_note(
+                    f"{problem}: the teacher moves with the policy (teacher_model_kind={kind!r}); 'base' stands still"
+                )
 
     def _sample_advantages(self, played: Round, values: Sequence[float]) -> None:
         place = _places(played)
@@ -147,6 +155,15 @@ class Recorder:
         part = f"_round{count:03d}" if count > 1 else ""
         name = f"step_{step:06d}{part}_rank{self._processes.process:03d}.parquet"
         return Path(self._config.output_dir) / "trajectories" / name
+
+
+def gap_of_won(played: Round) -> dict[str, float]:
+    """Mean log-prob of the tokens of won episodes under the privileged view less the policy's, in nats; empty where the
+    method records no gaps or none of them is of a won episode."""
+    won = {id(turn) for one in played.trajectories if one.won for turn in one.turns}
+    gaps = played.credit.trace.get("token_identity_gaps", [])
+    found = [gap for gap, turn in zip(gaps, played.batch.turns, strict=False) if gap is not None and id(turn) in won]
+    return {GAP_OF_WON: float(np.concatenate(found).mean(dtype=np.float64))} if found else {}
 
 
 def _places(played: Round) -> dict[int, int]:
