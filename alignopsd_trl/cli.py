@@ -135,6 +135,10 @@ COMMANDS = {
     "plan": (plan, "what a recipe would run, without loading weights"),
     "evaluate": ("alignopsd_trl.launch.evaluate:command", "play a panel with a policy"),
     "fidelity": (fidelity, "is the credit right: methods against Monte Carlo advantages of the same turns"),
+    "tune": (
+        "alignopsd_trl.tune.__main__:command",
+        "what to train with: lift of the skills and credit of methods, measured before training",
+    ),
     "study": (study, "methods x environments x seeds under one protocol"),
     "view": ("alignopsd_trl.viewer.__main__:view", "a run as a page: where the credit went"),
     "compare": ("alignopsd_trl.viewer.__main__:compare", "runs against the first of them, as a page"),

@@ -135,6 +135,16 @@ def stretch(tasks: int) -> float:
     return float(np.sqrt(tasks / (tasks - 1)) * stats.t.ppf(1 - TAIL, tasks - 1) / stats.norm.ppf(1 - TAIL))
 
 
+def for_several(interval: Interval, comparisons: int, tasks: int) -> Interval:
+    """The interval, wide enough that all of so many hold at once with 95 % (Bonferroni); as it is below `LEAST_TASKS`
+    tasks."""
+    if tasks < LEAST_TASKS:
+        return interval
+    factor = float(stats.t.ppf(1 - TAIL / comparisons, tasks - 1) / stats.t.ppf(1 - TAIL, tasks - 1))
+    low, high = (interval.value + factor * (end - interval.value) for end in (interval.low, interval.high))
+    return Interval(interval.value, low, high)
+
+
 # Clusters of turns
 
 

@@ -61,6 +61,7 @@ MAY_IMPORT = {
         *("checks", "config", "encoder", "evaluation", "fidelity", "launch", "methods", "options", "policy", "prompts"),
         *("reading", "records", "rollout", "runs", "skills", "statistics", "training", "turns"),
     ),
+    "tune": ("checks", "config", "fidelity", "launch", "methods", "runs", "statistics", "tune", "turns"),
     "study": ("config", "evaluation", "launch", "methods", "records", "runs", "statistics", "study"),
     "own_task": ("encoder", "evaluation", "launch", "own_task", "policy", "prompts", "rollout", "runs", "skills"),
     "cli": ("launch", "options"),

@@ -104,7 +104,7 @@ def test_a_plan_takes_a_shipped_file_by_its_name(capsys: pytest.CaptureFixture, 
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "plan", "evaluate", "fidelity", "study", "view", "compare", "analyse", "push"]
+    "command", ["train", "plan", "evaluate", "fidelity", "tune", "study", "view", "compare", "analyse", "push"]
 )
 def test_every_command_is_called_by_its_name(command: str, capsys: pytest.CaptureFixture) -> None:
     with contextlib.suppress(SystemExit):

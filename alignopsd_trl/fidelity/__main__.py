@@ -15,7 +15,7 @@ import pickle
 import resource
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from alignopsd_trl.fidelity.arguments import read_arguments, read_set
 from alignopsd_trl.fidelity.mc_rollouts import MCRollout, ReplayError
 from alignopsd_trl.fidelity.measure import (
     Bench,
+    Measurement,
     assign_credit,
     columns,
     play_groups,
@@ -36,7 +37,6 @@ from alignopsd_trl.fidelity.measure import (
 from alignopsd_trl.fidelity.metrics import agreement, by_kind, kinds, reliability
 from alignopsd_trl.fidelity.pooling import pool
 from alignopsd_trl.fidelity.setup import Settings, Subject, bank_of, environment_preset, make_bench, usable_device
-from alignopsd_trl.fidelity.tree import Tree
 from alignopsd_trl.fidelity.variants import Variant, make_variants, read_vary
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.methods.grpo import outcome
@@ -55,7 +55,7 @@ class Kept:
     """
 
     def __init__(self, folder: Path, identity: dict[str, Any], clock: Callable[[], float]):
-        self._folder, self._clock = folder, clock
+        self.folder, self._clock = folder, clock
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "identity.json"
         if path.is_file():
@@ -71,8 +71,8 @@ class Kept:
         self._seconds = folder / "cpu_seconds.json"
         self._before = json.loads(self._seconds.read_text()) if self._seconds.is_file() else 0.0
 
-    def trajectories(self, play: Callable[[], list[Trajectory]]) -> list[Trajectory]:
-        path = self._folder / "played.pkl"
+    def trajectories(self, play: Callable[[], list[Trajectory]], name: str = "played") -> list[Trajectory]:
+        path = self.folder / f"{name}.pkl"
         if not path.is_file():
             played = play()  # what can't be measured raises, and does not bind the folder
             _write(*self._identity)
@@ -81,7 +81,7 @@ class Kept:
         return pickle.loads(path.read_bytes())
 
     def rollouts(self, name: str, play: Callable[[], list[MCRollout]]) -> list[MCRollout]:
-        path = self._folder / f"{name}.json"
+        path = self.folder / f"{name}.json"
         if not path.is_file():
             _write(path, json.dumps([one.to_list() for one in play()]).encode())
             self.cpu_seconds()
@@ -108,19 +108,23 @@ def command(argv: Sequence[str] | None = None) -> None:
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measures or pools, prints the page and leaves the files; returns what is in the JSON file."""
-    arguments, began = read_arguments(argv), _cpu_seconds()
+    arguments, began = read_arguments(argv), cpu_seconds()
     if arguments.pool:
         with setup():
             return pool(arguments.pool, arguments.output)
     argv = sys.argv[1:] if argv is None else argv
     shown = "    python -m alignopsd_trl.fidelity " + shlex.join(map(str, argv))
     with setup():
-        subject, bench, variants = _prepare(arguments)
+        subject, bench, variants = prepare(arguments)
     return _measure(arguments, shown, subject, bench, variants, began)
 
 
-def _prepare(arguments: argparse.Namespace) -> tuple[Subject, Bench, list[Variant]]:
-    """What the arguments name; those that were left open are filled in."""
+def prepare(arguments: argparse.Namespace, skilled: bool = False) -> tuple[Subject, Bench, list[Variant]]:
+    """What the arguments name; those that were left open are filled in.
+
+    Args:
+        skilled: skills are retrieved even if no method asks for them.
+    """
     arguments.device = usable_device(arguments.device)
     methods = [name.strip() for name in arguments.methods.split(",") if name.strip()]
     settings = Settings(arguments.output, arguments.environment, read_set(arguments.set), arguments.device)
@@ -136,7 +140,7 @@ def _prepare(arguments: argparse.Namespace) -> tuple[Subject, Bench, list[Varian
         arguments.split,
     )
     defaults = environment_preset(arguments.environment)
-    skilled = any(one.method.needs_teacher or one.method.skills_in_rollout for one in variants)
+    skilled = skilled or any(one.method.needs_teacher or one.method.skills_in_rollout for one in variants)
     arguments.skill_bank = bank_of(subject.suite, arguments.skill_bank) if skilled else None
     arguments.encoder = (arguments.encoder or defaults.get("encoder", "lexical")) if skilled else None
     arguments.tasks_per_batch = arguments.tasks_per_batch or defaults.get("tasks_per_round", arguments.tasks)
@@ -152,6 +156,37 @@ def _prepare(arguments: argparse.Namespace) -> tuple[Subject, Bench, list[Varian
     return subject, bench, variants
 
 
+def measured(
+    arguments: argparse.Namespace,
+    subject: Subject,
+    bench: Bench,
+    variants: Sequence[Variant],
+    rows: Sequence[Mapping[str, Any]],
+    kept: Kept,
+) -> Measurement:
+    """Plays sibling groups of the rows and Monte Carlo rollouts of them, and asks every variant for credit."""
+    torch.manual_seed(arguments.seed)
+
+    def play() -> list[Trajectory]:
+        found = play_groups(bench, rows, subject.config.num_generations, arguments.seed)
+        with setup():
+            playable(found, arguments.value)
+        return found
+
+    everyone = kept.trajectories(play)
+    played = playable(everyone, arguments.value)
+    choices = {name: getattr(arguments, name) for name in ("value", "everywhere", "enough", "seed")}
+    try:
+        tree = take_rollouts(bench, played, arguments.walks, **choices, kept=kept.rollouts)
+    except ReplayError as error:
+        raise ReplayError(f"{error}; what was played is kept in {kept.folder}, remove that after a change") from error
+    credited = list(assign_credit(bench, played, variants, arguments.tasks_per_batch, arguments.seed, arguments.step))
+    sides = [outcome(one.batch, subject.config).advantage.cpu().numpy() for one in credited]
+    return Measurement(
+        everyone, played, tree, credited, sides, *columns(credited, tree, played, sides, arguments.value)
+    )
+
+
 def _measure(
     arguments: argparse.Namespace,
     command: str,
@@ -162,44 +197,22 @@ def _measure(
 ) -> dict[str, Any]:
     with closing(bench.player.environments):  # CPU seconds of its processes count once they have ended
         with setup():
-            identity = _identity(arguments, subject, bench.player.skills_in_rollout)
-            kept = Kept(arguments.output / "parts", identity, lambda: _cpu_seconds() - began)
+            identity = identity_of(arguments, subject, bench.player.skills_in_rollout)
+            kept = Kept(arguments.output / "parts", identity, lambda: cpu_seconds() - began)
             rows = draw_tasks(subject.tasks, arguments.tasks, arguments.seed)
-        torch.manual_seed(arguments.seed)
-        siblings = subject.config.num_generations
-
-        def play() -> list[Trajectory]:
-            found = play_groups(bench, rows, siblings, arguments.seed)
-            with setup():
-                playable(found, arguments.value)
-            return found
-
-        everyone = kept.trajectories(play)
-        played = playable(everyone, arguments.value)
-        names = ("value", "everywhere", "enough", "seed")
-        choices = {name: getattr(arguments, name) for name in names}
-        try:
-            tree = take_rollouts(bench, played, arguments.walks, **choices, kept=kept.rollouts)
-        except ReplayError as error:
-            parts = arguments.output / "parts"
-            raise ReplayError(f"{error}; what was played is kept in {parts}, remove that after a change") from error
-        credited = list(
-            assign_credit(bench, played, variants, arguments.tasks_per_batch, arguments.seed, arguments.step)
-        )
-    sides = [outcome(one.batch, subject.config).advantage.cpu().numpy() for one in credited]
-    turns, known, found = columns(credited, tree, played, sides, arguments.value)
-    owner = {id(turn): one.task for one in played for turn in one.turns}
-    everything = [turn for one in credited for turn in one.batch.turns]
+        one = measured(arguments, subject, bench, variants, rows, kept)
+    owner = {id(turn): played.task for played in one.played for turn in played.turns}
+    everything = [turn for part in one.credited for turn in part.batch.turns]
     names = kinds([turn.action for turn in everything], [owner[id(turn)] for turn in everything])
-    credit = {one.label: np.concatenate([part.column(one.label) for part in credited])[known] for one in variants}
+    credit = {variant.label: one.credit(variant.label) for variant in variants}
     reference = "align_opsd" if "align_opsd" in credit else variants[0].label
-    figures = agreement(turns, credit, reference, arguments.seed) if known.any() else {}
-    table = by_kind(turns, [name for name, keep in zip(names, known, strict=True) if keep], credit)
+    figures = agreement(one.turns, credit, reference, arguments.seed) if one.known.any() else {}
+    table = by_kind(one.turns, [name for name, keep in zip(names, one.known, strict=True) if keep], credit)
     facts = {
         "command": command,
-        **_facts(everyone, played, tree, turns, known, found.rollouts),
+        **_facts(one),
         "cpu_seconds": kept.cpu_seconds(),
-        "cpu_seconds_of_this_command": _cpu_seconds() - began,
+        "cpu_seconds_of_this_command": cpu_seconds() - began,
     }
     text = report.page(facts, figures, table)
     result = {
@@ -210,10 +223,10 @@ def _measure(
         "encoder": arguments.encoder,
         "step": arguments.step,
         "environment": dict(subject.suite.description),
-        "settings": {one.label: _settings(one) for one in variants},
+        "settings": {variant.label: _settings(variant) for variant in variants},
     }
     result = report.plain(result)
-    records = report.turn_table(credited, played, sides, found, names)
+    records = report.turn_table(one.credited, one.played, one.outcome, one.found, names)
     _leave(arguments, result, records, text, figures)
     return result
 
@@ -246,7 +259,7 @@ _PLAYED += ("max_completion_length", "max_turns", "environment_time_limit", "cha
 _PLAYED += ("skill_budget",)
 
 
-def _identity(arguments: argparse.Namespace, subject: Subject, skills_in_rollout: bool) -> dict[str, Any]:
+def identity_of(arguments: argparse.Namespace, subject: Subject, skills_in_rollout: bool) -> dict[str, Any]:
     """Settings that episodes and rollouts depend on, without device and batch size, which only deal out random numbers.
     The retrieved skills, which may depend on the encoder, are compared when episodes are replayed."""
     asked = ("environment", "environment_options", "tasks", "walks", "split", "value", "everywhere", "seed", "slots")
@@ -259,35 +272,31 @@ def _identity(arguments: argparse.Namespace, subject: Subject, skills_in_rollout
     }
 
 
-def _facts(
-    everyone: Sequence[Trajectory],
-    played: Sequence[Trajectory],
-    tree: Tree,
-    turns: Any,
-    known: np.ndarray,
-    rollouts: np.ndarray,
-) -> dict[str, Any]:
-    taken = sum(len(seen.left) for halves in tree.seen for seen in halves)
+def _facts(one: Measurement) -> dict[str, Any]:
+    played, turns, known = one.played, one.turns, one.known
     return {
         "rollouts": len(played),
-        "failed_rollouts": len(everyone) - len(played),
-        "first_failure": next((one.message for one in everyone if one.failed), None),
-        "tasks": len({one.task for one in played}),
-        "success": None if any(one.won is None for one in played) else float(np.mean([one.won for one in played])),
-        "reward": float(np.mean([one.reward for one in played])),
+        "failed_rollouts": len(one.everyone) - len(played),
+        "first_failure": next((episode.message for episode in one.everyone if episode.failed), None),
+        "tasks": len({episode.task for episode in played}),
+        "success": None
+        if any(episode.won is None for episode in played)
+        else float(np.mean([episode.won for episode in played])),
+        "reward": float(np.mean([episode.reward for episode in played])),
         "turns": len(known),
         "measured_turns": int(known.sum()),
         "measured_tasks": len(set(turns.task.tolist())),
-        "states": len(tree.states),
-        "walks": taken,
-        "walked_turns": sum(tree.rollout_turns),
-        "median_walks": float(np.median(rollouts[known])) if known.any() else 0.0,
+        "states": len(one.tree.states),
+        "walks": one.tree.taken,
+        "walked_turns": sum(one.tree.rollout_turns),
+        "median_walks": float(np.median(one.found.rollouts[known])) if known.any() else 0.0,
         "reliability": reliability(turns) if known.any() else float("nan"),
         "pivotal": float(turns.pivotal.mean()) if known.any() else float("nan"),
     }
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
+    """Of this process and of those that it started and that ended."""
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in usage)
 

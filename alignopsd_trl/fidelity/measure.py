@@ -218,6 +218,32 @@ def columns(
     return chosen, known, found
 
 
+@dataclass(frozen=True)
+class Measurement:
+    """Episodes, what every variant made of them, and what their turns were worth.
+
+    Args:
+        everyone, played: all episodes, and those that did not fail.
+        tree: with the Monte Carlo rollouts.
+        credited: a batch of sibling groups each.
+        outcome: the outcome advantage of each turn, an array a batch.
+        turns, known, found: see `columns`.
+    """
+
+    everyone: Sequence[Trajectory]
+    played: Sequence[Trajectory]
+    tree: Tree
+    credited: Sequence[Credited]
+    outcome: Sequence[np.ndarray]
+    turns: Turns
+    known: np.ndarray
+    found: Advantages
+
+    def credit(self, label: str) -> np.ndarray:
+        """A variant's credit of the measured turns."""
+        return np.concatenate([part.column(label) for part in self.credited])[self.known]
+
+
 def _numbers(names: Sequence[Any]) -> np.ndarray:
     place: dict[Any, int] = {}
     return np.array([place.setdefault(name, len(place)) for name in names], dtype=np.int64)

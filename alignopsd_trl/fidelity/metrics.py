@@ -26,7 +26,7 @@ COLUMNS = {  # of `_sums`
 }
 UNBOUNDED = (-np.inf, np.inf)
 LIMITS = {"spearman": (-1.0, 1.0), "sign_agreement": (0.0, 1.0)}  # others may pass theirs: noise is taken out
-COMPARED = ("r_within", "r_praised", "r_blamed", "lift")
+COMPARED = ("r_within", "r_praised", "r_blamed", "cosine", "lift")
 MEANING = {
     "r_within": "correlation with A_MC over the turns of a trajectory, noise out",
     "r_praised": "the same, trajectories above their group",

@@ -56,13 +56,18 @@ def usable_device(asked: str | None) -> str:
     return asked
 
 
+def own_bank(suite: Suite) -> str | None:
+    """The environment's own skill bank, if it has one."""
+    return suite.skill_bank or (suite.name if suite.name in SHIPPED else None)
+
+
 def bank_of(suite: Suite, asked: str | None) -> str:
     """The skill bank that was asked for, else the environment's own.
 
     Raises:
         ValueError: if it has none.
     """
-    if found := asked or suite.skill_bank or (suite.name if suite.name in SHIPPED else None):
+    if found := asked or own_bank(suite):
         return found
     raise ValueError(
         f"environment {suite.name!r} has no skills, which a teacher needs: give --skill_bank, or --methods that ask no "

@@ -76,6 +76,11 @@ class Tree:
         self.rollout_turns = [0, 0]  # by half
         self.begun = [[0, 0] for _ in self.states]  # rollouts that started there, by half
 
+    @property
+    def taken(self) -> int:
+        """Monte Carlo rollouts in the tree."""
+        return sum(len(seen.left) for halves in self.seen for seen in halves)
+
     def _add(self, place: int, trajectory: Trajectory) -> None:
         before: int | None = None
         for number, turn in enumerate(trajectory.turns):

@@ -1,0 +1,185 @@
+"""Measures batches of training tasks until tasks or time run out, and takes them together."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from alignopsd_trl.fidelity.__main__ import Kept, cpu_seconds, draw_tasks, identity_of, measured
+from alignopsd_trl.fidelity.measure import OUTCOMES, Bench, Measurement, play_groups
+from alignopsd_trl.fidelity.metrics import Turns, agreement, reliability
+from alignopsd_trl.fidelity.setup import Subject
+from alignopsd_trl.fidelity.variants import Variant
+from alignopsd_trl.launch.errors import setup
+from alignopsd_trl.statistics import Interval
+from alignopsd_trl.tune.arguments import BATCH
+from alignopsd_trl.tune.ranking import REFERENCE, Success, successes
+from alignopsd_trl.turns import Trajectory
+
+GAPS = "token_identity_gaps"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A few tasks: the policy's episodes with all that was measured of them, and those with the skill in the prompt."""
+
+    measurement: Measurement
+    skilled: Sequence[Trajectory]
+
+
+@dataclass(frozen=True)
+class Found:
+    """All batches taken together.
+
+    Args:
+        success: with and without the skill, by category; empty without skills.
+        figures: of every variant, beside `REFERENCE`; empty where no group's rewards differ.
+        teacher: share of pivotal turns where the skill makes what was done likelier if it was good and less likely if
+            it was bad; `None` where no method asked for these scores.
+        facts: numbers of tasks, episodes, rollouts and seconds.
+    """
+
+    success: dict[str, Success]
+    figures: dict[str, dict[str, Interval]]
+    teacher: Interval | None
+    facts: dict[str, Any]
+
+
+def measure(
+    given: argparse.Namespace,
+    asked: argparse.Namespace,
+    subject: Subject,
+    bench: Bench,
+    variants: Sequence[Variant],
+    skilled: bool,
+) -> Found:
+    """Plays and measures batches of `BATCH` tasks, the first one whatever it takes."""
+    began, used = time.monotonic(), cpu_seconds()
+    with setup():
+        rows = draw_tasks(subject.tasks, min(given.tasks, len(subject.tasks)), given.seed)
+    batches: list[Batch] = []
+    for first in range(0, len(rows), BATCH):
+        spent = (time.monotonic() - began) / 60
+        if batches and given.minutes and spent * (1 + 1 / len(batches)) > given.minutes:
+            break
+        chosen = rows[first : first + BATCH]
+        batches.append(_batch(asked, subject, bench, variants, skilled, chosen, f"{first:04d}"))
+        if not given.quiet:
+            print(_told(batches, len(rows), time.monotonic() - began), file=sys.stderr, flush=True)
+    seconds = {"seconds": time.monotonic() - began, "cpu_seconds": cpu_seconds() - used}
+    return together(batches, [one.label for one in variants], given.value, seconds)
+
+
+def _batch(
+    asked: argparse.Namespace,
+    subject: Subject,
+    bench: Bench,
+    variants: Sequence[Variant],
+    skilled: bool,
+    rows: Sequence[dict[str, Any]],
+    name: str,
+) -> Batch:
+    """One batch, whose parts are kept in a folder of its own."""
+    with setup():
+        identity = {**identity_of(asked, subject, bench.player.skills_in_rollout), "first": name, "rows": len(rows)}
+        kept = Kept(asked.output / "parts" / name, identity, lambda: 0.0)
+    measurement = measured(asked, subject, bench, variants, rows, kept)
+    siblings = subject.config.num_generations
+
+    def play() -> list[Trajectory]:
+        player = replace(bench.player, privileged_siblings=siblings)
+        torch.manual_seed(asked.seed)
+        return play_groups(replace(bench, player=player), rows, siblings, asked.seed)
+
+    return Batch(measurement, kept.trajectories(play, "skilled") if skilled else [])
+
+
+def _told(batches: Sequence[Batch], tasks: int, seconds: float) -> str:
+    done = sum(len({one.task for one in batch.measurement.everyone}) for batch in batches)
+    rollouts = sum(batch.measurement.tree.taken for batch in batches)
+    return f"tune: {done} of {tasks} tasks, {rollouts} Monte Carlo rollouts, {seconds:.0f} s"
+
+
+def together(batches: Sequence[Batch], labels: Sequence[str], value: str, facts: dict[str, Any]) -> Found:
+    """The figures of all batches.
+
+    Args:
+        labels: of the variants.
+        value: a key of `OUTCOMES`.
+        facts: that are known already.
+    """
+    parts = [one.measurement for one in batches]
+    turns = joined([one.turns for one in parts])
+    credit = {label: np.concatenate([one.credit(label) for one in parts]) for label in labels}
+    figures = agreement(turns, credit, REFERENCE) if len(turns.task) else {}
+    gaps = [found for one in parts if (found := _gaps(one)) is not None]
+    likes = None
+    if figures and gaps:
+        likes = agreement(turns, {"gap": np.concatenate(gaps)}, "gap")["gap"]["sign_agreement"]
+    played = [episode for one in parts for episode in one.played]
+    others = [episode for one in batches for episode in one.skilled if not one_failed(episode)]
+    category = {one.task: one.category or str(one.row.get("category", "")) for one in played}
+    outcome = OUTCOMES[value]
+    highest = 1.0 if value == "success" else float("inf")
+    success = successes(_by_task(played, outcome), _by_task(others, outcome), category, highest) if others else {}
+    known = len(turns.task) > 0
+    return Found(
+        success,
+        figures,
+        likes,
+        {
+            "tasks": len({one.task for one in played}),
+            "episodes": len(played),
+            "skilled_episodes": len(others),
+            "monte_carlo_rollouts": sum(one.tree.taken for one in parts),
+            "measured_tasks": turns.tasks,
+            "measured_turns": len(turns.task),
+            "reliability": reliability(turns) if known else float("nan"),
+            "pivotal": float(turns.pivotal.mean()) if known else float("nan"),
+            **facts,
+        },
+    )
+
+
+def one_failed(episode: Trajectory) -> bool:
+    """Whether an episode says nothing: its environment failed, or no prompt fitted."""
+    return episode.failed or not episode.turns
+
+
+def _by_task(played: Iterable[Trajectory], outcome: Callable[[Trajectory], float]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for one in played:
+        found[one.task].append(outcome(one))
+    return dict(found)
+
+
+def _gaps(one: Measurement) -> np.ndarray | None:
+    """The sum of each measured turn's identity gaps, as the first method has them that asked for these scores."""
+    columns = []
+    for part in one.credited:
+        traces = (credit.trace[GAPS] for credit in part.credits.values() if GAPS in credit.trace)
+        found = next(traces, None)
+        if found is None:
+            return None
+        columns.append([0.0 if row is None else float(np.sum(row, dtype=np.float64)) for row in found])
+    return np.concatenate(columns)[one.known]
+
+
+def joined(parts: Sequence[Turns]) -> Turns:
+    """Turns of several measurements, whose tasks are different ones."""
+    tasks = np.cumsum([0, *(one.tasks for one in parts)])
+    rollouts = np.cumsum([0, *(int(one.trajectory.max(initial=-1)) + 1 for one in parts)])
+    return Turns(
+        np.concatenate([one.task + first for one, first in zip(parts, tasks, strict=False)]),
+        np.concatenate([one.trajectory + first for one, first in zip(parts, rollouts, strict=False)]),
+        *(np.concatenate([getattr(one, name) for one in parts]) for name in ("outcome", "advantage", "error")),
+        np.concatenate([one.halves for one in parts], axis=1),
+    )

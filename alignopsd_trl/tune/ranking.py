@@ -1,0 +1,152 @@
+"""What follows from the figures: the order of settings, who is told apart from GRPO, and what to train with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from alignopsd_trl.statistics import Interval, for_several, resampled, task_draws
+
+REFERENCE = "grpo"
+LEAST = 0.02  # of a cosine: a smaller difference is nothing to choose by
+ABOVE, BELOW, UNTOLD = "above GRPO", "below GRPO", "can't be told from GRPO"
+EVERYTHING = "all"
+PRIVILEGED_PLAY = {"teacher_model_kind": "base", "num_iterations": 4}
+"""Beside half of the siblings: the teacher keeps the initial weights, and each round is passed over four times."""
+
+
+@dataclass(frozen=True)
+class Success:
+    """Of the tasks of a category, in the unit of what was measured.
+
+    Args:
+        without, skilled: mean over tasks of the policy as it is, and with the skill in its prompt.
+        lift: the difference, paired by task.
+    """
+
+    tasks: int
+    without: Interval
+    skilled: Interval
+    lift: Interval
+
+
+def successes(
+    without: Mapping[str, Sequence[float]],
+    skilled: Mapping[str, Sequence[float]],
+    category: Mapping[str, str],
+    highest: float = 1.0,
+) -> dict[str, Success]:
+    """Success with and without the skill, over all tasks (`EVERYTHING`) and for each category if there are several.
+
+    Args:
+        without, skilled: task -> what its episodes came to. Tasks that only one of them has are left out.
+        category: of each task.
+        highest: that an episode can come to, if 0 is the lowest; infinite where neither is known.
+    """
+    tasks = [task for task in without if skilled.get(task) and without[task]]
+    groups = {EVERYTHING: tasks}
+    names = sorted({category[task] for task in tasks})
+    if len(names) > 1:
+        groups |= {name: [task for task in tasks if category[task] == name] for name in names}
+    return {name: _success(without, skilled, own, highest) for name, own in groups.items() if own}
+
+
+def _success(
+    without: Mapping[str, Sequence[float]],
+    skilled: Mapping[str, Sequence[float]],
+    tasks: Sequence[str],
+    highest: float,
+) -> Success:
+    before, after = (np.array([np.mean(side[task]) for task in tasks]) for side in (without, skilled))
+    lowest = 0.0 if math.isfinite(highest) else -math.inf
+    own = ((before, lowest), (after, lowest), (after - before, -highest))
+    draws, count = task_draws(len(tasks)), len(tasks)
+    return Success(count, *(resampled(draws @ side / count, count, (low, highest)) for side, low in own))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A setting's place.
+
+    Args:
+        label: method, and what it sets.
+        cosine: of its credit with A_MC.
+        difference: its cosine less GRPO's, on the same tasks.
+        verdict: `ABOVE`, `BELOW` or `UNTOLD`, by the difference's interval for as many settings as were compared.
+    """
+
+    label: str
+    cosine: Interval
+    difference: Interval
+    verdict: str
+
+
+def rank(figures: Mapping[str, Mapping[str, Interval]], tasks: int) -> list[Standing]:
+    """Settings by the cosine of their credit with A_MC, the highest first.
+
+    Args:
+        figures: of `fidelity.metrics.agreement` with the reference `REFERENCE`.
+        tasks: that were measured.
+    """
+    compared = max(len(figures) - 1, 1)
+    found = []
+    for label, own in figures.items():
+        difference = own.get(f"cosine_minus_{REFERENCE}", Interval(0.0, 0.0, 0.0))
+        found.append(Standing(label, own["cosine"], difference, _verdict(for_several(difference, compared, tasks))))
+    return sorted(found, key=lambda one: -np.nan_to_num(one.cosine.value, nan=-np.inf))
+
+
+def _verdict(difference: Interval) -> str:
+    if difference.low > 0 and difference.value >= LEAST:
+        return ABOVE
+    return BELOW if difference.high < 0 and difference.value <= -LEAST else UNTOLD
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to train with.
+
+    Args:
+        settings: lines of a ``--config`` file.
+        reasons: a sentence each.
+    """
+
+    settings: dict[str, Any]
+    reasons: list[str]
+
+
+def advise(
+    ranking: Sequence[Standing],
+    settings: Mapping[str, Mapping[str, Any]],
+    lift: Interval | None,
+    siblings: int,
+) -> Advice:
+    """The best setting that is clearly above GRPO, else GRPO; privileged play where the lift is clearly above 0.
+
+    Args:
+        settings: of each label, as a ``--config`` file has them.
+        lift: of the privileged view; `None` without skills.
+        siblings: of a group.
+    """
+    better = [one for one in ranking if one.verdict == ABOVE]
+    if better:
+        best = better[0]
+        chosen = dict(settings[best.label])
+        reasons = [
+            f"Credit: {best.label}. Its cosine with A_MC is {best.difference:+.2f} to GRPO's, clear of 0 for all "
+            f"{len(ranking) - 1} settings at once."
+        ]
+    else:
+        chosen = {"method": REFERENCE}
+        reasons = ["Credit: nothing can be told from GRPO here, so it is GRPO's. More --tasks narrow the intervals."]
+    if lift is None:
+        return Advice(chosen, [*reasons, "Privileged play: there are no skills to play with."])
+    if lift.low > 0 and siblings > 1:
+        play = {"privileged_siblings": siblings // 2, **PRIVILEGED_PLAY}
+        told = ", ".join(f"{name}={value}" for name, value in play.items())
+        return Advice(chosen | play, [*reasons, f"Privileged play: the skill lifts the policy, so {told}."])
+    return Advice(chosen, [*reasons, "Privileged play: the skill does not clearly lift the policy, so none."])
