@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import Cache
@@ -21,6 +22,9 @@ from alignopsd_trl.policy.packing import as_attention_mask
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.samplers import frozen_weights_cached
 from alignopsd_trl.rollout import Continuous, Request, Response
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 JOIN = 1 / 8  # requests join when they would be this share of the batch: few prompts at a time are encoded dearly
 BURST = 8  # tokens after which the caller is asked for new requests, if no row has ended before
@@ -40,16 +44,17 @@ class SlotLayer(DynamicLayer):
         self._row, self._column, self._width = torch.arange(len(column), device=column.device), column, width
         self._show(width - 1)
 
-    def _show(self, width: int) -> None:
-        self.keys, self.values = (part[: len(self._row), :width].transpose(1, 2) for part in self.buffers)
+    def _show(self, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = (part[: len(self._row), :width].transpose(1, 2) for part in self.buffers)
+        self.keys, self.values = keys, values
+        return keys, values
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         for buffer, new in zip(self.buffers, (key_states, value_states), strict=True):
             buffer[self._row, self._column] = new.squeeze(2)
-        self._show(self._width)
-        return self.keys, self.values
+        return self._show(self._width)
 
 
 @dataclass
@@ -98,7 +103,7 @@ class SlotSampler(Continuous):
         steps: forwards over one more token of each live row.
     """
 
-    model: torch.nn.Module
+    model: PreTrainedModel
     temperature: float
     max_tokens: int
     end_ids: Sequence[int]
@@ -110,6 +115,7 @@ class SlotSampler(Continuous):
     def __post_init__(self) -> None:
         self.steps = 0
         self._buffers: list[torch.Tensor] = []
+        self._state: State
         self.drop()
 
     @property
@@ -124,7 +130,6 @@ class SlotSampler(Continuous):
     def drop(self) -> None:
         self._asked: deque[Row] = deque()
         self._rows: list[Row] = []
-        self._state: State | None = None
 
     def advance(self) -> bool:
         """Decodes until a response ends, not long."""
@@ -149,11 +154,14 @@ class SlotSampler(Continuous):
         if count < 1:
             return
         new = [self._asked.popleft() for _ in range(count)]
-        cache = self.prefixes.cache([row.request.prompt_ids[:-1] for row in new], 0)
-        self._copy(cache, live, max(len(row.request.prompt_ids) for row in new) + self.max_tokens)
+        cache: Any = self.prefixes.cache([row.request.prompt_ids[:-1] for row in new], 0)
+        found = [part.transpose(1, 2) for layer in cache.layers for part in (layer.keys, layer.values)]
+        self._copy(found, live, max(len(row.request.prompt_ids) for row in new) + self.max_tokens)
         state = self._begun(new)
-        old, self._rows = self._state, [*self._rows, *new]
-        self._state = state.map(lambda name, value: torch.cat([getattr(old, name), value])) if live else state
+        if live:
+            old = vars(self._state)
+            state = state.map(lambda name, value: torch.cat([old[name], value]))
+        self._state, self._rows = state, [*self._rows, *new]
 
     def _begun(self, new: Sequence[Row]) -> State:
         device, prompts = self.model.device, [row.request.prompt_ids for row in new]
@@ -166,9 +174,8 @@ class SlotSampler(Continuous):
             torch.zeros(len(new), dtype=torch.int64, device=device),
         )
 
-    def _copy(self, cache: Cache, live: int, width: int) -> None:
-        """Copies keys and values of prompts into the rows behind the live ones."""
-        found = [part.transpose(1, 2) for layer in cache.layers for part in (layer.keys, layer.values)]
+    def _copy(self, found: Sequence[torch.Tensor], live: int, width: int) -> None:
+        """Copies keys and values of prompts ``(r, tokens, heads, width)`` into the rows behind the live ones."""
         rows = live + len(found[0])
         if not self._buffers or rows > len(self._buffers[0]) or width > self._buffers[0].size(1):
             self._grow(found, rows, width)
@@ -185,15 +192,15 @@ class SlotSampler(Continuous):
                 self._buffers[place] = buffer
             else:
                 self._buffers = [*self._buffers[:place], buffer]
-        layers = zip(self._buffers[::2], self._buffers[1::2], strict=True)
-        self._cache = Cache(layers=[SlotLayer(both) for both in layers])
+        self._layers = [SlotLayer(both) for both in zip(self._buffers[::2], self._buffers[1::2], strict=True)]
+        self._cache = Cache(layers=list(self._layers))
 
     @torch.no_grad()
     def _step(self) -> list[int]:
         """One more token a row; the rows that end with it."""
         state, rows = self._state, torch.arange(len(self._rows), device=self.model.device)
         width = max(len(row.request.prompt_ids) + len(row.ids) for row in self._rows)
-        for layer in self._cache.layers:
+        for layer in self._layers:
             layer.begin(state.length, width)
         visible = torch.arange(width, device=rows.device) <= state.length.unsqueeze(1)
         output = self.model(

@@ -16,7 +16,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from alignopsd_trl.rollout.sampler import PATIENCE, Sampler
 
 SLICE = 60.0  # seconds after which processes that play on their own hear of each other
-Question, Found = TypeVar("Question"), TypeVar("Found")
+Question = TypeVar("Question")
+Found = TypeVar("Found")
 
 
 @coroutine

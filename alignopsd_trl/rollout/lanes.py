@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from alignopsd_trl.environments.base import Failure, Step
@@ -19,13 +20,13 @@ class Lanes:
     The threads are daemons: a call that hangs does not keep a program from ending.
     """
 
-    def __init__(self, environments: ValidatedBatch):
-        self._environments = environments
+    def __init__(self, environments: ValidatedBatch, lane: Callable[[int], int]):
+        self._environments, self._of = environments, lane
         self._lanes: dict[int, queue.SimpleQueue[Asked | None]] = {}
 
     def ask(self, episode: int, question: str) -> Future[Step | Failure]:
         future: Future[Step | Failure] = Future()
-        self._lane(self._environments.lane(episode)).put((episode, question, future))
+        self._lane(self._of(episode)).put((episode, question, future))
         return future
 
     def flush(self) -> bool:

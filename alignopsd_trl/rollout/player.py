@@ -171,12 +171,12 @@ class Player:
             for one in (self.sampler, self.teacher or self.sampler)
         )
         other = other if self.teacher else own
-        together = own.waits_for_all or other.waits_for_all or self.environments.lane is None
+        lane = None if own.waits_for_all or other.waits_for_all else self.environments.lane
         return Desks(
             Gathered(lambda _, episodes: self._prompting.next_turns(episodes)),
             own,
             other,
-            Gathered(self.environments.step) if together else Lanes(self.environments),
+            Gathered(self.environments.step) if lane is None else Lanes(self.environments, lane),
         )
 
     async def _play(self, episode: Episode, prefix: Sequence[str], desks: Desks) -> None:

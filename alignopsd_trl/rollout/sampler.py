@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -70,6 +70,7 @@ class BatchSampler(Protocol):
         """
 
 
+@runtime_checkable
 class Sampler(Protocol):
     """Answers requests in the order that suits it. All its methods are called from one thread.
 
@@ -80,7 +81,9 @@ class Sampler(Protocol):
     """
 
     waits_for_all: bool
-    waiting: int
+
+    @property
+    def waiting(self) -> int: ...
 
     def submit(self, request: Request) -> Future[Response]:
         """Takes a request and returns at once.
@@ -142,7 +145,7 @@ class Lockstep:
         self._asked = []
 
 
-class Continuous:
+class Continuous(Sampler):
     """Base of samplers that answer request by request: with them, nobody waits for anybody. They answer whole batches
     too, as a [`BatchSampler`] does, but without collectives. Subclasses have the rest of [`Sampler`]."""
 
@@ -160,12 +163,14 @@ class Continuous:
             self.drop()
         found = [future.result() for future in futures]
         known = bool(found) and found[0].log_probs is not None
-        return Responses([list(one.ids) for one in found], [list(one.log_probs) for one in found] if known else None)
+        return Responses(
+            [list(one.ids) for one in found], [list(one.log_probs or ()) for one in found] if known else None
+        )
 
 
 def as_sampler(sampler: AnySampler, agree: Callable[[int], int], filler: Callable[[], list[int]]) -> Sampler:
     """The sampler itself if it takes requests one by one, else in `Lockstep`."""
-    return sampler if hasattr(sampler, "submit") else Lockstep(sampler, agree, filler)
+    return sampler if isinstance(sampler, Sampler) else Lockstep(sampler, agree, filler)
 
 
 class SortedByLength:
