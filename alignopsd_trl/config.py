@@ -244,6 +244,28 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         },
     )
 
+    # Sampling with vLLM's servers
+    vllm_server_addresses: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Addresses of several vLLM servers, e.g. http://10.0.0.5:8000. Each gets the weights, and a request "
+            "goes to the one with the fewest. None: TRL's vllm_server_base_url, or vllm_server_host and _port."
+        },
+    )
+    vllm_requests_in_flight: PositiveCount = field(
+        default=256, metadata={"help": "Requests that a process has on their way to the servers, at most."}
+    )
+    vllm_request_tries: PositiveCount = field(
+        default=4,
+        metadata={"help": "Times that a request is sent to a server that is well, until its episode fails."},
+    )
+    vllm_request_backoff: Annotated[float, AtLeast(0)] = field(
+        default=1.0, metadata={"help": "Seconds before the second try of a request; doubled before each further one."}
+    )
+    vllm_request_timeout: Positive = field(
+        default=600.0, metadata={"help": "Seconds that one try of a request may take."}
+    )
+
     # Outcome advantage
     scale_rewards: Annotated[str, OneOf(("group", "none"))] = field(
         default="group",
@@ -272,6 +294,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         self._check_tags()
         self._check_conversation()
         self._check_engine()
+        self._check_servers()
 
     def _check_tags(self) -> None:
         if len(self.thinking_tags) != 2 or not all(self.thinking_tags):
@@ -339,6 +362,26 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
                 "row; set merge_rows=False"
             )
 
+    def _check_servers(self) -> None:
+        addresses = self.vllm_server_addresses
+        if addresses is None:
+            return
+        if not (self.use_vllm and self.vllm_mode == "server"):
+            raise ValueError(
+                f"vllm_server_addresses={addresses} is read with servers only, but use_vllm={self.use_vllm} and "
+                f"vllm_mode={self.vllm_mode!r}; set use_vllm=True and vllm_mode='server'"
+            )
+        if wrong := [one for one in addresses if not one.startswith(("http://", "https://"))]:
+            raise ValueError(f"vllm_server_addresses has {wrong[0]!r}; write it as http://HOST:PORT")
+        if len(set(addresses)) < max(len(addresses), 1):
+            raise ValueError(f"vllm_server_addresses={addresses} must name each server once, and at least one")
+        if self.vllm_server_base_url not in (None, addresses[0]):
+            raise ValueError(
+                f"vllm_server_base_url={self.vllm_server_base_url!r} is not the first of vllm_server_addresses="
+                f"{addresses}; leave it out"
+            )
+        self.vllm_server_base_url = addresses[0]
+
     def _check_engine(self) -> None:
         for name in ("vllm_max_num_seqs", "vllm_max_num_batched_tokens", "vllm_engine_options"):
             value = getattr(self, name)
@@ -361,6 +404,12 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
                 f"vllm_max_model_length={self.vllm_max_model_length} can't hold a turn: max_prompt_length="
                 f"{self.max_prompt_length} and a response make {window} tokens; set it to {window}, or leave it out"
             )
+
+    @property
+    def server_addresses(self) -> list[str]:
+        """Of vLLM's servers."""
+        one = self.vllm_server_base_url or f"http://{self.vllm_server_host}:{self.vllm_server_port}"
+        return self.vllm_server_addresses or [one]
 
     @property
     def steps_per_round(self) -> Fraction:

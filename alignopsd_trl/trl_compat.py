@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import Cache
 from transformers.integrations import deepspeed
 from trl.generation import vllm_generation
+from trl.generation.vllm_client import VLLMClient
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer import grpo_trainer
 from trl.trainer import utils as trl_utils
@@ -32,7 +33,8 @@ from alignopsd_trl.policy.scoring import Mix, Padded
 from alignopsd_trl.policy.teacher_weights import TeacherWeights
 from alignopsd_trl.policy.turn_rows import sampling_log_probs
 from alignopsd_trl.reading import Reader
-from alignopsd_trl.rollout import Responses
+from alignopsd_trl.policy.vllm_samplers import SteppingSampler
+from alignopsd_trl.rollout import Response, Responses
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ PRIVATE = {
     "GRPOTrainer._logs": "the table of completions",
     "GRPOTrainer._last_loaded_step": "makes the next generation push the weights",
     "VLLMGeneration._llm_weights_sleeping": "an engine that wakes once a round",
+    "VLLMGeneration.vllm_client": "each of several servers gets the weights",
     "generate._is_fsdp_managed_module": "generation that goes on until all processes have finished",
     "deepspeed._hf_deepspeed_config_weak_ref": "models beside the policy are loaded whole",
     "utils._use_triton": "patched: the vocabulary head takes labelled positions alone, on CPU too",
@@ -457,6 +460,70 @@ def samples_plainly(trainer: GRPOTrainer) -> bool:
         and not trainer.args.generation_kwargs
         and not trainer.args.cache_implementation
     )
+
+
+def serve_from(trainer: GRPOTrainer, addresses: Sequence[str]) -> None:
+    """Joins the servers after the first, which TRL has joined, so that `push_weights` reaches all. A collective."""
+    engine = trainer.vllm_generation
+    engine.clients = [getattr(engine, "vllm_client", None)]
+    for number, address in enumerate(addresses[1:], 1):
+        client = None
+        if trainer.accelerator.is_main_process:
+            port = trainer.args.vllm_group_port + number
+            client = VLLMClient(address, group_port=port, connection_timeout=trainer.args.vllm_server_timeout)
+            client.init_communicator(device=trainer.accelerator.device)
+        engine.clients.append(client)
+    trainer.accelerator.wait_for_everyone()
+
+
+def push_weights(trainer: GRPOTrainer) -> None:
+    """Gives vLLM the policy's weights if an update has changed them, as TRL does before it generates. A collective."""
+    if trainer.state.global_step == trainer._last_loaded_step:
+        return
+    if trainer.is_fsdp_enabled:
+        reshard(trainer.model)
+    engine = trainer.vllm_generation
+    for client in getattr(engine, "clients", [None]):
+        if client is not None:
+            engine.vllm_client = client
+        engine.sync_weights()
+    trainer._last_loaded_step = trainer.state.global_step
+
+
+def sampling_options(trainer: GRPOTrainer, temperature: float, max_tokens: int) -> dict[str, Any]:
+    """What TRL asks of vLLM for one response, under vLLM's names."""
+    engine = trainer.vllm_generation
+    return {
+        "n": 1,
+        "repetition_penalty": engine.repetition_penalty,
+        "temperature": temperature,
+        "top_p": engine.top_p,
+        "top_k": engine.top_k,
+        "min_p": engine.min_p or 0.0,
+        "max_tokens": max_tokens,
+        "logprobs": 0,
+        **engine.generation_kwargs,
+        **({"structured_outputs": {"regex": pattern}} if (pattern := engine.structured_outputs_regex) else {}),
+    }
+
+
+def stepping_sampler(trainer: GRPOTrainer, temperature: float, max_tokens: int) -> SteppingSampler:
+    """The policy in a colocated engine, asked request by request."""
+    options = sampling_options(trainer, temperature, max_tokens)
+    if isinstance(options.get("structured_outputs"), dict):
+        options["structured_outputs"] = vllm_generation.StructuredOutputsParams(**options["structured_outputs"])
+
+    def parameters(seed: int) -> Any:
+        chosen = vllm_generation.SamplingParams(**options | {"seed": seed})
+        chosen.output_kind = type(chosen.output_kind).FINAL_ONLY
+        return chosen
+
+    return SteppingSampler(trainer.vllm_generation.llm.llm_engine, parameters, _read_output)
+
+
+def _read_output(output: Any) -> Response:
+    log_probs = vllm_generation.extract_logprobs([output])[0][0]
+    return Response(list(output.outputs[0].token_ids), [one[0] for one in log_probs])
 
 
 class EngineSampler:

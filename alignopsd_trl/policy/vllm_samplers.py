@@ -1,0 +1,86 @@
+"""Samplers on vLLM with which no request waits for another: an engine in this process, and servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from itertools import count
+from typing import Any
+
+from alignopsd_trl.policy.servers import Servers
+from alignopsd_trl.rollout import Continuous, Request, RequestFailed, Response
+
+_NUMBERS = count()  # an engine's requests have names of their own
+
+
+class SteppingSampler(Continuous):
+    """A [`~alignopsd_trl.rollout.Sampler`] on a colocated engine, which makes a token of all its requests a step.
+
+    Args:
+        engine: vLLM's ``LLMEngine``, with the policy's weights.
+        parameters: vLLM's ``SamplingParams`` for a request's seed. They ask for the final output only.
+        read: the response in vLLM's ``RequestOutput``.
+    """
+
+    def __init__(self, engine: Any, parameters: Callable[[int], Any], read: Callable[[Any], Response]):
+        self._engine, self._parameters, self._read = engine, parameters, read
+        self._asked: dict[str, Future[Response]] = {}
+
+    @property
+    def waiting(self) -> int:
+        return len(self._asked)
+
+    def submit(self, request: Request) -> Future[Response]:
+        future: Future[Response] = Future()
+        name, prompt = f"turn-{next(_NUMBERS)}", {"prompt_token_ids": list(request.prompt_ids)}
+        try:
+            self._engine.add_request(name, prompt, self._parameters(request.seed))
+        except ValueError as error:  # as for a prompt that is longer than the engine takes
+            future.set_exception(RequestFailed(f"vLLM refused the request: {error}"))
+        else:
+            self._asked[name] = future
+        return future
+
+    def advance(self) -> bool:
+        if not self._asked:
+            return False
+        for output in self._engine.step():
+            if output.finished and output.request_id in self._asked:
+                self._asked.pop(output.request_id).set_result(self._read(output))
+        return True
+
+    def drop(self) -> None:
+        if self._asked:
+            self._engine.abort_request(list(self._asked))
+            self._asked = {}
+
+
+class ServerSampler(Continuous):
+    """A [`~alignopsd_trl.rollout.Sampler`] on vLLM's servers. A failing request costs its episode.
+
+    Args:
+        servers: with the policy's weights.
+        options: of sampling, as the body of ``/v1/completions`` has them.
+    """
+
+    def __init__(self, servers: Servers, options: Mapping[str, Any]):
+        self._servers, self._options = servers, dict(options)
+        self._asked: set[Future[Response]] = set()
+
+    @property
+    def waiting(self) -> int:
+        return sum(not future.done() for future in self._asked)
+
+    def submit(self, request: Request) -> Future[Response]:
+        asks = {"prompt": list(request.prompt_ids), "seed": request.seed, "return_token_ids": True}
+        future = self._servers.submit({**self._options, **asks})
+        self._asked.add(future)
+        future.add_done_callback(self._asked.discard)
+        return future
+
+    def advance(self) -> bool:
+        return False  # the servers' threads do
+
+    def drop(self) -> None:
+        for future in list(self._asked):
+            future.cancel()
