@@ -244,12 +244,21 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         },
     )
 
+    # Sampling with vLLM
+    continuous_play: bool = field(
+        default=False,
+        metadata={
+            "help": "With vLLM: episodes do not wait for each other's responses. Each process asks its engine, or the "
+            "servers, for each turn by itself, with a seed of its own."
+        },
+    )
+
     # Sampling with vLLM's servers
     vllm_server_addresses: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Addresses of several vLLM servers, e.g. http://10.0.0.5:8000. Each gets the weights, and a request "
-            "goes to the one with the fewest. None: TRL's vllm_server_base_url, or vllm_server_host and _port."
+            "help": "Addresses of several vLLM servers, as http://10.0.0.5:8000. Each gets the weights; a request goes "
+            "to the one with the fewest. None: TRL's vllm_server_base_url, or vllm_server_host and _port."
         },
     )
     vllm_requests_in_flight: PositiveCount = field(
@@ -363,6 +372,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             )
 
     def _check_servers(self) -> None:
+        if self.continuous_play and not (self.use_vllm and self._engines_are_apart):
+            raise ValueError(
+                f"continuous_play=True needs vLLM's servers, or one engine a process, but use_vllm={self.use_vllm} and "
+                f"vllm_tensor_parallel_size={self.vllm_tensor_parallel_size}; set continuous_play=False"
+            )
         addresses = self.vllm_server_addresses
         if addresses is None:
             return
@@ -404,6 +418,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
                 f"vllm_max_model_length={self.vllm_max_model_length} can't hold a turn: max_prompt_length="
                 f"{self.max_prompt_length} and a response make {window} tokens; set it to {window}, or leave it out"
             )
+
+    @property
+    def _engines_are_apart(self) -> bool:
+        """Processes that share a colocated engine must ask it for the same at the same time."""
+        return self.vllm_mode == "server" or self.vllm_tensor_parallel_size == 1
 
     @property
     def server_addresses(self) -> list[str]:

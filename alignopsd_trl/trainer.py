@@ -39,7 +39,15 @@ from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.policy.teacher_weights import FollowingTeacher, SilentTeacher, TeacherSampler, TeacherWeights
 from alignopsd_trl.reading import require_tools
-from alignopsd_trl.rollout import AnySampler, BatchSampler, SortedByLength, episode_seed, no_skills, rollout_metrics
+from alignopsd_trl.rollout import (
+    AnySampler,
+    BatchSampler,
+    SamplerDown,
+    SortedByLength,
+    episode_seed,
+    no_skills,
+    rollout_metrics,
+)
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.console import Lines, show_note
 from alignopsd_trl.runs.cores import use_what_is_left
@@ -56,6 +64,7 @@ from alignopsd_trl.training import sharing
 from alignopsd_trl.training.checkpoints import Checkpoints
 from alignopsd_trl.training.checks import check_model, weights_of_rewards
 from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted
+from alignopsd_trl.training.continuous import ContinuousEngine
 from alignopsd_trl.training.drift import Drift
 from alignopsd_trl.training.recorder import Recorder
 from alignopsd_trl.training.rewards import Rewards
@@ -228,6 +237,15 @@ class AlignOPSDTrainer(GRPOTrainer):
         strategies.refuse_shards(self.accelerator, f"teacher_model_kind={kind!r}")
         return TeacherWeights(self.model) if kind == "ema" else trl_compat.initial_weights(self)
 
+    def _make_engine(self) -> ContinuousEngine | None:
+        """`None` where all processes sample together, or without vLLM."""
+        if not (self.use_vllm and self.args.continuous_play):
+            return None
+        if self.vllm_mode == "server":
+            trl_compat.join_servers(self, self.args.server_addresses)
+        parts = trl_compat.push_weights, trl_compat.sampling_options, trl_compat.stepping_sampler
+        return ContinuousEngine(self.args, self.processes, *(partial(part, self) for part in parts))
+
     def _make_parts(self, reward_check: RewardCheck) -> None:
         args, tokenizer, processes = self.args, self.processing_class, self.processes
         self.run_folder: RunFolder | None = None
@@ -317,7 +335,7 @@ class AlignOPSDTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """Plays a round of whole sibling groups and gives TRL its rows. Every process makes the same calls."""
         self.checkpoints.check_weights(self.state.global_step)
-        with self._snapshot() as snapshot:
+        with self._saved_if_down(), self._snapshot() as snapshot:
             with self.phases("rollout"):
                 update, updates = self.state.global_step, self.state.max_steps
                 privileged = self.args.privileged_in(self._round)
@@ -342,10 +360,27 @@ class AlignOPSDTrainer(GRPOTrainer):
         return rows
 
     @contextlib.contextmanager
+    def _saved_if_down(self) -> Generator[None]:
+        """A checkpoint is there when the sampler can't be used any more."""
+        try:
+            yield
+        except SamplerDown:
+            self.checkpoints.save_last(self.state.global_step)
+            raise
+
+    @contextlib.contextmanager
+    def _awake(self) -> Generator[None]:
+        """vLLM's engine or servers, where they sample, are ready and have the policy's weights."""
+        with trl_compat.awake(self):
+            if self.engine is not None:
+                self.engine.push_weights()
+            yield
+
+    @contextlib.contextmanager
     def _snapshot(self) -> Generator[Snapshot]:
         """The policy while its weights stand still."""
         caches = 1 if self.teacher_weights is None else 2
-        with trl_compat.awake(self), trl_compat.kept_prefixes(self, caches) as prefixes:
+        with self._awake(), trl_compat.kept_prefixes(self, caches) as prefixes:
             sampler = self.make_sampler(self.temperature, self.max_completion_length, prefixes)
             if self.teacher_weights is None:
                 yield Snapshot(sampler, self.make_thinker(prefixes), prefixes)
@@ -360,13 +395,16 @@ class AlignOPSDTrainer(GRPOTrainer):
         rollouts."""
         if prefixes is not None:
             return trl_compat.loop_sampler(self, temperature, max_tokens, prefixes)
+        if self.engine is not None:
+            return self.engine.sampler(temperature, max_tokens)
         return trl_compat.EngineSampler(self, temperature, max_tokens)
 
     def make_thinker(self, prefixes: PrefixCache | None = None) -> BatchSampler:
         """Makes what samples privileged thinking, with its own token limit."""
         limit = self.args.teacher_max_completion_length or self.max_completion_length
         fits = partial(trl_compat.rows_at_once, self, limit=limit, least=self.rollouts.slots, prefixes=prefixes)
-        return SortedByLength(self._of_teacher(self.make_sampler(self.temperature, limit, prefixes)), fits)
+        thinker = SortedByLength(self._of_teacher(self.make_sampler(self.temperature, limit, prefixes)), fits)
+        return thinker if self.engine is None else self.engine.together(thinker)
 
     def _of_teacher(self, sampler: BatchSampler) -> BatchSampler:
         """The same sampler with the teacher's weights."""
@@ -473,7 +511,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         """Plays the rows' episodes and logs their outcome; there is no loss to report. Training's own random state is
         left as it was."""
         seed = episode_seed(" ".join(row["task_id"] for row in inputs), 0, self.processes.process)
-        with trl_compat.awake(self), evaluating(self.model, seed):
+        with self._awake(), evaluating(self.model, seed):
             sampler = self.make_sampler(self.args.eval_temperature, self.max_completion_length)
             trajectories = self.rollouts.play_rows(inputs, sampler, self.method.skills_in_evaluation)
             self.rewards.score(trajectories, self.state)
@@ -511,7 +549,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         """This process's share of a panel's episodes."""
         process, processes = self.processes.process, self.processes.processes
         with (
-            trl_compat.awake(self),
+            self._awake(),
             self.rollouts.bar(len(panel.rows[process::processes]), f"panel {panel.name}") as progress,
         ):
             sampler = self.make_sampler(temperature, self.max_completion_length)
@@ -574,9 +612,11 @@ class AlignOPSDTrainer(GRPOTrainer):
                 self.run_folder = None
 
     def close(self) -> None:
-        """Closes the environments; the next round or evaluation opens new ones. Training does it when it ends, and
-        what is open still goes with the trainer."""
+        """Closes the environments and the connections to servers; the next round or evaluation opens new ones.
+        Training does it when it ends, and what is open still goes with the trainer."""
         self.rollouts.close()
+        if self.engine is not None:
+            self.engine.close()
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> EpochSampler:
         self._order = EpochSampler.like(super()._get_train_sampler(dataset))

@@ -32,9 +32,9 @@ from alignopsd_trl.policy.samplers import LoopSampler
 from alignopsd_trl.policy.scoring import Mix, Padded
 from alignopsd_trl.policy.teacher_weights import TeacherWeights
 from alignopsd_trl.policy.turn_rows import sampling_log_probs
-from alignopsd_trl.reading import Reader
 from alignopsd_trl.policy.vllm_samplers import SteppingSampler
-from alignopsd_trl.rollout import Response, Responses
+from alignopsd_trl.reading import Reader
+from alignopsd_trl.rollout import Response, Responses, SamplerDown
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ PRIVATE = {
     "GRPOTrainer._last_loaded_step": "makes the next generation push the weights",
     "VLLMGeneration._llm_weights_sleeping": "an engine that wakes once a round",
     "VLLMGeneration.vllm_client": "each of several servers gets the weights",
+    "VLLMGeneration._iter_named_params": "a server that does not take the weights ends the run on all processes",
     "generate._is_fsdp_managed_module": "generation that goes on until all processes have finished",
     "deepspeed._hf_deepspeed_config_weak_ref": "models beside the policy are loaded whole",
     "utils._use_triton": "patched: the vocabulary head takes labelled positions alone, on CPU too",
@@ -462,7 +463,7 @@ def samples_plainly(trainer: GRPOTrainer) -> bool:
     )
 
 
-def serve_from(trainer: GRPOTrainer, addresses: Sequence[str]) -> None:
+def join_servers(trainer: GRPOTrainer, addresses: Sequence[str]) -> None:
     """Joins the servers after the first, which TRL has joined, so that `push_weights` reaches all. A collective."""
     engine = trainer.vllm_generation
     engine.clients = [getattr(engine, "vllm_client", None)]
@@ -477,17 +478,49 @@ def serve_from(trainer: GRPOTrainer, addresses: Sequence[str]) -> None:
 
 
 def push_weights(trainer: GRPOTrainer) -> None:
-    """Gives vLLM the policy's weights if an update has changed them, as TRL does before it generates. A collective."""
+    """Gives vLLM the policy's weights if an update has changed them, as TRL does before it generates. A collective.
+
+    Raises:
+        SamplerDown: on the first process, if a server does not take them.
+    """
     if trainer.state.global_step == trainer._last_loaded_step:
         return
     if trainer.is_fsdp_enabled:
         reshard(trainer.model)
-    engine = trainer.vllm_generation
+    engine, problems = trainer.vllm_generation, []
     for client in getattr(engine, "clients", [None]):
         if client is not None:
             engine.vllm_client = client
-        engine.sync_weights()
+        with _walked_to_the_end(engine, problems if trainer.vllm_mode == "server" else None):
+            engine.sync_weights()
+    if problems:
+        raise SamplerDown(f"vLLM's server did not take the weights ({problems[0]}); start it again and resume")
     trainer._last_loaded_step = trainer.state.global_step
+
+
+@contextlib.contextmanager
+def _walked_to_the_end(engine: Any, problems: list[Exception] | None) -> Generator[None]:
+    """While weights are pushed: an error of the first process's client goes into a list after the process has passed
+    all parameters, since gathering one is a collective. With `None` errors are raised."""
+    passes: list[Any] = []
+    inner = engine._iter_named_params
+
+    def params() -> Any:
+        passes.append(inner())
+        return passes[-1]
+
+    engine._iter_named_params = params
+    try:
+        yield
+    except Exception as error:  # TRL raises plain ones
+        if problems is None:
+            raise
+        for one in passes:
+            for _ in one:
+                pass
+        problems.append(error)
+    finally:
+        del engine._iter_named_params
 
 
 def sampling_options(trainer: GRPOTrainer, temperature: float, max_tokens: int) -> dict[str, Any]:

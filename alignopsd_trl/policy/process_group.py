@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from accelerate.utils import gather_object
@@ -11,6 +11,7 @@ from accelerate.utils import gather_object
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+Found = TypeVar("Found")
 _REDUCTIONS = {"max": max, "min": min}
 
 
@@ -49,6 +50,17 @@ class ProcessGroup:
     def each(self, value: Any) -> list[Any]:
         """The values of all processes, in the processes' order. They travel as pickles: for small ones."""
         return gather_object([value])
+
+    def together(self, act: Callable[[], Found], kind: type[Exception]) -> Found:
+        """What ``act`` returns to each process. If it raises an error of a kind on one, all processes raise that."""
+        try:
+            found, problem = act(), None
+        except kind as error:
+            found, problem = None, error
+        problems = [one for one in self.each(problem) if one is not None]
+        if problems:
+            raise problems[0] from problem
+        return found
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """One-dimensional tensors of all processes, one after another; NaN is dropped."""

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 
-from alignopsd_trl.rollout import RequestFailed, SamplerDown
+from alignopsd_trl.rollout import RequestFailed, Response, SamplerDown
 
 IDLE = 2.0
 """Seconds that an unused connection is kept: less than the 5 after which vLLM closes it."""
@@ -45,13 +45,6 @@ class Patience:
     backoff: float = 1.0
     timeout: float = 600.0
     away: float = 240.0
-
-
-class Completion(NamedTuple):
-    """A response's token ids and the server's log-probs of them."""
-
-    ids: list[int]
-    log_probs: list[float]
 
 
 class _Fault(Exception):
@@ -92,7 +85,7 @@ class Servers:
         self._probes = httpx.Client(timeout=PROBE)
         self._servers = [_Server(address.rstrip("/")) for address in addresses]
         self._lock, self._probing, self._closed = threading.Lock(), threading.Lock(), threading.Event()
-        self._threads = _Threads(in_flight)
+        self._threads, self._play = _Threads(in_flight), 0
         try:
             for server in self._servers:
                 self._meet(server)
@@ -105,15 +98,21 @@ class Servers:
         """Requests that have been sent and not been answered."""
         return sum(server.in_flight for server in self._servers)
 
-    def submit(self, body: Mapping[str, Any]) -> Future[Completion]:
+    def submit(self, body: Mapping[str, Any]) -> Future[Response]:
         """Posts a body of ``/v1/completions``, without its ``model``.
 
         The future raises `RequestFailed` for this request alone, or `SamplerDown`.
         """
-        return self._threads.submit(lambda: self._complete(body))
+        play = self._play
+        return self._threads.submit(lambda: self._complete(body, lambda: self._play == play))
+
+    def drop(self) -> None:
+        """Tries no request again that was submitted before now."""
+        self._play += 1
 
     def close(self) -> None:
-        """Drops what waits, and waits for what is on its way, not long."""
+        """Drops all requests, and waits for those on their way, not long."""
+        self.drop()
         self._closed.set()
         self._threads.close()
         self._client.close()
@@ -133,10 +132,11 @@ class Servers:
             raise SamplerDown(message) from error
         server.born, server.away_since = self._birth(server), None
 
-    def _complete(self, body: Mapping[str, Any]) -> Completion:
+    def _complete(self, body: Mapping[str, Any], wanted: Callable[[], bool]) -> Response:
         faults = losses = 0
+        problem = ""
         while max(faults, losses) < self._patience.tries:  # a request may be what its server dies of, each time
-            server = self._choose()
+            server = self._choose(wanted)
             try:
                 return self._read(self._post(server, body))
             except _Refused as refusal:
@@ -163,7 +163,7 @@ class Servers:
             raise _Fault(f"answered {reply.status_code}: {reply.text:.300}")
         return reply
 
-    def _read(self, reply: httpx.Response) -> Completion:
+    def _read(self, reply: httpx.Response) -> Response:
         try:
             choice = reply.json()["choices"][0]
             ids, log_probs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
@@ -171,17 +171,17 @@ class Servers:
                 raise TypeError("token_ids and token_logprobs must be equally long lists of numbers")
         except (ValueError, LookupError, TypeError) as error:
             raise _Fault(f"answered with no completion of token ids: {reply.text!r:.120}") from error
-        return Completion(ids, log_probs)
+        return Response(ids, log_probs)
 
     # Which server
 
-    def _choose(self) -> _Server:
+    def _choose(self, wanted: Callable[[], bool]) -> _Server:
         """The server with the fewest requests on their way, which now has one more; waits while all are away.
 
         Raises:
             SamplerDown: if they are away for too long.
         """
-        while not self._closed.is_set():
+        while wanted():
             self._look_for_lost()
             with self._lock:
                 there = [server for server in self._servers if server.away_since is None]
@@ -193,7 +193,7 @@ class Servers:
             if time.monotonic() - latest > self._patience.away:
                 raise SamplerDown(f"{self._names()} has not answered for {self._patience.away:g} s; {_REMEDY}")
             self._closed.wait(PAUSE)
-        raise SamplerDown("the sampler was closed")
+        raise RequestFailed("it was dropped")
 
     def _leave(self, server: _Server) -> None:
         with self._lock:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import count
 from typing import Any
 
 from alignopsd_trl.policy.servers import Servers
-from alignopsd_trl.rollout import Continuous, Request, RequestFailed, Response
+from alignopsd_trl.reading import Reader
+from alignopsd_trl.rollout import BatchSampler, Continuous, Request, RequestFailed, Response, Responses, SamplerDown
 
 _NUMBERS = count()  # an engine's requests have names of their own
 
@@ -35,7 +36,7 @@ class SteppingSampler(Continuous):
         name, prompt = f"turn-{next(_NUMBERS)}", {"prompt_token_ids": list(request.prompt_ids)}
         try:
             self._engine.add_request(name, prompt, self._parameters(request.seed))
-        except ValueError as error:  # as for a prompt that is longer than the engine takes
+        except Exception as error:  # vLLM's own kinds, as for a prompt that is longer than the engine takes
             future.set_exception(RequestFailed(f"vLLM refused the request: {error}"))
         else:
             self._asked[name] = future
@@ -69,7 +70,7 @@ class ServerSampler(Continuous):
 
     @property
     def waiting(self) -> int:
-        return sum(not future.done() for future in self._asked)
+        return len(self._asked)
 
     def submit(self, request: Request) -> Future[Response]:
         asks = {"prompt": list(request.prompt_ids), "seed": request.seed, "return_token_ids": True}
@@ -79,8 +80,26 @@ class ServerSampler(Continuous):
         return future
 
     def advance(self) -> bool:
-        return False  # the servers' threads do
+        return False  # the servers do
 
     def drop(self) -> None:
-        for future in list(self._asked):
-            future.cancel()
+        if self._asked:
+            self._servers.drop()
+            self._asked.clear()
+
+
+class TogetherSampler:
+    """A [`~alignopsd_trl.rollout.BatchSampler`] that ends with the same error on all processes if it is down on one.
+
+    Args:
+        sampler: of each process by itself.
+        together: calls a function on all processes, as `ProcessGroup.together`.
+    """
+
+    def __init__(
+        self, sampler: BatchSampler, together: Callable[[Callable[[], Responses], type[Exception]], Responses]
+    ):
+        self._sampler, self._together = sampler, together
+
+    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
+        return self._together(lambda: self._sampler.respond(prompts, until), SamplerDown)

@@ -1,0 +1,75 @@
+"""vLLM as each process asks it by itself: an engine in the process, or servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.policy.process_group import ProcessGroup
+from alignopsd_trl.policy.servers import Patience, Servers
+from alignopsd_trl.policy.vllm_samplers import ServerSampler, TogetherSampler
+from alignopsd_trl.rollout import BatchSampler, Sampler, SamplerDown
+
+
+class ContinuousEngine:
+    """Makes samplers with which no episode waits for another.
+
+    Args:
+        args: where the servers are, how often a request is tried.
+        processes: which push the weights together.
+        push: gives vLLM the weights that an update has changed.
+        options: of requests to servers, by temperature and token limit.
+        stepping: makes a sampler on this process's engine, by temperature and token limit.
+    """
+
+    def __init__(
+        self,
+        args: AlignOPSDConfig,
+        processes: ProcessGroup,
+        push: Callable[[], None],
+        options: Callable[[float, int], dict[str, Any]],
+        stepping: Callable[[float, int], Sampler],
+    ):
+        self._args, self._processes, self._push = args, processes, push
+        self._options, self._stepping = options, stepping
+        self._servers: Servers | None = None
+
+    def push_weights(self) -> None:
+        """Gives vLLM the policy's weights. A collective.
+
+        Raises:
+            SamplerDown: on all processes.
+        """
+        self._processes.together(self._push, SamplerDown)
+
+    def sampler(self, temperature: float, max_tokens: int) -> Sampler:
+        """Makes what samples from the weights that were pushed. A collective with servers.
+
+        Raises:
+            SamplerDown: on all processes, if one of them does not reach a server.
+        """
+        if self._args.vllm_mode == "colocate":
+            return self._stepping(temperature, max_tokens)
+        return ServerSampler(self._open(), self._options(temperature, max_tokens))
+
+    def together(self, sampler: BatchSampler) -> BatchSampler:
+        """The same sampler for a call that all processes make."""
+        return TogetherSampler(sampler, self._processes.together)
+
+    def close(self) -> None:
+        """Ends the connections to servers; who samples next opens new ones."""
+        if self._servers is not None:
+            self._servers.close()
+            self._servers = None
+
+    def _open(self) -> Servers:
+        if self._servers is None:
+            args = self._args
+            patience = Patience(
+                args.vllm_request_tries, args.vllm_request_backoff, args.vllm_request_timeout, args.vllm_server_timeout
+            )
+            self._servers = self._processes.together(
+                lambda: Servers(args.server_addresses, args.vllm_requests_in_flight, patience), SamplerDown
+            )
+        return self._servers
