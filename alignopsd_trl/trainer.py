@@ -200,6 +200,7 @@ class AlignOPSDTrainer(GRPOTrainer):
                 peft_config=peft_config,
             )
         self._prepare_processes()
+        self.engine = self._make_engine()
         self._check_model(Path(model) if isinstance(model, str) else None)
         self._load_privileged(skill_bank, encoder)
         self.teacher_weights = self._make_teacher_weights()

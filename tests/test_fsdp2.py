@@ -80,7 +80,7 @@ def test_the_trained_model_is_written_whole_beside_sharded_checkpoints(folder: P
 
 def test_environments_down_on_one_process_end_the_run_on_all_and_it_resumes(folder: Path) -> None:
     ranks = load(folder, "fsdp2", "down")
-    assert ranks[1]["message"] == "the shop of process 1 is closed" and "another process" in ranks[0]["message"]
+    assert ranks[0]["message"] == ranks[1]["message"] == "the shop of process 1 is closed"
     assert {"rng_state_0.pth", "rng_state_1.pth", "trainer_state.json", "optimizer_0"} <= set(ranks[0]["files"])
     assert len(ranks[0]["loss"]) == 3
 

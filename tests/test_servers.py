@@ -103,7 +103,6 @@ def test_requests_of_a_server_that_goes_away_go_to_another() -> None:
             started = time.monotonic()
             assert [future.result().ids[0] for future in futures] == [number + 3 for number in range(24)]
             assert time.monotonic() - started < QUICK.away
-            right.start()
 
 
 def test_servers_that_stay_away_are_given_up() -> None:
@@ -114,7 +113,6 @@ def test_servers_that_stay_away_are_given_up() -> None:
         for future in futures:
             with pytest.raises(SamplerDown, match=f"{server.address} has not answered for 1.5 s; start the servers"):
                 future.result(timeout=10)
-        server.start()
 
 
 def test_a_server_that_was_restarted_has_other_weights_and_is_refused() -> None:
@@ -133,7 +131,6 @@ def test_servers_that_are_not_there_at_the_start_are_waited_for() -> None:
         server.stop()
         with pytest.raises(SamplerDown, match="no vLLM server answers at"):
             Servers([server.address], 2, Patience(away=0.3))
-        server.start()
 
 
 def resources() -> tuple[int, int]:

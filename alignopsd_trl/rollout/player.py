@@ -63,6 +63,8 @@ class Player:
             Turns after which an episode ends; the environment's own number by default, and no more than that.
         agree (`Callable[[int], int]`, *optional*, defaults to `lambda number: number`):
             Maximum of a number over all processes.
+        each (`Callable[[Any], list[Any]]`, *optional*, defaults to `lambda value: [value]`):
+            The values of all processes.
         progress (`Callable[[int, int], None]`, *optional*, defaults to `lambda ended, turns: None`):
             Called with the numbers of episodes that ended and of turns that were played since the last call.
         reader ([`Reader`], *optional*):
@@ -90,6 +92,7 @@ class Player:
     skills_in_rollout: bool = False
     max_turns: int | None = None
     agree: Callable[[int], int] = lambda number: number
+    each: Callable[[Any], list[Any]] = lambda value: [value]
     progress: Callable[[int, int], None] = lambda ended, turns: None
     reader: Reader | None = None
     privileged: bool = True
@@ -153,17 +156,16 @@ class Player:
         return [episode.trajectory for episode in episodes]
 
     def _together(self, act: Callable[[], None]) -> None:
-        """What can't be played with on one process ends the play of all, in the same round."""
+        """What can't be played with on one process ends the play of all, in the same round and with its error."""
         problem: Exception | None = None
         try:
             act()
         except ENDS as error:
             problem = error
-        kind = self.agree(next((place for place, kind in enumerate(ENDS, 1) if isinstance(problem, kind)), 0))
-        if problem is not None:
-            raise problem
-        if kind:
-            raise ENDS[kind - 1]("another process met this; its own error says why")
+        if self.agree(int(problem is not None)):
+            kind = next((place for place, kind in enumerate(ENDS) if isinstance(problem, kind)), None)
+            told = [(place, text) for place, text in self.each((kind, str(problem))) if place is not None]
+            raise problem or ENDS[told[0][0]](told[0][1])
 
     def _desks(self) -> Desks:
         own, other = (

@@ -6,6 +6,7 @@ call; [`Lockstep`] makes it a `Sampler` that lets all episodes wait for each oth
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -13,6 +14,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 
 from alignopsd_trl.reading import Reader
+from alignopsd_trl.rollout.faults import RequestFailed
+
+logger = logging.getLogger(__name__)
 
 PATIENCE = 0.2  # seconds until whoever waits for other threads looks around
 
@@ -161,11 +165,20 @@ class Continuous(Sampler):
                     wait(left, PATIENCE, FIRST_COMPLETED)
         finally:
             self.drop()
-        found = [future.result() for future in futures]
+        found = [_or_nothing(future) for future in futures]
         known = bool(found) and found[0].log_probs is not None
         return Responses(
             [list(one.ids) for one in found], [list(one.log_probs or ()) for one in found] if known else None
         )
+
+
+def _or_nothing(future: Future[Response]) -> Response:
+    """The response; none where the request failed, which among many costs what is read in this one alone."""
+    try:
+        return future.result()
+    except RequestFailed as error:
+        logger.warning(f"A request failed and counts as an empty response: {error}")
+        return Response([], [])
 
 
 def as_sampler(sampler: AnySampler, agree: Callable[[int], int], filler: Callable[[], list[int]]) -> Sampler:

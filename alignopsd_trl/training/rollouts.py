@@ -121,6 +121,7 @@ class Rollouts:
             skills_in_rollout=skills_in_rollout,
             max_turns=self._config.max_turns,
             agree=self._processes.agree,
+            each=self._processes.each,
             progress=progress,
             reader=self.reader,
         )

@@ -7,8 +7,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from fakes.toy import build_tokenizer, toy_response
+
+from alignopsd_trl.training.continuous import ContinuousEngine
 
 
 class Fault:
@@ -20,6 +25,34 @@ class Fault:
 def echo(body: dict[str, Any]) -> list[int]:
     """A response that depends on prompt and seed alone."""
     return [(sum(body["prompt"]) + body.get("seed", 0)) % 97, 5, 2]
+
+
+def acting(body: dict[str, Any]) -> list[int]:
+    """A response of the toy game that depends on prompt and seed alone."""
+    return toy_response(_tokenizer(), [*body["prompt"], body["seed"]])
+
+
+_tokenizer = cache(build_tokenizer)
+
+
+def with_servers(trainer: Any, *servers: ScriptedServer, **options: Any) -> list[int]:
+    """Lets a trainer believe that it samples with vLLM's servers. The list has the update before each push."""
+    args, pushes = trainer.args, []
+    settings = {"use_vllm": True, "vllm_mode": "server", "continuous_play": True, "vllm_request_backoff": 0.01}
+    settings |= {"vllm_server_addresses": [one.address for one in servers], "vllm_server_timeout": 2.0}
+    for name, value in (settings | options).items():
+        setattr(args, name, value)
+    del trainer.make_sampler
+    trainer.use_vllm, trainer.vllm_mode, trainer.vllm_importance_sampling_correction = True, "server", False
+
+    def push() -> None:
+        pushes.append(trainer.state.global_step)
+
+    def asks(temperature: float, max_tokens: int) -> dict[str, Any]:
+        return {"temperature": temperature, "max_tokens": max_tokens, "logprobs": 0}
+
+    trainer.engine = ContinuousEngine(args, trainer.processes, push, asks, lambda *settings: None)
+    return pushes
 
 
 class ScriptedServer:
@@ -64,10 +97,12 @@ class ScriptedServer:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def stop(self) -> None:
-        """Goes away: open connections are cut and new ones are refused."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._server.cut()
+        """Goes away, if it is there: open connections are cut and new ones are refused."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+            server.cut()
 
     def away(self, seconds: float, born: float | None = None) -> None:
         """Goes away for a while; another ``born`` is another process."""

@@ -130,14 +130,15 @@ def scripted(trainer: Any) -> None:
 
     def respond(prompt_ids: list[list[int]]) -> tuple[list[list[int]], None]:
         calls.append(len(prompt_ids))
-        return [_response(tokenizer, ids) for ids in prompt_ids], None
+        return [toy_response(tokenizer, ids) for ids in prompt_ids], None
 
     calls: list[int] = []
     trainer.generation_calls = calls
     answer_with(trainer, respond)
 
 
-def _response(tokenizer: PreTrainedTokenizerFast, prompt: list[int]) -> list[int]:
+def toy_response(tokenizer: PreTrainedTokenizerFast, prompt: list[int]) -> list[int]:
+    """Thinking and an action, mostly, that depend on some numbers alone."""
     digest = hashlib.sha256(str(prompt).encode()).digest()
     action, word = ACTIONS[digest[0] % len(ACTIONS)], NUMBERS[digest[1] % 3]
     thinking = f"<think>go {word} {action}</think>" if digest[2] % 8 else ""

@@ -1,0 +1,151 @@
+"""Rounds of training whose responses come from servers, with delays and faults in between."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes.servers import Fault, ScriptedServer, acting, with_servers
+from fakes.trainers import make_trainer
+
+from alignopsd_trl.records import read_records
+from alignopsd_trl.rollout import SamplerDown
+from alignopsd_trl.runs.checkpoints import last_whole_checkpoint
+
+
+def uneven(body: dict[str, Any]) -> float:
+    """Some responses take long."""
+    return 0.02 * (body["seed"] % 4)
+
+
+def played(folder: Path, *servers: ScriptedServer, options: Any = (), **config: Any) -> Any:
+    """A trainer after two rounds."""
+    trainer = make_trainer(folder, max_steps=2, self_check=False, **config)
+    trainer.pushes = with_servers(trainer, *servers, **dict(options))
+    trainer.train()
+    return trainer
+
+
+def same(one: Any, other: Any) -> bool:
+    pairs = [
+        (left[name], right[name]) for left, right in zip(one.seen_rows, other.seen_rows, strict=True) for name in left
+    ]
+    return all(torch.equal(*pair) for pair in pairs)
+
+
+@pytest.mark.full
+def test_order_and_number_of_requests_change_nothing(tmp_path: Path) -> None:
+    with ScriptedServer(acting) as quick, ScriptedServer(acting, uneven) as slow, ScriptedServer(acting) as third:
+        plain = played(tmp_path / "plain", quick)
+        assert same(plain, played(tmp_path / "slow", slow))
+        assert same(plain, played(tmp_path / "one", third, options={"vllm_requests_in_flight": 1}))
+        assert slow.most > 4 and third.most == 1
+        assert plain.pushes == [0, 1], "each process asks by itself, but weights are pushed together, once a round"
+        asked = [tuple(body["prompt"]) + (body["seed"],) for body in quick.bodies]
+        assert len(set(asked)) == len(asked) > 16, "siblings and turns are sampled with seeds of their own"
+
+
+@pytest.mark.full
+def test_faults_that_pass_change_nothing(tmp_path: Path) -> None:
+    def faults(body: dict[str, Any], before: int) -> str | None:
+        kinds = (Fault.ERROR, Fault.GARBAGE, Fault.CLOSE, None)
+        return kinds[body["seed"] % 4] if before == 0 else None
+
+    with ScriptedServer(acting) as well, ScriptedServer(acting, fault=faults) as other:
+        plain = played(tmp_path / "plain", well)
+        assert same(plain, played(tmp_path / "faults", other))
+        assert len(other.bodies) > len(well.bodies)
+
+
+def test_a_server_that_comes_back_within_the_round_costs_nothing(tmp_path: Path) -> None:
+    def leaving(body: dict[str, Any]) -> list[int]:
+        if len(away.bodies) == 6:
+            away.away(0.5)
+        return acting(body)
+
+    with ScriptedServer(acting) as well, ScriptedServer(leaving) as away:
+        assert same(played(tmp_path / "plain", well), played(tmp_path / "away", away))
+
+
+def test_a_request_that_fails_for_good_costs_its_episode_and_is_recorded(tmp_path: Path) -> None:
+    with ScriptedServer(acting, fault=lambda body, before: Fault.ERROR if body["seed"] % 7 == 0 else None) as server:
+        trainer = played(tmp_path, server, save_trajectories=True, options={"vllm_request_tries": 2})
+        poisoned = {body["seed"] for body in server.bodies if body["seed"] % 7 == 0}
+    frame = read_records(tmp_path / "trajectories")
+    failed = frame[frame.stop == "environment error"].drop_duplicates(["step", "task_id", "rollout"])
+    assert trainer.state.global_step == 2 and 0 < len(failed) == len(poisoned)
+    assert failed.message.str.contains("no response could be sampled: no response after 2 tries").all()
+
+
+def test_servers_gone_for_good_end_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+    with ScriptedServer(acting) as server:
+        trainer = make_trainer(tmp_path, max_steps=3, self_check=False)
+        with_servers(trainer, server, vllm_server_timeout=0.5)
+        inner = trainer.rollouts.play_groups
+
+        def play(inputs: Any, update: int, *rest: Any) -> Any:
+            if update == 1:
+                server.stop()
+            return inner(inputs, update, *rest)
+
+        trainer.rollouts.play_groups = play
+        with pytest.raises(SamplerDown, match=f"{server.address} has not answered for 0.5 s; start the servers again"):
+            trainer.train()
+    assert last_whole_checkpoint(tmp_path).name == "checkpoint-1"
+
+
+def test_thinking_and_panels_come_from_the_servers_too(tmp_path: Path) -> None:
+    with ScriptedServer(acting, fault=lambda body, before: Fault.REFUSE if body["seed"] % 5 == 0 else None) as server:
+        trainer = played(tmp_path, server, method="align_opsd", teacher_max_completion_length=10)
+        limits = {body["max_tokens"] for body in server.bodies}
+    assert limits == {10, 12} and trainer.state.global_step == 2
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes saved."""
+    target, here = tmp_path_factory.mktemp("two"), Path(__file__).parent
+    paths = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    command = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0", "--standalone"]
+    script = [str(here / "serving_processes.py"), str(target)]
+    done = subprocess.run(
+        [sys.executable, *command, *script], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return target
+
+
+def load(folder: Path, name: str) -> list[Any]:
+    return [torch.load(folder / f"{name}_{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+def turns(rounds: list[dict[str, torch.Tensor]]) -> list[tuple[list[int], list[int]]]:
+    """Prompts and responses of the trained turns of all rounds."""
+    found = []
+    for rows in rounds:
+        for row in (rows["tool_mask"].sum(1) > 0).nonzero().flatten().tolist():
+            columns = [("prompt_ids", "prompt_mask"), ("completion_ids", "completion_mask")]
+            found.append(tuple(rows[ids][row][rows[mask][row].bool()].tolist() for ids, mask in columns))
+    return sorted(found)
+
+
+@pytest.mark.full
+def test_two_processes_that_ask_by_themselves_play_as_one(two: Path, tmp_path: Path) -> None:
+    ranks = load(two, "well")
+    with ScriptedServer(acting) as server:
+        options = {"method": "align_opsd", "beta": 0.02, "per_device_train_batch_size": 16}
+        single = played(tmp_path, server, **options)
+    assert turns([rows for rank in ranks for rows in rank]) == turns(single.seen_rows)
+
+
+@pytest.mark.full
+def test_a_server_that_one_process_has_lost_ends_both_with_its_message_and_a_checkpoint(two: Path) -> None:
+    messages = load(two, "gone")
+    assert messages[0] == messages[1] and "has not answered for 1 s; start the servers again" in messages[0]
+    assert last_whole_checkpoint(two / "gone").name == "checkpoint-1"
