@@ -187,7 +187,7 @@ def test_environments_that_are_down_end_the_play_of_all(kind: type[SlotSampler])
     before = threading.active_count()
 
     def play(process: int, agree: Any) -> Any:
-        return play_toy(ToyEnvironment if process else Down, kind, 4, agree=agree)
+        return play_toy(ToyEnvironment if process else Down, kind, 4, agree=agree, each=agree.each)
 
     errors = on_processes(2, play)
     assert [type(error) for error in errors] == [EnvironmentsDown] * 2

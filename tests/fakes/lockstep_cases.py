@@ -126,26 +126,32 @@ def play_prefixes() -> list[Trajectory]:
 
 
 class Together:
-    """The largest number of several threads that stand for processes."""
+    """What several threads, which stand for processes, tell one another."""
 
     def __init__(self, count: int):
-        self._numbers, self._barrier = [0] * count, threading.Barrier(count)
+        self._values: list[Any] = [None] * count
+        self._barrier = threading.Barrier(count)
+
+    def each(self, process: int, value: Any) -> list[Any]:
+        self._values[process] = value
+        self._barrier.wait(60)
+        found = list(self._values)
+        self._barrier.wait(60)
+        return found
 
     def agree(self, process: int, number: int) -> int:
-        self._numbers[process] = number
-        self._barrier.wait(60)
-        most = max(self._numbers)
-        self._barrier.wait(60)
-        return most
+        return max(self.each(process, number))
 
 
 def on_processes(count: int, act: Callable[[int, Callable[[int], int]], Any]) -> list[Any]:
-    """What ``act(process, agree)`` gives on each of several threads."""
+    """What ``act(process, agree)`` gives on each of several threads; ``agree.each`` has the values of all."""
     together, found = Together(count), [None] * count
 
     def run(process: int) -> None:
         try:
-            found[process] = act(process, partial(together.agree, process))
+            agree: Any = partial(together.agree, process)
+            agree.each = partial(together.each, process)
+            found[process] = act(process, agree)
         except Exception as error:
             found[process] = error
 
