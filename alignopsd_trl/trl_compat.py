@@ -69,7 +69,6 @@ PRIVATE = {
     "GRPOTrainer._logs": "the table of completions",
     "GRPOTrainer._last_loaded_step": "makes the next generation push the weights",
     "VLLMGeneration._llm_weights_sleeping": "an engine that wakes once a round",
-    "VLLMGeneration.vllm_client": "each of several servers gets the weights",
     "VLLMGeneration._iter_named_params": "a server that does not take the weights ends the run on all processes",
     "generate._is_fsdp_managed_module": "generation that goes on until all processes have finished",
     "deepspeed._hf_deepspeed_config_weak_ref": "models beside the policy are loaded whole",
@@ -77,7 +76,8 @@ PRIVATE = {
     "config._attn_implementation": "which masks attention takes",
 }
 """Private names that this module reads, calls or patches: what for. Public ones that it patches for a while are
-`vllm_generation.LLM`, `grpo_trainer.prepare_fsdp` and `Accelerator.gather`."""
+`vllm_generation.LLM`, `VLLMGeneration.vllm_client` (each of several servers gets the weights),
+`grpo_trainer.prepare_fsdp` and `Accelerator.gather`."""
 
 TILE = 1024  # positions whose logits are made at once
 _EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"

@@ -43,6 +43,8 @@ METHODS = {
 """Methods of TRL's trainer and those below it that are overridden or called: how their arguments begin."""
 
 PLACES = (
+    "trl.generation.vllm_client:VLLMClient.init_communicator",
+    "trl.generation.vllm_generation:extract_logprobs",
     "trl.generation.vllm_generation:VLLMGeneration",
     "trl.models.utils:disable_gradient_checkpointing",
     "trl.trainer.grpo_trainer:prepare_fsdp",
@@ -166,6 +168,8 @@ def test_helpers_are_where_we_left_them() -> None:
         ("_init_vllm", ["LLM(", "max_num_seqs=", "max_num_batched_tokens=", "max_model_len="]),
         ("generate", ["enable_sleep_mode", "_llm_weights_sleeping", "llm.sleep(level=2)"]),
         ("sync_weights", ["enable_sleep_mode", "load_weights", "reset_prefix_cache"]),
+        ("sync_weights", ["self.vllm_client.update_named_params", "in self._iter_named_params()"]),
+        ("generate", ["repetition_penalty", "top_p", "top_k", "0.0 if min_p is None", "structured_outputs_regex"]),
     ],
 )
 def test_sampler_is_where_we_left_it(where: str, words: list[str]) -> None:
@@ -173,3 +177,18 @@ def test_sampler_is_where_we_left_it(where: str, words: list[str]) -> None:
     assert hasattr(engine, where), f"VLLMGeneration.{where} is gone"
     missing = [word for word in words if word not in inspect.getsource(getattr(engine, where))]
     assert not missing, f"VLLMGeneration.{where} no longer mentions {missing}"
+
+
+def test_engine_takes_requests_as_we_make_them() -> None:
+    engine: Any = pytest.importorskip("vllm.v1.engine.llm_engine").LLMEngine
+    for name, parameters in {
+        "add_request": ["request_id", "prompt", "params"],
+        "step": [],
+        "abort_request": ["request_ids"],
+    }.items():
+        assert list(inspect.signature(getattr(engine, name)).parameters)[1 : len(parameters) + 1] == parameters, name
+    parameters = resolve_name("vllm.sampling_params:SamplingParams")(seed=3, logprobs=0)
+    assert parameters.seed == 3 and parameters.output_kind.FINAL_ONLY
+    assert {"request_id", "outputs", "finished"} <= set(
+        inspect.signature(resolve_name("vllm:RequestOutput").__init__).parameters
+    )
