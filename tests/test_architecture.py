@@ -43,7 +43,7 @@ MAY_IMPORT = {
         *("evaluation", "policy", "prompts", "rollout", "skills", "statistics"),
     ),
     "sharing": ("config", "evaluation", "records", "runs", "sharing", "skills"),
-    "checks": ("checks", "config", "encoder", "methods", "options", "policy", "skills"),
+    "checks": ("checks", "config", "encoder", "methods", "options", "policy", "rollout", "skills"),
     "trl_compat": ("config", "policy", "reading", "rollout", "turns"),
     "training": (
         *("config", "methods", "policy", "prompts", "reading", "records", "rollout", "runs", "sharing", "turns"),
@@ -63,7 +63,18 @@ MAY_IMPORT = {
     ),
     "tune": ("checks", "config", "fidelity", "launch", "methods", "runs", "statistics", "tune", "turns"),
     "study": ("config", "evaluation", "launch", "methods", "records", "runs", "statistics", "study"),
-    "own_task": ("encoder", "evaluation", "launch", "own_task", "policy", "prompts", "rollout", "runs", "skills"),
+    "own_task": (
+        "checks",
+        "encoder",
+        "evaluation",
+        "launch",
+        "own_task",
+        "policy",
+        "prompts",
+        "rollout",
+        "runs",
+        "skills",
+    ),
     "cli": ("launch", "options"),
 }
 """What a package or top-level module of `alignopsd_trl` may import of ours, whatever the place of the import."""

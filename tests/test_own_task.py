@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 import threading
@@ -206,6 +207,24 @@ def test_planted_faults_are_found(maze: Path, fault: str) -> None:
     (maze / name).write_text(text.replace(sound, faulty))
     report = check_task("maze", episodes=6, time_limit=1.0)
     assert any(word in str(one) for one in report.findings), report.told()
+
+
+@pytest.mark.parametrize("fault", ["", "siblings open", "leftovers"])
+def test_a_recipe_looks_at_its_task_before_it_starts(
+    maze: Path, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from alignopsd_trl.launch.recipe import main as recipe
+
+    if fault:
+        name, sound, faulty, word = FAULTS[fault]
+        (maze / name).write_text((maze / name).read_text().replace(sound, faulty))
+    preset = {**runpy.run_path("train.py")["PRESET"], "model_name_or_path": "tiny"}
+    if not fault:
+        recipe("maze", ["--plan"], preset=preset)
+        assert "maze" in capsys.readouterr().out
+        return
+    with pytest.raises(ValueError, match=f"{word}.*alignopsd check says more"):
+        recipe("maze", ["--plan"], preset=preset)
 
 
 def test_check_says_it_in_json_and_by_its_status(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:

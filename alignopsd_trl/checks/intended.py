@@ -7,6 +7,7 @@ What a single value may be is checked by `AlignOPSDConfig` itself.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -17,6 +18,7 @@ from datasets import Dataset
 
 from alignopsd_trl.checks.model_files import check_model_name, check_tokenizer, check_weights
 from alignopsd_trl.checks.sessions import check_sessions
+from alignopsd_trl.checks.tasks import FATAL, splits, starts
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
@@ -41,6 +43,7 @@ class Intended:
         rewards (`bool`): whether there are reward functions beside the environment's own reward.
         groups (`int`, *optional*): tasks of one round; by default of this launch.
         factory (*optional*): of the environments; its server's sessions are counted.
+        panel (*optional*): of a task of the user's own; how its tasks open is looked at, too.
     """
 
     args: AlignOPSDConfig
@@ -54,6 +57,7 @@ class Intended:
     rewards: bool = False
     groups: int | None = None
     factory: Any = None
+    panel: Any = None
     columns: tuple[str, ...] | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -180,6 +184,18 @@ def _sessions(run: Intended) -> None:
     )
 
 
+def _task(run: Intended) -> None:
+    """Asked by the first process; opens one task four times, and once more after a step."""
+    if run.panel is None or isinstance(run.factory, OpenEnvEnvironment) or int(os.environ.get("RANK", "0")):
+        return
+    rows = list(run.tasks)
+    found = [*splits(rows, list(run.panel)), *starts(run.factory, rows[:1], run.args.environment_time_limit)]
+    for finding in found:
+        if finding.about in FATAL:
+            raise ValueError(f"{finding.text} (alignopsd check says more)")
+        warnings.warn(finding.text, stacklevel=2)
+
+
 TRACKERS = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
 OTHER_TRACKERS = (
     *("all", "azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "kubeflow", "mlflow"),
@@ -224,5 +240,5 @@ def _hub(run: Intended) -> None:
 
 CHECKS: tuple[Callable[[Intended], None], ...] = (
     *(_trains, _length, _rows, _enough_tasks, _walks),
-    *(_skills, _privileged, _encoder, _trackers, _hub, _model, _sessions),
+    *(_skills, _privileged, _encoder, _trackers, _hub, _model, _sessions, _task),
 )

@@ -12,6 +12,7 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.launch.values import named
 from alignopsd_trl.methods import Method, get_method
 from alignopsd_trl.runs.files import plain
@@ -80,7 +81,12 @@ def check_parts(
     method = get_method(args.method)(args)
     skilled = needs_skills(type(method), args)
     bank, encoder = (bank_of(recipe, suite), recipe.encoder) if skilled else (None, None)
-    check(Intended(args, method, model.model_name_or_path, tasks, bank, encoder, groups=groups, factory=suite.factory))
+    own = {} if recipe.environment in SHIPPED else {"panel": panel}
+    check(
+        Intended(
+            args, method, model.model_name_or_path, tasks, bank, encoder, groups=groups, factory=suite.factory, **own
+        )
+    )
     if recipe.trajectories_hub_repo:
         check_hub(args.hub_token, f"trajectories_hub_repo={recipe.trajectories_hub_repo!r}")
     return tasks

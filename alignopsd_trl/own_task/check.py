@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.checks.findings import Finding
+from alignopsd_trl.checks.tasks import FAILED_RESET, splits, starts
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task import outcomes, starting
 from alignopsd_trl.own_task.demonstrations import skills_of
-from alignopsd_trl.own_task.findings import Finding
 from alignopsd_trl.own_task.players import AtRandom, PlayerError, Scripted, scripted
 from alignopsd_trl.own_task.playing import Actor, PlayedEpisode, play
 from alignopsd_trl.own_task.task import Task, find_task
@@ -86,8 +87,8 @@ def check_task(
     rows, report = task.rows("train"), Report()
     chosen = starting.drawn(rows, episodes, seed)
     add = report.findings.extend
-    add(starting.splits(task, rows))
-    add(starting.starts(task, chosen, time_limit))
+    add(_splits(task, rows))
+    add(starts(task.suite.factory, chosen, time_limit))
     add(starting.unknown_actions(task, chosen[0], time_limit))
     limit = report.max_prompt_length = task.limit("max_prompt_length", max_prompt_length)
     skills, bank = _skills(task, tokenizer, limit, skill_bank, encoder, report)
@@ -109,6 +110,18 @@ def check_task(
     return report
 
 
+def _splits(task: Task, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Training tasks and the panel. An adapted class, whose panel is its only rows, has none to keep apart."""
+    try:
+        panel = list(task.suite.panel(task.preset.get("panel", "test")))
+    except Exception as error:  # foreign code
+        yield Finding("panel", f"panel('test') failed with {type(error).__name__}: {error}; return a TaskPanel")
+        return
+    adapted = task.name == task.suite.name and not task.preset
+    same = adapted and [row["task_id"] for row in rows] == [row["task_id"] for row in panel]
+    yield from splits(rows, () if same else panel)
+
+
 def _judge(
     task: Task, rows: Sequence[Any], played: Mapping[str, list[PlayedEpisode]], time_limit: float, report: Report
 ) -> None:
@@ -121,7 +134,7 @@ def _judge(
     add(outcomes.ends(dict(played), task.suite.factory().max_turns))
     add(outcomes.seconds(episodes))
     add(outcomes.actions(dict(played)))
-    if not any(one.about in ("siblings", "reset", "failure") for one in report.findings):
+    if not any(one.about in ("siblings", "reset", FAILED_RESET, "failure") for one in report.findings):
         add(starting.repeats(task, episodes, time_limit))
         add(starting.alike(task, rows, episodes, time_limit))
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from alignopsd_trl.checks.tasks import seeded
 from alignopsd_trl.environments.base import Failure, Opening, Record, Step, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
-from alignopsd_trl.rollout import SkillSource, episode_seeds, no_skills
+from alignopsd_trl.rollout import SkillSource, no_skills
 
 SLOTS = 16  # episodes side by side
 ENDED, TURN_LIMIT, FAILED = "ended", "turn limit", "failed"
@@ -136,13 +137,6 @@ def _play_together(
     ended = [(slot, one) for slot, one in enumerate(episodes) if one.stop != FAILED]
     for (_, episode), ending in zip(ended, batch.finish([slot for slot, _ in ended]), strict=True):
         episode.end(ending)
-
-
-def seeded(batch: ValidatedBatch, row: Mapping[str, Any], round_number: int = 0, sibling: int = 0) -> dict[str, Any]:
-    """What `reset` gets of a row, as in training."""
-    seeds = episode_seeds(row["task_id"], round_number, sibling)
-    dynamics = {"dynamics_seed": seeds.dynamics_seed} if batch.takes_dynamics_seed else {}
-    return {"seed": seeds.seed, **dynamics, **row}
 
 
 def _start(episode: PlayedEpisode, opening: Opening | Failure, skills: SkillSource) -> None:

@@ -1,64 +1,19 @@
-"""How episodes start: siblings, repetition, tasks that are told apart. Needs a few resets, no policy."""
+"""How episodes go from their start: unknown actions, repetition, tasks that are told apart. Needs no policy."""
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from alignopsd_trl.checks.findings import Finding
+from alignopsd_trl.checks.tasks import TRIED, content, seeded
 from alignopsd_trl.environments.base import Failure, Opening, Step
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
-from alignopsd_trl.own_task.findings import Finding
-from alignopsd_trl.own_task.playing import PlayedEpisode, seeded
+from alignopsd_trl.own_task.playing import PlayedEpisode
 from alignopsd_trl.own_task.task import Task
-from alignopsd_trl.rollout import SiblingsDiffer, check_openings
 
-TRIED = 4  # tasks
-SIBLINGS = 4
 UNKNOWN = ("", "no such action")
-
-
-def starts(task: Task, rows: Sequence[Mapping[str, Any]], time_limit: float) -> Iterator[Finding]:
-    """Resets siblings of some tasks, and again after a step."""
-    batch = open_batch(task.suite.factory, SIBLINGS, time_limit)
-    try:
-        for row in rows[:TRIED]:
-            found = list(_siblings(batch, row))
-            yield from found
-            if found:
-                return
-    finally:
-        batch.close()
-
-
-def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding]:
-    name = row["task_id"]
-    slots = range(SIBLINGS)
-    rows = [seeded(batch, row, sibling=one) for one in slots]
-    openings = batch.reset(slots, rows)
-    failed = next((one for one in openings if isinstance(one, Failure)), None)
-    if failed is not None:
-        yield Finding("reset", f"task {name!r}: {failed.message}; mend reset()")
-        return
-    for about, others in (("siblings", openings), ("reset", [*openings, *_again(batch, rows, openings[0])])):
-        try:
-            if not batch.openings_may_differ:
-                check_openings(others, [name] * len(others), batch.name)
-        except SiblingsDiffer as error:
-            what = "" if about == "siblings" else "after an episode the same task opens otherwise: "
-            yield Finding(about, f"{what}{error}")
-            return
-    if not openings[0].task_text.strip():
-        yield Finding(
-            "task text", f"task {name!r}: Opening.task_text is empty; skills are retrieved by it: say the request"
-        )
-
-
-def _again(batch: ValidatedBatch, rows: Sequence[Mapping[str, Any]], opening: Opening) -> list[Opening | Failure]:
-    """Openings after a step of another episode in the same slots: what is left over from it shows."""
-    batch.step(range(len(rows)), [(*opening.admissible, "")[0]] * len(rows))
-    return batch.reset(range(len(rows)), rows)
 
 
 def unknown_actions(task: Task, row: Mapping[str, Any], time_limit: float) -> Iterator[Finding]:
@@ -121,7 +76,7 @@ def alike(
     task: Task, rows: Sequence[Mapping[str, Any]], played: Sequence[PlayedEpisode], time_limit: float
 ) -> Iterator[Finding]:
     """Plays the longest episode's actions in other tasks: tasks that never differ are one task."""
-    others = {_content(row): row for row in rows}
+    others = {content(row): row for row in rows}
     longest = max((one for one in played if one.opening and one.turns), key=lambda one: len(one.turns), default=None)
     if longest is None or len(others) == 1 < len(rows):
         if longest is not None:
@@ -155,30 +110,6 @@ def _course(batch: ValidatedBatch, row: Mapping[str, Any], episode: PlayedEpisod
 
 def _told(step: Step) -> tuple[Any, ...]:
     return step.observation, step.reward, step.done, step.won, step.admissible
-
-
-def splits(task: Task, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Training tasks and the panel."""
-    names = [row["task_id"] for row in rows]
-    twice = len(names) - len(set(names))
-    if twice:
-        yield Finding("tasks", f"{twice} of {len(names)} task_ids occur twice in tasks('train'); give each row its own")
-    try:
-        panel = list(task.suite.panel(task.preset.get("panel", "test")))
-    except Exception as error:  # foreign code
-        yield Finding("panel", f"panel('test') failed with {type(error).__name__}: {error}; return a TaskPanel")
-        return
-    known = {_content(row) for row in rows}
-    same = sum(_content(row) in known for row in panel)
-    if same and not (task.name == task.suite.name and not task.preset and names == [row["task_id"] for row in panel]):
-        yield Finding(
-            "panel", f"{same} of {len(panel)} tasks of the panel are trained on too; keep them apart", ruins=False
-        )
-
-
-def _content(row: Mapping[str, Any]) -> str:
-    told = {name: value for name, value in row.items() if name not in ("task_id", "category")}
-    return json.dumps(told, sort_keys=True, default=str)
 
 
 def openings(task: Task, rows: Sequence[Mapping[str, Any]], time_limit: float) -> list[Opening]:

@@ -1,0 +1,87 @@
+"""What is cheap to see of a task: its rows, and how siblings open. `alignopsd check` and recipes look at it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from alignopsd_trl.checks.findings import Finding
+from alignopsd_trl.environments.base import Failure, Opening
+from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
+from alignopsd_trl.rollout import SiblingsDiffer, check_openings, episode_seeds
+
+TRIED = 4  # tasks
+SIBLINGS = 4
+FAILED_RESET = "failed reset"
+FATAL = ("tasks", "siblings", "reset")
+"""Findings about these end any run; others cost episodes, or what is learnt."""
+
+
+def splits(rows: Sequence[Mapping[str, Any]], panel: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Training tasks and those of the panel."""
+    names = [row["task_id"] for row in rows]
+    twice = len(names) - len(set(names))
+    if twice:
+        yield Finding("tasks", f"{twice} of {len(names)} task_ids occur twice in tasks('train'); give each row its own")
+    known = {content(row) for row in rows}
+    same = sum(content(row) in known for row in panel)
+    if same:
+        yield Finding(
+            "panel", f"{same} of {len(panel)} tasks of the panel are trained on too; keep them apart", ruins=False
+        )
+
+
+def content(row: Mapping[str, Any]) -> str:
+    """What a row says beside its names."""
+    told = {name: value for name, value in row.items() if name not in ("task_id", "category")}
+    return json.dumps(told, sort_keys=True, default=str)
+
+
+def starts(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_limit: float) -> Iterator[Finding]:
+    """Resets siblings of some tasks, and again after a step."""
+    batch = open_batch(factory, SIBLINGS, time_limit)
+    try:
+        for row in rows[:TRIED]:
+            found = list(_siblings(batch, row))
+            yield from found
+            if found:
+                return
+    finally:
+        batch.close()
+
+
+def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding]:
+    name = row["task_id"]
+    slots = range(SIBLINGS)
+    rows = [seeded(batch, row, sibling=one) for one in slots]
+    openings = batch.reset(slots, rows)
+    failed = next((one for one in openings if isinstance(one, Failure)), None)
+    if failed is not None:
+        yield Finding(FAILED_RESET, f"task {name!r}: {failed.message}; mend reset()")
+        return
+    for about, others in (("siblings", openings), ("reset", [*openings, *_again(batch, rows, openings[0])])):
+        try:
+            if not batch.openings_may_differ:
+                check_openings(others, [name] * len(others), batch.name)
+        except SiblingsDiffer as error:
+            what = "" if about == "siblings" else "after an episode the same task opens otherwise: "
+            yield Finding(about, f"{what}{error}")
+            return
+    if not openings[0].task_text.strip():
+        yield Finding(
+            "task text", f"task {name!r}: Opening.task_text is empty; skills are retrieved by it: say the request"
+        )
+
+
+def _again(batch: ValidatedBatch, rows: Sequence[Mapping[str, Any]], opening: Opening) -> list[Opening | Failure]:
+    """Openings after a step of another episode in the same slots: what is left over from it shows."""
+    batch.step(range(len(rows)), [(*opening.admissible, "")[0]] * len(rows))
+    return batch.reset(range(len(rows)), rows)
+
+
+def seeded(batch: ValidatedBatch, row: Mapping[str, Any], round_number: int = 0, sibling: int = 0) -> dict[str, Any]:
+    """What `reset` gets of a row, as in training."""
+    seeds = episode_seeds(row["task_id"], round_number, sibling)
+    dynamics = {"dynamics_seed": seeds.dynamics_seed} if batch.takes_dynamics_seed else {}
+    return {"seed": seeds.seed, **dynamics, **row}
