@@ -175,14 +175,11 @@ def _actor(task: Task, given: argparse.Namespace) -> Actor:
 
 
 def _tokenizer(model: str | None) -> Any:
-    """The tokenizer of a model; `None` for `tiny`, whose words are not known yet."""
-    if model in (None, "tiny"):
+    if model is None:
         return None
-    from transformers import AutoTokenizer
+    from alignopsd_trl.own_task.warm_start import known_tokenizer
 
-    from alignopsd_trl.policy.shipped import resolve_model
-
-    return AutoTokenizer.from_pretrained(resolve_model(model))
+    return known_tokenizer(model)
 
 
 def _at_least_one(**numbers: int | None) -> None:

@@ -1,19 +1,31 @@
-"""A policy made on the spot: demonstrations of the scripted player, and a warm start of `tiny` on them."""
+"""A policy made on the spot: demonstrations of the scripted player, and a warm start on them."""
 
 from __future__ import annotations
 
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from alignopsd_trl.launch.errors import reported, setup
+from alignopsd_trl.own_task.options import SCRIPTED, WarmStartConfig
 
 HELP = ("-h", "--help", "--help_all")
 
 
-def first_policy(task: str, folder: str | Path, argv: Sequence[str] | None = None) -> None:
+def first_policy(
+    task: str,
+    folder: str | Path,
+    argv: Sequence[str] | None = None,
+    *,
+    config: WarmStartConfig | None = None,
+    episodes: int = SCRIPTED,
+    player: str | None = None,
+    preset: Mapping[str, Any] | None = None,
+) -> None:
     """Makes the policy of a task in a folder, unless there is one, or the command line gives another model or only
     asks for help.
 
@@ -21,6 +33,10 @@ def first_policy(task: str, folder: str | Path, argv: Sequence[str] | None = Non
         task: as in `alignopsd check TASK`.
         folder: of the policy.
         argv: the recipe's command line; the process's own by default.
+        config: of the warm start; `tiny` by default.
+        episodes: that the scripted player demonstrates.
+        player: as in `alignopsd demonstrate --player`.
+        preset: the recipe's, whose lengths count; by default that of the ``train.py`` beside the task.
     """
     given = [word.partition("=")[0] for word in (sys.argv[1:] if argv is None else argv)]
     if (Path(folder) / "config.json").is_file() or {*HELP, "--model", "--model_name_or_path"} & set(given):
@@ -31,18 +47,26 @@ def first_policy(task: str, folder: str | Path, argv: Sequence[str] | None = Non
                 f"there is no policy in {folder} yet; make it with alignopsd demonstrate {task} and alignopsd "
                 f"warm_start {task}, or start the recipe once as one process"
             )
-        _make(task, Path(folder))
+        _make(task, Path(folder), config or WarmStartConfig(), episodes, player, preset)
 
 
-def _make(name: str, folder: Path) -> None:
+def _make(
+    name: str,
+    folder: Path,
+    config: WarmStartConfig,
+    episodes: int,
+    player: str | None,
+    preset: Mapping[str, Any] | None,
+) -> None:
     from alignopsd_trl.own_task.demonstrations import demonstrate
-    from alignopsd_trl.own_task.options import SCRIPTED, WarmStartConfig
     from alignopsd_trl.own_task.players import Scripted, scripted
     from alignopsd_trl.own_task.task import find_task
-    from alignopsd_trl.own_task.warm_start import warm_start
+    from alignopsd_trl.own_task.warm_start import known_tokenizer, warm_start
 
     task = find_task(name)
-    print(f"{folder} holds no policy: the scripted player demonstrates, a tiny one learns from it", flush=True)
-    found = demonstrate(task, Scripted(scripted(task.name), random.Random(0)), episodes=SCRIPTED)
+    task = replace(task, preset=preset or task.preset)
+    print(f"{folder} holds no policy: the scripted player demonstrates, {config.model} learns from it", flush=True)
+    actor = Scripted(scripted(task.name, player), random.Random(config.seed))
+    found = demonstrate(task, actor, episodes=episodes, tokenizer=known_tokenizer(config.model))
     print(found.told(), flush=True)
-    warm_start(found.rows, folder, WarmStartConfig())
+    warm_start(found.rows, folder, config)

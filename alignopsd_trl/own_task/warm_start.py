@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.evaluation.summary import EvaluationResult
 from alignopsd_trl.own_task.demonstrations import skills_of
-from alignopsd_trl.own_task.options import WarmStartConfig
+from alignopsd_trl.own_task.options import FRESH, WarmStartConfig
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_model, tiny_tokenizer
 from alignopsd_trl.policy.shipped import resolve_model
@@ -73,6 +73,11 @@ def _start(
     path = resolve_model(config.model)
     model = AutoModelForCausalLM.from_pretrained(path, dtype="auto" if torch.cuda.is_available() else torch.float32)
     return model, load_tokenizer(path, model)
+
+
+def known_tokenizer(model: str) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a model; `None` for a fresh one, whose words are not known yet."""
+    return None if model == FRESH else AutoTokenizer.from_pretrained(resolve_model(model))
 
 
 def what_it_can(

@@ -17,11 +17,11 @@ from alignopsd_trl.environments.alfworld import pairs
 from alignopsd_trl.environments.base import Suite, TextEnvironment, View
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.environments.searchqa import hops
+from alignopsd_trl.environments.webshop.player import HABITS, Page, Request, Shopper, since_opening
 from alignopsd_trl.environments.webshop.trips import KINDS
 from alignopsd_trl.evaluation import evaluate
 from assets.tiny_policies import hoppers, housekeepers
 from assets.tiny_policies.demonstrations import episode
-from assets.tiny_policies.shoppers import HABITS, Page, Request, Shopper, since_opening
 from assets.tiny_policies.situated import SituatedShopper, Situation
 
 SIBLINGS = 6

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from alignopsd_trl.environments.base import Record, Suite, View
+from alignopsd_trl.environments.webshop.player import ASIN, Answer, Page, Request, Row, click
 from alignopsd_trl.environments.webshop.trips import KINDS
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.demonstrations import Demonstration
 from assets.tiny_policies.heeding import heeding
-from assets.tiny_policies.shoppers import ASIN, Answer, Page, Request, Row, click
 
 HABITS = {
     "options": {"leave": 0.45},

@@ -8,7 +8,7 @@ from typing import Any
 
 from alignopsd_trl.environments.base import View
 from alignopsd_trl.environments.loading import load
-from assets.tiny_policies.shoppers import Page, Request, click, clicked, since_opening
+from alignopsd_trl.environments.webshop.player import Page, Request, click, clicked, since_opening
 from research.exact_testbed.games import Choice, Game, Trip
 
 DECISIONS = ("search", "choose", "return", "feature", "option")

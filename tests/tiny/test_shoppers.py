@@ -8,10 +8,11 @@ from functools import partial
 import pytest
 
 from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.webshop.player import Page, Request, Row, Shopper
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies.curricula import guidance
 from assets.tiny_policies.demonstrations import demonstrations, episode
-from assets.tiny_policies.shoppers import Page, Request, Row, Shopper, play
+from assets.tiny_policies.shoppers import play
 
 
 def success(suite: Suite, care: float, episodes: int = 150) -> float:

