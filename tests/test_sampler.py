@@ -11,8 +11,10 @@ from fakes.trainers import make_config
 from trl.generation import vllm_generation
 
 from alignopsd_trl import trl_compat
+from alignopsd_trl.rollout import SamplerDown
 
 COLOCATE = {"use_vllm": True, "vllm_mode": "colocate"}
+SERVER = {"use_vllm": True, "vllm_mode": "server", "continuous_play": True}
 
 
 def engine_arguments(monkeypatch: pytest.MonkeyPatch, folder: Path, **options: Any) -> dict[str, Any]:
@@ -55,6 +57,11 @@ def test_engine_options_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (COLOCATE | {"vllm_max_num_seqs": 0}, "at least 1"),
         (COLOCATE | {"vllm_max_num_batched_tokens": 100}, "set it to 256 or more"),
         (COLOCATE | {"vllm_max_model_length": 100}, "set it to 140"),
+        (COLOCATE | {"continuous_play": True, "vllm_tensor_parallel_size": 2}, "vllm_tensor_parallel_size=2"),
+        (COLOCATE | {"vllm_server_addresses": ["http://a:1"]}, "set use_vllm=True and vllm_mode='server'"),
+        (SERVER | {"vllm_server_addresses": ["a:1"]}, "'a:1'; write it as http://HOST:PORT"),
+        (SERVER | {"vllm_server_addresses": ["http://a:1"] * 2}, "name each server once"),
+        (SERVER | {"vllm_server_addresses": ["http://a:1"], "vllm_server_base_url": "http://b:1"}, "leave it out"),
         (COLOCATE | {"vllm_max_model_length": 140, "teacher_max_completion_length": 40}, "set it to 168"),
     ],
 )
@@ -102,6 +109,48 @@ def test_engine_that_never_sleeps_is_left_alone() -> None:
     with trl_compat.awake(SimpleNamespace(use_vllm=False)):
         pass
     assert engine.calls == []
+
+
+class Pushed:
+    """A vLLM whose weights are pushed through a client, as TRL does it."""
+
+    def __init__(self, *clients: Any):
+        self.clients, self.vllm_client, self.passes = list(clients), clients[0], []
+
+    def _iter_named_params(self) -> Any:
+        for number in range(3):
+            self.passes.append(number)
+            yield f"weight {number}", number
+
+    def sync_weights(self) -> None:
+        self.vllm_client(self._iter_named_params())
+
+
+def pushing(engine: Pushed, step: int = 4) -> SimpleNamespace:
+    state = SimpleNamespace(global_step=step)
+    return SimpleNamespace(
+        state=state, _last_loaded_step=3, is_fsdp_enabled=False, vllm_mode="server", vllm_generation=engine
+    )
+
+
+def test_each_server_gets_the_weights_once_an_update() -> None:
+    taken: list[list[Any]] = [[], []]
+    trainer = pushing(Pushed(*(lambda params, one=one: one.extend(params) for one in taken)))
+    trl_compat.push_weights(trainer)
+    trl_compat.push_weights(trainer)
+    assert taken[0] == taken[1] == [(f"weight {number}", number) for number in range(3)]
+    assert trainer._last_loaded_step == 4
+
+
+def test_a_push_that_fails_passes_all_weights_since_others_gather_them_too() -> None:
+    def refuses(params: Any) -> None:
+        next(params)
+        raise Exception("Request failed: 500")
+
+    trainer = pushing(Pushed(refuses))
+    with pytest.raises(SamplerDown, match="did not take the weights .Request failed: 500.; start it again and resume"):
+        trl_compat.push_weights(trainer)
+    assert trainer.vllm_generation.passes == [0, 1, 2] and trainer._last_loaded_step == 3
 
 
 @pytest.mark.parametrize(("processes", "expected"), [(1, {"dtype": "bfloat16"}), (8, {"device_map": None})])

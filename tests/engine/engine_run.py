@@ -1,6 +1,6 @@
 """Run by `check_vllm.py`: three rounds of AlignOPSD with vLLM's real engine, and how far sampler and trainer are apart.
 
-python tests/engine/engine_run.py FOLDER [--fsdp] [--lora] [--sleep]
+python tests/engine/engine_run.py FOLDER [--fsdp] [--lora] [--sleep] [--continuous]
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def make(folder: Path) -> AlignOPSDTrainer:
         use_vllm=True,
         vllm_engine_options={"dtype": "float32", "enforce_eager": True},
         vllm_enable_sleep_mode="--sleep" in FLAGS,
+        continuous_play="--continuous" in FLAGS,
         method="align_opsd",
         action_filter="webshop",
         per_device_train_batch_size=16,
@@ -173,7 +174,8 @@ def main(folder: Path) -> None:
         trainer._last_loaded_step = -1
         fresh = now(trainer, rounds[-1])
     evaluated = trainer.evaluate_panel(load("webshop_tiny").panel("test").head(12))
-    scheduler = trainer.vllm_generation.llm.llm_engine.vllm_config.scheduler_config
+    engine = trainer.vllm_generation.llm.llm_engine
+    scheduler = engine.vllm_config.scheduler_config
     result = {
         "processes": trainer.accelerator.num_processes,
         "furthest_by_round": [furthest(rows) for rows in rounds],
@@ -185,6 +187,7 @@ def main(folder: Path) -> None:
         ],
         "turns_by_round": [int(rows["tool_mask"].any(1).sum()) for rows in rounds],
         "prompts_by_call": sizes,
+        "left_in_engine": engine.get_num_unfinished_requests(),
         "pushes_before_call": pushes,
         "sleep_calls": calls,
         "evaluated": evaluated.episodes,
