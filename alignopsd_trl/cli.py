@@ -12,6 +12,7 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
+from alignopsd_trl.launch.errors import reported
 from alignopsd_trl.launch.shipped import shipped_files, shipped_or
 from alignopsd_trl.options import near
 
@@ -84,7 +85,8 @@ def study(argv: list[str]) -> int:
 
 def fidelity(argv: list[str]) -> None:
     """A measurement, after a look at its command line."""
-    _found("alignopsd_trl.fidelity.arguments:read_arguments")(argv)
+    with reported("alignopsd fidelity", quietly=True):
+        _found("alignopsd_trl.fidelity.arguments:read_arguments")(argv)
     _found("alignopsd_trl.fidelity.__main__:command")(argv)
 
 

@@ -79,6 +79,10 @@ def test_every_command_has_a_page_before_anything_heavy_is_imported() -> None:
         (["study", "no_such.yaml"], "no_such.yaml"),
         *[([name], "alignopsd " + name + ": the following") for name in ("view", "compare", "push", "evaluate", "new")],
         (["analyse", "temporla", "x"], "alignopsd analyse: argument NAME: invalid choice: 'temporla'"),
+        (
+            ["fidelity", "--model", "a/b/c", "--environment", "x", "--output", "x"],
+            "fidelity: --model 'a/b/c' is no folder",
+        ),
         (["fidelity", "--nonsense"], "alignopsd fidelity: unrecognized arguments: --nonsense; --help shows"),
         (["evaluate", "--model", "tiny", "--environment", "x", "--limit", "0"], "--limit 0 must be 1 or more"),
         (["view", __file__], "is no folder"),
