@@ -235,7 +235,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         kind = self.args.teacher_model_kind
         if kind == "live" or not (self.method.needs_teacher or self.args.privileged_siblings):
             return None
-        strategies.refuse_shards(self.accelerator, f"teacher_model_kind={kind!r}")
+        strategies.refuse_zero(self.accelerator, f"teacher_model_kind={kind!r}")
         return TeacherWeights(self.model) if kind == "ema" else trl_compat.initial_weights(self)
 
     def _make_engine(self) -> ContinuousEngine | None:
@@ -319,6 +319,8 @@ class AlignOPSDTrainer(GRPOTrainer):
         written = LogFile(Path(self.args.output_dir) / LOG_FILE)
         for callback in (WholeRounds(self.args.steps_per_round), Lines(), written, self.checkpoints, self.drift):
             self.add_callback(callback)
+        if self.teacher_weights is not None:
+            self.add_callback(self.teacher_weights)
         if self.teacher_weights is not None and self.args.teacher_model_kind == "ema":
             rate, steps = self.args.teacher_update_rate, self.args.teacher_sync_steps
             self.add_callback(FollowingTeacher(self.teacher_weights, rate, steps))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import fsdp2_prepare_model
-from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 from transformers import Cache
 from transformers.integrations import deepspeed
@@ -159,10 +158,10 @@ class PolicyScorer:
 
 
 def initial_weights(trainer: GRPOTrainer) -> TeacherWeights:
-    """The trained parameters before training: the reference's own in full fine-tuning, where one is loaded and stands
-    still, else a copy."""
+    """The trained parameters before training: the reference's own in full fine-tuning, where one is loaded, whole, and
+    stands still, else a copy."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    if trainer.ref_model is None or trainer.args.sync_ref_model:
+    if trainer.ref_model is None or trainer.args.sync_ref_model or trainer.is_fsdp_enabled:
         return TeacherWeights(model)
     return TeacherWeights(model, dict(trainer.accelerator.unwrap_model(trainer.ref_model).named_parameters()))
 
@@ -408,7 +407,7 @@ def generate(trainer: GRPOTrainer, prompts: Sequence[Sequence[int]]) -> Response
     if trainer.is_fsdp_enabled:  # what transformers' generate looks for, to go on until all processes have finished
         trainer.accelerator.unwrap_model(trainer.model)._is_fsdp_managed_module = True
         if trainer.use_vllm:
-            reshard(trainer.model)
+            strategies.reshard(trainer.model)
     with _without_ended_trackers(trainer):
         return Responses(*trainer._generate_single_turn(prompts, None, {}, num_generations=1))
 
@@ -427,14 +426,6 @@ def _without_ended_trackers(trainer: GRPOTrainer) -> Generator[None]:
         yield
     finally:
         trainer.args.report_to = given
-
-
-def reshard(model: torch.nn.Module) -> None:
-    """What TRL pushes to vLLM must be in shards. FSDP2 keeps the head and embeddings whole after a forward that no
-    backward follows, which is what scoring is."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
 
 
 def computes_in(trainer: GRPOTrainer) -> torch.dtype:

@@ -28,9 +28,9 @@ from fsdp_on_cpu import look_like_gpus
 from peft import LoraConfig
 from torch.distributed.tensor import DTensor
 
-from alignopsd_trl import trl_compat
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments import EnvironmentsDown
+from alignopsd_trl.policy import strategies
 from alignopsd_trl.trainer import AlignOPSDTrainer
 
 BASE = {
@@ -52,10 +52,20 @@ CASES: dict[str, dict[str, Any]] = {
     "lora": {"beta": 0.05, "gradient_checkpointing": True},
     "auxiliary": {"auxiliary_loss": "alignment", "auxiliary_coefficient": 0.1, "entropy_coef": 0.01},
     "distribution": {"auxiliary_loss": "distribution", "similarity_threshold": 0.1},
+    "teacher": {"teacher_model_kind": "base", "privileged_siblings": 2, "num_iterations": 2, "max_steps": 6},
+    "following": {
+        "teacher_model_kind": "ema",
+        "teacher_update_rate": 0.5,
+        "auxiliary_loss": "distribution",
+        "save_strategy": "steps",
+        "save_steps": 1,
+    },
     "conversation": TALK,
     "conversation_rows": TALK | {"merge_rows": False},
     "sampled": {"max_completion_length": 24, "per_device_train_batch_size": 4, "top_k": 1000},  # by `generate`
 }
+NOT_ZERO = ("teacher", "following")
+"""Cases that are refused under DeepSpeed."""
 ENCODED = ("plain", "sampled")
 """Cases with a neural encoder; the others make do with the lexical one."""
 NORM = {"iterations": 2e-5}
@@ -238,7 +248,7 @@ def whole_parameters(trainer: AlignOPSDTrainer) -> tuple[int, int]:
     with torch.no_grad():
         trainer.model(input_ids=torch.full((1, 4), 5))
     after_scoring = count()
-    trl_compat.reshard(trainer.model)
+    strategies.reshard(trainer.model)
     return after_scoring, count()
 
 
@@ -267,8 +277,17 @@ def run(root: Path, strategy: str, case: str) -> None:
     torch.save(result, root / strategy / f"{case}_{os.environ['RANK']}.pt")
     if case == "plain":
         trainer.save_model()
+    if case == "following" and strategy == "fsdp2":
+        resume_following(root, strategy, folder)
     if case == "plain" and strategy != "ddp":
         resume(root, strategy, folder)
+
+
+def resume_following(root: Path, strategy: str, folder: Path) -> None:
+    """From the checkpoint of the first step, which keeps the teacher."""
+    resumed = make(folder, root, "following", **CASES["following"] | {"save_strategy": "no"})
+    resumed.train(resume_from_checkpoint=str(folder / "checkpoint-1"))
+    torch.save(outcome(resumed), root / strategy / f"following_resumed_{os.environ['RANK']}.pt")
 
 
 def resume(root: Path, strategy: str, folder: Path) -> None:
@@ -360,7 +379,7 @@ elif __name__ == "__main__":
     for one in sys.argv[2:]:
         use(one)
         (target / one).mkdir(parents=True, exist_ok=True)
-        for name in chosen:
+        for name in (name for name in chosen if not (one.startswith("zero") and name in NOT_ZERO)):
             print(one, name, round(time.perf_counter(), 1), flush=True)
             if name in CASES:
                 run(target, one, name)

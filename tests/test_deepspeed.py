@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.trainers import difference
-from spread import CASES, ENCODED, NORM, launch, load, prepare
+from spread import CASES, ENCODED, NORM, NOT_ZERO, launch, load, prepare
 from transformers import AutoModelForCausalLM
 
 pytest.importorskip("deepspeed", reason="pip install -c constraints.txt -e '.[deepspeed]'")
@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in NOT_ZERO])
 def test_loss_gradient_and_weights_are_those_of_ddp(folder: Path, stage: str, case: str) -> None:
     expected, found = load(folder, "ddp", case)[0], load(folder, stage, case)[0]
     assert len(found["loss"]) == len(found["norm"]) == CASES[case].get("max_steps", 3)

@@ -19,7 +19,7 @@ from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.policy.scoring import Padded
-from alignopsd_trl.policy.strategies import refuse_shards
+from alignopsd_trl.policy.strategies import refuse_zero
 from alignopsd_trl.policy.teacher_weights import FollowingTeacher, TeacherWeights
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout import Responses
@@ -324,9 +324,10 @@ def test_play_that_makes_no_sense_is_refused(
         check(Intended(config, get_method(config.method)(config), object(), toy_dataset(), bank, "lexical"))
 
 
-def test_a_policy_in_shards_is_refused() -> None:
-    with pytest.raises(ValueError, match="teacher_model_kind='base' is proven on one process and with DDP alone"):
-        refuse_shards(SimpleNamespace(distributed_type=DistributedType.FSDP), "teacher_model_kind='base'")
+def test_another_teacher_under_deepspeed_is_refused() -> None:
+    with pytest.raises(ValueError, match="teacher_model_kind='base' is proven on one process, with DDP and with FSDP2"):
+        refuse_zero(SimpleNamespace(distributed_type=DistributedType.DEEPSPEED), "teacher_model_kind='base'")
+    refuse_zero(SimpleNamespace(distributed_type=DistributedType.FSDP), "teacher_model_kind='base'")
 
 
 def test_no_ordinary_sibling_is_refused(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def estimate(
         "gradients": trained * weight_bytes / launch.gradient_shards,
         "optimizer": trained * ADAM_BYTES / launch.gradient_shards,
         "reference": model / launch.weight_shards if referenced else 0.0,
-        "teacher": 0.0 if shares else trained * weight_bytes,
+        "teacher": 0.0 if shares else trained * weight_bytes / launch.weight_shards,
         "encoder": encoder or 0.0,
         "likeliest tokens": 2.0 * LOGIT_BYTES * kept_logits,
         "activations": _activations(shape, args),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import DistributedType
-from torch.distributed.fsdp import StateDictType
+from torch.distributed.fsdp import FSDPModule, StateDictType
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -49,15 +49,15 @@ def refuse_unproven(accelerator: Accelerator) -> None:
             )
 
 
-def refuse_shards(accelerator: Accelerator, setting: str) -> None:
+def refuse_zero(accelerator: Accelerator, setting: str) -> None:
     """
     Raises:
-        ValueError: where the policy is split over processes, for a setting that needs it whole on each.
+        ValueError: under DeepSpeed, for a setting that puts other weights in the place of the policy's.
     """
-    if accelerator.distributed_type not in _PLAIN:
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
         raise ValueError(
-            f"{setting} is proven on one process and with DDP alone, not with {accelerator.distributed_type.value}; "
-            "use teacher_model_kind='live', or launch with DDP"
+            f"{setting} is proven on one process, with DDP and with FSDP2, not with DeepSpeed; use "
+            "teacher_model_kind='live', or launch with one of these"
         )
 
 
@@ -126,6 +126,14 @@ def keep_gradients_sharded(accelerator: Accelerator, model: Any) -> None:
     """For each micro-batch: undoes the ``no_sync`` in which transformers accumulates, for the reason above."""
     if accelerator.distributed_type == DistributedType.FSDP:
         model.set_requires_gradient_sync(True)
+
+
+def reshard(model: torch.nn.Module) -> None:
+    """Puts into shards what FSDP2 keeps whole after a forward that no backward follows: head and embeddings. What TRL
+    pushes to vLLM must be in shards, and so must weights that others take the place of."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def backward(accelerator: Accelerator, loss: torch.Tensor) -> None:

@@ -14,56 +14,96 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import TrainerCallback
 
+from alignopsd_trl.policy.strategies import reshard
 from alignopsd_trl.reading import Reader
 from alignopsd_trl.rollout import BatchSampler, Responses
 
 FILE = "teacher.safetensors"
 
 
-class TeacherWeights:
+class TeacherWeights(TrainerCallback):
     """Values of a model's trained parameters, which begin as the model is now.
 
+    They are made of a model that is whole on each process. Where training then puts it into shards (FSDP2), they follow
+    with the first process's values, so that each process holds the shards of both.
+
     Args:
-        model: whole on each process, not in shards.
+        model: whole on each process.
         given: values by the parameters' names that are taken as they are; a copy of the model's by default.
     """
 
     def __init__(self, model: torch.nn.Module, given: Mapping[str, torch.Tensor] | None = None):
-        self._trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        self._model = model
+        self._trained = _trained(model)
         source = self._trained if given is None else given
         values = {name: source[name].detach() for name in self._trained}
         self._values = {name: value.clone() for name, value in values.items()} if given is None else values
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **also: Any) -> None:
+        self._trained = _trained(self._model)
+        for name, parameter in self._trained.items():
+            if isinstance(parameter, DTensor) and not isinstance(self._values[name], DTensor):
+                whole = self._values[name].to(parameter.device, parameter.dtype)
+                self._values[name] = distribute_tensor(whole, parameter.device_mesh, parameter.placements)
+
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """While the model computes with them. Nothing is copied; the model must not be trained meanwhile."""
+        """While the model computes with them; it must not be trained meanwhile. Nothing is copied but shards, whose
+        place in memory FSDP2 holds on to."""
         self._swap()
         try:
             yield
         finally:
             self._swap()
 
+    @torch.no_grad()
     def _swap(self) -> None:
+        reshard(self._model)
         for name, parameter in self._trained.items():
-            parameter.data, self._values[name] = self._values[name], parameter.data
+            if isinstance(parameter, DTensor):
+                here, other = parameter.to_local(), self._values[name].to_local()
+                kept = here.clone()
+                here.copy_(other)
+                other.copy_(kept)
+            else:
+                parameter.data, self._values[name] = self._values[name], parameter.data
 
     @torch.no_grad()
     def follow(self, rate: float) -> None:
         """Moves the values towards the model's: the share ``rate`` of the way."""
+        reshard(self._model)
         for name, parameter in self._trained.items():
-            self._values[name].lerp_(parameter.detach(), rate)
+            _here(self._values[name]).lerp_(_here(parameter.detach()), rate)
 
-    def save(self, folder: Path) -> None:
-        """Writes the values beside a checkpoint."""
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: value.contiguous() for name, value in self._values.items()}, folder / FILE)
+    @torch.no_grad()
+    def save(self, folder: Path, writes: bool = True) -> None:
+        """Writes the values, whole, beside a checkpoint. Every process must call it; one of them ``writes``."""
+        whole = {name: _whole(value).contiguous() for name, value in self._values.items()}
+        if writes:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file(whole, folder / FILE)
 
     def load(self, folder: Path) -> None:
-        """Takes up what `save` wrote."""
+        """Takes up what `save` wrote, before training begins."""
         for name, value in load_file(folder / FILE).items():
             self._values[name].copy_(value)
+
+
+def _trained(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    reshard(model)
+    return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+
+def _here(value: torch.Tensor) -> torch.Tensor:
+    """This process's shard, or all of it."""
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def _whole(value: torch.Tensor) -> torch.Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 class FollowingTeacher(TrainerCallback):

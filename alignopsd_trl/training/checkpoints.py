@@ -125,8 +125,8 @@ class Checkpoints(TrainerCallback):
                 phases, failed = dict(self._phases.total), self._failed.recent
                 state = {"seconds": self.seconds.total["training"], "phases": phases, "failed": failed}
                 save_state(self.folder(update), state)
-                if self._teacher is not None:
-                    self._teacher.save(self.folder(update))
+            if self._teacher is not None:
+                self._teacher.save(self.folder(update), writes=self._processes.process == 0)
             self._processes.wait()
             yield
 
