@@ -477,7 +477,7 @@ def push_weights(trainer: GRPOTrainer) -> None:
     if trainer.state.global_step == trainer._last_loaded_step:
         return
     if trainer.is_fsdp_enabled:
-        reshard(trainer.model)
+        strategies.reshard(trainer.model)
     engine, problems = trainer.vllm_generation, []
     for client in getattr(engine, "clients", [None]):
         if client is not None:
