@@ -16,6 +16,7 @@ from alignopsd_trl.tune.arguments import as_fidelity, read_command
 
 if TYPE_CHECKING:
     from alignopsd_trl.fidelity.variants import Variant
+    from alignopsd_trl.tune.measuring import Found
 
 YAML = "tuned.yaml"
 
@@ -59,7 +60,7 @@ def _lines(variant: Variant, variants: Sequence[Variant]) -> dict[str, Any]:
 
 
 def _leave(
-    given: argparse.Namespace, shown: str, found: Any, settings: dict[str, dict[str, Any]], siblings: int
+    given: argparse.Namespace, shown: str, found: Found, settings: dict[str, dict[str, Any]], siblings: int
 ) -> dict[str, Any]:
     from alignopsd_trl.fidelity.report import plain
     from alignopsd_trl.runs.files import write_json, write_text

@@ -120,38 +120,40 @@ def together(batches: Sequence[Batch], labels: Sequence[str], value: str, facts:
     turns = joined([one.turns for one in parts])
     credit = {label: np.concatenate([one.credit(label) for one in parts]) for label in labels}
     figures = agreement(turns, credit, REFERENCE) if len(turns.task) else {}
-    gaps = [found for one in parts if (found := _gaps(one)) is not None]
-    likes = None
-    if figures and gaps:
-        likes = agreement(turns, {"gap": np.concatenate(gaps)}, "gap")["gap"]["sign_agreement"]
-    played = [episode for one in parts for episode in one.played]
-    others = [episode for one in batches for episode in one.skilled if not one_failed(episode)]
+    counts = _counts(batches, turns)
+    return Found(_success(batches, value), figures, _teacher(parts, turns), counts | facts)
+
+
+def _success(batches: Sequence[Batch], value: str) -> dict[str, Success]:
+    played = [episode for one in batches for episode in one.measurement.played]
+    others = [episode for one in batches for episode in one.skilled if not episode.failed and episode.turns]
+    if not others:
+        return {}
     category = {one.task: one.category or str(one.row.get("category", "")) for one in played}
-    outcome = OUTCOMES[value]
     highest = 1.0 if value == "success" else float("inf")
-    success = successes(_by_task(played, outcome), _by_task(others, outcome), category, highest) if others else {}
+    return successes(_by_task(played, OUTCOMES[value]), _by_task(others, OUTCOMES[value]), category, highest)
+
+
+def _teacher(parts: Sequence[Measurement], turns: Turns) -> Interval | None:
+    gaps = [found for one in parts if (found := _gaps(one)) is not None]
+    if not gaps or not len(turns.task):
+        return None
+    return agreement(turns, {GAPS: np.concatenate(gaps)}, GAPS)[GAPS]["sign_agreement"]
+
+
+def _counts(batches: Sequence[Batch], turns: Turns) -> dict[str, Any]:
+    played = [episode for one in batches for episode in one.measurement.played]
     known = len(turns.task) > 0
-    return Found(
-        success,
-        figures,
-        likes,
-        {
-            "tasks": len({one.task for one in played}),
-            "episodes": len(played),
-            "skilled_episodes": len(others),
-            "monte_carlo_rollouts": sum(one.tree.taken for one in parts),
-            "measured_tasks": turns.tasks,
-            "measured_turns": len(turns.task),
-            "reliability": reliability(turns) if known else float("nan"),
-            "pivotal": float(turns.pivotal.mean()) if known else float("nan"),
-            **facts,
-        },
-    )
-
-
-def one_failed(episode: Trajectory) -> bool:
-    """Whether an episode says nothing: its environment failed, or no prompt fitted."""
-    return episode.failed or not episode.turns
+    return {
+        "tasks": len({one.task for one in played}),
+        "episodes": len(played),
+        "skilled_episodes": sum(len(one.skilled) for one in batches),
+        "monte_carlo_rollouts": sum(one.measurement.tree.taken for one in batches),
+        "measured_tasks": turns.tasks,
+        "measured_turns": len(turns.task),
+        "reliability": reliability(turns) if known else float("nan"),
+        "pivotal": float(turns.pivotal.mean()) if known else float("nan"),
+    }
 
 
 def _by_task(played: Iterable[Trajectory], outcome: Callable[[Trajectory], float]) -> dict[str, list[float]]:
