@@ -94,7 +94,7 @@ def test_servers_gone_for_good_end_the_run_with_a_checkpoint(tmp_path: Path) -> 
             return inner(inputs, update, *rest)
 
         trainer.rollouts.play_groups = play
-        with pytest.raises(SamplerDown, match=f"{server.address} has not answered for 0.5 s; start the servers again"):
+        with pytest.raises(SamplerDown, match=f"no answer from {server.address} for 0.5 s; start the servers again"):
             trainer.train()
     assert last_whole_checkpoint(tmp_path).name == "checkpoint-1"
 
@@ -147,5 +147,5 @@ def test_two_processes_that_ask_by_themselves_play_as_one(two: Path, tmp_path: P
 @pytest.mark.full
 def test_a_server_that_one_process_has_lost_ends_both_with_its_message_and_a_checkpoint(two: Path) -> None:
     messages = load(two, "gone")
-    assert messages[0] == messages[1] and "has not answered for 1 s; start the servers again" in messages[0]
+    assert messages[0] == messages[1] and " for 1 s; start the servers again" in messages[0]
     assert last_whole_checkpoint(two / "gone").name == "checkpoint-1"

@@ -111,16 +111,19 @@ def test_servers_that_stay_away_are_given_up() -> None:
         server.stop()
         futures = [pool.submit(body(number)) for number in range(5)]
         for future in futures:
-            with pytest.raises(SamplerDown, match=f"{server.address} has not answered for 1.5 s; start the servers"):
+            with pytest.raises(SamplerDown, match=f"no answer from {server.address} for 1.5 s; start the servers"):
                 future.result(timeout=10)
 
 
 def test_a_server_that_was_restarted_has_other_weights_and_is_refused() -> None:
     with ScriptedServer() as server, asked(server) as pool:
         assert pool.submit(body(1)).result()
+        pool.check()
         server.away(0.2, born=2000.0)
         with pytest.raises(SamplerDown, match="was restarted and has its first weights again"):
             pool.submit(body(2)).result(timeout=10)
+        with pytest.raises(SamplerDown, match="was restarted"):
+            pool.check()
 
 
 def test_servers_that_are_not_there_at_the_start_are_waited_for() -> None:

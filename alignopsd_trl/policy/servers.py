@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -86,17 +87,13 @@ class Servers:
         self._servers = [_Server(address.rstrip("/")) for address in addresses]
         self._lock, self._probing, self._closed = threading.Lock(), threading.Lock(), threading.Event()
         self._threads, self._play = _Threads(in_flight), 0
+        weakref.finalize(self, self._threads.close).atexit = False  # threads go with whoever forgets to close
         try:
             for server in self._servers:
                 self._meet(server)
         except BaseException:
             self.close()
             raise
-
-    @property
-    def in_flight(self) -> int:
-        """Requests that have been sent and not been answered."""
-        return sum(server.in_flight for server in self._servers)
 
     def submit(self, body: Mapping[str, Any]) -> Future[Response]:
         """Posts a body of ``/v1/completions``, without its ``model``.
@@ -105,6 +102,11 @@ class Servers:
         """
         play = self._play
         return self._threads.submit(lambda: self._complete(body, lambda: self._play == play))
+
+    def check(self) -> None:
+        """Raises `SamplerDown` if a server is another process than it was when it was met."""
+        for server in self._servers:
+            self._refuse_new(server)
 
     def drop(self) -> None:
         """Tries no request again that was submitted before now."""
@@ -191,7 +193,7 @@ class Servers:
                     return chosen
                 latest = max(server.away_since or 0.0 for server in self._servers)
             if time.monotonic() - latest > self._patience.away:
-                raise SamplerDown(f"{self._names()} has not answered for {self._patience.away:g} s; {_REMEDY}")
+                raise SamplerDown(f"no answer from {self._names()} for {self._patience.away:g} s; {_REMEDY}")
             self._closed.wait(PAUSE)
         raise RequestFailed("it was dropped")
 

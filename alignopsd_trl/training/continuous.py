@@ -47,11 +47,12 @@ class ContinuousEngine:
         """Makes what samples from the weights that were pushed. A collective with servers.
 
         Raises:
-            SamplerDown: on all processes, if one of them does not reach a server.
+            SamplerDown: on all processes, if one of them does not reach a server, or another process answers there.
         """
         if self._args.vllm_mode == "colocate":
             return self._stepping(temperature, max_tokens)
-        return ServerSampler(self._open(), self._options(temperature, max_tokens))
+        servers = self._processes.together(self._open, SamplerDown)
+        return ServerSampler(servers, self._options(temperature, max_tokens))
 
     def together(self, sampler: BatchSampler) -> BatchSampler:
         """The same sampler for a call that all processes make."""
@@ -64,12 +65,12 @@ class ContinuousEngine:
             self._servers = None
 
     def _open(self) -> Servers:
-        if self._servers is None:
-            args = self._args
-            patience = Patience(
-                args.vllm_request_tries, args.vllm_request_backoff, args.vllm_request_timeout, args.vllm_server_timeout
-            )
-            self._servers = self._processes.together(
-                lambda: Servers(args.server_addresses, args.vllm_requests_in_flight, patience), SamplerDown
-            )
+        if self._servers is not None:
+            self._servers.check()
+            return self._servers
+        args = self._args
+        patience = Patience(
+            args.vllm_request_tries, args.vllm_request_backoff, args.vllm_request_timeout, args.vllm_server_timeout
+        )
+        self._servers = Servers(args.server_addresses, args.vllm_requests_in_flight, patience)
         return self._servers

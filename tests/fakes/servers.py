@@ -96,24 +96,27 @@ class ScriptedServer:
         self._port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
-    def stop(self) -> None:
-        """Goes away, if it is there: open connections are cut and new ones are refused."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.shutdown()
-            server.server_close()
-            server.cut()
+    def stop(self) -> bool:
+        """Goes away, if it is there: open connections are cut and new ones are refused. Whether it was there."""
+        with self._lock:
+            server, self._server = self._server, None
+        if server is None:
+            return False
+        server.shutdown()
+        server.server_close()
+        server.cut()
+        return True
 
     def away(self, seconds: float, born: float | None = None) -> None:
-        """Goes away for a while; another ``born`` is another process."""
+        """Goes away for a while, if it is there; another ``born`` is another process."""
 
         def back() -> None:
             time.sleep(seconds)
             self.born = self.born if born is None else born
             self.start()
 
-        self.stop()
-        threading.Thread(target=back, daemon=True).start()
+        if self.stop():
+            threading.Thread(target=back, daemon=True).start()
 
     def __enter__(self) -> ScriptedServer:
         return self
