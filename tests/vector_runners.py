@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,12 +17,10 @@ from alignopsd_trl.methods.align_opsd.correspondence import (
     select_sources,
 )
 from alignopsd_trl.methods.align_opsd.credit import (
-    CreditWeights,
-    Evidence,
     allocate,
     density_box,
     project_to_box,
-    token_weighting,
+    span_means,
     token_weights,
     turn_evidence,
     turn_weights,
@@ -207,11 +204,10 @@ class LogitsTable:
 
 
 def distribution_weights(inputs: Case, params: Case, mask: torch.Tensor) -> torch.Tensor:
-    tokens = mask.sum(1).double()
-    evidence, weight = Evidence(tokens, tokens, tokens), torch.tensor(inputs["credit_weight"]).double()
-    turns = SimpleNamespace(span=torch.tensor(inputs["span"]))
-    weights = CreditWeights(evidence, evidence, weight, turns=turns)
-    return token_weighting(weights, params["weighting"], mask.size(1))
+    weight = torch.tensor(inputs["credit_weight"]).double()
+    if params["weighting"] == "span":
+        weight = span_means(weight, mask.sum(1).double(), torch.tensor(inputs["span"]))
+    return weight.float()[:, None].expand(-1, mask.size(1))
 
 
 @runner

@@ -7,6 +7,7 @@ log-probs of TRL's own forward.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,6 +17,9 @@ from alignopsd_trl.methods.objectives import divergence_loss
 from alignopsd_trl.methods.token_gaps import token_gaps
 from alignopsd_trl.options import Count, Size
 from alignopsd_trl.turns import TurnBatch
+
+if TYPE_CHECKING:
+    from alignopsd_trl.config import AlignOPSDConfig
 
 
 @dataclass(frozen=True)
@@ -53,14 +57,10 @@ class Distillation(Baseline):
     needs_teacher = True
     takes_student_log_probs = True
 
-    @property
-    def compares_vocabularies(self) -> bool:
-        """Whether the options choose the form of [`VocabularyOptions`]."""
-        return getattr(self.options, "form", None) == "vocabulary"
-
-    @property
-    def kept_logits(self) -> int:
-        return self.options.vocabulary_size if self.compares_vocabularies else 0
+    def __init__(self, config: AlignOPSDConfig):
+        super().__init__(config)
+        self.compares_vocabularies = getattr(self.options, "form", None) == "vocabulary"
+        self.kept_logits = self.options.vocabulary_size if self.compares_vocabularies else 0
 
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         return self.with_teacher(super().assign(batch, teacher, step), batch, teacher)

@@ -82,21 +82,16 @@ def weigh(
     return CreditWeights(identity, rectified, turns.weights.weight, turns=turns)
 
 
-def token_weighting(weights: CreditWeights, kind: str, width: int) -> torch.Tensor:
-    """``(M, width)`` float32 weights of tokens from the credit; their mean over a rollout's optimised tokens is 1.
+def span_means(weight: torch.Tensor, tokens: torch.Tensor, span: torch.Tensor) -> torch.Tensor:
+    """``(M,)`` mean of the turns' weights over the tokens of each turn's span; it keeps the token budget as they do.
 
     Args:
-        kind: ``"evidence"``, W itself; or ``"span"``, the mean of W over the tokens of the turn's span.
+        weight, tokens: ``(M,)`` float64 W and optimised tokens.
+        span: ``(M,)`` int64, numbered over the batch without holes.
     """
-    if kind == "evidence" and weights.by_token is not None:
-        return weights.by_token
-    weight = weights.weight
-    if kind == "span":
-        tokens, span = weights.rectified.tokens, weights.turns.span
-        spans = _count(span)
-        mass = segment_sum(tokens, span, spans).clamp_min(1.0)
-        weight = (segment_sum(tokens * weight, span, spans) / mass)[span]
-    return weight.float()[:, None].expand(-1, width)
+    spans = _count(span)
+    mass = segment_sum(tokens, span, spans).clamp_min(1.0)
+    return (segment_sum(tokens * weight, span, spans) / mass)[span]
 
 
 @dataclass(frozen=True)

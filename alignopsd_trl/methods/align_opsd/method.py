@@ -21,7 +21,7 @@ import torch
 
 from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.align_opsd.correspondence import Correspondence, correspond
-from alignopsd_trl.methods.align_opsd.credit import CreditWeights, token_weighting, weigh
+from alignopsd_trl.methods.align_opsd.credit import CreditWeights, span_means, weigh
 from alignopsd_trl.methods.align_opsd.rectification import Mixture, Rectification, gate, gated_loss, rectify_views
 from alignopsd_trl.methods.align_opsd.report import report
 from alignopsd_trl.methods.align_opsd.spans import Spans, decision_spans
@@ -185,9 +185,17 @@ class AlignOPSD(Method):
         ids, logits = teacher.vocabulary(batch, config.distribution_size, sources, mixture)
         targets = {"vocabulary_ids": ids, "teacher": logits}
         if config.distribution_weighting != "flat":
-            width = batch.policy_mask.size(1)
-            targets["weight"] = token_weighting(weights, config.distribution_weighting, width)
+            targets["weight"] = self._token_weights(weights, batch.policy_mask.size(1))
         return targets
+
+    def _token_weights(self, weights: CreditWeights, width: int) -> torch.Tensor:
+        """``(M, width)`` float32: W, or its mean over the tokens of the span."""
+        if weights.by_token is not None:
+            return weights.by_token
+        weight = weights.weight
+        if self.config.distribution_weighting == "span":
+            weight = span_means(weight, weights.rectified.tokens, weights.turns.span)
+        return weight.float()[:, None].expand(-1, width)
 
     # What comes of it
 
