@@ -244,12 +244,12 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         },
     )
 
-    # Sampling with vLLM
+    # How episodes meet
     continuous_play: bool = field(
         default=False,
         metadata={
-            "help": "With vLLM: episodes do not wait for each other's responses. Each process asks its engine, or the "
-            "servers, for each turn by itself, with a seed of its own."
+            "help": "Episodes do not wait for each other's responses. Each process asks its own loop, its vLLM engine, "
+            "or the servers, for each turn by itself, with a seed from the episode and the turn's number."
         },
     )
 
@@ -372,10 +372,10 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             )
 
     def _check_servers(self) -> None:
-        if self.continuous_play and not (self.use_vllm and self._engines_are_apart):
+        if self.continuous_play and self.use_vllm and not self._engines_are_apart:
             raise ValueError(
-                f"continuous_play=True needs vLLM's servers, or one engine a process, but use_vllm={self.use_vllm} and "
-                f"vllm_tensor_parallel_size={self.vllm_tensor_parallel_size}; set continuous_play=False"
+                "continuous_play=True needs vLLM's servers, or one engine a process, but vllm_tensor_parallel_size="
+                f"{self.vllm_tensor_parallel_size}; set continuous_play=False"
             )
         addresses = self.vllm_server_addresses
         if addresses is None:

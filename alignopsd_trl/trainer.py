@@ -36,12 +36,20 @@ from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.policy.slots import SlotSampler
 from alignopsd_trl.policy.teacher import skill_source
-from alignopsd_trl.policy.teacher_weights import FollowingTeacher, SilentTeacher, TeacherSampler, TeacherWeights
+from alignopsd_trl.policy.teacher_weights import (
+    ContinuousTeacher,
+    FollowingTeacher,
+    SilentTeacher,
+    TeacherSampler,
+    TeacherWeights,
+)
 from alignopsd_trl.reading import require_tools
 from alignopsd_trl.rollout import (
     AnySampler,
     BatchSampler,
+    Sampler,
     SamplerDown,
     SortedByLength,
     episode_seed,
@@ -62,7 +70,7 @@ from alignopsd_trl.sharing.facts import trainer_results
 from alignopsd_trl.skills import SkillSpec, load_skills
 from alignopsd_trl.training import sharing
 from alignopsd_trl.training.checkpoints import Checkpoints
-from alignopsd_trl.training.checks import check_model, weights_of_rewards
+from alignopsd_trl.training.checks import check_model, check_own_loop, weights_of_rewards
 from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted
 from alignopsd_trl.training.continuous import ContinuousEngine
 from alignopsd_trl.training.drift import Drift
@@ -218,6 +226,8 @@ class AlignOPSDTrainer(GRPOTrainer):
             show_note(told)
         unmerged = trl_compat.why_not_merged(self) if self.args.merges_rows else None
         check_model(self.processing_class, self.aux_loss_enabled, unmerged)
+        if self.args.continuous_play and not self.use_vllm:
+            check_own_loop(trl_compat.samples_plainly(self))
         if is_adapted(self._factory) and self._factory.prompt.native:
             require_tools(self.processing_class)
 
@@ -397,7 +407,8 @@ class AlignOPSDTrainer(GRPOTrainer):
         round of training that `samples_plainly`; else TRL's path. Override it to put another sampler under the
         rollouts."""
         if prefixes is not None:
-            return trl_compat.loop_sampler(self, temperature, max_tokens, prefixes)
+            made = trl_compat.slot_sampler if self.args.continuous_play else trl_compat.loop_sampler
+            return made(self, temperature, max_tokens, prefixes)
         if self.engine is not None:
             return self.engine.sampler(temperature, max_tokens)
         return trl_compat.EngineSampler(self, temperature, max_tokens)
@@ -406,16 +417,20 @@ class AlignOPSDTrainer(GRPOTrainer):
         """Makes what samples privileged thinking, with its own token limit."""
         limit = self.args.teacher_max_completion_length or self.max_completion_length
         fits = partial(trl_compat.rows_at_once, self, limit=limit, least=self.rollouts.slots, prefixes=prefixes)
-        thinker = SortedByLength(self._of_teacher(self.make_sampler(self.temperature, limit, prefixes)), fits)
+        sampler = self.make_sampler(self.temperature, limit, prefixes)
+        if isinstance(sampler, SlotSampler):
+            return self._of_teacher(replace(sampler, rows=fits))
+        thinker = SortedByLength(self._of_teacher(sampler), fits)
         return thinker if self.engine is None else self.engine.together(thinker)
 
-    def _of_teacher(self, sampler: BatchSampler) -> BatchSampler:
+    def _of_teacher(self, sampler: AnySampler) -> AnySampler:
         """The same sampler with the teacher's weights."""
         if self.teacher_weights is None:
             return sampler
         if self.use_vllm:
             return SilentTeacher(self.args.teacher_model_kind)
-        return TeacherSampler(sampler, self.teacher_weights)
+        made = ContinuousTeacher if isinstance(sampler, Sampler) else TeacherSampler
+        return made(sampler, self.teacher_weights)
 
     def _batch(self, trajectories: Sequence[Trajectory], snapshot: Snapshot) -> TurnBatch:
         """The turns of a round with all that the method is told of them."""
@@ -508,14 +523,20 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     # Evaluation
 
+    @contextlib.contextmanager
+    def _evaluated(self, temperature: float) -> Generator[AnySampler]:
+        """What plays an evaluation."""
+        kept = trl_compat.kept_prefixes(self) if self.args.continuous_play else contextlib.nullcontext()
+        with self._awake(), kept as prefixes:
+            yield self.make_sampler(temperature, self.max_completion_length, prefixes)
+
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor, None, None]:
         """Plays the rows' episodes and logs their outcome; there is no loss to report. Training's own random state is
         left as it was."""
         seed = episode_seed(" ".join(row["task_id"] for row in inputs), 0, self.processes.process)
-        with self._awake(), evaluating(self.model, seed):
-            sampler = self.make_sampler(self.args.eval_temperature, self.max_completion_length)
+        with self._evaluated(self.args.eval_temperature) as sampler, evaluating(self.model, seed):
             trajectories = self.rollouts.play_rows(inputs, sampler, self.method.skills_in_evaluation)
             self.rewards.score(trajectories, self.state)
         self.recorder.metrics("eval", rollout_metrics(trajectories))
@@ -552,10 +573,9 @@ class AlignOPSDTrainer(GRPOTrainer):
         """This process's share of a panel's episodes."""
         process, processes = self.processes.process, self.processes.processes
         with (
-            self._awake(),
-            self.rollouts.bar(len(panel.rows[process::processes]), f"panel {panel.name}") as progress,
+            self._evaluated(temperature) as sampler,
+            self.rollouts.bar(len(panel.rows[process::processes]), f"panel {panel.name}", sampler) as progress,
         ):
-            sampler = self.make_sampler(temperature, self.max_completion_length)
             return play_panel(
                 self.rollouts.player(sampler, skills, skills, progress),
                 self.model,

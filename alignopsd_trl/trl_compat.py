@@ -29,6 +29,7 @@ from alignopsd_trl.policy.packing import Packed, depends_on_length, why_plain
 from alignopsd_trl.policy.prefix_cache import PrefixCache, Room, room, token_bytes
 from alignopsd_trl.policy.samplers import LoopSampler
 from alignopsd_trl.policy.scoring import Mix, Padded
+from alignopsd_trl.policy.slots import SlotSampler
 from alignopsd_trl.policy.teacher_weights import TeacherWeights
 from alignopsd_trl.policy.turn_rows import sampling_log_probs
 from alignopsd_trl.policy.vllm_samplers import SteppingSampler
@@ -577,6 +578,12 @@ def loop_sampler(
         partial(_fitting, trainer, prefixes.room, max_tokens) if prefixes and prefixes.room.bounds_rollout else len,
         trainer.accelerator.autocast,  # around all steps: weights are rounded once, not at each token
     )
+
+
+def slot_sampler(trainer: GRPOTrainer, temperature: float, max_tokens: int, prefixes: PrefixCache) -> SlotSampler:
+    """The same loop as a `rollout.Sampler`, with which no response waits for another."""
+    own = loop_sampler(trainer, temperature, max_tokens, prefixes)
+    return SlotSampler(own.model, temperature, max_tokens, own.end_ids, prefixes, own.attention, own.rows, own.context)
 
 
 def _token_bytes(trainer: GRPOTrainer) -> int:

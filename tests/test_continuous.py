@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,12 @@ from fakes.lockstep_cases import POLICIES, Faulty, on_processes, shown
 from fakes.models import CONFIGS, SHAPE
 from fakes.playing import WaitingSlots, play_rows, play_suite, play_toy, slots, toy_model
 from fakes.toy import Scripted, ToyEnvironment, build_tokenizer, toy_dataset
+from fakes.trainers import losses, make_trainer
 from transformers import AutoModelForCausalLM
 
+from alignopsd_trl import trl_compat
 from alignopsd_trl.environments.base import EnvironmentsDown, Step
+from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.policy.packing import PROVEN
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.slots import SlotSampler
@@ -214,3 +218,53 @@ def test_a_batch_sampler_is_asked_by_all_together() -> None:
     assert sampler.waiting == 2 and not first.done()
     assert sampler.advance() and calls == [[[1], [2], [9]]]
     assert first.result().ids == second.result().ids == [7] and sampler.waiting == 0
+
+
+# In a trainer
+
+
+def _trained(folder: Path, waits: bool, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
+    """A trainer's run, whose rounds are kept; with ``waits`` all episodes take each turn together."""
+    monkeypatch.setattr(trl_compat, "SlotSampler", WaitingSlots if waits else SlotSampler)
+    trainer = make_trainer(folder, script=False, continuous_play=True, max_steps=2, learning_rate=1e-3, **options)
+    inner, trainer.played = trainer.rollouts.play_groups, []
+
+    def watched(*given: Any) -> list[Trajectory]:
+        trainer.played.append(inner(*given))
+        return trainer.played[-1]
+
+    trainer.rollouts.play_groups = watched
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "grpo"},
+        {"method": "align_opsd"},
+        {"method": "grpo", "privileged_siblings": 2, "teacher_model_kind": "base"},
+    ],
+)
+def test_training_does_not_ask_who_waits(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, together = (_trained(tmp_path / str(waits), waits, monkeypatch, **options) for waits in (False, True))
+    assert [_held(one) for one in alone.played] == [_held(one) for one in together.played]
+    assert losses(alone) == pytest.approx(losses(together), abs=1e-4) and len(alone.played) == 2
+    panel = TaskPanel.of("toy", "test", [*toy_dataset(4)])
+    one, other = (trainer.evaluate_panel(panel).to_dict() for trainer in (alone, together))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"top_k": 5}, "samples from its whole distribution"),
+        ({"use_vllm": True, "vllm_tensor_parallel_size": 2}, "vllm_tensor_parallel_size=2; set continuous_play=False"),
+    ],
+)
+def test_play_that_cannot_be_continuous_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make_trainer(tmp_path, script=False, continuous_play=True, **options)

@@ -127,6 +127,7 @@ def play_panel(
     own = panel.rows[process::processes]
     most = len(panel.rows[::processes])  # the first process has the largest share
     played: list[Trajectory] = []
+    player.sampling_seed = seed
     with evaluating(model, seed + process):
         for first in range(0, most, slots):
             rows = own[first : first + slots]

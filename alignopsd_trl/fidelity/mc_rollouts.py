@@ -154,6 +154,7 @@ def roll_out(
         [one.seeds for one in played],
         [one.task for one in played],
         [tree.states[state].path for _, state, _ in starts],
+        ["/".join(map(str, start)) for start in starts],
     )
     rollouts = []
     for (half, state, _), (place, number), one in zip(starts, origins, finished, strict=True):

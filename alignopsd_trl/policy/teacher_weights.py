@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 
 from alignopsd_trl.policy.strategies import reshard
 from alignopsd_trl.reading import Reader
-from alignopsd_trl.rollout import BatchSampler, Responses
+from alignopsd_trl.rollout import BatchSampler, Continuous, Responses, Sampler
 
 FILE = "teacher.safetensors"
 
@@ -134,6 +134,26 @@ class TeacherSampler:
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
         with self.weights.in_place():
             return self.sampler.respond(prompts, until)
+
+
+class ContinuousTeacher(Continuous):
+    """A [`~alignopsd_trl.rollout.Sampler`] that samples from the teacher's weights, in this process.
+
+    Args:
+        sampler: of the policy, with a prefix cache of its own.
+    """
+
+    def __init__(self, sampler: Sampler, weights: TeacherWeights):
+        self._sampler, self._weights = sampler, weights
+        self.submit, self.drop, self.waits_for_all = sampler.submit, sampler.drop, sampler.waits_for_all
+
+    @property
+    def waiting(self) -> int:
+        return self._sampler.waiting
+
+    def advance(self) -> bool:
+        with self._weights.in_place():
+            return self._sampler.advance()
 
 
 @dataclass(frozen=True)

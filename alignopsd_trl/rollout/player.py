@@ -119,6 +119,7 @@ class Player:
         seeds: Sequence[Seeds],
         tasks: Sequence[str],
         prefixes: Sequence[Sequence[str]] = (),
+        draws: Sequence[str] = (),
     ) -> list[Trajectory]:
         """One finished trajectory per dataset row.
 
@@ -129,6 +130,7 @@ class Player:
             tasks: identity of each row's sibling group; rollouts are numbered inside it in order.
             prefixes: actions of each episode that are replayed before the policy takes over; their turns have neither
                 prompt nor response.
+            draws: tell plays of the same episodes apart, so that other responses are sampled in each.
 
         Raises:
             EnvironmentsDown, SamplerDown: on all processes, if the environments or the sampler of one are down.
@@ -137,7 +139,7 @@ class Player:
         """
         if self.renderer.converses and any(prefixes):
             raise ValueError("actions alone make no conversation to walk on from; use history='window'")
-        episodes = self._begin(rows, seeds, tasks)
+        episodes = self._begin(rows, seeds, tasks, draws or [""] * len(rows))
         self._together(lambda: self._open(episodes))
         desks = self._desks()
         given = prefixes or [()] * len(episodes)
@@ -221,14 +223,21 @@ class Player:
         else:
             episode.advance(turn, step, self.max_turns or self.environments.max_turns, self.until_lost)
 
-    def _begin(self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[Seeds], tasks: Sequence[str]) -> list[Episode]:
+    def _begin(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        seeds: Sequence[Seeds],
+        tasks: Sequence[str],
+        draws: Sequence[str],
+    ) -> list[Episode]:
         seen: Counter[Any] = Counter()
         episodes = []
         for slot, (row, task) in enumerate(zip(rows, tasks, strict=True)):
             number, again = seen[task], seen[task, seeds[slot]]
+            sampled = sampling_seed(self.sampling_seed, task, seeds[slot], again, draws[slot])
             privileged = number < self.privileged_siblings
             trajectory = Trajectory(dict(row), task, f"{number:04d}", seeds[slot], privileged=privileged)
-            episodes.append(Episode(slot, trajectory, sampling_seed(task, seeds[slot], again, self.sampling_seed)))
+            episodes.append(Episode(slot, trajectory, sampled))
             seen.update([task, (task, seeds[slot])])
         return episodes
 

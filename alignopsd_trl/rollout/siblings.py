@@ -21,15 +21,16 @@ def episode_seed(task_id: str, step: int, sibling: int) -> int:
     return _number(task_id, step, sibling)
 
 
-def sampling_seed(task: str, seeds: Seeds, again: int, draw: int) -> int:
+def sampling_seed(run: int, task: str, seeds: Seeds, again: int, draw: str) -> int:
     """Seed of all that is sampled in an episode.
 
     Args:
+        run: of the run or evaluation.
         task, seeds: of the episode.
-        again: how many episodes of the same play have the same ones.
-        draw: distinguishes plays of the same episodes.
+        again: how many earlier episodes of the same play have the same ones.
+        draw: tells plays of the same episodes apart.
     """
-    return _number(task, *seeds, again, draw)
+    return _number(run, task, *seeds, again, draw)
 
 
 def turn_seed(episode: int, turn: int) -> int:

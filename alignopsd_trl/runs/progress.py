@@ -29,6 +29,8 @@ class Bar:
             Of an episode.
         beyond (`Callable[[], str]`, *optional*):
             What is known of the time after this.
+        in_flight (`Callable[[], int]`, *optional*):
+            Requests that wait for their response just now.
     """
 
     clock = staticmethod(time.monotonic)
@@ -40,9 +42,10 @@ class Bar:
         disable: bool = False,
         most_turns: int | None = None,
         beyond: Callable[[], str] = lambda: "",
+        in_flight: Callable[[], int] | None = None,
     ):
         self.total, self.title, self.disable = total, title, disable
-        self._most_turns, self._beyond = most_turns, beyond
+        self._most_turns, self._beyond, self._in_flight = most_turns, beyond, in_flight
         self.ended = self.turns = 0
 
     def __enter__(self) -> Bar:
@@ -67,6 +70,8 @@ class Bar:
 
     def __str__(self) -> str:
         turns = f", {self.turns:,} turns" if self.turns else ""
+        if self._in_flight is not None:
+            turns += f", {self.total - self.ended} live, {self._in_flight()} requests in flight"
         left = self.seconds_left()
         told = [f"about {duration(left)} left" if left is not None else "", self._beyond()]
         return "; ".join([f"{self.title}: {self.ended}/{self.total} episodes ended{turns}", *filter(None, told)])

@@ -24,6 +24,20 @@ def weights_of_rewards(given: Sequence[float] | None, functions: Sequence[Callab
     )
 
 
+def check_own_loop(samples_plainly: bool) -> None:
+    """Raises `ValueError` where this process can't sample by itself.
+
+    Args:
+        samples_plainly: whether the model is whole on each process, proven, and sampled from without restriction.
+    """
+    if not samples_plainly:
+        raise ValueError(
+            "continuous_play=True without vLLM needs a proven model that is whole on each process (no FSDP or ZeRO) "
+            "and samples from its whole distribution (no top_k, top_p, min_p, penalty or generation_kwargs); set "
+            "continuous_play=False or use_vllm=True"
+        )
+
+
 def check_model(tokenizer: Any, balances_experts: bool, unmerged: str | None) -> None:
     """Raises `ValueError` for a model that turn rows can't be trained with.
 

@@ -21,6 +21,7 @@ from alignopsd_trl.rollout import (
     AnySampler,
     Counters,
     Player,
+    Sampler,
     SamplerDown,
     SkillSource,
     episode_seeds,
@@ -133,7 +134,9 @@ class Rollouts:
         progress: Callable[[int, int], None] = lambda ended, turns: None,
     ) -> Player:
         skilled = method.needs_teacher or method.skills_in_rollout or self._config.privileged_siblings > 0
-        return self.player(sampler, skilled, method.skills_in_rollout, progress)
+        player = self.player(sampler, skilled, method.skills_in_rollout, progress)
+        player.sampling_seed = self._config.seed
+        return player
 
     def replays(self, sampler: AnySampler, method: Method, number: int) -> Replays:
         """How this process plays episodes of a round again."""
@@ -184,7 +187,7 @@ class Rollouts:
         siblings = self._config.num_generations
         tasks = group_names([row["task_id"] for row in inputs], siblings)
         seeds = [episode_seeds(row["task_id"], update, place % siblings) for place, row in enumerate(inputs)]
-        with self.bar(len(inputs), f"update {update + 1}/{updates}: rollout") as progress:
+        with self.bar(len(inputs), f"update {update + 1}/{updates}: rollout", sampler) as progress:
             player = self.training_player(sampler, method, progress)
             player.privileged_siblings, player.teacher = privileged, teacher
             return player.play(inputs, seeds, tasks)
@@ -196,10 +199,13 @@ class Rollouts:
         seeds = [episode_seeds(task, 0, place) for task, place in zip(tasks, places, strict=True)]
         return self.player(sampler, skills, skills).play(inputs, seeds, tasks)
 
-    def bar(self, total: int, title: str) -> AbstractContextManager[Callable[[int, int], None]]:
-        """Shows how many turns were played and episodes ended, on the first process of a machine."""
+    def bar(self, total: int, title: str, sampler: AnySampler) -> AbstractContextManager[Callable[[int, int], None]]:
+        """Shows how many turns were played and episodes ended, on the first process of a machine; where nobody waits
+        for anybody, also how many requests are in flight."""
         hidden = self._config.disable_tqdm or not self._processes.is_local_main
-        return Bar(total, title, hidden, self._config.max_turns or self.environments.max_turns, self._beyond)
+        in_flight = (lambda: sampler.waiting) if isinstance(sampler, Sampler) else None
+        turns = self._config.max_turns or self.environments.max_turns
+        return Bar(total, title, hidden, turns, self._beyond, in_flight)
 
     def _check(self, trajectories: Sequence[Trajectory], update: int) -> None:
         tally = Tally.total(gather_object([Tally.of(trajectories)]))

@@ -25,9 +25,10 @@ class WaitingSlots(SlotSampler):
     waits_for_all = True
 
     def advance(self) -> bool:
+        asked = self.waiting > 0
         while super().advance():
             pass
-        return True
+        return asked
 
 
 def slots(model: Any, end_id: int, kind: type[SlotSampler], max_tokens: int = 12, **options: Any) -> SlotSampler:
