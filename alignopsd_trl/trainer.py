@@ -70,7 +70,7 @@ from alignopsd_trl.sharing.facts import trainer_results
 from alignopsd_trl.skills import SkillSpec, load_skills
 from alignopsd_trl.training import sharing
 from alignopsd_trl.training.checkpoints import Checkpoints
-from alignopsd_trl.training.checks import check_model, check_own_loop, weights_of_rewards
+from alignopsd_trl.training.checks import check_mixing, check_model, check_own_loop, weights_of_rewards
 from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted
 from alignopsd_trl.training.continuous import ContinuousEngine
 from alignopsd_trl.training.drift import Drift
@@ -228,6 +228,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         check_model(self.processing_class, self.aux_loss_enabled, unmerged)
         if self.args.continuous_play and not self.use_vllm:
             check_own_loop(trl_compat.samples_plainly(self))
+        check_mixing(self.method, trl_compat.logits_after_head(self))
         if is_adapted(self._factory) and self._factory.prompt.native:
             require_tools(self.processing_class)
 

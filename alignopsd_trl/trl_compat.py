@@ -189,6 +189,15 @@ def causal_is_enough(trainer: GRPOTrainer) -> bool:
     return why_not_shared(trainer) is None
 
 
+def logits_after_head(trainer: GRPOTrainer) -> str | None:
+    """What a model does to the logits that its head made, or `None`: of no account for the largest of them, but what is
+    mixed inside the head would miss it."""
+    config = _text_config(trainer)
+    names = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier")
+    found = [f"{name}={getattr(config, name)}" for name in names if getattr(config, name, None) not in (None, 1)]
+    return found[0] if found else None
+
+
 def why_not_merged(trainer: GRPOTrainer) -> str | None:
     """Why the turns of a dialogue can't share a row with this model, or ``None`` if they can."""
     return depends_on_length(_text_config(trainer))

@@ -12,6 +12,7 @@ import pytest
 import torch
 from fakes.sweeps import mostly_full
 from fakes.tables import config, small_world
+from fakes.toy import build_model, build_tokenizer
 from fakes.trainers import difference, hand_loss, losses, make_config, make_trainer
 from peft import LoraConfig
 from trl.experimental.sdft.loss_utils import compute_divergence
@@ -113,6 +114,15 @@ def test_with_an_adapter_and_a_teacher_that_stands_still(tmp_path: Path) -> None
         wanted = (base / 1.2).log_softmax(-1).topk(7).values * 1.2
         assert torch.allclose(kept, wanted, atol=1e-4)
     assert torch.tensor(losses(trainer)).isfinite().all()
+
+
+def test_a_model_that_changes_its_logits_after_the_head_is_refused_where_views_are_mixed(tmp_path: Path) -> None:
+    model = build_model(build_tokenizer())
+    model.config.final_logit_softcapping = 30.0
+    model.save_pretrained(tmp_path / "soft")
+    with pytest.raises(ValueError, match=r"final_logit_softcapping=30.0\); use rectify=False"):
+        make_trainer(tmp_path, policy=tmp_path / "soft", **OPTIONS)
+    make_trainer(tmp_path, policy=tmp_path / "soft", rectify=False, **OPTIONS)
 
 
 def test_weights_of_tokens_keep_the_budget_of_a_rollout() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.methods import Method
+
 
 def weights_of_rewards(given: Sequence[float] | None, functions: Sequence[Callable]) -> list[float] | None:
     """The weights of the environment's own reward, which is 1 by default, and of the user's functions.
@@ -35,6 +37,19 @@ def check_own_loop(samples_plainly: bool) -> None:
             "continuous_play=True without vLLM needs a proven model that is whole on each process (no FSDP or ZeRO) "
             "and samples from its whole distribution (no top_k, top_p, min_p, penalty or generation_kwargs); set "
             "continuous_play=False or use_vllm=True"
+        )
+
+
+def check_mixing(method: Method, after_head: str | None) -> None:
+    """Raises `ValueError` for a method that mixes distributions of a model whose head does not make its logits.
+
+    Args:
+        after_head: what the model does to them afterwards; `None` for nothing.
+    """
+    if after_head and method.kept_logits and getattr(method, "needs_matches", False):
+        raise ValueError(
+            "auxiliary_loss='distribution' mixes views where the head makes logits, which this model changes "
+            f"afterwards ({after_head}); use rectify=False"
         )
 
 
