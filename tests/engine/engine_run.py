@@ -49,6 +49,7 @@ def make(folder: Path) -> AlignOPSDTrainer:
         vllm_engine_options={"dtype": "float32", "enforce_eager": True},
         vllm_enable_sleep_mode="--sleep" in FLAGS,
         continuous_play="--continuous" in FLAGS,
+        vllm_max_num_batched_tokens=65536 if "--continuous" in FLAGS else None,  # CPU: seeds need whole prompts
         method="align_opsd",
         action_filter="webshop",
         per_device_train_batch_size=16,
