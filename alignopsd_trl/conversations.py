@@ -50,16 +50,12 @@ class Conversation:
     becomes of it; ``"keep"`` keeps it and ``"drop"`` drops it, whatever the template does.
 
     Args:
-        renderer ([`Renderer`]):
-            Applies the chat template.
-        opening (`Rendered`):
-            The first prompt.
-        ids (`list[int]`):
-            Its token ids.
+        renderer: applies the chat template.
+        opening: the first prompt.
+        ids: its token ids.
 
     Attributes:
-        ids (`list[int]`):
-            The prompt of the turn that is next.
+        ids: the prompt of the turn that is next.
     """
 
     def __init__(self, renderer: Renderer, opening: Rendered, ids: Sequence[int]):

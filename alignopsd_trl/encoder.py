@@ -64,11 +64,9 @@ class Encoder:
         self._width: int | None = None
 
     @property
-    def width(self) -> int | None:
+    def width(self) -> int:
         """D. Known from the first text that was encoded; a probe if there was none yet."""
-        if self._width is None:
-            self._rows(["width"])
-        return self._width
+        return self._rows(["width"]).size(1) if self._width is None else self._width
 
     @cached_property
     def revision(self) -> str:
@@ -138,7 +136,8 @@ def load_encoder(
     if isinstance(spec, str):
         return _frozen(_load_weights(spec, device), spec, device)
     if isinstance(spec, torch.nn.Module):
-        return _frozen(spec, _module_name(spec), device)
+        loaded: Any = spec
+        return _frozen(loaded, _module_name(loaded), device)
     if callable(spec):
         return Encoder(spec, getattr(spec, "name", None) or getattr(spec, "__qualname__", type(spec).__name__), device)
     raise ValueError(f"encoder={spec!r} is unknown; {_CHOICES}")

@@ -8,6 +8,7 @@ A field's rule is part of its type (`Annotated`), where argument parsers do not 
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -20,10 +21,8 @@ class OneOf:
     """One of some values.
 
     Args:
-        choices (`tuple`):
-            The values.
-        reason (`str`, *optional*, defaults to `""`):
-            Why no others, for the message.
+        choices: the values.
+        reason: why no others, for the message.
     """
 
     choices: tuple[Any, ...]
@@ -38,10 +37,8 @@ class Within:
     """A number in [low, high].
 
     Args:
-        low, high (`float`):
-            The bounds.
-        to_high (`bool`, *optional*, defaults to `True`):
-            Whether `high` itself is allowed.
+        low, high: the bounds.
+        to_high: whether `high` itself is allowed.
     """
 
     low: float
@@ -59,8 +56,7 @@ class AtLeast:
     """A number from `low` on.
 
     Args:
-        low (`float`):
-            Inclusive.
+        low: inclusive.
     """
 
     low: float
@@ -78,8 +74,7 @@ class Above:
     """A number greater than `low`.
 
     Args:
-        low (`float`):
-            Exclusive.
+        low: exclusive.
     """
 
     low: float
@@ -103,7 +98,7 @@ Count = Annotated[int, AtLeast(0)]
 PositiveCount = Annotated[int, Above(0)]
 
 
-def rules(kind: type) -> dict[str, Any]:
+def rules(kind: type[Any]) -> dict[str, Any]:
     """Field name -> the rule of its type, for the fields of a dataclass that have one."""
     hints = get_type_hints(kind, include_extras=True)
     found = {one.name: _rule(hints[one.name]) for one in fields(kind)}
@@ -123,8 +118,7 @@ def check_options(options: Any, place: str = "{name}={value!r}") -> None:
     Args:
         options (dataclass):
             What is checked.
-        place (`str`, *optional*, defaults to `"{name}={value!r}"`):
-            How the message names a field and its value.
+        place: how the message names a field and its value.
 
     Raises:
         ValueError: names field, value and what it must be.
@@ -139,20 +133,21 @@ def check_options(options: Any, place: str = "{name}={value!r}") -> None:
             raise ValueError(place.format(name=name, value=value) + problem + also)
 
 
-def read_options(kind: type, given: Mapping[str, Any] | None, owner: str, source: str = "method_options") -> Any:
+def as_mapping(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """A field of a configuration that TRL's parser also takes as JSON; a configuration that was made has read it."""
+    return dict(json.loads(given) if isinstance(given, str) else given or {})
+
+
+def read_options(kind: type[Any], given: Mapping[str, Any] | None, owner: str, source: str = "method_options") -> Any:
     """An instance of the options class ``kind`` from a mapping such as `AlignOPSDConfig.method_options`.
 
     A value must be of its field's type, see `as_type`.
 
     Args:
-        kind (`type`):
-            A dataclass whose fields all have defaults.
-        given (`Mapping`, *optional*):
-            Option names and values.
-        owner (`str`):
-            Whose options they are, such as ``"method 'rlsd'"``, for the message.
-        source (`str`, *optional*, defaults to `"method_options"`):
-            Where they were given, for the message.
+        kind: a dataclass whose fields all have defaults.
+        given: option names and values.
+        owner: whose options they are, such as ``"method 'rlsd'"``, for the message.
+        source: where they were given, for the message.
 
     Raises:
         ValueError: for an unknown option, with the known ones; for a value of another type or against its rule.

@@ -205,9 +205,9 @@ class Renderer:
         """The views cut as `fit` cuts them, and their prompts *without* skills. Those with skills are encoded only
         where they may be too long."""
         shown = [self.show(view, "") for view in views]
-        whole = zip(views, shown, self.encode(shown), strict=True)
-        fitted: list[Fitted | None] = [Fitted(view, prompt, ids) for view, prompt, ids in whole]
-        room = [self.max_length - len(one.ids) for one in fitted]
+        encoded = self.encode(shown)
+        fitted: list[Fitted | None] = [Fitted(*parts) for parts in zip(views, shown, encoded, strict=True)]
+        room = [self.max_length - len(ids) for ids in encoded]
         rows = [
             row for row, view in enumerate(views) if _most_added(shown[row], self.show(view, skills[row])) > room[row]
         ]

@@ -27,12 +27,10 @@ class Reading:
     """One response.
 
     Args:
-        text (`str`):
-            As environments read it: thinking between ``<think>`` tags.
-        thought (`Thought`):
-            Thinking and action, for correspondence.
-        action (`str`, *optional*):
-            What the environment is given, where the tokenizer's own format says so; else the environment looks for it.
+        text: as environments read it: thinking between ``<think>`` tags.
+        thought: thinking and action, for correspondence.
+        action: what the environment is given, where the tokenizer's own format says so; else the environment looks for
+            it.
     """
 
     text: str
@@ -44,14 +42,10 @@ class Reader:
     """Reads sampled responses of one tokenizer.
 
     Args:
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            Of the policy.
-        tags (`Sequence[str]`, *optional*, defaults to `("<think>", "</think>")`):
-            Between which the model thinks.
-        freely (`bool`, *optional*, defaults to `False`):
-            A response without these tags thinks in the text before its call.
-        native (`bool`, *optional*, defaults to `False`):
-            Calls are in the format of the tokenizer's chat template.
+        tokenizer: of the policy.
+        tags: between which the model thinks.
+        freely: a response without these tags thinks in the text before its call.
+        native: calls are in the format of the tokenizer's chat template.
 
     Raises:
         ValueError: for ``native`` with a chat template that has no tools, or whose calls nobody can read.
@@ -78,12 +72,9 @@ class Reader:
         """A response to a prompt.
 
         Args:
-            prompt, response (`Sequence[int]`):
-                Token ids.
-            text (`str`):
-                The response, decoded without special tokens.
-            tools (`Sequence[Mapping]`, *optional*):
-                JSON schemas of the tools on offer, which say of what type arguments are.
+            prompt, response: token ids.
+            text: the response, decoded without special tokens.
+            tools: JSON schemas of the tools on offer, which say of what type arguments are.
         """
         whole = self._canonical(prompt, response, text)
         if self._native:
@@ -134,9 +125,10 @@ class Reader:
         return "".join([*parts, self._decode(rest)])
 
     def _decode(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text: Any = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
 
-    def _message(self, prompt: list[int], response: list[int], whole: str, tools: list[Mapping[str, Any]]) -> Reading:
+    def _message(self, prompt: list[int], response: list[int], whole: str, tools: list[Any]) -> Reading:
         message = parse_message(self._tokenizer, response, prefix=prompt, tools=tools or None) if response else {}
         thinking = message.get("reasoning_content") or message.get("thinking") or parse_response(whole).thinking
         calls = message.get("tool_calls") or []

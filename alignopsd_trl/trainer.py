@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import textwrap
-import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,10 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
-from trl import GRPOTrainer
 
 from alignopsd_trl import trl_compat
 from alignopsd_trl.checks.intended import Intended, check
@@ -29,8 +26,9 @@ from alignopsd_trl.checks.model_files import check_loaded
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.evaluation import EvaluationResult, Outcome, evaluating, play_panel, summarise
+from alignopsd_trl.evaluation import EvaluationResult, evaluating
 from alignopsd_trl.methods import checked_credit, get_method
+from alignopsd_trl.options import as_mapping
 from alignopsd_trl.policy import strategies
 from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.prefix_cache import PrefixCache
@@ -45,6 +43,7 @@ from alignopsd_trl.policy.teacher_weights import (
     TeacherSampler,
     TeacherWeights,
 )
+from alignopsd_trl.policy.temporarily import temporarily
 from alignopsd_trl.reading import require_tools
 from alignopsd_trl.rollout import (
     AnySampler,
@@ -61,7 +60,7 @@ from alignopsd_trl.runs.console import Lines, show_note
 from alignopsd_trl.runs.cores import use_what_is_left
 from alignopsd_trl.runs.files import full_disk_named, plain, readable_as_others
 from alignopsd_trl.runs.folder import LOG_FILE, RunFolder, claim_together, configuration_of
-from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally, weights_are_finite
+from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
 from alignopsd_trl.runs.log import LogFile
 from alignopsd_trl.runs.order import EpochSampler, WholeRounds
 from alignopsd_trl.runs.progress import duration, show_status
@@ -74,8 +73,9 @@ from alignopsd_trl.training.checks import check_mixing, check_model, check_own_l
 from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted
 from alignopsd_trl.training.continuous import ContinuousEngine
 from alignopsd_trl.training.drift import Drift
+from alignopsd_trl.training.panels import Panels
 from alignopsd_trl.training.recorder import Recorder
-from alignopsd_trl.training.rewards import Rewards
+from alignopsd_trl.training.rewards import Rewards, environment_reward
 from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.training.round import Replays, Round, Snapshot, listeners, turn_advantages
 from alignopsd_trl.training.rows import RowMaker
@@ -83,13 +83,12 @@ from alignopsd_trl.training.scorer import Scorer
 from alignopsd_trl.training.update import auxiliary_sum, chunks_of
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
+if TYPE_CHECKING:
+    from alignopsd_trl.trl_compat import Trainer as GRPOTrainer
+else:
+    from trl import GRPOTrainer
+
 logger = logging.getLogger(__name__)
-
-
-def environment_reward(trajectory: Sequence[Trajectory], **columns: Any) -> list[float | None]:
-    """The environment's own terminal reward; the first reward function of every run. ``None`` where the environment
-    failed."""
-    return [None if one.failed else one.reward for one in trajectory]
 
 
 class AlignOPSDTrainer(GRPOTrainer):
@@ -130,11 +129,6 @@ class AlignOPSDTrainer(GRPOTrainer):
         TypeError: for a config of another class or a missing factory.
         ValueError: for combinations that can't be met; the message names the argument, its value and the remedy.
     """
-
-    if TYPE_CHECKING:  # narrower than TRL's, which trains more than language models
-        args: AlignOPSDConfig
-        model: PreTrainedModel
-        processing_class: PreTrainedTokenizerBase
 
     _tag_names = ["trl", "align-opsd"]
     _name = "AlignOPSD"
@@ -255,8 +249,13 @@ class AlignOPSDTrainer(GRPOTrainer):
             return None
         if self.vllm_mode == "server":
             trl_compat.join_servers(self, self.args.server_addresses)
-        parts = trl_compat.push_weights, trl_compat.sampling_options, trl_compat.stepping_sampler
-        return ContinuousEngine(self.args, self.processes, *(partial(part, self) for part in parts))
+        return ContinuousEngine(
+            self.args,
+            self.processes,
+            partial(trl_compat.push_weights, self),
+            partial(trl_compat.sampling_options, self),
+            partial(trl_compat.stepping_sampler, self),
+        )
 
     def _make_parts(self, reward_check: RewardCheck) -> None:
         args, tokenizer, processes = self.args, self.processing_class, self.processes
@@ -286,7 +285,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             skills=self._skills,
             failed=failed,
             save=lambda: self.checkpoints.save_last(self.state.global_step),
-            template=self.chat_template_kwargs,
+            template=as_mapping(self.chat_template_kwargs),
             beyond=self._updates_left,
         )
         self.recorder = Recorder(args, processes, tokenizer, log, lambda: self.callback_handler.callbacks)
@@ -320,6 +319,9 @@ class AlignOPSDTrainer(GRPOTrainer):
             tokenizer.eos_token_id,
             sampling=partial(trl_compat.sampling_columns, self, log=partial(self.recorder.metrics, "train")),
             updated=lambda: trl_compat.needs_old_log_probs(self),
+        )
+        self.panels = Panels(
+            lambda: self.model, self._evaluated, self.rollouts, self.rewards, processes, self.checkpoints.seconds
         )
         self.drift = Drift(args, processes, partial(self.recorder.metrics, "train"))
         self._listeners = list(listeners(args))
@@ -424,7 +426,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         thinker = SortedByLength(self._of_teacher(sampler), fits)
         return thinker if self.engine is None else self.engine.together(thinker)
 
-    def _of_teacher(self, sampler: AnySampler) -> AnySampler:
+    def _of_teacher(self, sampler: Any) -> Any:
         """The same sampler with the teacher's weights."""
         if self.teacher_weights is None:
             return sampler
@@ -559,34 +561,9 @@ class AlignOPSDTrainer(GRPOTrainer):
         temperature = self.args.eval_temperature if temperature is None else temperature
         if skills and self.skill_bank is None:
             raise ValueError("skills=True needs a skill_bank")
-        started = time.perf_counter()
-        played = self._play_panel(panel, skills, temperature, seed)
-        outcomes = gather_object([Outcome.of(one) for one in played])
-        tally = Tally.total(gather_object([Tally.of(played)]))
-        self.checkpoints.seconds.evaluated(time.perf_counter() - started)
-        if tally.usable == 0:
-            raise RunStopped(f"panel {panel.name}: no episode could be played. The first reason: {tally.message}")
-        result = summarise(panel, outcomes, skills=skills, temperature=temperature, seed=seed)
+        result = self.panels.evaluate(panel, skills, temperature, seed, self.state)
         self.evaluations["after" if self.state.global_step else "before"] = plain(result.to_dict(outcomes=False))
         return result
-
-    def _play_panel(self, panel: TaskPanel, skills: bool, temperature: float, seed: int) -> list[Trajectory]:
-        """This process's share of a panel's episodes."""
-        process, processes = self.processes.process, self.processes.processes
-        with (
-            self._evaluated(temperature) as sampler,
-            self.rollouts.bar(len(panel.rows[process::processes]), f"panel {panel.name}", sampler) as progress,
-        ):
-            return play_panel(
-                self.rollouts.player(sampler, skills, skills, progress),
-                self.model,
-                panel,
-                slots=self.rollouts.slots,
-                seed=seed,
-                process=process,
-                processes=processes,
-                finished=partial(self.rewards.score, state=self.state),
-            )
 
     # The run
 
@@ -600,7 +577,12 @@ class AlignOPSDTrainer(GRPOTrainer):
         after its last checkpoint is done again and counts once."""
         return self.checkpoints.seconds.total
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> Any:
         """As in [`~transformers.Trainer`], in an output folder that belongs to this run alone.
 
         ``True`` resumes from the last checkpoint that was written to its end, and starts at the beginning if there is
@@ -622,7 +604,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             )
         try:
             self.checkpoints.resume(self.run_folder)
-            done = super().train(resume_from_checkpoint=self.run_folder.resume, **kwargs)
+            done = super().train(self.run_folder.resume, trial, ignore_keys_for_eval)
             if not borrowed:
                 self.run_folder.end()
                 if self.args.save_trajectories and self.run_folder.writes:
@@ -646,13 +628,13 @@ class AlignOPSDTrainer(GRPOTrainer):
         self._order = EpochSampler.like(super()._get_train_sampler(dataset))
         return self._order
 
-    def _run_epoch(self, *, epoch: int, **kwargs: Any) -> None:
+    def _run_epoch(self, model: Any, epoch: int, *args: Any, **kwargs: Any) -> None:
         """Tells the order of tasks its epoch. A run that has made all its updates and is resumed trains nothing."""
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
         self._order.epoch = epoch
-        super()._run_epoch(epoch=epoch, **kwargs)
+        super()._run_epoch(model, epoch, *args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """As in TRL, after what is ours."""
@@ -678,7 +660,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         with (
             full_disk_named(self.args.output_dir, "the model"),
             contextlib.nullcontext() if checkpoint else strategies.whole_state_dict(self.accelerator),
-            sharing.without_token(self.args),
+            temporarily(self.args, hub_token=None),  # transformers pickles its arguments beside the model
             sharing.safe_place(target, own) if self.args.should_save else contextlib.nullcontext(target) as place,
         ):
             super().save_model(str(place), _internal_call=True)
@@ -737,10 +719,11 @@ class AlignOPSDTrainer(GRPOTrainer):
             self.hub_model_id = repository
             self.create_model_card(**card)
 
-        write(self.hub_model_id or self.args.hub_model_id or Path(self.args.output_dir).name)
-        return sharing.push_run(self.args, self.hub_model_id, write, commit_message, token, revision, blocking)
+        chosen = self.hub_model_id or self.args.hub_model_id or Path(self.args.output_dir).name
+        write(chosen)
+        return sharing.push_run(self.args, chosen, write, commit_message, token, revision, blocking)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """A checkpoint's model while training goes on (``hub_strategy``)."""
         if self.is_world_process_zero() and self.args.hub_strategy != "end":
-            sharing.push_checkpoint(self.args, Path(checkpoint_folder), self.hub_model_id, self.state.global_step)
+            sharing.push_checkpoint(self.args, Path(checkpoint_folder), str(self.hub_model_id), self.state.global_step)

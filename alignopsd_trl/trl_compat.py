@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +25,16 @@ from trl.trainer import grpo_trainer
 from trl.trainer import utils as trl_utils
 from trl.trainer.utils import use_adapter
 
+from alignopsd_trl.options import as_mapping
 from alignopsd_trl.policy import strategies
+from alignopsd_trl.policy.kv_room import Room, room, token_bytes
 from alignopsd_trl.policy.packing import Packed, depends_on_length, why_plain
-from alignopsd_trl.policy.prefix_cache import PrefixCache, Room, room, token_bytes
+from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.samplers import LoopSampler
 from alignopsd_trl.policy.scoring import Mix, Padded
 from alignopsd_trl.policy.slots import SlotSampler
 from alignopsd_trl.policy.teacher_weights import TeacherWeights
+from alignopsd_trl.policy.temporarily import temporarily
 from alignopsd_trl.policy.turn_rows import sampling_log_probs
 from alignopsd_trl.policy.vllm_samplers import SteppingSampler
 from alignopsd_trl.reading import Reader
@@ -38,9 +42,22 @@ from alignopsd_trl.rollout import Response, Responses, SamplerDown
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from trl import GRPOConfig, GRPOTrainer
 
     from alignopsd_trl.config import AlignOPSDConfig
+
+    class Trainer(GRPOTrainer):
+        """TRL's trainer with the types that it has here: by its own it trains more than language models."""
+
+        args: AlignOPSDConfig
+        model: PreTrainedModel
+        ref_model: PreTrainedModel | None
+        processing_class: PreTrainedTokenizerBase
+        max_completion_length: int
+        vllm_generation: Any
+        reward_funcs: list[Callable[..., Any]]
+        hub_model_id: str | None
 
 
 OVERRIDES = {
@@ -98,7 +115,7 @@ class PolicyScorer:
         teacher: weights that score in place of the policy's.
     """
 
-    def __init__(self, trainer: GRPOTrainer, reference: bool = False, teacher: TeacherWeights | None = None):
+    def __init__(self, trainer: Trainer, reference: bool = False, teacher: TeacherWeights | None = None):
         self._trainer = trainer
         self._reference, self._teacher = reference, teacher
 
@@ -144,13 +161,13 @@ class PolicyScorer:
         trainer = self._trainer
         with (
             torch.no_grad(),
-            disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs),
+            _without_checkpointing(trainer),
             self._adapter(),
             contextlib.nullcontext() if self._teacher is None else self._teacher.in_place(),
         ):
             yield
 
-    def _adapter(self) -> contextlib.AbstractContextManager:
+    def _adapter(self) -> AbstractContextManager:
         """For a LoRA policy the reference is the adapter switched off, or its frozen copy where one was passed in."""
         if not self._reference or self._trainer.ref_model is not None:
             return contextlib.nullcontext()
@@ -158,7 +175,11 @@ class PolicyScorer:
         return use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None)
 
 
-def initial_weights(trainer: GRPOTrainer) -> TeacherWeights:
+def _without_checkpointing(trainer: Trainer) -> AbstractContextManager[None]:
+    return disable_gradient_checkpointing(trainer.model, as_mapping(trainer.args.gradient_checkpointing_kwargs) or None)
+
+
+def initial_weights(trainer: Trainer) -> TeacherWeights:
     """The trained parameters before training: the reference's own in full fine-tuning, where one is loaded, whole, and
     stands still, else a copy."""
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -167,15 +188,15 @@ def initial_weights(trainer: GRPOTrainer) -> TeacherWeights:
     return TeacherWeights(model, dict(trainer.accelerator.unwrap_model(trainer.ref_model).named_parameters()))
 
 
-def _text_config(trainer: GRPOTrainer) -> Any:
+def _text_config(trainer: Trainer) -> Any:
     return trainer.accelerator.unwrap_model(trainer.model).config.get_text_config()
 
 
-def attention_of(trainer: GRPOTrainer) -> str:
+def attention_of(trainer: Trainer) -> str:
     return _text_config(trainer)._attn_implementation
 
 
-def why_not_shared(trainer: GRPOTrainer) -> str | None:
+def why_not_shared(trainer: Trainer) -> str | None:
     """Why prompts can't be shared in scoring with this model, or ``None`` if they can."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
@@ -183,13 +204,13 @@ def why_not_shared(trainer: GRPOTrainer) -> str | None:
     return why_plain(_text_config(trainer), attention_of(trainer))
 
 
-def causal_is_enough(trainer: GRPOTrainer) -> bool:
+def causal_is_enough(trainer: Trainer) -> bool:
     """Whether rows with all padding behind need no mask. They do with sliding windows, layers of other kinds, positions
     that depend on the row's length, and flash attention, which packs the real tokens by the mask."""
     return why_not_shared(trainer) is None
 
 
-def logits_after_head(trainer: GRPOTrainer) -> str | None:
+def logits_after_head(trainer: Trainer) -> str | None:
     """What a model does to the logits that its head made, or `None`: of no account for the largest of them, but what is
     mixed inside the head would miss it."""
     config = _text_config(trainer)
@@ -198,24 +219,17 @@ def logits_after_head(trainer: GRPOTrainer) -> str | None:
     return found[0] if found else None
 
 
-def why_not_merged(trainer: GRPOTrainer) -> str | None:
+def why_not_merged(trainer: Trainer) -> str | None:
     """Why the turns of a dialogue can't share a row with this model, or ``None`` if they can."""
     return depends_on_length(_text_config(trainer))
 
 
-@contextlib.contextmanager
-def head_on_labels(device: torch.device) -> Generator[None]:
+def head_on_labels(device: torch.device) -> AbstractContextManager[None]:
     """TRL's fused head takes the labelled positions alone. It does so by itself where Triton runs; on CPU and MPS it
     would project every position of the prompt and the padding as well."""
     if device.type not in ("cpu", "mps"):
-        yield
-        return
-    before = trl_utils._use_triton
-    trl_utils._use_triton = lambda device: True
-    try:
-        yield
-    finally:
-        trl_utils._use_triton = before
+        return contextlib.nullcontext()
+    return temporarily(trl_utils, _use_triton=lambda device: True)
 
 
 class WatchedModel:
@@ -229,7 +243,7 @@ class WatchedModel:
         log_probs, entropies: ``(rows, L)`` of the last forward, with gradient; 0 where the loss does not read them.
     """
 
-    def __init__(self, model: torch.nn.Module, read: torch.Tensor):
+    def __init__(self, model: Callable, read: torch.Tensor):
         self._model, self._read = model, read
         self.log_probs = self.entropies = torch.zeros(read.shape, device=read.device)
 
@@ -242,7 +256,7 @@ class WatchedModel:
         return output
 
 
-def as_causal(trainer: GRPOTrainer, model: torch.nn.Module) -> Callable:
+def as_causal(trainer: Trainer, model: torch.nn.Module) -> Callable:
     """The model, without masks where it needs none: see `padded_behind`."""
     return partial(padded_behind, model) if causal_is_enough(trainer) else model
 
@@ -263,10 +277,9 @@ def padded_behind(
     return output
 
 
-@contextlib.contextmanager
 def head_in_tiles(
-    model: torch.nn.Module, pick: Callable[[torch.Tensor, int], torch.Tensor], views: int = 1
-) -> Generator[None]:
+    model: PreTrainedModel, pick: Callable[[torch.Tensor, int], torch.Tensor], views: int = 1
+) -> AbstractContextManager[None]:
     """While a model's forward runs: of the vocabulary head's logits it gives what ``pick`` takes. They are made for
     `TILE` positions at a time, in the backward pass again: never for a whole batch.
 
@@ -274,7 +287,7 @@ def head_in_tiles(
         pick: from logits ``(n, views, V)`` of positions, and the number of the first of them, to ``(n, K)``.
         views: rows, one after another, that are views of one response; the forward gives one row for all.
     """
-    head = model.get_output_embeddings()
+    head: Any = model.get_output_embeddings()
     inner = head.forward
 
     def forward(hidden: torch.Tensor) -> torch.Tensor:
@@ -286,15 +299,11 @@ def head_in_tiles(
         ]
         return torch.cat(tiles).unflatten(0, shape)
 
-    head.forward = forward
-    try:
-        yield
-    finally:
-        del head.forward
+    return temporarily(head, forward=forward)
 
 
 def largest_logits(
-    trainer: GRPOTrainer,
+    trainer: Trainer,
     ids: torch.Tensor,
     mask: torch.Tensor,
     length: int,
@@ -320,7 +329,7 @@ def largest_logits(
 
 
 def live_logits(
-    trainer: GRPOTrainer, model: torch.nn.Module, rows: dict[str, torch.Tensor], tokens: torch.Tensor
+    trainer: Trainer, model: torch.nn.Module, rows: dict[str, torch.Tensor], tokens: torch.Tensor
 ) -> torch.Tensor:
     """The current policy's logits of ``tokens`` ``(rows, L, K)`` along the rows' responses, with gradient; 0 where no
     row has an optimised token."""
@@ -338,22 +347,12 @@ def live_logits(
     return found.new_zeros(tokens.shape).index_copy(1, read, found)
 
 
-@contextlib.contextmanager
-def sampling(trainer: GRPOTrainer, temperature: float, max_tokens: int) -> Generator[None]:
+def sampling(trainer: Trainer, temperature: float, max_tokens: int) -> AbstractContextManager[None]:
     """Generation with another temperature (0 decodes greedily) and token limit than the training rollouts'."""
     if trainer.use_vllm:
-        target, chosen = trainer.vllm_generation, {"temperature": temperature, "max_completion_length": max_tokens}
-    else:
-        greedy = {"do_sample": False} if temperature == 0 else {"temperature": temperature}
-        target, chosen = trainer.generation_config, {**greedy, "max_new_tokens": max_tokens}
-    before = {name: getattr(target, name) for name in chosen}
-    for name, value in chosen.items():
-        setattr(target, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(target, name, value)
+        return temporarily(trainer.vllm_generation, temperature=temperature, max_completion_length=max_tokens)
+    greedy: dict[str, Any] = {"do_sample": False} if temperature == 0 else {"temperature": temperature}
+    return temporarily(trainer.generation_config, **greedy, max_new_tokens=max_tokens)
 
 
 def whole_on_each_process(args: GRPOConfig) -> None:
@@ -361,43 +360,40 @@ def whole_on_each_process(args: GRPOConfig) -> None:
     for FSDP, whose policy and reference would be spread over all GPUs by each process, with hooks that break sharding.
     """
     if args.world_size > 1:
-        args.model_init_kwargs = {**(args.model_init_kwargs or {}), "device_map": None}
+        args.model_init_kwargs = {**as_mapping(args.model_init_kwargs), "device_map": None}
 
 
 @contextlib.contextmanager
 def made_for_turns(args: AlignOPSDConfig, whole: bool) -> Generator[None]:
-    """While TRL's part of a trainer is made.
+    """While TRL's part of a trainer is made. FSDP2 shards the reference as accelerate shards the policy, layer by layer
+    and with the weights of rank 0 wherever the other ranks hold zeros; TRL would shard each rank's own copy, as one
+    unit. TRL's own entropy bonus, a mean per micro-batch, stays off.
 
     Args:
         whole: the model is loaded by TRL, and has to be whole on each process.
     """
     if whole:
         whole_on_each_process(args)
-    with reference_like_policy(), engine_options(args.engine_options), without_entropy_bonus(args):
+    sharded = temporarily(grpo_trainer, prepare_fsdp=_shard_frozen)
+    with sharded, engine_options(args.engine_options), temporarily(args, entropy_coef=0.0):
         yield
 
 
-@contextlib.contextmanager
-def engine_options(chosen: Mapping[str, Any] | None) -> Generator[None]:
+def engine_options(chosen: Mapping[str, Any] | None) -> AbstractContextManager[None]:
     """While a trainer is made: what a colocated vLLM's engine is made with, over what TRL gives it; `None` where there
     is none. TRL fixes how many responses are sampled at once to the trajectories of a round, and the tokens of a step
     to 4,096."""
     if chosen is None or not hasattr(vllm_generation, "LLM"):  # not installed: TRL says so
-        yield
-        return
-    engine = vllm_generation.LLM
-    vllm_generation.LLM = lambda **options: engine(**{**options, **chosen})
-    try:
-        yield
-    finally:
-        vllm_generation.LLM = engine
+        return contextlib.nullcontext()
+    engine, own = vllm_generation.LLM, chosen
+    return temporarily(vllm_generation, LLM=lambda **options: engine(**{**options, **own}))
 
 
 @contextlib.contextmanager
-def awake(trainer: GRPOTrainer) -> Generator[None]:
+def awake(trainer: Trainer) -> Generator[None]:
     """With vLLM's sleep mode: the engine wakes once, takes the weights with the first generation, and sleeps again at
     the end. TRL puts it to sleep after each call, so that every turn of an episode would push the whole policy."""
-    engine = getattr(trainer, "vllm_generation", None)
+    engine: Any = getattr(trainer, "vllm_generation", None)
     if not (trainer.use_vllm and trainer.vllm_mode == "colocate" and engine.enable_sleep_mode):
         yield
         return
@@ -411,7 +407,7 @@ def awake(trainer: GRPOTrainer) -> Generator[None]:
         engine.enable_sleep_mode, engine._llm_weights_sleeping = True, True
 
 
-def generate(trainer: GRPOTrainer, prompts: Sequence[Sequence[int]]) -> Responses:
+def generate(trainer: Trainer, prompts: Sequence[Sequence[int]]) -> Responses:
     """One response per prompt through TRL's own path (transformers, continuous batching or vLLM). All processes must
     call it equally often and with lists of equal length."""
     if trainer.is_fsdp_enabled:  # what transformers' generate looks for, to go on until all processes have finished
@@ -422,30 +418,26 @@ def generate(trainer: GRPOTrainer, prompts: Sequence[Sequence[int]]) -> Response
         return Responses(*trainer._generate_single_turn(prompts, None, {}, num_generations=1))
 
 
-@contextlib.contextmanager
-def _without_ended_trackers(trainer: GRPOTrainer) -> Generator[None]:
+def _without_ended_trackers(trainer: Trainer) -> AbstractContextManager[None]:
     """TRL times each generation and logs that; trackio raises where its run has not begun or has ended already, as in
     an evaluation after training."""
-    given = trainer.args.report_to
+    given = trainer.args.report_to or ()
     if "trackio" in given:
         import trackio
 
         if trackio.context_vars.current_run.get() is None:
-            trainer.args.report_to = [name for name in given if name != "trackio"]
-    try:
-        yield
-    finally:
-        trainer.args.report_to = given
+            return temporarily(trainer.args, report_to=[name for name in given if name != "trackio"])
+    return contextlib.nullcontext()
 
 
-def computes_in(trainer: GRPOTrainer) -> torch.dtype:
+def computes_in(trainer: Trainer) -> torch.dtype:
     """In which precision the policy's attention computes: autocast's, where it is on."""
     autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}
     dtype = trainer.accelerator.unwrap_model(trainer.model).dtype
     return autocast.get(trainer.accelerator.mixed_precision, dtype) if dtype == torch.float32 else dtype
 
 
-def samples_plainly(trainer: GRPOTrainer) -> bool:
+def samples_plainly(trainer: Trainer) -> bool:
     """Whether responses come from the whole distribution of a model that is here and whole, so that `decoding.sample`
     may take the place of transformers' ``generate``."""
     if trainer.use_vllm or trainer.use_transformers_continuous_batching:
@@ -464,7 +456,7 @@ def samples_plainly(trainer: GRPOTrainer) -> bool:
     )
 
 
-def join_servers(trainer: GRPOTrainer, addresses: Sequence[str]) -> None:
+def join_servers(trainer: Trainer, addresses: Sequence[str]) -> None:
     """Joins the servers after the first, which TRL has joined, so that `push_weights` reaches all. A collective."""
     engine = trainer.vllm_generation
     engine.clients = [getattr(engine, "vllm_client", None)]
@@ -478,7 +470,7 @@ def join_servers(trainer: GRPOTrainer, addresses: Sequence[str]) -> None:
     trainer.accelerator.wait_for_everyone()
 
 
-def push_weights(trainer: GRPOTrainer) -> None:
+def push_weights(trainer: Trainer) -> None:
     """Gives vLLM the policy's weights if an update has changed them, as TRL does before it generates. A collective.
 
     Raises:
@@ -524,7 +516,7 @@ def _walked_to_the_end(engine: Any, problems: list[Exception] | None) -> Generat
         del engine._iter_named_params
 
 
-def sampling_options(trainer: GRPOTrainer, temperature: float, max_tokens: int) -> dict[str, Any]:
+def sampling_options(trainer: Trainer, temperature: float, max_tokens: int) -> dict[str, Any]:
     """What TRL asks of vLLM for one response, under vLLM's names."""
     engine = trainer.vllm_generation
     return {
@@ -541,7 +533,7 @@ def sampling_options(trainer: GRPOTrainer, temperature: float, max_tokens: int) 
     }
 
 
-def stepping_sampler(trainer: GRPOTrainer, temperature: float, max_tokens: int) -> SteppingSampler:
+def stepping_sampler(trainer: Trainer, temperature: float, max_tokens: int) -> SteppingSampler:
     """The policy in a colocated engine, asked request by request."""
     options = sampling_options(trainer, temperature, max_tokens)
     if isinstance(options.get("structured_outputs"), dict):
@@ -563,7 +555,7 @@ def _read_output(output: Any) -> Response:
 class EngineSampler:
     """The trained policy as a `rollout.BatchSampler` through TRL's own path: transformers or vLLM."""
 
-    def __init__(self, trainer: GRPOTrainer, temperature: float, max_tokens: int):
+    def __init__(self, trainer: Trainer, temperature: float, max_tokens: int):
         self._trainer, self._temperature, self._max_tokens = trainer, temperature, max_tokens
 
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
@@ -571,9 +563,7 @@ class EngineSampler:
             return generate(self._trainer, prompts)
 
 
-def loop_sampler(
-    trainer: GRPOTrainer, temperature: float, max_tokens: int, prefixes: PrefixCache | None
-) -> LoopSampler:
+def loop_sampler(trainer: Trainer, temperature: float, max_tokens: int, prefixes: PrefixCache | None) -> LoopSampler:
     """The trained policy as a `rollout.BatchSampler` through the project's own loop, where it `samples_plainly`."""
     return LoopSampler(
         trainer.accelerator.unwrap_model(trainer.model),
@@ -589,17 +579,17 @@ def loop_sampler(
     )
 
 
-def slot_sampler(trainer: GRPOTrainer, temperature: float, max_tokens: int, prefixes: PrefixCache) -> SlotSampler:
+def slot_sampler(trainer: Trainer, temperature: float, max_tokens: int, prefixes: PrefixCache) -> SlotSampler:
     """The same loop as a `rollout.Sampler`, with which no response waits for another."""
     own = loop_sampler(trainer, temperature, max_tokens, prefixes)
     return SlotSampler(own.model, temperature, max_tokens, own.end_ids, prefixes, own.attention, own.rows, own.context)
 
 
-def _token_bytes(trainer: GRPOTrainer) -> int:
+def _token_bytes(trainer: Trainer) -> int:
     return token_bytes(_text_config(trainer), computes_in(trainer).itemsize)
 
 
-def _room(trainer: GRPOTrainer, caches: int = 1) -> Room:
+def _room(trainer: Trainer, caches: int = 1) -> Room:
     """What there is now, before a round, for each of several caches."""
     longest = trainer.args.max_prompt_length + trainer.args.max_completion_length
     free = free_memory(trainer.accelerator.device)
@@ -614,14 +604,14 @@ def free_memory(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] + cached
 
 
-def _fitting(trainer: GRPOTrainer, kept: Room, limit: int, prompts: Sequence[Sequence[int]]) -> int:
+def _fitting(trainer: Trainer, kept: Room, limit: int, prompts: Sequence[Sequence[int]]) -> int:
     """How many of the prompts, with responses of ``limit`` tokens, have room in a batch, at least one."""
     longest = max(map(len, prompts), default=0) + limit
     return max(kept.batch // (longest * _token_bytes(trainer)), 1)
 
 
 @contextlib.contextmanager
-def kept_prefixes(trainer: GRPOTrainer, caches: int = 1) -> Generator[PrefixCache | None]:
+def kept_prefixes(trainer: Trainer, caches: int = 1) -> Generator[PrefixCache | None]:
     """While the weights stay as they are: what the policy made of a prompt holds for others. `None` where the policy
     does not sample in this process.
 
@@ -632,13 +622,13 @@ def kept_prefixes(trainer: GRPOTrainer, caches: int = 1) -> Generator[PrefixCach
         yield None
         return
     model, pad_id = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class.pad_token_id
-    with disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
+    with _without_checkpointing(trainer):
         budget, dtype = trainer.args.scoring_tokens, computes_in(trainer)
         yield PrefixCache(model, pad_id, attention_of(trainer), budget, dtype, _room(trainer, caches))
 
 
 def rows_at_once(
-    trainer: GRPOTrainer,
+    trainer: Trainer,
     prompts: Sequence[Sequence[int]],
     limit: int,
     least: int,
@@ -660,24 +650,24 @@ def rows_at_once(
     return fitting if kept.bounds_rollout else max(least, fitting)
 
 
-def scores_as_sampled(trainer: GRPOTrainer) -> bool:
+def scores_as_sampled(trainer: Trainer) -> bool:
     """Whether scoring would give the log-probs that `decoding.sample` kept, up to float32 rounding: not where sampling
     and scoring round to a shorter format, each in its own order."""
     whole = trainer.accelerator.mixed_precision == "no"
     return whole and trainer.accelerator.unwrap_model(trainer.model).dtype == torch.float32
 
 
-def needs_old_log_probs(trainer: GRPOTrainer) -> bool:
+def needs_old_log_probs(trainer: Trainer) -> bool:
     """Whether the update must be told the snapshot's log-probs (several optimiser steps per rollout, or vLLM)."""
     every = trainer.args.steps_per_generation * trainer.num_iterations
     return trainer.args.gradient_accumulation_steps % every != 0 or corrects_sampling(trainer)
 
 
-def corrects_sampling(trainer: GRPOTrainer) -> bool:
+def corrects_sampling(trainer: Trainer) -> bool:
     return trainer.use_vllm and trainer.vllm_importance_sampling_correction
 
 
-def sampling_ratio(trainer: GRPOTrainer, difference: torch.Tensor) -> torch.Tensor:
+def sampling_ratio(trainer: Trainer, difference: torch.Tensor) -> torch.Tensor:
     """TRL's importance-sampling correction from ``(R, T)`` masked differences of trainer and sampler log-probs; its
     four modes, where a sequence is one turn. A NaN difference (no sampler log-prob) corrects nothing."""
     difference = torch.nan_to_num(difference, nan=0.0)
@@ -720,43 +710,25 @@ def sampling_metrics(difference: torch.Tensor, ratio: torch.Tensor, mask: torch.
     }
 
 
-@contextlib.contextmanager
-def filled_up(trainer: GRPOTrainer, rows: int) -> Generator[None]:
+def filled_up(trainer: Trainer, rows: int) -> AbstractContextManager[None]:
     """TRL's loss gathers a number a row over all processes, for its clip ratios. A sub-chunk has other numbers of rows
     on each process, so they are filled up with NaN, which the smallest and the largest that TRL takes pass over.
 
     Args:
         rows: the most that a sub-chunk of any process has.
     """
-    accelerator = trainer.accelerator
-    inner = accelerator.gather
+    inner = trainer.accelerator.gather
 
     def gather(values: torch.Tensor) -> torch.Tensor:
         return inner(torch.nn.functional.pad(values, (0, rows - len(values)), value=float("nan")))
 
-    accelerator.gather = gather
-    try:
-        yield
-    finally:
-        del accelerator.gather
+    return temporarily(trainer.accelerator, gather=gather)
 
 
-def token_normalizer(trainer: GRPOTrainer, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+def token_normalizer(trainer: Trainer, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     """What TRL's token-mean losses divide a process's sum by, in training."""
     tokens = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
     return tokens * trainer.current_gradient_accumulation_steps / trainer.args.steps_per_generation
-
-
-@contextlib.contextmanager
-def reference_like_policy() -> Generator[None]:
-    """While a trainer is made: FSDP2 shards its reference as accelerate shards the policy, layer by layer and with the
-    weights of rank 0 wherever the other ranks hold zeros. TRL would shard each rank's own copy, as one unit."""
-    before = grpo_trainer.prepare_fsdp
-    grpo_trainer.prepare_fsdp = _shard_frozen
-    try:
-        yield
-    finally:
-        grpo_trainer.prepare_fsdp = before
 
 
 def _shard_frozen(model: torch.nn.Module, accelerator: Accelerator) -> torch.nn.Module:
@@ -765,18 +737,8 @@ def _shard_frozen(model: torch.nn.Module, accelerator: Accelerator) -> torch.nn.
     return fsdp2_prepare_model(accelerator, model.requires_grad_(False)).eval()
 
 
-@contextlib.contextmanager
-def without_entropy_bonus(args: GRPOConfig) -> Generator[None]:
-    """While a trainer is made: TRL's own bonus, a mean per micro-batch, stays off."""
-    before, args.entropy_coef = args.entropy_coef, 0.0
-    try:
-        yield
-    finally:
-        args.entropy_coef = before
-
-
 def rewards(
-    trainer: GRPOTrainer,
+    trainer: Trainer,
     rows: list[dict[str, Any]],
     prompts: list[Any],
     completions: list[Any],
@@ -794,7 +756,7 @@ def rewards(
 
 
 def sampling_columns(
-    trainer: GRPOTrainer, batch: TurnBatch, log: Callable[[Mapping[str, float]], None]
+    trainer: Trainer, batch: TurnBatch, log: Callable[[Mapping[str, float]], Any]
 ) -> dict[str, torch.Tensor]:
     """The sampler's own log-probs and TRL's correction for them, as columns of the rows; none where no engine samples.
 
@@ -806,6 +768,7 @@ def sampling_columns(
     sampled = sampling_log_probs(batch.turns, batch.policy_mask.size(1), trainer.accelerator.device)
     columns = {"sampling_per_token_logps": sampled}
     if corrects_sampling(trainer):
+        assert batch.student_log_probs is not None, "`needs_old_log_probs` asks for them"
         difference = (batch.student_log_probs - sampled) * batch.policy_mask
         ratio = columns["importance_sampling_ratio"] = sampling_ratio(trainer, difference)
         log(sampling_metrics(difference, ratio, batch.policy_mask))
@@ -813,7 +776,7 @@ def sampling_columns(
 
 
 def policy_loss(
-    trainer: GRPOTrainer, model: torch.nn.Module, rows: dict[str, torch.Tensor]
+    trainer: Trainer, model: torch.nn.Module, rows: dict[str, torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """TRL's loss, and the log-probs and entropies ``(rows, L)`` of its own forward, with gradient."""
     watched = WatchedModel(as_causal(trainer, model), rows["completion_mask"] * rows["tool_mask"])
@@ -825,17 +788,19 @@ def policy_loss(
 class TrainerLog:
     """TRL's log as a `training.recorder.Log`: numbers since the last line, and the table of completions."""
 
-    def __init__(self, trainer: GRPOTrainer):
+    def __init__(self, trainer: Trainer):
         self._trainer = trainer
 
     def value(self, mode: str, name: str, value: float) -> None:
         self._trainer._metrics[mode][name].append(value)
 
     def samples(self, column: str, values: list[Any]) -> None:
-        self._trainer._logs[column].extend(values)
+        log: Any = self._trainer._logs
+        log[column].extend(values)
 
     def reward_samples(self, name: str, values: list[float]) -> None:
-        self._trainer._logs["rewards"][name].extend(values)
+        log: Any = self._trainer._logs
+        log["rewards"][name].extend(values)
 
 
 @contextlib.contextmanager

@@ -236,7 +236,7 @@ class TextEnvironment(ABC):
     thinks_freely: bool = False
 
     @abstractmethod
-    def reset(self, **task: Any) -> Opening:
+    def reset(self, *_: Any, **task: Any) -> Opening:
         """Starts the episode of a dataset row. Gets every column of the row and ``seed`` (`int`); take what you need by
         name and the rest by ``**columns``.
 

@@ -100,15 +100,16 @@ class ThreadedBatch:
         self._factory, self._time_limit = factory, time_limit
         if isinstance(factory, type):
             check_environment(factory)
-        self._environments: list[TextEnvironment | None] = [factory() for _ in range(size)]
-        first = self._environments[0]
+        made = [factory() for _ in range(size)]
+        self._environments: list[TextEnvironment | None] = [*made]
+        first = made[0]
         self.name = _name(first)
         check_environment(type(first))
         self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
         self.openings_may_differ = getattr(first, "openings_may_differ", False)
         self.takes_dynamics_seed = takes_dynamics_seed(first)
         self.thinks_freely = getattr(first, "thinks_freely", False)
-        self.project = first.project
+        self._project = first.project
         self._has_endings = type(first).finish is not TextEnvironment.finish
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -131,6 +132,9 @@ class ThreadedBatch:
     def lane(self, slot: int) -> int:
         """Each slot may be stepped while others are."""
         return slot
+
+    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
+        return self._project(response, admissible)
 
     def environment(self, slot: int) -> TextEnvironment | None:
         """What plays in a slot; `None` after it has failed."""
@@ -161,7 +165,7 @@ class ThreadedBatch:
             if isinstance(made, Failure):
                 return lambda: made
             self._environments[slot] = made
-        return partial(self._environments[slot].reset, **task)
+        return partial(self._live(slot).reset, **task)
 
     def _new(self) -> TextEnvironment | Failure:
         if self._stuck >= MOST_STUCK:
@@ -272,7 +276,7 @@ def reset_names(kind: type, parameter: str) -> bool:
     """Whether the `reset` of a class names a parameter, or takes any and is written over one that names it."""
     for one in kind.__mro__:
         if "reset" in vars(one):
-            found = inspect.signature(one.reset).parameters
+            found = inspect.signature(vars(one)["reset"]).parameters
             if parameter in found:
                 return True
             if not any(each.kind is each.VAR_KEYWORD for each in found.values()):
@@ -280,7 +284,7 @@ def reset_names(kind: type, parameter: str) -> bool:
     return False
 
 
-def check_environment(kind: type) -> None:
+def check_environment(kind: type[Any]) -> None:
     """Refuses a class that no episode could be played with.
 
     Raises:

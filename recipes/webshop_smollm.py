@@ -33,6 +33,6 @@ WARM_START = WarmStartConfig(model="smollm2", use_peft=True, batch_size=8, minut
 SHOPPER = "alignopsd_trl.environments.webshop.player:respond"
 
 if __name__ == "__main__":
-    given = {"config": WARM_START, "episodes": 256, "player": SHOPPER, "preset": PRESET}
-    first_policy("webshop_tiny", PRESET["model_name_or_path"], **given)
+    start = PRESET["model_name_or_path"]
+    first_policy("webshop_tiny", start, config=WARM_START, episodes=256, player=SHOPPER, preset=PRESET)
     main("webshop_smollm", preset=PRESET)

@@ -44,14 +44,14 @@ MAY_IMPORT = {
     ),
     "sharing": ("config", "evaluation", "records", "runs", "sharing", "skills"),
     "checks": ("checks", "config", "encoder", "methods", "options", "policy", "rollout", "skills"),
-    "trl_compat": ("config", "policy", "reading", "rollout", "turns"),
+    "trl_compat": ("config", "options", "policy", "reading", "rollout", "turns"),
     "training": (
-        *("config", "methods", "policy", "prompts", "reading", "records", "rollout", "runs", "sharing", "turns"),
-        "training",
+        *("config", "evaluation", "methods", "policy", "prompts", "reading", "records", "rollout", "runs", "sharing"),
+        *("turns", "training"),
     ),
     "trainer": (
-        *("checks", "config", "encoder", "evaluation", "methods", "policy", "reading", "rollout", "runs", "sharing"),
-        *("skills", "training", "trl_compat", "turns"),
+        *("checks", "config", "encoder", "evaluation", "methods", "options", "policy", "reading", "rollout", "runs"),
+        *("sharing", "skills", "training", "trl_compat", "turns"),
     ),
     "launch": (
         *("checks", "config", "encoder", "evaluation", "launch", "methods", "options", "policy", "records", "runs"),

@@ -17,7 +17,7 @@ from second_device import move, second_device
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from alignopsd_trl import trl_compat
-from alignopsd_trl.policy import decoding, prefix_cache
+from alignopsd_trl.policy import decoding, kv_room
 from alignopsd_trl.policy.packing import PROVEN
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.ragged import Ragged
@@ -101,7 +101,7 @@ def test_thinking_takes_as_many_rows_as_have_room(tmp_path: Path, monkeypatch: p
     trainer = make_trainer(tmp_path, script=False, method="align_opsd")
     row = 2 * 2 * 32 * 4 * (3 + 12)  # keys and values of two layers, 32 wide, float32, for 3 + 12 tokens
     prompts = [[5, 6, 7], [5]]
-    monkeypatch.setattr(prefix_cache, "CACHE", 20 * row + row // 2)
+    monkeypatch.setattr(kv_room, "CACHE", 20 * row + row // 2)
     trainer.model.train()
     assert trl_compat.rows_at_once(trainer, prompts, limit=12, least=8) == 20
     assert trl_compat.rows_at_once(trainer, prompts, limit=12, least=30) == 30

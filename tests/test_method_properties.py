@@ -9,7 +9,7 @@ import torch
 from fakes.tables import SEEDS, TableTeacher, batch_of, config, draw, rollouts, small_world
 
 from alignopsd_trl.methods import get_method
-from alignopsd_trl.methods.advantages import group_advantage, invalid_action_residual, token_advantages
+from alignopsd_trl.methods.advantages import invalid_action_residual, rollout_advantage, token_advantages
 from alignopsd_trl.methods.align_opsd.correspondence import (
     accept_actions,
     cosine,
@@ -106,8 +106,8 @@ def test_equal_rewards_are_exactly_no_advantage() -> None:
     for value in (0.1, 1 / 3, 10.0, -0.7):
         reward = torch.full((6,), value)
         for statistics in ("trajectory", "turn"):
-            assert not group_advantage(reward, task, rollout, statistics).any()
-    middle = group_advantage(torch.tensor([0.0, 0.0, 1 / 3, 1 / 3, 2 / 3, 2 / 3]), task, rollout)
+            assert not rollout_advantage(reward, Groups.of(task, rollout), statistics).any()
+    middle = rollout_advantage(torch.tensor([0.0, 0.0, 1 / 3, 1 / 3, 2 / 3, 2 / 3]), Groups.of(task, rollout))
     assert middle.tolist() == pytest.approx([-1, -1, 0, 0, 1, 1], abs=1e-4) and not middle[2:4].any()
 
 
@@ -121,11 +121,6 @@ def test_weights_are_exactly_one_without_advantage(seed: int) -> None:
     assert bool((turn_weights(shared.density, found.tokens, rollout, none, 1.0, (0.0, 1.5)).weight == 1.0).all())
     assert bool((token_weights(gap, mask, none, rollout, 0.1, (0.0, 4.0)) == 1.0).all())
     assert not token_advantages(none, mask).any()
-
-
-def test_lone_rollout_is_an_error_of_the_pure_function() -> None:
-    with pytest.raises(ValueError, match="fewer than 2 rollouts"):
-        group_advantage(torch.ones(3), torch.tensor([0, 0, 1]), torch.tensor([0, 1, 2]))
 
 
 def test_penalty_is_relative_within_the_task() -> None:
@@ -268,7 +263,7 @@ def test_no_gradient_leaves_the_core() -> None:
     shift, _ = adjacent_divergence(profile, valid, eligible, group)
     mask, advantage = (
         torch.ones(6, width).bool(),
-        group_advantage(torch.arange(6.0).requires_grad_(), torch.zeros(6).long(), torch.arange(6)),
+        rollout_advantage(torch.arange(6.0).requires_grad_(), Groups.of(torch.zeros(6).long(), torch.arange(6))),
     )
     gap = torch.randn(6, width, requires_grad=True)
     found = turn_evidence(gap, mask, advantage)

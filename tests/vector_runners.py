@@ -9,7 +9,7 @@ import torch
 from fakes.tables import config
 from method_vectors import Case, flag, identity_columns, matrix, padded, ragged, real
 
-from alignopsd_trl.methods.advantages import group_advantage, invalid_action_residual, token_advantages
+from alignopsd_trl.methods.advantages import invalid_action_residual, rollout_advantage, token_advantages
 from alignopsd_trl.methods.align_opsd.correspondence import (
     accept_actions,
     cosine,
@@ -381,7 +381,7 @@ def flat_token(inputs: Case, params: Case) -> Case:
 def advantage(inputs: Case, params: Case) -> Case:
     task, rollout, _ = identity_columns(inputs["identities"])
     scope, scale = params["normalization_scope"], params["normalize_by_std"]
-    return {"advantage": group_advantage(real(inputs["reward"]), task, rollout, scope, scale)}
+    return {"advantage": rollout_advantage(real(inputs["reward"]), Groups.of(task, rollout), scope, scale)}
 
 
 @runner
@@ -462,7 +462,7 @@ def pipeline(inputs: Case, params: Case) -> Case:
     computed |= rectified(inputs, params, similarity, sources)
     scale = params["normalize_by_std"]
     reward = real(inputs["reward"])
-    computed["advantage"] = group_advantage(reward, task, rollout, params["normalization_scope"], scale)
+    computed["advantage"] = rollout_advantage(reward, Groups.of(task, rollout), params["normalization_scope"], scale)
     span = None
     if params["allocation"] in ("adaptive", "random"):
         found, span = spans_of(similarity, eligible, identity, identities, params)

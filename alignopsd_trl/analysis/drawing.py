@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("analyses draw with matplotlib: pip install 'alignopsd-trl[studies]'") from error
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 BLUE, ORANGE, PURPLE, GREEN, GREY = "#2166ac", "#b35806", "#7b3294", "#1b7837", "#8a919c"
@@ -56,7 +57,7 @@ def percent(axis: Axes) -> None:
     axis.set_ylim(-3, 103)
 
 
-def smoothed(values: Sequence[float], span: int = SMOOTH) -> np.ndarray:
+def smoothed(values: Iterable[float], span: int = SMOOTH) -> np.ndarray:
     """Exponential moving average with weight 2 / (span + 1) of the newest; missing values are passed over."""
     kept, found = None, []
     for value in values:
@@ -69,7 +70,7 @@ def smoothed(values: Sequence[float], span: int = SMOOTH) -> np.ndarray:
 def curve(
     axis: Axes,
     steps: ArrayLike,
-    values: ArrayLike,
+    values: Sequence[float] | pd.Series,
     number: int,
     name: str,
     ends: Sequence[Sequence[float]] | None = None,

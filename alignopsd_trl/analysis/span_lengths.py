@@ -40,8 +40,9 @@ def spans(
     numbers: dict[str, Any] = {name: _numbers(lengths) for name, lengths in found.items()}
     if noted is not None:
         numbers["annotated spans, mean length (turns)"] = noted
-    counts = table.groupby(["run", "category", "length"]).size().rename("spans").reset_index()
-    return Finding("spans", numbers, {"lengths": counts, "spans": table}, _drawn(found, noted))
+    counts: Any = table.groupby(["run", "category", "length"]).size()
+    lengths = counts.rename("spans").reset_index()
+    return Finding("spans", numbers, {"lengths": lengths, "spans": table}, _drawn(found, noted))
 
 
 def _key(name: str, number: int, runs: list) -> str:
@@ -52,22 +53,23 @@ def span_table(run: Records, steps: Sequence[int] | None = None) -> pd.DataFrame
     """One row a span: where it is, its ``length`` in turns, and why it begins there (``cut``)."""
     frame = turns_of(run, NEEDED, steps)
     frame = frame[frame.credit_span.notna()]
-    groups = frame.groupby([*EPISODE, "credit_span"], sort=True)
-    table = groups.agg(
+    groups: Any = frame.groupby([*EPISODE, "credit_span"], sort=True)
+    table: Any = groups.agg(
         category=("category", "first"), first_turn=("turn", "min"), length=("turn", "size"), cut=("credit_cut", "first")
     )
     return table.reset_index().rename(columns={"credit_span": "span"})
 
 
 def _numbers(table: pd.DataFrame) -> dict[str, Any]:
-    counts = table.groupby(EPISODE).size()
+    counts: Any = table.groupby(EPISODE).size()
     named = {REASONS.get(cut, cut): int(count) for cut, count in table.cut.fillna("").value_counts().items()}
+    means: Any = table.groupby("category").length.mean()
     return {
         "spans": len(table),
         "mean length (turns)": float(table.length.mean()),
         "median length (turns)": float(table.length.median()),
         "spans a rollout": float(counts.mean()),
-        "mean length by category": {str(k): float(v) for k, v in table.groupby("category").length.mean().items()},
+        "mean length by category": {str(k): float(v) for k, v in means.items()},
         "spans by why they begin": named,
     }
 

@@ -56,11 +56,12 @@ def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding
     slots = range(SIBLINGS)
     rows = [seeded(batch, row, sibling=one) for one in slots]
     openings = batch.reset(slots, rows)
-    failed = next((one for one in openings if isinstance(one, Failure)), None)
-    if failed is not None:
-        yield Finding(FAILED_RESET, f"task {name!r}: {failed.message}; mend reset()")
-        return
-    for about, others in (("siblings", openings), ("reset", [*openings, *_again(batch, rows, openings[0])])):
+    opened = [one for one in openings if isinstance(one, Opening)]
+    for failed in openings:
+        if isinstance(failed, Failure):
+            yield Finding(FAILED_RESET, f"task {name!r}: {failed.message}; mend reset()")
+            return
+    for about, others in (("siblings", openings), ("reset", [*openings, *_again(batch, rows, opened[0])])):
         try:
             if not batch.openings_may_differ:
                 check_openings(others, [name] * len(others), batch.name)
@@ -68,7 +69,7 @@ def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding
             what = "" if about == "siblings" else "after an episode the same task opens otherwise: "
             yield Finding(about, f"{what}{error}")
             return
-    if not openings[0].task_text.strip():
+    if not opened[0].task_text.strip():
         yield Finding(
             "task text", f"task {name!r}: Opening.task_text is empty; skills are retrieved by it: say the request"
         )

@@ -68,10 +68,13 @@ class ModelGenerator:
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
         responses: list[list[int]] = []
         for first in range(0, len(prompts), self._batch_size):
-            part = {"input_ids": prompts[first : first + self._batch_size]}
-            inputs = self._tokenizer.pad(part, padding=True, padding_side="left", return_tensors="pt")
+            part = [list(prompt) for prompt in prompts[first : first + self._batch_size]]
+            inputs: Any = self._tokenizer.pad(
+                {"input_ids": part}, padding=True, padding_side="left", return_tensors="pt"
+            )
             inputs = {name: inputs[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
-            sampled = self._model.generate(**inputs, **self._options)[:, inputs["input_ids"].size(1) :]
+            generate: Any = self._model.generate
+            sampled = generate(**inputs, **self._options)[:, inputs["input_ids"].size(1) :]
             responses += [self._cut(row) for row in sampled.tolist()]
         return Responses(responses, None)
 

@@ -12,6 +12,5 @@ After the last turn the outcome takes the place of V(next state).
     variants  methods and settings over one batch, the teacher's calls cached
     metrics   agreement of credit and advantage, with intervals over tasks
     pooling   several measurements in one table
-    speculative  sampling several tokens a forward
     report    files, figures and the page of text
 """

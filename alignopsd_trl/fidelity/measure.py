@@ -47,18 +47,12 @@ class Bench:
     """A policy in its environment, as the instrument needs it.
 
     Args:
-        player ([`Player`]):
-            Plays episodes of the policy at the training temperature, skills as in training.
-        slots (`int`):
-            Episodes that it plays side by side.
-        teacher ([`Teacher`]):
-            The privileged view of the same policy; `None` if no method asks.
-        score (`Callable[[TurnBatch], torch.Tensor]`):
-            Log-probs ``(M, L)`` of a batch's responses under their own prompts.
-        pad_id (`int`):
-            Of the tokenizer.
-        device (`torch.device | str`, *optional*, defaults to `"cpu"`):
-            Of the model.
+        player: plays episodes of the policy at the training temperature, skills as in training.
+        slots: episodes that it plays side by side.
+        teacher: the privileged view of the same policy; `None` if no method asks.
+        score: log-probs ``(M, L)`` of a batch's responses under their own prompts.
+        pad_id: of the tokenizer.
+        device: of the model.
     """
 
     player: Player
@@ -188,8 +182,9 @@ def assign_credit(
             chosen = set(order[first : first + tasks_per_batch])
             batch = TurnBatch.of([one for one in trajectories if one.task in chosen], bench.pad_id, bench.device)
             torch.manual_seed(seed + first)
-            if any(method.needs_student_log_probs for method in methods):
+            if bench.score is not None and any(method.needs_student_log_probs for method in methods):
                 batch = replace(batch, student_log_probs=bench.score(batch))
+            assert bench.teacher is not None, "a bench whose variants get credit has a teacher"
             teacher = CachedTeacher(bench.teacher, batch)
             yield Credited(batch, {one.label: checked_credit(one.method, batch, teacher, step) for one in variants})
             progress(len(chosen))

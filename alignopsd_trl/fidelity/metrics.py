@@ -44,14 +44,10 @@ class Turns:
     """Columns of the turns that were measured, M each.
 
     Args:
-        task, trajectory (`np.ndarray`):
-            Numbers from 0.
-        outcome (`np.ndarray`):
-            outcome advantage of the turn's trajectory.
-        advantage, error (`np.ndarray`):
-            A_MC and its standard error.
-        halves (`np.ndarray`):
-            ``(2, M)`` A_MC of either half of the rollouts.
+        task, trajectory: numbers from 0.
+        outcome: outcome advantage of the turn's trajectory.
+        advantage, error: A_MC and its standard error.
+        halves: ``(2, M)`` A_MC of either half of the rollouts.
     """
 
     task: np.ndarray

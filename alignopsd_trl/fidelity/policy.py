@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import Cache
 
 from alignopsd_trl.evaluation.play import ModelGenerator
-from alignopsd_trl.fidelity.speculative import Guesses, sample
 from alignopsd_trl.policy.packing import Packed, why_plain
 from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.scoring import Padded
+from alignopsd_trl.policy.samplers import LoopSampler
+from alignopsd_trl.policy.scoring import Mix, Padded
 from alignopsd_trl.reading import Reader
-from alignopsd_trl.rollout import Responses
+from alignopsd_trl.rollout import Responses, SortedByLength
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -32,11 +33,10 @@ def _attention(model: PreTrainedModel) -> str:
 
 
 class Sampler:
-    """A model as a `rollout.BatchSampler`.
+    """A model as a [`~alignopsd_trl.rollout.BatchSampler`].
 
-    Where the model and the options allow it, equal beginnings of prompts are encoded once and tokens are guessed ahead
-    (`fidelity.speculative`). The encoded beginnings are kept between calls, so the weights must not change. Elsewhere
-    transformers' ``generate`` samples.
+    Where the model and the options allow it, the project's own loop samples and encodes equal beginnings of prompts
+    once. They are kept between calls, so the weights must not change. Elsewhere transformers' ``generate`` samples.
 
     Args:
         options: of sampling: ``temperature`` and those of `PLAIN`.
@@ -51,38 +51,18 @@ class Sampler:
         max_tokens: int,
         batch_size: int = 256,
     ):
-        self._model, self._tokenizer, self._batch_size = model, tokenizer, batch_size
-        self._temperature, self._max_tokens = options["temperature"], max_tokens
-        self._generator = ModelGenerator(model, tokenizer, max_tokens=max_tokens, batch_size=batch_size, **options)
-        self.end_ids = self._generator.end_ids
-        plain = all(options.get(name) in values for name, values in PLAIN.items())
-        self._shares = plain and shares_prompts(model)
-        self._prefixes = PrefixCache(model, tokenizer.pad_token_id, _attention(model)) if self._shares else None
-        self._guesses = Guesses()
+        sampler: Any = ModelGenerator(model, tokenizer, max_tokens=max_tokens, batch_size=batch_size, **options)
+        self.end_ids = sampler.end_ids
+        if all(options.get(name) in values for name, values in PLAIN.items()) and shares_prompts(model):
+            attention, pad_id = _attention(model), tokenizer.pad_token_id
+            prefixes = PrefixCache(model, pad_id, attention)
+            sampler = LoopSampler(
+                model, options["temperature"], max_tokens, self.end_ids, pad_id, attention, prefixes=prefixes
+            )
+        self._sorted = SortedByLength(sampler, lambda prompts: batch_size)
 
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
-        order = sorted(range(len(prompts)), key=lambda place: (len(prompts[place]), prompts[place]))
-        responses: list[list[int]] = [[] for _ in prompts]
-        for first in range(0, len(order), self._batch_size):
-            chosen = order[first : first + self._batch_size]
-            part = [list(prompts[place]) for place in chosen]
-            sampled = self._shared(part) if self._shares else self._generator.respond(part).ids
-            for place, response in zip(chosen, sampled, strict=True):
-                responses[place] = response
-        return Responses(responses, None)
-
-    def _shared(self, prompts: list[list[int]]) -> list[list[int]]:
-        return sample(
-            self._model,
-            prompts,
-            temperature=self._temperature,
-            max_tokens=self._max_tokens,
-            end_ids=self.end_ids,
-            pad_id=self._tokenizer.pad_token_id,
-            attention=_attention(self._model),
-            prefixes=self._prefixes,
-            guesses=self._guesses,
-        )
+        return self._sorted.respond(prompts, until)
 
 
 class Scorer:
@@ -97,12 +77,15 @@ class Scorer:
         return self._log_probs(response_logits(self._model, prompt, response), response.ids)
 
     @torch.no_grad()
-    def shared(self, rows: Packed) -> torch.Tensor:
+    def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
         hidden = self._model.base_model(
             input_ids=rows.ids,
-            attention_mask=rows.attention_mask(_attention(self._model)),
+            attention_mask=rows.attention_mask(
+                _attention(self._model), 0 if before is None else before.get_seq_length()
+            ),
             position_ids=rows.position,
-            use_cache=False,
+            past_key_values=before,
+            use_cache=before is not None,
         ).last_hidden_state
         labelled = rows.labels != -100
         logits = self._model.get_output_embeddings()(hidden[labelled])
@@ -111,8 +94,15 @@ class Scorer:
         return scores
 
     @torch.no_grad()
-    def largest(self, prompt: Padded, response: Padded, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        found = response_logits(self._model, prompt, response).topk(count)
+    def largest(
+        self, prompt: Padded, response: Padded, count: int, views: int = 1, mix: Mix | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = response_logits(self._model, prompt, response)
+        if mix is not None:
+            several = logits.unflatten(0, (len(logits) // views, views)).transpose(1, 2)  # (n, T, views, V)
+            rows = torch.arange(len(several), device=logits.device).repeat_interleave(several.size(1))
+            logits = mix(rows, several.flatten(0, 1)).unflatten(0, several.shape[:2])
+        found = logits.topk(count)
         return found.indices, found.values.float()
 
     def _log_probs(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,7 @@ from alignopsd_trl.fidelity.measure import Bench
 from alignopsd_trl.fidelity.policy import Sampler, Scorer, shares_prompts
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.methods import Method
-from alignopsd_trl.options import as_type
+from alignopsd_trl.options import as_mapping, as_type
 from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
@@ -217,7 +217,8 @@ def make_bench(
         model, tokenizer, sampling, config.teacher_max_completion_length or config.max_completion_length, batch_size
     )
     environments = open_batch(subject.suite.factory, slots, config.environment_time_limit)
-    renderer = Renderer(tokenizer, environments.prompt, config.max_prompt_length, config.chat_template_kwargs)
+    template = as_mapping(config.chat_template_kwargs)
+    renderer = Renderer(tokenizer, environments.prompt, config.max_prompt_length, template)
     reader = reader_for(tokenizer, environments, config.thinking_tags)
     return Bench(
         player=Player(

@@ -26,14 +26,10 @@ class State:
     """A state in which at least one played episode took a turn.
 
     Args:
-        task (`str`):
-            Of the sibling group.
-        path (`tuple[str, ...]`):
-            Actions since the reset.
-        visits (`list[tuple[int, int]]`, *optional*, defaults to `[]`):
-            (trajectory, turn) of the turns taken here, as positions in the played batch.
-        children (`dict[Step, int]`, *optional*, defaults to `{}`):
-            What a step leads to, where that is a state of the tree.
+        task: of the sibling group.
+        path: actions since the reset.
+        visits: (trajectory, turn) of the turns taken here, as positions in the played batch.
+        children: what a step leads to, where that is a state of the tree.
     """
 
     task: str
@@ -124,14 +120,10 @@ class Values:
     """Values of states from Monte Carlo rollouts.
 
     Args:
-        value (`np.ndarray`):
-            ``(S,)`` V; NaN without rollouts.
-        variance (`np.ndarray`):
-            ``(S,)`` of its error.
-        spread (`np.ndarray`):
-            ``(S,)`` variance of one more rollout's step, as it would enter V.
-        visits (`np.ndarray`):
-            ``(S,)`` rollouts that passed.
+        value: ``(S,)`` V; NaN without rollouts.
+        variance: ``(S,)`` of its error.
+        spread: ``(S,)`` variance of one more rollout's step, as it would enter V.
+        visits: ``(S,)`` rollouts that passed.
     """
 
     value: np.ndarray
@@ -170,14 +162,10 @@ class Advantages:
     """Monte Carlo advantages of turns, in the order that was asked for.
 
     Args:
-        advantage, error (`np.ndarray`):
-            ``(M,)`` A_MC and its standard error, NaN without rollouts.
-        halves, variances (`np.ndarray`):
-            ``(2, M)`` A_MC of either half of the rollouts, and the variance of its error.
-        before, after (`np.ndarray`):
-            ``(M,)`` V of the state in which the turn was taken and of the one it led to.
-        rollouts (`np.ndarray`):
-            ``(M,)`` rollouts through the state before.
+        advantage, error: ``(M,)`` A_MC and its standard error, NaN without rollouts.
+        halves, variances: ``(2, M)`` A_MC of either half of the rollouts, and the variance of its error.
+        before, after: ``(M,)`` V of the state in which the turn was taken and of the one it led to.
+        rollouts: ``(M,)`` rollouts through the state before.
     """
 
     advantage: np.ndarray

@@ -145,7 +145,7 @@ _KINDS = {"int": "a whole number", "float": "a number", "string_to_bool": "true 
 class Parser(TrlParser):
     """TRL's parser, whose errors are a line that names argument, value and file instead of its usage."""
 
-    def __init__(self, dataclass_types: Sequence[type]):
+    def __init__(self, dataclass_types: Sequence[Any]):
         super().__init__(dataclass_types, allow_abbrev=False)
         self.add_argument("--config", default=None, help="YAML file of arguments, over the preset and under flags.")
         self._file: dict[str, Any] = {}
@@ -188,10 +188,11 @@ class Parser(TrlParser):
 
     def read(self, argv: Sequence[str]) -> tuple[RecipeArguments, AlignOPSDConfig, ModelConfig]:
         """The three instances of `kinds`."""
-        *found, _, rest = self.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
+        parsed: Any = self.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
+        recipe, args, model, _, rest = parsed
         if rest:
             raise ValueError(f"what is {' '.join(rest)!r} meant for? Values follow a flag, such as --method grpo")
-        return tuple(found)
+        return recipe, args, model
 
     def _check_file(self, content: Mapping[str, Any], file: str) -> None:
         """A value of a wrong type would otherwise fail somewhere far away, without its name."""

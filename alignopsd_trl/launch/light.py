@@ -4,12 +4,13 @@ PEFT, and PEFT every model class, for two names that are only compared with. A r
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+
+from alignopsd_trl.policy.temporarily import temporarily
 
 
 class _Later(type):
@@ -34,16 +35,7 @@ def import_configs() -> None:
         del sys.modules["peft"]
 
 
-@contextmanager
-def no_kubeflow() -> Generator[None]:
+def no_kubeflow() -> AbstractContextManager[None]:
     """Configurations that no run follows: making one asks transformers' integrations whether Kubeflow listens, and
     they import every model class to say so."""
-    integrations: Any = import_module("transformers.integrations")
-    if "transformers.integrations.integration_utils" in sys.modules:
-        yield
-        return
-    integrations.is_kubeflow_available = lambda: False
-    try:
-        yield
-    finally:
-        del integrations.is_kubeflow_available
+    return temporarily(import_module("transformers.integrations"), is_kubeflow_available=lambda: False)

@@ -23,16 +23,11 @@ class Launch:
     """A launch as ``accelerate launch`` or ``torchrun`` would make it.
 
     Args:
-        processes (`int`, *optional*, defaults to `1`):
-            Of the whole run, one a GPU.
-        nodes (`int`, *optional*, defaults to `1`):
-            Machines that they are spread over.
-        strategy (`str`, *optional*, defaults to `"one process"`):
-            One of `STRATEGIES`, or the name of one that the trainer refuses.
-        loads_once (`bool`, *optional*, defaults to `False`):
-            Only one process of a node reads the weights; the others get theirs from it.
-        offloads (`bool`, *optional*, defaults to `False`):
-            Optimiser states or parameters are kept in the host's memory.
+        processes: of the whole run, one a GPU.
+        nodes: machines that they are spread over.
+        strategy: one of `STRATEGIES`, or the name of one that the trainer refuses.
+        loads_once: only one process of a node reads the weights; the others get theirs from it.
+        offloads: optimiser states or parameters are kept in the host's memory.
     """
 
     processes: int = 1

@@ -14,7 +14,7 @@ from transformers import AutoConfig
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.presets import BACKBONES, Backbone
-from alignopsd_trl.policy.prefix_cache import room
+from alignopsd_trl.policy.kv_room import room
 from alignopsd_trl.policy.shipped import resolve_model
 
 GIB = 2**30
@@ -87,14 +87,10 @@ class Estimate:
     """GiB, by part.
 
     Args:
-        training (`dict[str, float]`):
-            On one GPU, of the training process.
-        host (`float`):
-            Of one node, while the weights are loaded.
-        checkpoint (`float`):
-            On disk, of one checkpoint.
-        kept (`float`):
-            On disk, of all checkpoints that are kept and the final model.
+        training: on one GPU, of the training process.
+        host: of one node, while the weights are loaded.
+        checkpoint: on disk, of one checkpoint.
+        kept: on disk, of all checkpoints that are kept and the final model.
     """
 
     training: dict[str, float]
@@ -190,7 +186,7 @@ def _scoring(shape: Backbone, args: AlignOPSDConfig) -> float:
 
 def _prompts(shape: Backbone, args: AlignOPSDConfig, launch: Launch, free: float | None, weight_bytes: int) -> float:
     """Keys and values of a round's prompts, where the project's own loop samples from a whole model: the pool, and the
-    cache of what is sampled at once (`policy/prefix_cache.py`)."""
+    cache of what is sampled at once (`policy/kv_room.py`)."""
     if launch.strategy not in ("one process", "DDP") or args.use_vllm or args.use_transformers_continuous_batching:
         return 0.0
     if args.generation_kwargs or args.cache_implementation:
@@ -224,18 +220,12 @@ class Sampler:
     """A colocated vLLM's share of a GPU, GiB.
 
     Args:
-        share (`float`):
-            All of it, ``vllm_gpu_memory_utilization`` of the GPU.
-        weights (`float`):
-            Bfloat16, divided by the tensor parallel size.
-        buffers (`float`):
-            Activations of one step and the logits of all responses sampled at once.
-        cache (`float`):
-            What is left for keys and values; negative if the share is too small.
-        sequences (`int`):
-            Full-length responses that the cache holds at once.
-        limit (`int`):
-            Responses that are sampled at once, at most.
+        share: all of it, ``vllm_gpu_memory_utilization`` of the GPU.
+        weights: bfloat16, divided by the tensor parallel size.
+        buffers: activations of one step and the logits of all responses sampled at once.
+        cache: what is left for keys and values; negative if the share is too small.
+        sequences: full-length responses that the cache holds at once.
+        limit: responses that are sampled at once, at most.
     """
 
     share: float

@@ -13,7 +13,7 @@ from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.environments.shipped import SHIPPED
-from alignopsd_trl.launch.values import named
+from alignopsd_trl.launch.values import named, policy_of
 from alignopsd_trl.methods import Method, get_method
 from alignopsd_trl.runs.files import plain
 from alignopsd_trl.runs.folder import RunFolderError, configuration_of, look
@@ -54,7 +54,7 @@ def run_configuration(
         **vars(model),
         environment_facts=dict(suite.description),
         panel_checksum=panel.checksum,
-        weights=weights_checksum(model.model_name_or_path),
+        weights=weights_checksum(policy_of(model)),
     )
 
 
@@ -81,10 +81,18 @@ def check_parts(
     method = get_method(args.method)(args)
     skilled = needs_skills(type(method), args)
     bank, encoder = (bank_of(recipe, suite), recipe.encoder) if skilled else (None, None)
-    own = {} if recipe.environment in SHIPPED else {"panel": panel}
+    own = None if recipe.environment in SHIPPED else panel
     check(
         Intended(
-            args, method, model.model_name_or_path, tasks, bank, encoder, groups=groups, factory=suite.factory, **own
+            args,
+            method,
+            model.model_name_or_path,
+            tasks,
+            bank,
+            encoder,
+            groups=groups,
+            factory=suite.factory,
+            panel=own,
         )
     )
     if recipe.trajectories_hub_repo:

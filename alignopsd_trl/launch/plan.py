@@ -19,6 +19,7 @@ from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
 from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, gpu_memory, sampler
 from alignopsd_trl.launch.parts import check_parts, part_facts
+from alignopsd_trl.launch.values import policy_of
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.runs.files import json_lines
 from alignopsd_trl.runs.folder import LOG_FILE
@@ -132,7 +133,7 @@ def memory_facts(
     Raises:
         ValueError: if the sampler's share can't even hold its weights.
     """
-    shape, gpu = backbone(model.model_name_or_path), gpu_memory(recipe.gpu_gib)
+    shape, gpu = backbone(policy_of(model)), gpu_memory(recipe.gpu_gib)
     method = get_method(args.method)(args)
     encoder = encoder_bytes(recipe.encoder if method.needs_encoder else None)
     found = estimate(

@@ -9,6 +9,7 @@ from transformers import TrainerCallback
 
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.screens import shown_estimate
+from alignopsd_trl.launch.values import policy_of
 from alignopsd_trl.runs.files import plain, read_json, write_json
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.provenance import weights_checksum
@@ -84,7 +85,7 @@ def run_results(
     """The content of ``results.json``: outcome, provenance, seconds of all sessions, and the log of every update."""
     before, after = evaluations.results.get("before"), evaluations.results["after"]
     history = [entry for entry in trainer.state.log_history if "train_runtime" not in entry]  # of one session alone
-    name = model.model_name_or_path
+    name = policy_of(model)
     facts = facts_of(trainer, before, after)
     content = facts | {
         "schema": SCHEMA,

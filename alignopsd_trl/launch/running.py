@@ -23,7 +23,9 @@ from alignopsd_trl.launch.parts import bank_of, check_parts, foreign_bank, needs
 from alignopsd_trl.launch.plan import slow_sampling
 from alignopsd_trl.launch.results import Evaluations, run_results
 from alignopsd_trl.launch.screens import closing, opening
+from alignopsd_trl.launch.values import policy_of
 from alignopsd_trl.methods import get_method
+from alignopsd_trl.options import as_mapping
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.runs.console import show_note
 from alignopsd_trl.runs.files import write_json, write_text
@@ -109,9 +111,9 @@ def _trainer(
     from alignopsd_trl.trainer import AlignOPSDTrainer
 
     skilled = needs_skills(get_method(args.method), args)
-    args.model_init_kwargs = {**(args.model_init_kwargs or {}), **_model_options(model)}
+    args.model_init_kwargs = {**as_mapping(args.model_init_kwargs), **_model_options(model)}
     trainer = AlignOPSDTrainer(
-        resolve_model(model.model_name_or_path),
+        resolve_model(policy_of(model)),
         args,
         environment_factory=suite.factory,
         train_dataset=tasks,
@@ -121,7 +123,7 @@ def _trainer(
         quantization_config=get_quantization_config(model),
         callbacks=[*callbacks],
     )
-    strange = foreign_bank(trainer.skill_bank, suite)
+    strange = foreign_bank(trainer.skill_bank, suite) if trainer.skill_bank else ""
     if strange and trainer.is_world_process_zero():
         show_note(strange)
     return trainer
@@ -140,7 +142,7 @@ def opening_facts(
     device = "CPU" if args.use_cpu or not torch.cuda.is_available() else "GPU"
     return {
         "method": f"{args.method}, preset {recipe.preset}, seed {args.seed}",
-        "model": f"{model.model_name_or_path} ({weights_checksum(model.model_name_or_path)})",
+        "model": f"{model.model_name_or_path} ({weights_checksum(policy_of(model))})",
         "environment": f"{suite.name}, {tasks} training tasks",
         "panel": f"{panel.name}, {len(panel)} tasks, checksum {panel.checksum}",
         "round": f"{groups} tasks x {args.num_generations} rollouts, {length}",

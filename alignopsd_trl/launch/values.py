@@ -5,7 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trl import ModelConfig
+
+
+def policy_of(model: ModelConfig) -> str:
+    """The policy's id or path, which every preset names."""
+    assert model.model_name_or_path is not None, "presets are checked for model_name_or_path"
+    return model.model_name_or_path
 
 
 def read_value(text: str, given: str) -> Any:

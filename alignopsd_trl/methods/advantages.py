@@ -35,16 +35,11 @@ def normalise(
     the weights of a zero-advantage rollout (method facts E.41).
 
     Args:
-        values (`torch.Tensor`):
-            ``(M,)``, of a floating dtype that stays.
-        group (`torch.Tensor`):
-            ``(M,)`` int64 below ``count``.
-        count (`int`):
-            Number of groups.
-        counted (`torch.Tensor`, *optional*):
-            ``(M,)`` bool, the rows that mean and deviation are taken over; all by default.
-        scale (`bool`, *optional*, defaults to `True`):
-            Divide by the deviation, or only centre.
+        values: ``(M,)``, of a floating dtype that stays.
+        group: ``(M,)`` int64 below ``count``.
+        count: number of groups.
+        counted: ``(M,)`` bool, the rows that mean and deviation are taken over; all by default.
+        scale: divide by the deviation, or only centre.
     """
     weight = torch.ones_like(values) if counted is None else counted.to(values.dtype)
     size = segment_sum(weight, group, count)
@@ -66,41 +61,17 @@ def rollout_advantage(
     """Group-relative advantage A of each turn's rollout (the paper's equation of A; method facts E.44).
 
     Args:
-        reward (`torch.Tensor`):
-            ``(M,)`` terminal reward, the same on all turns of a rollout.
-        groups ([`Groups`]):
-            Of the turns.
-        statistics (`str`, *optional*, defaults to `"trajectory"`):
-            Population of mean and deviation: ``"trajectory"`` counts a rollout once (the paper), ``"turn"`` once per
-            turn it has.
-        scale (`bool`, *optional*, defaults to `True`):
-            Divide by the deviation, or only centre.
+        reward: ``(M,)`` terminal reward, the same on all turns of a rollout.
+        groups: of the turns.
+        statistics: population of mean and deviation: ``"trajectory"`` counts a rollout once (the paper), ``"turn"``
+            once per turn it has.
+        scale: divide by the deviation, or only centre.
 
     Returns:
         ``(M,)`` float64, exactly 0 in a group of equal rewards or of one rollout.
     """
     counted = groups.position == 0 if statistics == "trajectory" else None
     return normalise(reward.detach().double(), groups.task, groups.tasks, counted, scale)
-
-
-def group_advantage(
-    reward: torch.Tensor,
-    task: torch.Tensor,
-    rollout: torch.Tensor,
-    statistics: str = "trajectory",
-    scale: bool = True,
-) -> torch.Tensor:
-    """`rollout_advantage` of plain identities, ``(M,)`` integers each.
-
-    Raises:
-        ValueError: for a group of fewer than two rollouts.
-    """
-    groups = Groups.of(task, rollout)
-    if bool((groups.siblings < 2).any()):
-        raise ValueError(
-            "a task group with fewer than 2 rollouts has no group-relative advantage; sample more siblings"
-        )
-    return rollout_advantage(reward, groups, statistics, scale)
 
 
 @torch.no_grad()

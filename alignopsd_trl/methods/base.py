@@ -125,6 +125,7 @@ class Method:
 
     - **kept_logits** (`int`, defaults to `0`) -- Tokens of the vocabulary whose logits targets hold at each position;
       for the estimate of memory alone.
+    - **options** (`Any`, *optional*) -- What `AlignOPSDConfig.method_options` says, for a method that has such.
 
     What is not declared raises when it is used; see `alignopsd_trl.methods.contract`.
     """
@@ -139,6 +140,7 @@ class Method:
     needs_encoder: bool = False
     needs_turn_advantages: bool = False
     kept_logits: int = 0
+    options: Any = None
 
     def __init__(self, config: AlignOPSDConfig):
         self.config = config

@@ -11,7 +11,7 @@ from alignopsd_trl.methods.advantages import token_advantages
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.grpo import GRPO, OutcomeAdvantage, imitated, outcome
 from alignopsd_trl.methods.token_gaps import token_gaps
-from alignopsd_trl.options import read_options
+from alignopsd_trl.options import as_mapping, read_options
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Baseline(GRPO):
 
     def __init__(self, config: AlignOPSDConfig):
         super().__init__(config)
-        self.options = read_options(self.Options, config.method_options, f"method {self.name!r}")
+        self.options = read_options(self.Options, as_mapping(config.method_options), f"method {self.name!r}")
 
 
 def credit_of(
@@ -87,6 +87,7 @@ def identity_scores(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:
 
 def identity_gap(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:
     """delta = l+ - l of the rollout snapshot, ``(M, L)`` float32, 0 where nothing is scored."""
+    assert batch.student_log_probs is not None, "the method declares needs_student_log_probs"
     return (identity_scores(batch, teacher) - batch.student_log_probs) * batch.scored_mask
 
 

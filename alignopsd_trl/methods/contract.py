@@ -46,7 +46,8 @@ def checked_credit(method: Method, batch: TurnBatch, teacher: Teacher, step: int
     Raises:
         MethodError: for a call that was not declared, or credit of a wrong shape, dtype or value.
     """
-    credit = method.assign(_declared_batch(method, batch), DeclaredTeacher(teacher, method), step)
+    declared: Any = DeclaredTeacher(teacher, method)
+    credit = method.assign(_declared_batch(method, batch), declared, step)
     check_credit(credit, batch, method.name)
     tokens = batch.policy_mask.sum(1).clamp_min(1)
     credit.trace.setdefault("advantage", (credit.advantages.sum(1) / tokens).tolist())
@@ -76,6 +77,8 @@ class DeclaredTeacher:
 
 class _UnscoredBatch(TurnBatch):
     """A batch whose log-probs raise: the method did not declare that it reads them."""
+
+    _reason: MethodError
 
     @property
     def student_log_probs(self) -> torch.Tensor:  # type: ignore[override]

@@ -25,14 +25,10 @@ class OutcomeAdvantage:
     """Advantages and residuals from rewards alone.
 
     Args:
-        advantage (`torch.Tensor`):
-            ``(M,)`` float64 A of each turn's rollout.
-        residual (`torch.Tensor`, *optional*):
-            ``(M,)`` float64 of the invalid-action penalty, `None` without one.
-        metrics (`dict[str, float]`):
-            Numbers for the log.
-        trace (`dict[str, Any]`):
-            Columns of the records.
+        advantage: ``(M,)`` float64 A of each turn's rollout.
+        residual: ``(M,)`` float64 of the invalid-action penalty, `None` without one.
+        metrics: numbers for the log.
+        trace: columns of the records.
     """
 
     advantage: torch.Tensor
@@ -54,10 +50,8 @@ def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> OutcomeAdvantage:
     F.51, which subtracts the penalty before normalising.
 
     Args:
-        batch ([`TurnBatch`]):
-            Of whole sibling groups.
-        config ([`AlignOPSDConfig`]):
-            For ``group_statistics``, ``scale_rewards`` and ``invalid_action_penalty``.
+        batch: of whole sibling groups.
+        config: for ``group_statistics``, ``scale_rewards`` and ``invalid_action_penalty``.
     """
     groups, scale = batch.groups, config.scale_rewards == "group"
     lone = groups.siblings < 2

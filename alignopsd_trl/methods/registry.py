@@ -49,10 +49,9 @@ def get_method(name: str) -> type[Method]:
     """The method class of a name, or of the module that registers it.
 
     Args:
-        name (`str`):
-            A registered name such as ``"grpo"``; or a module that registers one method, such as
-            ``"my_package.my_method"``, which is then imported (the current folder counts as a place to import from);
-            or ``"module:name"`` for a module that registers several.
+        name: a registered name such as ``"grpo"``; or a module that registers one method, such as
+            ``"my_package.my_method"``, which is then imported (the current folder counts as a place to import from); or
+            ``"module:name"`` for a module that registers several.
 
     Raises:
         ValueError: for an unknown name, with the known ones; for a module that registers no method, or several.

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import httpx
 
+from alignopsd_trl.environments.adapters.showing import name_of
 from alignopsd_trl.environments.adapters.tools import tools_of
 from alignopsd_trl.environments.base import Prompt
 from alignopsd_trl.environments.loading import find_module
@@ -150,7 +151,7 @@ class AtRandom:
         needed = [one for one in inspect.signature(tool).parameters.values() if one.default is one.empty]
         hints = typing.get_type_hints(tool)
         arguments = (f"{one.name}={self._value(hints.get(one.name, str), asked)!r}" for one in needed)
-        return f"{tool.__name__}({', '.join(arguments)})"
+        return f"{name_of(tool)}({', '.join(arguments)})"
 
     def _value(self, kind: Any, asked: Situation) -> Any:
         if typing.get_origin(kind) is Literal:

@@ -68,7 +68,7 @@ class Budget(TrainerCallback):
 
     def on_evaluate(
         self,
-        args: SFTConfig,
+        args: Any,
         state: TrainerState,
         control: TrainerControl,
         metrics: Mapping[str, float] | None = None,
@@ -103,7 +103,8 @@ class WarmStartTrainer(SFTTrainer):
         """Follows the budget, if there is one."""
         if self.budget is None:
             return super().create_scheduler(num_training_steps, optimizer)
-        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, self.budget.rate)
+        chosen: Any = optimizer or self.optimizer
+        self.lr_scheduler = LambdaLR(chosen, self.budget.rate)
         return self.lr_scheduler
 
     def compute_loss(

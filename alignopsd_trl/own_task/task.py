@@ -170,6 +170,7 @@ def _preset(module: str) -> Mapping[str, Any]:
     if recipe is None or not recipe.is_file():
         return {}
     found = importlib.util.spec_from_file_location(f"_recipe_of_{module}", recipe)
+    assert found is not None and found.loader is not None, "a file that ends in .py has a loader"
     loaded = importlib.util.module_from_spec(found)
     found.loader.exec_module(loaded)
     preset = getattr(loaded, "PRESET", {})

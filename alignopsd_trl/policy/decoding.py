@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import Cache
@@ -16,6 +17,9 @@ from transformers import Cache
 from alignopsd_trl.policy.packing import as_attention_mask
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.reading import Reader
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 LEAVE = 7 / 8  # ended rows leave the batch when fewer than this share of it are live
 
@@ -25,12 +29,9 @@ class Rows:
     """The live rows of a batch in the making.
 
     Args:
-        place (`torch.Tensor`):
-            ``(n,)`` int64, which response a row is.
-        visible (`torch.Tensor`):
-            ``(n, T)`` bool, encoded prompt tokens (padded on the right) and room for what follows.
-        position (`torch.Tensor`):
-            ``(n,)`` int64 of the next token.
+        place: ``(n,)`` int64, which response a row is.
+        visible: ``(n, T)`` bool, encoded prompt tokens (padded on the right) and room for what follows.
+        position: ``(n,)`` int64 of the next token.
     """
 
     place: torch.Tensor
@@ -42,7 +43,8 @@ class Rows:
         """Leaves the other rows out: `closed_up` says which row each one was."""
         moves, chosen = moved(rows, self.place.device), torch.tensor(rows, device=self.place.device)
         self.place, self.visible, self.position = self.place[chosen], self.visible[chosen], self.position[chosen]
-        for layer in self.cache.layers:
+        layers: Any = self.cache.layers
+        for layer in layers:
             layer.move(*moves, len(rows))
 
 
@@ -76,7 +78,7 @@ def draw_at(log_probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def sample(
-    model: torch.nn.Module,
+    model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
     *,
     temperature: float,
@@ -113,7 +115,7 @@ def sample(
     def goes_on(place: int, token: int) -> bool:
         if token in ends:
             return False
-        return token not in closing or not until.has_thought(prompts[place], responses[place])
+        return until is None or token not in closing or not until.has_thought(prompts[place], responses[place])
 
     for step in range(max_tokens):
         logits = _next(model, rows, token, attention)
@@ -137,7 +139,8 @@ def sample(
 def _begin(prefixes: PrefixCache, texts: Sequence[Sequence[int]], room: int) -> Rows:
     """A row behind each text, with room for more tokens."""
     cache = prefixes.cache(texts, room)
-    width, device = cache.get_seq_length(), cache.layers[0].keys.device
+    layer: Any = cache.layers[0]
+    width, device = cache.get_seq_length(), layer.keys.device
     length = torch.tensor([len(text) for text in texts], device=device)
     column = torch.arange(width + room, device=device)
     visible = (column < length.unsqueeze(1)) | (column >= width)

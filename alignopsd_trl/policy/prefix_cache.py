@@ -14,67 +14,29 @@ After the first wave nothing is encoded twice: what two texts share, every text 
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect, insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
+from alignopsd_trl.policy.kv_room import CACHE, POOL, Room, token_bytes
 from alignopsd_trl.policy.packing import as_attention_mask
 from alignopsd_trl.policy.ragged import Ragged
+from alignopsd_trl.policy.temporarily import temporarily
 
-POOL = 512 << 20  # bytes of keys and values that are remembered: those of some hundred turns with the shipped policies
-CACHE = 128 << 20  # bytes of keys and values of a batch, beyond which more hardly make it faster
-SEVERAL = 4  # of the longest rows have room on a GPU, however little is free
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 STRIDE = 8  # one in so many sorted texts belongs to the first wave
 ENOUGH = 512  # padded tokens, beyond which a forward of more is hardly cheaper per token
 LIKE = 0.85  # of the longest: beyond ENOUGH, a shorter row goes into the next forward
 
 Text = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Room:
-    """Bytes that keys and values may take.
-
-    Attributes:
-        pool: of prompts that are remembered; a prompt that is longer is remembered all the same.
-        batch: of the rows that are sampled at once.
-        bounds_rollout: whether a rollout's rows are cut into batches too; else they are sampled at once.
-    """
-
-    pool: int
-    batch: int
-    bounds_rollout: bool = False
-
-
-def room(free: float | None, share: float, row: int) -> Room:
-    """How much room there is on a device: a share of its free memory, four fifths of it for the pool, but `SEVERAL` of
-    the longest rows in each.
-
-    Args:
-        free: bytes of the device; `None` on the CPU: `POOL` and `CACHE`.
-        row: bytes of the longest prompt and response.
-    """
-    if free is None:
-        return Room(POOL, CACHE)
-    pool, batch = (int(share * part * max(free, 0.0)) for part in (0.8, 0.2))
-    return Room(max(pool, SEVERAL * row), max(batch, SEVERAL * row), bounds_rollout=True)
-
-
-def token_bytes(config: Any, number_bytes: int) -> int:
-    """Bytes of a token's keys and values.
-
-    Args:
-        config: the model's text config.
-        number_bytes: of one key or value.
-    """
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * config.num_hidden_layers * config.num_key_value_heads * head * number_bytes
 
 
 class RoomyLayer(DynamicLayer):
@@ -91,8 +53,10 @@ class RoomyLayer(DynamicLayer):
         self.buffers, self._length = list(buffers), length
         self._show()
 
-    def _show(self) -> None:
-        self.keys, self.values = (buffer[:, :, : self._length] for buffer in self.buffers)
+    def _show(self) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = (buffer[:, :, : self._length] for buffer in self.buffers)
+        self.keys, self.values = keys, values
+        return keys, values
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
@@ -100,8 +64,7 @@ class RoomyLayer(DynamicLayer):
         first, self._length = self._length, self._length + key_states.size(2)
         for buffer, new in zip(self.buffers, (key_states, value_states), strict=True):
             buffer[:, :, first : self._length] = new
-        self._show()
-        return self.keys, self.values
+        return self._show()
 
     def move(self, rows: torch.Tensor, places: torch.Tensor, count: int) -> None:
         """Some rows go to the places of others; the first ``count`` stay."""
@@ -126,7 +89,7 @@ class PrefixCache:
 
     def __init__(
         self,
-        model: torch.nn.Module,
+        model: PreTrainedModel,
         pad_id: int,
         attention: str = "sdpa",
         budget: int = 4096,
@@ -134,7 +97,7 @@ class PrefixCache:
         room: Room | None = None,
     ):
         self._model, self._pad_id, self._attention, self._budget = model, pad_id, attention, budget
-        config = model.config.get_text_config()
+        config: Any = model.config.get_text_config()
         self._dtype = dtype or model.dtype
         self.room = room or Room(POOL, CACHE)
         self._size = self.room.pool // token_bytes(config, self._dtype.itemsize)
@@ -250,7 +213,8 @@ class PrefixCache:
                 "position_ids": (length + torch.arange(width)).to(device),
             }
         _fill(cache, self._model, ids.to(device), options)
-        found = [part for layer in cache.layers for part in (layer.keys, layer.values)]
+        layers: Any = cache.layers
+        found = [part for layer in layers for part in (layer.keys, layer.values)]
         new = torch.arange(self._used, self._used + int(real.sum()))
         self._used += len(new)
         if not self._pool or self._used > len(self._pool[0]):
@@ -292,23 +256,18 @@ class _Filled(Exception):
     """Nothing more is needed of a forward."""
 
 
-def _fill(cache: Cache, model: torch.nn.Module, ids: torch.Tensor, options: dict[str, Any]) -> None:
+def _fill(cache: Cache, model: PreTrainedModel, ids: torch.Tensor, options: dict[str, Any]) -> None:
     """Keys and values of tokens into a cache. Where the last layer has its own, the forward ends: nobody reads what it
     would make of them."""
-    last = cache.layers[-1]
+    last: Any = cache.layers[-1]
     inner = last.update
 
     def update(*arguments: object, **named: object) -> None:
         inner(*arguments, **named)
         raise _Filled
 
-    last.update = update
-    try:
+    with temporarily(last, update=update), contextlib.suppress(_Filled):
         model(input_ids=ids, use_cache=True, past_key_values=cache, logits_to_keep=1, **options)
-    except _Filled:
-        pass
-    finally:
-        del last.update
 
 
 def _empty_cache(layers: int) -> Cache:

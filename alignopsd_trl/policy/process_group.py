@@ -53,14 +53,16 @@ class ProcessGroup:
 
     def together(self, act: Callable[[], Found], kind: type[Exception]) -> Found:
         """What ``act`` returns to each process. If it raises an error of a kind on one, all processes raise that."""
+        found: list[Found] = []
+        problem: Exception | None = None
         try:
-            found, problem = act(), None
+            found.append(act())
         except kind as error:
-            found, problem = None, error
+            problem = error
         problems = [one for one in self.each(problem) if one is not None]
         if problems:
             raise problems[0] from problem
-        return found
+        return found[0]
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """One-dimensional tensors of all processes, one after another; NaN is dropped."""

@@ -14,10 +14,8 @@ class Ragged:
     """n token sequences.
 
     Args:
-        flat (`torch.Tensor`):
-            ``(sum of lengths,)`` all tokens one after another.
-        start, length (`torch.Tensor`):
-            ``(n,)`` int64, where each sequence begins and how long it is.
+        flat: ``(sum of lengths,)`` all tokens one after another.
+        start, length: ``(n,)`` int64, where each sequence begins and how long it is.
     """
 
     flat: torch.Tensor

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,6 +13,9 @@ from alignopsd_trl.policy.decoding import sample
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.reading import Reader
 from alignopsd_trl.rollout import Responses
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @contextmanager
@@ -40,7 +44,7 @@ class LoopSampler:
         prefixes: what this snapshot of the model made of earlier prompts; nothing is kept between calls by default.
     """
 
-    model: torch.nn.Module
+    model: PreTrainedModel
     temperature: float
     max_tokens: int
     end_ids: Sequence[int]

@@ -30,7 +30,8 @@ class ScoringModel(Protocol):
     """The policy as scoring sees it. Tensors are on its device; both ways to score return ``(rows, T)`` float32
     log-probs at the sampling temperature, of the response tokens or of the packed labels."""
 
-    device: torch.device
+    @property
+    def device(self) -> torch.device: ...
 
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor: ...
 

@@ -12,6 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -34,12 +35,9 @@ class Check:
     """One comparison.
 
     Args:
-        differs (`str`):
-            What does, in words.
-        remedy (`str`):
-            What to set.
-        bound (`float`):
-            Largest difference that rounding explains.
+        differs: what does, in words.
+        remedy: what to set.
+        bound: largest difference that rounding explains.
     """
 
     differs: str
@@ -114,7 +112,7 @@ class SelfCheck:
     ):
         self._processes, self._policy, self._reference = processes, policy, reference
         self._teacher, self._encoder = teacher, encoder
-        self._scoring = {"pad_id": pad_id, "budget": budget, "agree": processes.agree}
+        self._score_pairs = partial(score_pairs, pad_id=pad_id, budget=budget, agree=processes.agree)
         self._shared, self._sampled = shared, sampled
         self._checks = checks(exact)
 
@@ -154,19 +152,18 @@ class SelfCheck:
             row = self._encoder([TEXT])[0].float().cpu()
             first = torch.tensor(self._processes.each(row.tolist())[0])
             found["encoder"] = max(float((row - first).abs().max()), abs(float(row.norm()) - 1.0))
-        if self._sampled:
+        if self._sampled and plain is not None:
             found["sampler"] = _mean(plain - _sampler(few, plain), few)
         return found
 
     def _score(self, model: ScoringModel, few: TurnBatch, prompts: torch.Tensor, shared: bool = False) -> torch.Tensor:
-        return score_pairs(
+        return self._score_pairs(
             model,
             Ragged.of([turn.prompt_ids for turn in few.turns]),
             Ragged.of([turn.response_ids for turn in few.turns]),
             prompts,
             torch.arange(len(few)),
             shared=shared,
-            **self._scoring,
         )
 
     def _judge(self, found: Mapping[str, float | None], strict: bool = True) -> dict[str, float]:

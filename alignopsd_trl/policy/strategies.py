@@ -14,6 +14,8 @@ import torch
 from accelerate.utils import DistributedType
 from torch.distributed.fsdp import FSDPModule, StateDictType
 
+from alignopsd_trl.policy.temporarily import temporarily
+
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
@@ -62,7 +64,8 @@ def refuse_zero(accelerator: Accelerator, setting: str) -> None:
 
 
 def _unproven(accelerator: Accelerator) -> str | None:
-    kind, state = accelerator.distributed_type, accelerator.state
+    kind = accelerator.distributed_type
+    state: Any = accelerator.state
     for size, name in (
         ("tp_size", "tensor parallelism"),
         ("cp_size", "context parallelism"),
@@ -86,25 +89,19 @@ def _unproven(accelerator: Accelerator) -> str | None:
 def keep_output_precision(accelerator: Accelerator) -> None:
     """FSDP2 leaves outputs as the model made them. accelerate's policy would round log-probs, which are float32, to
     bfloat16."""
-    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    plugin: Any = getattr(accelerator.state, "fsdp_plugin", None)
     policy = getattr(plugin, "mixed_precision_policy", None)
     if policy is not None and getattr(policy, "output_dtype", None) is not None:
         plugin.mixed_precision_policy = dataclasses.replace(policy, output_dtype=None)
 
 
-@contextlib.contextmanager
-def whole_state_dict(accelerator: Accelerator) -> Generator[None]:
+def whole_state_dict(accelerator: Accelerator) -> contextlib.AbstractContextManager[None]:
     """Models that are saved now are gathered, whatever checkpoints look like. transformers writes no model at all under
     SHARDED_STATE_DICT."""
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
     if plugin is None:
-        yield
-        return
-    before, plugin.state_dict_type = plugin.state_dict_type, StateDictType.FULL_STATE_DICT
-    try:
-        yield
-    finally:
-        plugin.state_dict_type = before
+        return contextlib.nullcontext()
+    return temporarily(plugin, state_dict_type=StateDictType.FULL_STATE_DICT)
 
 
 @contextlib.contextmanager

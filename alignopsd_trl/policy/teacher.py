@@ -60,7 +60,10 @@ class PrivilegedTeacher:
         self._model, self._sampler, self._tokenizer, self._encoder = model, sampler, tokenizer, encoder
         self._budget, self._share, self._nested = budget, share_prefixes, nested
         self._agree, self._phases, self._prefixes = agree, phases, prefixes
-        self.gather, self._reader = gather, reader or Reader(tokenizer)
+        self._gather, self._reader = gather, reader or Reader(tokenizer)
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        return self._gather(values)
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Log-probs ``(P, L)`` of the responses of turns ``target`` under the privileged prompts of turns ``source``;
@@ -148,7 +151,7 @@ class PrivilegedTeacher:
 
 
 def skill_source(
-    bank: SkillBank | SkillFunction | SkillColumn, tokenizer: PreTrainedTokenizerBase, budget: int
+    bank: SkillBank | SkillFunction | SkillColumn, tokenizer: Callable[..., Any], budget: int
 ) -> SkillSource:
     """The privileged text of a task within ``budget`` tokens: retrieved from a bank by the task text alone, once per
     task, or what a function or a column has for its row."""
@@ -156,16 +159,13 @@ def skill_source(
     def count(text: str) -> int:
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    @cache
-    def source(task_text: str, task_key: str | None, data_source: str | None) -> tuple[str, tuple[str, ...]]:
-        block = bank.block(task_text, task_key, data_source, count, budget)
-        return block.text, block.ids
-
-    def of_row(
-        task_text: str, task_key: str | None, data_source: str | None, row: Mapping[str, Any]
+    def source(
+        task_text: str, task_key: str | None, data_source: str | None, row: Mapping[str, Any] | None = None
     ) -> tuple[str, tuple[str, ...]]:
         block = bank.block(task_text, task_key, data_source, count, budget, row)
         return block.text, block.ids
 
-    vars(of_row)["reads_row"] = True
-    return of_row if getattr(bank, "reads_row", False) else source
+    if not getattr(bank, "reads_row", False):
+        return cache(source)
+    vars(source)["reads_row"] = True
+    return source

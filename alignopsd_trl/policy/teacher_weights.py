@@ -7,7 +7,7 @@ score serves it. With an adapter that is the adapter alone.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class TeacherWeights(TrainerCallback):
                 self._values[name] = distribute_tensor(whole, parameter.device_mesh, parameter.placements)
 
     @contextlib.contextmanager
-    def in_place(self) -> Iterator[None]:
+    def in_place(self) -> Generator[None]:
         """While the model computes with them; it must not be trained meanwhile. Nothing is copied but shards, whose
         place in memory FSDP2 holds on to."""
         self._swap()
@@ -64,7 +64,8 @@ class TeacherWeights(TrainerCallback):
         reshard(self._model)
         for name, parameter in self._trained.items():
             if isinstance(parameter, DTensor):
-                here, other = parameter.to_local(), self._values[name].to_local()
+                shard: Any = self._values[name]
+                here, other = parameter.to_local(), shard.to_local()
                 kept = here.clone()
                 here.copy_(other)
                 other.copy_(kept)

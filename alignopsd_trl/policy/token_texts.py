@@ -19,8 +19,7 @@ class TokenTexts:
     character of several tokens stands at the first of them and the others are empty.
 
     Args:
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            Of the policy.
+        tokenizer: of the policy.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):

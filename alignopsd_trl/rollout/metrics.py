@@ -40,7 +40,7 @@ def privileged_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         return {}
     metrics = {"privileged/score": sum(one.score for one in trajectories) / len(trajectories)}
     if all(one.won is not None for one in trajectories):
-        metrics["privileged/success"] = sum(one.won for one in trajectories) / len(trajectories)
+        metrics["privileged/success"] = sum(bool(one.won) for one in trajectories) / len(trajectories)
     return metrics
 
 

@@ -208,9 +208,8 @@ class Player:
             self._fail(episode, turn, Failure("error", f"no response could be sampled: {error}"))
             return
         turn.response_ids = list(response.ids)
-        turn.response_text = self.tokenizer.decode(
-            turn.response_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+        decode: Any = self.tokenizer.decode
+        turn.response_text = decode(turn.response_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         turn.truncated = not turn.response_ids or turn.response_ids[-1] not in self.end_ids
         kept = response.log_probs is not None and not privileged
         turn.sampling_log_probs = list(response.log_probs) if kept else None
@@ -262,6 +261,7 @@ class Player:
 
     def _project(self, episode: Episode, turn: Turn) -> None:
         tools = getattr(episode.context, "tools", ())
+        assert self.reader is not None, "`__post_init__` makes one"
         reading = self.reader.read(turn.prompt_ids, turn.response_ids, turn.response_text, tools)
         turn.thought = reading.thought
         if reading.action is not None:

@@ -62,20 +62,20 @@ class Prompting:
 
     def _converse(self, episodes: Sequence[Episode]) -> list[Turn | None]:
         """The first prompt of an episode is a rendered one, the others go on with its dialogue."""
-        new = [episode for episode in episodes if episode.dialogue is None]
-        first = dict(zip((episode.slot for episode in new), self._show(new), strict=True))
-        return [first[one.slot] if one.slot in first else self._go_on(one) for one in episodes]
+        begun = [(episode, episode.dialogue) for episode in episodes]
+        first = iter(self._show([episode for episode, known in begun if known is None]))
+        return [next(first) if known is None else self._go_on(one, known) for one, known in begun]
 
-    def _go_on(self, episode: Episode) -> Turn | None:
+    def _go_on(self, episode: Episode, dialogues: tuple[Conversation, Conversation]) -> Turn | None:
         last, view = episode.trajectory.turns[-1], episode.view(1)
         reply = self.renderer.reply(view)
-        own, privileged = episode.dialogue
-        for dialogue in dict.fromkeys(episode.dialogue):
+        own, privileged = dialogues
+        for dialogue in dict.fromkeys(dialogues):
             dialogue.go_on(last.response_ids, reply, self.end_ids)
         drop = oldest_to_drop(privileged, self.renderer.max_length)
         if drop is None:
             return None
-        for dialogue in dict.fromkeys(episode.dialogue):
+        for dialogue in dict.fromkeys(dialogues):
             if drop:
                 dialogue.forget(drop)
         shortened = len(own) < view.step_count
@@ -87,7 +87,8 @@ class Prompting:
         skills = [episode.trajectory.skill_text for episode in episodes]
         if not (self.privileged or self.skills_in_rollout or self.renderer.converses):
             fitted = self.renderer.fit_ordinary(full, skills)
-            return [one and _shown_turn(view, one, []) for view, one in zip(full, fitted, strict=True)]
+            pairs = zip(full, fitted, strict=True)
+            return [None if one is None else _shown_turn(view, one, []) for view, one in pairs]
         fitted = self.renderer.fit(full, skills)
         ordinary = self._ordinary([one for one in fitted if one is not None])
         turns: list[Turn | None] = []

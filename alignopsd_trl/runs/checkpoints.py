@@ -112,7 +112,7 @@ def last_whole_checkpoint(output_dir: str | Path) -> Path:
     return found[-1]
 
 
-def resume_path(wanted: str | bool | None, output_dir: str | Path) -> str | bool | None:
+def resume_path(wanted: str | bool | None, output_dir: str | Path) -> str | None:
     """What to resume from: the newest whole checkpoint for ``True`` (or its text, as a command line gives it), the
     named one if it is whole, nothing for ``None`` or ``False``.
 
@@ -127,7 +127,7 @@ def resume_path(wanted: str | bool | None, output_dir: str | Path) -> str | bool
             f"resume_from_checkpoint={wanted!r} has no readable {MARK} (no such folder, or the run was stopped while "
             "writing it); use True for the last whole checkpoint"
         )
-    return wanted
+    return wanted if isinstance(wanted, str) else None
 
 
 def last_good(output_dir: str | Path) -> str:

@@ -53,7 +53,7 @@ def plain(content: Any) -> Any:
     return plain(content.item()) if is_number else str(content)
 
 
-def read_json(path: str | os.PathLike) -> Any | None:
+def read_json(path: str | os.PathLike) -> Any:
     """The content of a JSON file, or `None` where there is none that can be read to its end."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))

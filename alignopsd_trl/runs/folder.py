@@ -66,16 +66,11 @@ class RunFolder:
     """An output folder that this run has claimed.
 
     Args:
-        path (`Path`):
-            The folder.
-        id (`str`):
-            Of the run; the same after a resume, in every row of the records and in every result.
-        resume (`str`, *optional*):
-            The checkpoint to go on from, or `None`.
-        sessions (`int`, *optional*, defaults to `1`):
-            How often the run was started.
-        writes (`bool`, *optional*, defaults to `True`):
-            Whether this process writes (rank 0 does).
+        path: the folder.
+        id: of the run; the same after a resume, in every row of the records and in every result.
+        resume: the checkpoint to go on from, or `None`.
+        sessions: how often the run was started.
+        writes: whether this process writes (rank 0 does).
     """
 
     path: Path

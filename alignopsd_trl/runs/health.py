@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
 from alignopsd_trl.turns import Trajectory
@@ -105,6 +106,6 @@ class Decay:
 def weights_are_finite(model: torch.nn.Module) -> bool:
     """Of this process's part of the weights; the host waits once."""
     parts = (getattr(parameter, "ds_tensor", parameter) for parameter in model.parameters())
-    whole = (values.to_local() if hasattr(values, "to_local") else values for values in parts)
+    whole = (values.to_local() if isinstance(values, DTensor) else values for values in parts)
     given = [values for values in whole if values.is_floating_point() and values.numel()]
     return bool(get_total_norm(given, norm_type=math.inf).isfinite())

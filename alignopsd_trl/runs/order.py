@@ -18,7 +18,7 @@ class EpochSampler(RepeatSampler):
     epoch = 0
 
     @classmethod
-    def like(cls, sampler: RepeatSampler) -> EpochSampler:
+    def like(cls, sampler: Any) -> EpochSampler:
         return cls(
             sampler.data_source,
             sampler.mini_repeat_count,

@@ -19,18 +19,12 @@ class Bar:
     ended are expected to last as many turns more as there were turns an ended episode.
 
     Args:
-        total (`int`):
-            Episodes.
-        title (`str`):
-            Of what.
-        disable (`bool`):
-            Show nothing.
-        most_turns (`int`, *optional*):
-            Of an episode.
-        beyond (`Callable[[], str]`, *optional*):
-            What is known of the time after this.
-        in_flight (`Callable[[], int]`, *optional*):
-            Requests that wait for their response just now.
+        total: episodes.
+        title: of what.
+        disable: show nothing.
+        most_turns: of an episode.
+        beyond: what is known of the time after this.
+        in_flight: requests that wait for their response just now.
     """
 
     clock = staticmethod(time.monotonic)

@@ -27,14 +27,10 @@ def table_rows(
     that what made the difference is on one page.
 
     Args:
-        trajectories (`Sequence[Trajectory]`):
-            Those of a process, whole sibling groups.
-        credit (`Mapping[int, Mapping[str, Any]]`):
-            Columns of a turn by its ``id()``; a turn that got none is absent.
-        step (`int`):
-            Training step of the rollout.
-        most (`int`):
-            Trajectories at most.
+        trajectories: those of a process, whole sibling groups.
+        credit: columns of a turn by its ``id()``; a turn that got none is absent.
+        step: training step of the rollout.
+        most: trajectories at most.
     """
     rows = []
     for one in _chosen(trajectories, most):
@@ -77,14 +73,10 @@ def send_table(rows: Sequence[Mapping[str, Any]], step: int, trackers: Sequence[
     """Sends a table to those trackers of a run that can show it.
 
     Args:
-        rows (`Sequence[Mapping[str, Any]]`):
-            Of `table_rows`; nothing is sent where there are none.
-        step (`int`):
-            Training step that it belongs to.
-        trackers (`Sequence[str]`):
-            The run's ``report_to``.
-        callbacks (`Iterable`):
-            The trainer's callbacks: TensorBoard's holds the writer.
+        rows: of `table_rows`; nothing is sent where there are none.
+        step: training step that it belongs to.
+        trackers: the run's ``report_to``.
+        callbacks: the trainer's callbacks: TensorBoard's holds the writer.
     """
     if not rows:
         return

@@ -37,15 +37,11 @@ def model_card(results: Mapping[str, Any], name: str, licence: str | None = None
     """The text of ``README.md``, front matter included.
 
     Args:
-        results (`dict`):
-            Content of ``results.json``.
-        name (`str`):
-            Of the model.
-        licence (`str`, *optional*):
-            Licence id of the weights; by default the run's ``licence``, and of a policy that comes with the package the
-            package's. Without one the card says that it is the base model's.
-        place (`str`, *optional*):
-            Where the model can be loaded from: a repository's id or a folder. ``name`` by default.
+        results: content of ``results.json``.
+        name: of the model.
+        licence: licence id of the weights; by default the run's ``licence``, and of a policy that comes with the
+            package the package's. Without one the card says that it is the base model's.
+        place: where the model can be loaded from: a repository's id or a folder. ``name`` by default.
     """
     base = results["model"]["name"]
     checksum = results["model"].get("checksum")

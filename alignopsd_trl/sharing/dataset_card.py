@@ -18,12 +18,10 @@ def write_dataset(run: Path, target: Path) -> None:
     """Writes ``turns/train.parquet``, ``episodes/train.parquet`` and ``README.md``.
 
     Args:
-        run (`Path`):
-            Output folder of a finished run.
-        target (`Path`):
-            A folder that is there.
+        run: output folder of a finished run.
+        target: a folder that is there.
     """
-    results, frame = whole_json(run / "results.json"), read_records(run / "trajectories")
+    results, frame = whole_json(run / "results.json") or {}, read_records(run / "trajectories")
     turns = frame[frame.turn.notna()]
     played = turns.groupby(["step", "task", "rollout"]).size().rename("turns").reset_index()
     episodes = frame.drop_duplicates(["step", "task", "rollout"])[EPISODE]

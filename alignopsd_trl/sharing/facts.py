@@ -15,10 +15,9 @@ def facts_of(trainer: Any, before: Mapping[str, Any] | None, after: Mapping[str,
     """Model, method, privileged text, outcome, versions, machine and seconds of a trainer's run.
 
     Args:
-        trainer ([`AlignOPSDTrainer`]):
-            As it is now.
-        before, after (`Mapping`, *optional*):
-            `EvaluationResult.to_dict` of the panel before and after training; `None` where it was not played.
+        trainer: as it is now.
+        before, after: `EvaluationResult.to_dict` of the panel before and after training; `None` where it was not
+            played.
     """
     bank, encoder, updates = trainer.skill_bank, trainer.encoder, trainer.state.global_step
     name, training = model_name(trainer.model), trainer.seconds["training"]
@@ -46,12 +45,9 @@ def trainer_results(trainer: Any, factory: Callable[[], Any], results: Mapping[s
     """As a recipe's ``results.json``, of a trainer that was made in Python.
 
     Args:
-        trainer ([`AlignOPSDTrainer`]):
-            As it is now.
-        factory (`Callable`):
-            Its ``environment_factory``; one of `alignopsd_trl.environments.load` is recognised.
-        results (`Mapping[str, Mapping[str, Any]]`):
-            The evaluations that it made, ``before`` its first update and the last one ``after``.
+        trainer: as it is now.
+        factory: its ``environment_factory``; one of `alignopsd_trl.environments.load` is recognised.
+        results: the evaluations that it made, ``before`` its first update and the last one ``after``.
     """
     before, after = results.get("before"), results.get("after")
     if before and after and any(before[key] != after[key] for key in ("checksum", "skills")):

@@ -59,18 +59,12 @@ def push_run(
     """Uploads a run's model, tokenizer, results and card as one commit.
 
     Args:
-        folder (`str` or path):
-            Output folder of a finished run.
-        repository (`str`):
-            Id of the model's repository; made if it isn't there.
-        token (`str`, *optional*):
-            Of the Hub; the stored login by default.
-        private (`bool`, *optional*):
-            Of a repository that is made.
-        licence (`str`, *optional*):
-            Licence id of the weights, for the card; the run's by default.
-        base_model (`str`, *optional*):
-            Hub id of an adapter's base, where the run loaded it from a folder.
+        folder: output folder of a finished run.
+        repository: id of the model's repository; made if it isn't there.
+        token: of the Hub; the stored login by default.
+        private: of a repository that is made.
+        licence: licence id of the weights, for the card; the run's by default.
+        base_model: Hub id of an adapter's base, where the run loaded it from a folder.
 
     Returns:
         Address of the commit.
@@ -133,18 +127,12 @@ def push_files(
     Args:
         folder, repository:
             From where to where.
-        again (`str`):
-            What to do when it fails, for the message.
-        token, private (*optional*):
-            Of the Hub; of a repository that is made.
-        patterns (`Sequence[str]`, *optional*):
-            Names of the files that go, of those directly in the folder; all files by default.
-        instead (`Callable`, *optional*):
-            From the folder and the repository's whole id to contents that replace files.
-        base_model (`str`, *optional*):
-            Hub id of an adapter's base, in place of the one that its config names.
-        kind (`str`, *optional*, defaults to `"model"`):
-            Or ``"dataset"``.
+        again: what to do when it fails, for the message.
+        token, private: of the Hub; of a repository that is made.
+        patterns: names of the files that go, of those directly in the folder; all files by default.
+        instead: from the folder and the repository's whole id to contents that replace files.
+        base_model: Hub id of an adapter's base, in place of the one that its config names.
+        kind: or ``"dataset"``.
         options:
             Handed to ``HfApi.create_commit``.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,7 @@ class SkillBank:
         data_source: str | None,
         count_tokens: Callable[[str], int],
         budget: int,
+        row: Mapping[str, Any] | None = None,
     ) -> Rendered:
         """Renders the skills that are retrieved for a task, as many as fit the budget."""
         return render(self.retrieve(task_text, task_key, data_source), count_tokens, budget)
@@ -177,14 +178,14 @@ class SkillBank:
         """Cosines of texts that are encoded one by one, so that no batch changes them; rounded to 6 decimals."""
         if self.encoder is None:
             return [0.0] * len(texts)
-        query = self._vector(" ".join(task_text.split()))
-        return [round(float(self._bank_vector(text) @ query), 6) + 0.0 for text in texts]
+        query = self._vector(self.encoder, " ".join(task_text.split()))
+        return [round(float(self._bank_vector(self.encoder, text) @ query), 6) + 0.0 for text in texts]
 
-    def _vector(self, text: str) -> torch.Tensor:
-        return self.encoder([text])[0].double().cpu()
+    def _vector(self, encoder: Encoder, text: str) -> torch.Tensor:
+        return encoder([text])[0].double().cpu()
 
     @cached_property
-    def _bank_vector(self) -> Callable[[str], torch.Tensor]:
+    def _bank_vector(self) -> Callable[[Encoder, str], torch.Tensor]:
         return lru_cache(maxsize=None)(self._vector)
 
 

@@ -14,8 +14,7 @@ class SkillColumn:
     """Skills from a column of the dataset, in place of a `SkillBank`.
 
     Args:
-        name (`str`):
-            Column of the dataset: a text for each task, several in a list, or nothing.
+        name: column of the dataset: a text for each task, several in a list, or nothing.
 
     Attributes:
         environment, version, checksum: the column's name, nothing, and 16 hex digits of the name; the texts themselves
@@ -37,7 +36,7 @@ class SkillColumn:
         data_source: str | None,
         count_tokens: Callable[[str], int],
         budget: int,
-        row: Mapping[str, Any],
+        row: Mapping[str, Any] | None = None,
     ) -> Rendered:
         """The row's text.
 
@@ -45,7 +44,7 @@ class SkillColumn:
             SkillBankError: if the row has no such column, or it holds something else than text, or one that is longer
                 than the budget.
         """
-        if self._name not in row:
+        if row is None or self._name not in row:
             raise SkillBankError(
                 f"skill_bank={self._name!r} names a column that the row of {task_text!r:.80} does not have"
             )

@@ -17,9 +17,8 @@ class SkillFunction:
     """Skills from a function, in place of a `SkillBank`.
 
     Args:
-        function (`Callable[..., str]`):
-            From the task's text, its ``task_key`` and its ``data_source``, or from the task's text and its row of the
-            dataset, to the skill block; an empty text for none. Equal tasks must get equal texts, on every process.
+        function: from the task's text, its ``task_key`` and its ``data_source``, or from the task's text and its row of
+            the dataset, to the skill block; an empty text for none. Equal tasks must get equal texts, on every process.
 
     Attributes:
         reads_row (`bool`): whether it takes two arguments, the second of which is the row.

@@ -20,8 +20,7 @@ def load_skills(spec: SkillSpec, encoder: Encoder | None = None, columns: Collec
     """Loads what ``skill_bank`` of the trainer or ``--skill_bank`` of a command line names.
 
     Args:
-        spec (`str`, `Path`, [`SkillBank`] or `Callable`):
-            A shipped bank's name, the path of a JSON file, a bank, one of ``columns``, a function ``(task_text,
+        spec: a shipped bank's name, the path of a JSON file, a bank, one of ``columns``, a function ``(task_text,
             task_key, data_source) -> str`` or ``(task_text, row) -> str``, or ``"module:function"``; the current folder
             counts as a place to import from.
         encoder (`Encoder`, *optional*): scores the task types and skills of a bank.
@@ -34,7 +33,7 @@ def load_skills(spec: SkillSpec, encoder: Encoder | None = None, columns: Collec
         return spec
     if isinstance(spec, str) and spec in columns:
         return SkillColumn(spec)
-    if callable(spec) and not isinstance(spec, str):
+    if not isinstance(spec, str | Path):
         return SkillFunction(spec)
     module, colon, name = str(spec).rpartition(":")
     if colon and all(part.isidentifier() for part in (*module.split("."), name)):

@@ -28,16 +28,11 @@ class Cell:
     """One run of one method on one environment with one seed.
 
     Args:
-        config (`Mapping[str, Any]`):
-            What the recipe reads as YAML: the protocol, the method, its own settings, the seed.
-        trains (`bool`):
-            A run of the recipe; otherwise an evaluation alone.
-        skills (`bool`):
-            Evaluated with skills in the policy's prompt.
-        source ([`Cell`], *optional*):
-            The cell whose last checkpoint is evaluated; `None`: the initial weights.
-        folder (`Path`):
-            Named by a fingerprint of all of the above, so that a finished cell is found again by any study.
+        config: what the recipe reads as YAML: the protocol, the method, its own settings, the seed.
+        trains: a run of the recipe; otherwise an evaluation alone.
+        skills: evaluated with skills in the policy's prompt.
+        source: the cell whose last checkpoint is evaluated; `None`: the initial weights.
+        folder: named by a fingerprint of all of the above, so that a finished cell is found again by any study.
     """
 
     benchmark: Benchmark

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
+from alignopsd_trl.launch.values import policy_of
 from alignopsd_trl.runs.cores import available_cores
 from alignopsd_trl.runs.provenance import code_checksum, versions, weights_checksum
 from alignopsd_trl.study.spec import METHOD_FIELDS
@@ -94,7 +95,7 @@ def provenance(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfi
         "suite": suite.name,
         "suite_categories": list(suite.categories),
         "suite_facts": _json(dict(suite.description)),
-        "weights": weights_checksum(model.model_name_or_path),
+        "weights": weights_checksum(policy_of(model)),
         "protocol": _json({k: v for k, v in config.items() if k not in (*METHOD_FIELDS, *_OF_THE_CELL)}),
         "config": _json(config),
         "code": code_checksum(),

@@ -127,7 +127,7 @@ class _Workers:
     def _run(self, cell: Cell, source: Future[str | None] | None) -> str | None:
         """Runs a cell and returns its error, or `None`. Sources are started before the cells that need them, so that
         waiting for one ends."""
-        if source is not None and source.result() is not None:
+        if cell.source is not None and source is not None and source.result() is not None:
             return f"needs {cell.source.name}, which broke"
         command = _prepare(cell, self._study)
         (cell.folder / "error.txt").unlink(missing_ok=True)

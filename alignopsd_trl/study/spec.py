@@ -76,13 +76,10 @@ class Benchmark:
     """A benchmark: the defaults of a recipe and what the study sets there for every row.
 
     Args:
-        recipe (`str`):
-            ``<benchmark>_<backbone>``, or a module of the user's with a mapping ``PRESET``.
-        categories (`tuple[str, ...]`, *optional*, defaults to `()`):
-            The order of the table's columns; categories that are not named follow in alphabetical order.
-        averages (`Mapping[str, str]`, *optional*, defaults to `{}`):
-            Columns after the categories: ``score``, ``success`` (over episodes) or ``success_macro`` (over categories),
-            each with its title.
+        recipe: ``<benchmark>_<backbone>``, or a module of the user's with a mapping ``PRESET``.
+        categories: the order of the table's columns; categories that are not named follow in alphabetical order.
+        averages: columns after the categories: ``score``, ``success`` (over episodes) or ``success_macro`` (over
+            categories), each with its title.
     """
 
     recipe: str
@@ -97,20 +94,13 @@ class Study:
     """What runs, where its results go, and how many processes share the machine.
 
     Args:
-        cells (`Path`, *optional*, defaults to `Path()`):
-            Folder of the finished cells; studies with the same folder and protocol share cells.
-        methods, ablations (`tuple[Line, ...]`, *optional*, defaults to `()`):
-            Lines of Table 1 and of the ablation table.
-        sweeps (`Mapping[str, tuple[Any, ...]]`, *optional*, defaults to `{}`):
-            Field of AlignOPSD -> its values, for the sensitivity curves.
-        reference (`str`, *optional*, defaults to `"grpo"`):
-            The method that differences and costs are compared with.
-        processes (`int`, *optional*, defaults to `1`):
-            Cells that run at the same time; the cores are divided among them.
-        launcher (`tuple[str, ...]`, *optional*, defaults to `()`):
-            Command that starts a training cell, such as ``accelerate launch ...``; plain Python by default.
-        devices (`tuple[str, ...]`, *optional*, defaults to `()`):
-            ``CUDA_VISIBLE_DEVICES`` of each process.
+        cells: folder of the finished cells; studies with the same folder and protocol share cells.
+        methods, ablations: lines of Table 1 and of the ablation table.
+        sweeps: field of AlignOPSD -> its values, for the sensitivity curves.
+        reference: the method that differences and costs are compared with.
+        processes: cells that run at the same time; the cores are divided among them.
+        launcher: command that starts a training cell, such as ``accelerate launch ...``; plain Python by default.
+        devices: ``CUDA_VISIBLE_DEVICES`` of each process.
     """
 
     name: str
@@ -136,7 +126,7 @@ def read_study(path: str | Path) -> Study:
             range.
     """
     try:
-        content = {"name": Path(path).stem, **read_yaml(path, "", "methods: [grpo, align_opsd]")}
+        content: dict[str, Any] = {"name": Path(path).stem, **read_yaml(path, "", "methods: [grpo, align_opsd]")}
     except ValueError as error:
         raise StudyError(str(error)) from error
     output = Path(content.get("output") or Path("outputs/studies") / content["name"])
@@ -176,7 +166,7 @@ def _check(study: Study) -> None:
 
 
 def _benchmark(content: Any) -> Benchmark:
-    content = {"recipe": content} if isinstance(content, str) else _mapping(content, "environments")
+    content: Any = {"recipe": content} if isinstance(content, str) else _mapping(content, "environments")
     recipe = content.get("recipe", "")
     try:
         preset(recipe)
@@ -229,7 +219,7 @@ def _mapping(content: Any, place: str) -> Mapping[str, Any]:
     return content
 
 
-def _build(kind: type, content: Mapping[str, Any], place: str) -> Any:
+def _build(kind: type[Any], content: Mapping[str, Any], place: str) -> Any:
     known = {one.name: one for one in fields(kind)}
     if unknown := sorted(set(content) - set(known)):
         raise StudyError(f"{place}: key {unknown[0]!r} is unknown; known are {', '.join(known)}")

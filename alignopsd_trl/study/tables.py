@@ -58,7 +58,8 @@ def entries(rows: pd.DataFrame, table: str) -> list[Entry]:
 def columns(rows: pd.DataFrame, averages_only: bool = False) -> list[Column]:
     """Categories, then averages, of each environment."""
     found = []
-    for environment, group in rows.groupby("environment", sort=False):
+    groups: Any = rows.groupby("environment", sort=False)
+    for environment, group in groups:
         wanted = json.loads(group["columns"].iloc[0])
         if not averages_only:
             finished = group[group["status"] == "finished"]

@@ -124,7 +124,8 @@ class Recorder:
             key: {name: column[row] for name, column in columns.items()} for key, row in _places(played).items()
         }
         rows = table_rows(played.trajectories, of_turns, played.update, self._config.tracked_trajectories)
-        send_table(rows, played.update, self._config.report_to, self._callbacks())
+        trackers: Any = self._config.report_to  # a list, once a configuration is made
+        send_table(rows, played.update, trackers, self._callbacks())
 
     def _tell_of_breaks(self, trajectories: Sequence[Trajectory]) -> None:
         """Says once what to do where the chat template keeps dialogues from being rows."""

@@ -18,6 +18,12 @@ from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.turns import Trajectory
 
 
+def environment_reward(trajectory: Sequence[Trajectory], **columns: Any) -> list[float | None]:
+    """The environment's own terminal reward; the first reward function of every run. ``None`` where the environment
+    failed."""
+    return [None if one.failed else one.reward for one in trajectory]
+
+
 class Ask(Protocol):
     def __call__(
         self,

@@ -83,7 +83,8 @@ class Rollouts:
     @property
     def reader(self) -> Reader:
         """Finds thinking and actions in responses as the environments say."""
-        return self._reader if self.environments else None
+        assert self.environments
+        return self._reader
 
     def close(self) -> None:
         """Closes the environments; who plays next opens new ones."""

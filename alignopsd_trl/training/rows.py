@@ -51,6 +51,7 @@ class RowMaker:
     def _columns(self, batch: TurnBatch, credit: Credit, coefficient: float) -> dict[str, torch.Tensor]:
         columns = {"advantages": credit.advantages * coefficient}
         if self._updated():
+            assert batch.student_log_probs is not None, "`Scorer.batch` scores where the update asks"
             columns["old_per_token_logps"] = batch.student_log_probs
         if batch.reference_log_probs is not None:
             columns["ref_per_token_logps"] = batch.reference_log_probs

@@ -108,8 +108,10 @@ class Scorer:
         wanted = torch.ones(len(batch), dtype=torch.bool) if every else batch.scored.cpu()
         wanted = wanted if among is None else wanted & among
         rows = wanted.nonzero().squeeze(1)
+        model = self._reference if reference else self._policy
+        assert model is not None, "who asks for the reference's has one"
         scores = score_pairs(
-            self._reference if reference else self._policy,
+            model,
             Ragged.of([turn.prompt_ids for turn in batch.turns]),
             Ragged.of([turn.response_ids for turn in batch.turns]),
             rows,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,6 @@ from alignopsd_trl.sharing.card import model_card
 from alignopsd_trl.sharing.hub import OF_A_MODEL, OF_A_RUN, PushFailed, push_files
 
 logger = logging.getLogger(__name__)
-
-WriteCard = Callable[[], None]
 
 
 def write_card(folder: Path, results: Mapping[str, Any], name: str, licence: str | None, place: str) -> None:
@@ -84,16 +82,6 @@ def _push(
         revision=revision or args.hub_revision,
         run_as_future=not blocking,
     )
-
-
-@contextlib.contextmanager
-def without_token(args: AlignOPSDConfig) -> Generator[None]:
-    """transformers pickles its arguments beside the model: the token is not among them."""
-    token, args.hub_token = args.hub_token, None
-    try:
-        yield
-    finally:
-        args.hub_token = token
 
 
 def safe_place(target: Path, output_dir: Path) -> contextlib.AbstractContextManager[Path]:

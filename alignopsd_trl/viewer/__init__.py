@@ -21,12 +21,9 @@ def view_run(run: str | os.PathLike, steps: Sequence[int] | None = None, task: s
     """The page of one run.
 
     Args:
-        run (`str` or path):
-            Output folder of a run; it holds `trajectories/`.
-        steps (`Sequence[int]`, *optional*):
-            Only these rollout steps; all by default.
-        task (`str`, *optional*):
-            The task that the page opens at.
+        run: output folder of a run; it holds `trajectories/`.
+        steps: only these rollout steps; all by default.
+        task: the task that the page opens at.
 
     Raises:
         FileNotFoundError: if the folder holds no trajectories.
@@ -42,8 +39,7 @@ def compare_runs(runs: Sequence[str | os.PathLike]) -> Page:
     """Curves and paired results of several runs on one page; differences are to the first.
 
     Args:
-        runs (`Sequence`):
-            Two or more output folders.
+        runs: two or more output folders.
 
     Raises:
         ValueError: for fewer than two runs.

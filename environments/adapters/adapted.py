@@ -35,7 +35,7 @@ class AdaptedEnvironment(TextEnvironment):
 
     @property
     def __name__(self) -> str:
-        return type(self).__name__
+        return type(self).__qualname__.rpartition(".")[2]
 
     @property
     def owns_reward(self) -> bool:

@@ -89,10 +89,11 @@ def _call(statement: ast.stmt) -> Call:
     node = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(node, ast.Call):
         raise ValueError(f'{_short(ast.unparse(statement))} is no call; write tool(name="value")')
+    names = {}
     for argument in node.keywords:
         if argument.arg is None:
             raise ValueError(f"{_short(ast.unparse(node))}: write the arguments out in place of **")
-    names = {argument.arg: _literal(argument.value) for argument in node.keywords}
+        names[argument.arg] = _literal(argument.value)
     return Call(ast.unparse(node.func), tuple(map(_literal, node.args)), names)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment
+from alignopsd_trl.environments.adapters.showing import name_of
 from alignopsd_trl.environments.adapters.tools import ToolEnvironment
 from alignopsd_trl.environments.base import TextEnvironment
 from alignopsd_trl.environments.batch import check_environment
@@ -41,7 +42,7 @@ def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any)
     if kind is not None and not _is_ours(kind):
         return ToolEnvironment(factory, tools, **options)
     if tools:
-        raise TypeError(f"tools={[tool.__name__ for tool in tools]} go with TRL's tool classes; {factory!r} is none")
+        raise TypeError(f"tools={[name_of(tool) for tool in tools]} go with TRL's tool classes; {factory!r} is none")
     if kind is not None:
         check_environment(kind)
     return factory
@@ -52,7 +53,7 @@ def _adjusted(made: AdaptedEnvironment, tools: Sequence[Callable], options: Mapp
     own = made.options
     if not isinstance(made, ToolEnvironment):
         if tools:
-            raise TypeError(f"tools={[tool.__name__ for tool in tools]} go with TRL's tool classes, not with {made!r}")
+            raise TypeError(f"tools={[name_of(tool) for tool in tools]} go with TRL's tool classes, not with {made!r}")
         return made
     added = {name: own[name] or options.get(name) for name in ("seeded", "max_tool_calling_iterations")}
     return made.with_options(tools=(*own["tools"], *tools), **added)

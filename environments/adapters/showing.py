@@ -85,10 +85,15 @@ def _turn(record: Record) -> str:
     return f"<action>{record.action}</action>\n{record.result}"
 
 
+def name_of(tool: Callable) -> str:
+    """What a policy calls a tool by."""
+    return getattr(tool, "__name__", type(tool).__name__)
+
+
 def describe(tool: Callable) -> str:
     """A tool as ``name(parameter: type = default) -> type`` and its docstring."""
     doc = inspect.getdoc(tool) or ""
-    lines = [f"{tool.__name__}{signature_of(tool)}", *(f"    {line}".rstrip() for line in doc.splitlines())]
+    lines = [f"{name_of(tool)}{signature_of(tool)}", *(f"    {line}".rstrip() for line in doc.splitlines())]
     return "\n".join(lines)
 
 
@@ -106,7 +111,7 @@ def example_of(tools: Sequence[Callable]) -> str:
         return ""
     parameters = signature_of(tools[0]).parameters.values()
     needed = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
-    return f"{tools[0].__name__}({', '.join(f'{name}=...' for name in needed)})"
+    return f"{name_of(tools[0])}({', '.join(f'{name}=...' for name in needed)})"
 
 
 def shown_observation(observation: Any) -> str:

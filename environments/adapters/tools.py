@@ -17,6 +17,7 @@ from alignopsd_trl.environments.adapters.showing import (
     ToolPrompt,
     describe,
     example_of,
+    name_of,
     signature_of,
 )
 from alignopsd_trl.environments.adapters.types import check_arguments, is_address
@@ -71,7 +72,7 @@ class ToolEnvironment(AdaptedEnvironment):
 
     def __init__(
         self,
-        factory: Factory | Mapping[str, Factory] | None = None,
+        factory: Factory | Mapping[str, Factory] | _Pool | None = None,
         tools: Sequence[Callable] = (),
         format: str = "text",
         success: Success | None = None,
@@ -93,11 +94,12 @@ class ToolEnvironment(AdaptedEnvironment):
             "seeded": seeded,
         }
         self._pool = factory if isinstance(factory, _Pool) else _Pool(factory)
-        self._functions = {tool.__name__: tool for tool in tools}
+        self._functions = {name_of(tool): tool for tool in tools}
         if format not in ("text", "native"):
             raise ValueError(f"format={format!r} must be 'text' or 'native'")
-        self.prompt = NativePrompt() if format == "native" else ToolPrompt()
-        if self.prompt.native:
+        self._native = format == "native"
+        self.prompt = NativePrompt() if self._native else ToolPrompt()
+        if self._native:
             self._pool.check_schemas(tools)
         self._success, self._score = success, score
         self._seeded, self._iterations = seeded, max_tool_calling_iterations
@@ -143,13 +145,13 @@ class ToolEnvironment(AdaptedEnvironment):
         if name not in self._own:
             self._own[name] = self._pool.make(name)
         self.environment = self._own[name]
-        self._tools = {**self._functions, **{tool.__name__: tool for tool in tools_of(self.environment)}}
+        self._tools = {**self._functions, **{name_of(tool): tool for tool in tools_of(self.environment)}}
         self._rounds = self._called = self._failed = 0
         self.messages = messages_of(row)
         given = settled(self.environment.reset(**self._columns(row))) if self.environment is not None else None
         self.messages[-1] = {**self.messages[-1], "content": self.messages[-1]["content"] + text_of(given, "reset()")}
         tools = list(self._tools.values())
-        shown = schemas_of(tools) if self.prompt.native else map(describe, tools)
+        shown = schemas_of(tools) if self._native else map(describe, tools)
         self._dialogue = Dialogue(tuple(self.messages), tuple(shown), example_of(tools))
         return Opening(
             observation="",
@@ -190,7 +192,7 @@ class ToolEnvironment(AdaptedEnvironment):
 
     def _asked(self, action: str) -> list[Call]:
         """The calls of an action: Python, or in native format the message that the tokenizer's parser made."""
-        if not self.prompt.native:
+        if not self._native:
             return read_calls(action)
         message = json.loads(action) if action else {}
         self._dialogue.said.append([{"role": "assistant", "content": "", **message}])
@@ -201,7 +203,7 @@ class ToolEnvironment(AdaptedEnvironment):
         self._called, self._failed = self._called + len(ran), self._failed + failed
         counted = {"tool_calls": self._called, "tool_failures": self._failed}
         text = "\n".join(one["result"] for one in ran)
-        if self.prompt.native:
+        if self._native:
             self._dialogue.said[-1] += [{"role": "tool", "name": one["name"], "content": one["result"]} for one in ran]
         return Step(text, done=done, won=None, valid=not failed, metrics=counted, info={"calls": ran})
 
@@ -254,7 +256,9 @@ class _Pool:
 
     def __init__(self, factory: Factory | Mapping[str, Factory] | None):
         self.several = isinstance(factory, Mapping)
-        self._factories = dict(factory) if self.several else {None: factory or (lambda: None)}
+        self._factories: dict[Any, Factory] = (
+            dict(factory) if isinstance(factory, Mapping) else {None: factory or (lambda: None)}
+        )
         for name, one in self._factories.items():
             if not callable(one):
                 raise TypeError(f"environment_factory{[name] if self.several else ''} is {one!r}, not a callable")
@@ -270,7 +274,7 @@ class _Pool:
         for first in self._first.values():
             schemas_of([*functions, *tools_of(first)])
 
-    def make(self, name: str | None) -> Any:
+    def make(self, name: Any) -> Any:
         return self._factories[name]()
 
     def chosen(self, row: Mapping[str, Any]) -> str | None:
@@ -305,7 +309,7 @@ def schemas_of(tools: Sequence[Callable]) -> list[dict[str, Any]]:
             schemas.append(get_json_schema(tool))
         except Exception as error:  # of several kinds, some of them private
             raise ValueError(
-                f"tool {tool.__name__} has no schema: {error}. Give each parameter a type and a line under 'Args:' in "
+                f"tool {name_of(tool)} has no schema: {error}. Give each parameter a type and a line under 'Args:' in "
                 "the docstring, or use format='text'"
             ) from error
     return schemas

@@ -69,7 +69,7 @@ def suite(**options: Any) -> Suite:
     kinds = [parse_task_type(str(kind)) for kind in chosen.task_types] if chosen.task_types else TASK_TYPES.values()
     wanted = _counts(chosen.counts)
     ordered = [kind for kind in TASK_TYPES.values() if kind in kinds]
-    size, things = tuple(chosen.room_size), tuple(chosen.room_things)
+    size, things = ((least, most) for least, most in (chosen.room_size, chosen.room_things))
     where = source(chosen.games, chosen.folder, chosen.seed, ordered, size, things)
     factory = Factory(chosen, {split: str(where.root(split)) for split in SPLITS})
 
@@ -91,7 +91,7 @@ def suite(**options: Any) -> Suite:
 
 
 def _counts(counts: Mapping[str, int] | None) -> dict[str, int]:
-    unknown = sorted(set(counts or {}) - set(SPLITS))
-    if unknown or any(count < 0 for count in (counts or {}).values()):
-        raise ValueError(f"counts={dict(counts)} must map {', '.join(COUNTS)} to numbers of games (0: the default)")
-    return dict.fromkeys(SPLITS, 0) | dict(counts or {})
+    given = dict(counts or {})
+    if set(given) - set(SPLITS) or any(count < 0 for count in given.values()):
+        raise ValueError(f"counts={given} must map {', '.join(COUNTS)} to numbers of games (0: the default)")
+    return dict.fromkeys(SPLITS, 0) | given

@@ -113,7 +113,7 @@ class AlfWorldEnvironment(TextEnvironment):
 
     def _is_lost(self) -> bool:
         left = self.max_turns - self._turns
-        return left < MOST_NEEDED and self._engine.least_commands() > left
+        return self._engine is not None and left < MOST_NEEDED and self._engine.least_commands() > left
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,9 @@ def suite(**options: Any) -> Suite:
     questions, backend = Questions(chosen.data), chosen.backend
     if questions.name != "closed_world" and backend in BACKENDS and chosen.corpus is None:
         raise ValueError(f"data={questions.name!r} needs a corpus of its own: corpus=..., or backend='http'")
-    retriever = backend
-    if not isinstance(backend, Retriever):
+    if isinstance(backend, Retriever):
+        retriever = backend
+    else:
         retriever = open_retriever(backend, chosen.corpus, **(chosen.retrieval or {}))
     episode = chosen.described()
     factory = SearchQAFactory(retriever, **episode, template=chosen.template)

@@ -132,12 +132,13 @@ class SearchQABatch(SerialBatch):
 
     def __init__(self, factory: Callable[[], SearchQA], retriever: Retriever, size: int):
         retriever.check()
-        super().__init__([factory() for _ in range(size)])
+        self._episodes = [factory() for _ in range(size)]
+        super().__init__(self._episodes)
         self._retriever = retriever
-        self._top_k = self._environments[0].options.top_k
+        self._top_k = self._episodes[0].options.top_k
 
     def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
-        episodes = [self._environments[slot] for slot in slots]
+        episodes = [self._episodes[slot] for slot in slots]
         queries = [guarded(partial(one.begin, action)) for one, action in zip(episodes, actions, strict=True)]
         distinct = list(dict.fromkeys(query for query in queries if isinstance(query, str)))
         found = dict(zip(distinct, self._retriever.search(distinct, self._top_k), strict=True)) if distinct else {}

@@ -34,7 +34,7 @@ class SearchQAGym(gymnasium.Env[str, str]):
         self.observation_space = Text(MAX_OBSERVATION, min_length=0, charset=_LETTERS)
         self.action_space = Text(MAX_ACTION, min_length=0, charset=_LETTERS)
         self._rows = game.panel(panel).rows
-        self._factory = game.factory
+        self._factory: Any = game.factory
         self._episode = game.factory()
         self._observation = ""
 

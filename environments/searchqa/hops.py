@@ -64,7 +64,14 @@ class HopTasks:
 class HopQA(SearchQA):
     """Search-QA whose episodes know the kind of their question."""
 
-    def reset(self, question: str, golden_answers: str | Sequence[str], category: str = "", **_: Any) -> Opening:
+    def reset(
+        self,
+        question: str,
+        golden_answers: str | Sequence[str],
+        data_source: str | None = None,
+        category: str | None = None,
+        **_: Any,
+    ) -> Opening:
         opening = super().reset(question, golden_answers, category=category)
         return replace(opening, task_key=category or None)
 

@@ -152,7 +152,7 @@ def _quote(facts: Sequence[_Fact]) -> str:
 
 
 def _winner(plan: _Plan, facts: Sequence[_Fact]) -> str:
-    numbers = [int(re.match(r"\d+", fact.value)[0]) for fact in facts]
+    numbers = [int(re.findall(r"\d+", fact.value)[0]) for fact in facts]
     best = max(numbers) if plan.larger_wins else min(numbers)
     return re.sub("^the ", "", plan.subjects[numbers.index(best)])
 
@@ -205,7 +205,7 @@ def _bare(label: str) -> str:
 def _read(names: Sequence[str], text: str) -> _Fact:
     """The first of the facts that the passage states; ``unknown`` if it states none."""
     found = (re.search(_FACTS[name], text) for name in names)
-    facts = (_Fact(match[match.lastindex], match[0].strip(" .,")) for match in found if match)
+    facts = (_Fact(match[match.lastindex or 0], match[0].strip(" .,")) for match in found if match)
     return next(facts, _Fact("unknown", "nothing of it"))
 
 

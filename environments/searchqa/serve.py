@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -70,11 +71,12 @@ class Service:
             BadRequest: if a field is missing or has the wrong type.
         """
         queries, topk, scores = self._read(body)
-        outcomes = self.retriever.search(queries, topk)
-        for outcome in outcomes:
-            if isinstance(outcome, SearchFailure):
-                raise RuntimeError(outcome.message)
-        return {"result": [[self._hit(passage, scores) for passage in passages] for passages in outcomes]}
+        found = []
+        for passages in self.retriever.search(queries, topk):
+            if isinstance(passages, SearchFailure):
+                raise RuntimeError(passages.message)
+            found.append([self._hit(passage, scores) for passage in passages])
+        return {"result": found}
 
     def health(self) -> dict[str, Any]:
         return {"status": "ok", "dialect": self.dialect, "topk": self.topk, **self.retriever.description}
@@ -124,8 +126,7 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def __init__(self, service: Service, host: str = "127.0.0.1", port: int = 8000):
-        self.service = service
-        super().__init__((host, port), _Handler)
+        super().__init__((host, port), partial(_Handler, service))
 
     @property
     def url(self) -> str:
@@ -140,11 +141,14 @@ class Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Server
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = 1 << 16  # head and body leave in one piece
     timeout = 600  # seconds that an idle connection is kept
+
+    def __init__(self, service: Service, *connection: Any):
+        self._service = service
+        super().__init__(*connection)
 
     def do_POST(self) -> None:
         content = self._body()
@@ -153,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path != "/retrieve":
             return self._refuse()
         try:
-            self._reply(200, self.server.service.retrieve(_decode(content)))
+            self._reply(200, self._service.retrieve(_decode(content)))
         except BadRequest as refusal:
             self._reply(422, {"detail": refusal.detail})
         except Exception as error:  # the backend failed: the client may try again, the service goes on
@@ -164,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
         if "Content-Length" in self.headers and self._body() is None:
             return
         if self.path == "/health" and self.command == "GET":
-            self._reply(200, self.server.service.health())
+            self._reply(200, self._service.health())
         else:
             self._refuse()
 

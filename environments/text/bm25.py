@@ -5,6 +5,8 @@ Both search engines of this project are made of this: WebShop's products and Sea
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 K1, B = 0.9, 0.4
@@ -25,8 +27,8 @@ def norms(lengths: np.ndarray) -> np.ndarray:
     return K1 * (1 - B + B * quantised(lengths).astype(np.float64) / average)
 
 
-def idf(filled: int, frequency: np.ndarray) -> np.ndarray:
-    """Of terms that ``frequency`` of ``filled`` documents have. float64."""
+def idf(filled: int, frequency: Any) -> Any:
+    """Of terms that ``frequency`` (a number or an array) of ``filled`` documents have. float64."""
     return np.log(1 + (filled - frequency + 0.5) / (frequency + 0.5))
 
 

@@ -40,7 +40,7 @@ _PICTOGRAPHS = (
 )
 
 
-def _pattern() -> regex.Pattern[str]:
+def _pattern() -> str:
     extend = r"[\p{WB=Format}\p{WB=Extend}\p{WB=ZWJ}]*"
 
     def unit(characters: str) -> str:
@@ -68,10 +68,10 @@ def _pattern() -> regex.Pattern[str]:
     alone = unit(r"[\p{Han}\p{Hiragana}]")
     complex_script = rf"(?:\p{{LB=SA}}{extend})+"
     # Connectors without a word are consumed at once: retrying at each of them would take quadratic time.
-    return regex.compile(f"({word}|{emoji}|{complex_script}|{alone})|{connector}+", regex.V1)
+    return f"({word}|{emoji}|{complex_script}|{alone})|{connector}+"
 
 
-_WORDS = _pattern()
+_WORDS = regex.compile(_pattern(), regex.V1)
 _ASCII_WORDS = re.compile(
     r"(_*(?:[A-Za-z](?:(?:_*|[.':])[A-Za-z])*|[0-9](?:(?:_*|[.',;])[0-9])*)+"
     r"(?:_+(?:[A-Za-z](?:(?:_*|[.':])[A-Za-z])*|[0-9](?:(?:_*|[.',;])[0-9])*)+)*_*)|_+"

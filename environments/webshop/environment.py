@@ -57,14 +57,40 @@ class Shops:
         )
 
 
-class WebShopEnvironment(TextEnvironment):
-    """One shopper. The columns of a task that it reads are ``goal_index`` and, in the released splits, ``env_seed``."""
+class Shopper(TextEnvironment):
+    """A shopper with a session in one of the shops."""
 
     def __init__(self, shops: Shops, prompt: WebShopPrompt | None = None):
         self._shops, self.options = shops, shops.options
         self.prompt = prompt or WebShopPrompt(self.options.template)
         self.history_length, self.max_turns = self.options.history_length, self.options.max_turns
         self._session: Session | None = None
+        self._task_text = ""
+
+    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
+        return project(response)
+
+    def _live(self) -> Session:
+        if self._session is None:
+            raise RuntimeError("step before reset; call reset(goal_index=...) first")
+        return self._session
+
+    def _terminal(self, won: bool, score: float) -> float:
+        return float(score) if self.options.reward == "score" else self.options.won_reward * won
+
+    def _admissible(self) -> tuple[str, ...]:
+        session = self._live()
+        return compact_actions(session) if self.options.observation == "compact" else prompt_actions(session)
+
+    def _observation(self) -> str:
+        session = self._live()
+        if self.options.observation == "compact":
+            return compact_observation(session)
+        return prompt_observation(session.text, self._task_text)
+
+
+class WebShopEnvironment(Shopper):
+    """One shopper. The columns of a task that it reads are ``goal_index`` and, in the released splits, ``env_seed``."""
 
     def reset(self, goal_index: int, env_seed: int | None = None, dynamics_seed: int = 0, **_: Any) -> Opening:
         """Starts the episode of a goal.
@@ -105,27 +131,6 @@ class WebShopEnvironment(TextEnvironment):
             metrics={"admissible": admitted},
             info=info,
         )
-
-    def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
-        return project(response)
-
-    def _live(self) -> Session:
-        if self._session is None:
-            raise RuntimeError("step before reset; call reset(goal_index=...) first")
-        return self._session
-
-    def _terminal(self, won: bool, score: float) -> float:
-        return float(score) if self.options.reward == "score" else self.options.won_reward * won
-
-    def _admissible(self) -> tuple[str, ...]:
-        session = self._live()
-        return compact_actions(session) if self.options.observation == "compact" else prompt_actions(session)
-
-    def _observation(self) -> str:
-        session = self._live()
-        if self.options.observation == "compact":
-            return compact_observation(session)
-        return prompt_observation(session.text, self._task_text)
 
 
 def prompt_observation(raw: str, task_text: str) -> str:

@@ -8,7 +8,6 @@ generator, or takes ``options={"goal_index": i}``. A purchase terminates; `max_t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from multiprocessing.sharedctypes import SynchronizedArray
 from random import Random
 from typing import Any
 
@@ -56,7 +55,7 @@ def _codes(space: AnyText, text: str) -> np.ndarray:
 
 
 @write_to_shared_memory.register(AnyText)
-def _write(space: AnyText, index: int, text: str, memory: SynchronizedArray) -> None:
+def _write(space: AnyText, index: int, text: str, memory: Any) -> None:
     codes = np.frombuffer(memory.get_obj(), np.int32).reshape(-1, space.max_length)
     codes[index] = _codes(space, text)
 
@@ -71,7 +70,7 @@ class _SharedTexts(Sequence[str]):
     def __len__(self) -> int:
         return len(self._codes)
 
-    def __getitem__(self, index: int) -> str:
+    def __getitem__(self, index: Any) -> Any:
         row = self._codes[index]
         return row[row >= 0].tobytes().decode("utf-32-le", "surrogatepass")
 
@@ -80,7 +79,7 @@ class _SharedTexts(Sequence[str]):
 
 
 @read_from_shared_memory.register(AnyText)
-def _read(space: AnyText, memory: SynchronizedArray, n: int = 1) -> _SharedTexts:
+def _read(space: AnyText, memory: Any, n: int = 1) -> Any:
     return _SharedTexts(np.frombuffer(memory.get_obj(), np.int32).reshape(n, space.max_length))
 
 

@@ -159,7 +159,7 @@ def respond(view: View, environment: TextEnvironment, skill: str, draw: random.R
 
 def low_price(tag: str) -> float:
     """The first price of a tag such as ``$9.5``, ``$9.5 to $12.0`` or ``Price: $9.5``, in dollars."""
-    return float(re.search(r"\$([\d.]+)", tag)[1])
+    return float(re.findall(r"\$([\d.]+)", tag)[0])
 
 
 def click(target: str) -> str:

@@ -27,7 +27,7 @@ from alignopsd_trl.environments.webshop.engine import pages
 from alignopsd_trl.environments.webshop.engine.goals import NO_BOUND, Goal
 from alignopsd_trl.environments.webshop.engine.session import Session
 from alignopsd_trl.environments.webshop.engine.shop import Shop
-from alignopsd_trl.environments.webshop.environment import Shops, WebShopEnvironment, open_shops
+from alignopsd_trl.environments.webshop.environment import Shopper, Shops, open_shops
 from alignopsd_trl.environments.webshop.options import WebShopOptions
 from alignopsd_trl.environments.webshop.prompt import WebShopPrompt
 
@@ -56,7 +56,8 @@ def asking(goal: Goal, options: int) -> Goal:
 def trap(shop: Shop, goal: Goal) -> str | None:
     """The one trap of a goal, `PLAIN` if it has none, `None` if it has several or can't be found on a first page."""
     asked = _WORDS.match(goal["instruction_text"])
-    words = asked[1].replace(",", "") if asked else ""
+    said = asked[1] if asked else ""
+    words = said.replace(",", "")
     rows = shop.catalogue.search(words)[: shop.results_per_page]
     bought = [shop.buy(row, goal, goal["goal_options"]) for row in rows]
     if not any(score == 1.0 for score, _ in bought):
@@ -64,7 +65,7 @@ def trap(shop: Shop, goal: Goal) -> str | None:
     traps = [name for name, part in (("price", "r_price"), ("features", "r_att")) if bought[0][1][part] < 1]
     if " that is " in goal["instruction_text"] and "features" not in traps:
         traps.append("asked for nothing")  # the feature is there, but a shopper who looks must look all the same
-    if "," in asked[1]:
+    if "," in said:
         first = shop.catalogue.search(words.split()[0])[0]
         traps.append("search" if shop.buy(first, goal, goal["goal_options"])[0] < 1 else "short")
     if len(goal["goal_options"]) > 1:
@@ -140,7 +141,7 @@ class TripTasks:
         }
 
 
-class TripEnvironment(WebShopEnvironment):
+class TripEnvironment(Shopper):
     """One shopper on a trip. A purchase ends a request, the last purchase the trip; it is won when every purchase
     scored 1.0, and its score is their mean. Each page shows the request that it belongs to."""
 

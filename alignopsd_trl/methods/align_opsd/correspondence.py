@@ -32,13 +32,10 @@ class DecisionStates:
     """Thinking and actions of the privileged view and of the policy at M turns, with the embeddings of these texts.
 
     Args:
-        teacher, student (`list[Thought]`):
-            M of each.
-        table (`torch.Tensor`):
-            ``(n, D)`` float32, one row for each distinct text that is not empty.
-        columns (`list[torch.Tensor]`):
-            ``(M,)`` int64 rows of ``table`` each, -1 for an empty text: the teacher's thinking, the student's thinking
-            and, if the action filter needs them, both sides' actions.
+        teacher, student: M of each.
+        table: ``(n, D)`` float32, one row for each distinct text that is not empty.
+        columns: ``(M,)`` int64 rows of ``table`` each, -1 for an empty text: the teacher's thinking, the student's
+            thinking and, if the action filter needs them, both sides' actions.
     """
 
     teacher: list[Thought]
@@ -94,14 +91,10 @@ class TaskSimilarity:
     """H of one task's m turns, and which of them may be sources of which.
 
     Args:
-        rows (`torch.Tensor`):
-            ``(m,)`` int64, the turns in canonical order.
-        rollout (`torch.Tensor`):
-            ``(m,)`` int64.
-        similarity (`torch.Tensor`):
-            ``(m, m)`` float32 H.
-        eligible (`torch.Tensor`):
-            ``(m, m)`` bool.
+        rows: ``(m,)`` int64, the turns in canonical order.
+        rollout: ``(m,)`` int64.
+        similarity: ``(m, m)`` float32 H.
+        eligible: ``(m, m)`` bool.
     """
 
     rows: torch.Tensor
@@ -115,18 +108,12 @@ class Correspondence:
     """Which sibling turns face the decision of each turn.
 
     Args:
-        states ([`DecisionStates`]):
-            What both sides think at the M turns.
-        asked (`torch.Tensor`):
-            ``(M,)`` bool, the turns of these tasks; the privileged view was asked at no other.
-        tasks (`list[TaskSimilarity]`):
-            H of each task that the privileged view was asked about.
-        sources (`torch.Tensor`, *optional*):
-            ``(M, K)`` int64 retained sources, best first, -1 for none; `None` if nobody asked for them.
-        similarity (`torch.Tensor`, *optional*):
-            ``(M, K)`` float32 H of those pairs.
-        rejected (`int`, *optional*, defaults to `0`):
-            Pairs that the action filter took away.
+        states: what both sides think at the M turns.
+        asked: ``(M,)`` bool, the turns of these tasks; the privileged view was asked at no other.
+        tasks: H of each task that the privileged view was asked about.
+        sources: ``(M, K)`` int64 retained sources, best first, -1 for none; `None` if nobody asked for them.
+        similarity: ``(M, K)`` float32 H of those pairs.
+        rejected: pairs that the action filter took away.
     """
 
     states: DecisionStates

@@ -30,15 +30,11 @@ class CreditWeights:
     """The weights of a batch's turns, with the evidence and the allocation that they come from.
 
     Args:
-        identity, rectified ([`Evidence`]):
-            Evidence of the identity gap, for comparison, and of the rectified gap.
-        weight (`torch.Tensor`, *optional*):
-            ``(M,)`` float64 W of each turn, the mean over its tokens where they differ; `None` with
+        identity, rectified: evidence of the identity gap, for comparison, and of the rectified gap.
+        weight: ``(M,)`` float64 W of each turn, the mean over its tokens where they differ; `None` with
             ``allocation="none"``.
-        by_token (`torch.Tensor`, *optional*):
-            ``(M, L)`` float32 weight of each token, with ``allocation="token"``.
-        turns ([`TurnCredit`], *optional*):
-            How W came about, where turns were weighed.
+        by_token: ``(M, L)`` float32 weight of each token, with ``allocation="token"``.
+        turns: how W came about, where turns were weighed.
     """
 
     identity: Evidence
@@ -99,14 +95,10 @@ class TurnCredit:
     """The weights of a batch's turns and how they were computed.
 
     Args:
-        span (`torch.Tensor`):
-            ``(M,)`` int64 span of each turn.
-        allocation ([`Allocation`]):
-            B, Q and the density.
-        weights ([`Weights`]):
-            The density inside the box, and W.
-        temperature (`float`, *optional*):
-            T, where it was found by the spread of the weights.
+        span: ``(M,)`` int64 span of each turn.
+        allocation: B, Q and the density.
+        weights: the density inside the box, and W.
+        temperature: T, where it was found by the spread of the weights.
     """
 
     span: torch.Tensor
@@ -154,12 +146,9 @@ class Evidence:
     """The teacher's agreement with the outcome at each turn.
 
     Args:
-        gap (`torch.Tensor`):
-            ``(M,)`` float64 mean gap over the optimised tokens, 0 for a turn without any.
-        tokens (`torch.Tensor`):
-            ``(M,)`` float64 number of optimised tokens N.
-        evidence (`torch.Tensor`):
-            ``(M,)`` float64, sgn(A) times the gap.
+        gap: ``(M,)`` float64 mean gap over the optimised tokens, 0 for a turn without any.
+        tokens: ``(M,)`` float64 number of optimised tokens N.
+        evidence: ``(M,)`` float64, sgn(A) times the gap.
     """
 
     gap: torch.Tensor
@@ -191,12 +180,9 @@ class Allocation:
     """How a rollout's credit is shared out over its spans, and a span's over its turns.
 
     Args:
-        budget (`torch.Tensor`):
-            ``(J,)`` float64 B of each span; sums to 1 over the spans of a rollout.
-        share (`torch.Tensor`):
-            ``(M,)`` float64 Q of each turn within its span.
-        density (`torch.Tensor`):
-            ``(M,)`` float64 raw density; its token-weighted mean over a rollout is 1.
+        budget: ``(J,)`` float64 B of each span; sums to 1 over the spans of a rollout.
+        share: ``(M,)`` float64 Q of each turn within its span.
+        density: ``(M,)`` float64 raw density; its token-weighted mean over a rollout is 1.
     """
 
     budget: torch.Tensor
@@ -311,10 +297,8 @@ class Weights:
     """Turn weights that keep the token budget.
 
     Args:
-        projected (`torch.Tensor`):
-            ``(M,)`` float64 density inside the box.
-        weight (`torch.Tensor`):
-            ``(M,)`` float64 W.
+        projected: ``(M,)`` float64 density inside the box.
+        weight: ``(M,)`` float64 W.
     """
 
     projected: torch.Tensor

@@ -43,8 +43,7 @@ class AlignOPSD(Method):
     Which parts run follows from the config: ``rectify`` and ``alpha_max``, ``allocation``, ``auxiliary_loss``.
 
     Args:
-        config ([`AlignOPSDConfig`]):
-            With the fields of [`AlignOPSDOptions`].
+        config: with the fields of [`AlignOPSDOptions`].
 
     Raises:
         ValueError: for ``method_options``, which only the baselines have.
@@ -79,7 +78,7 @@ class AlignOPSD(Method):
         weights = self._weigh(batch, teacher, result, views, spans)  # E, B, Q, W
         metrics, trace = report(self.config, batch, result, thinking, matches, views, spans, weights)
         targets = self._targets(identity, views)
-        if self.config.auxiliary_loss == "distribution":
+        if self.config.auxiliary_loss == "distribution" and views is not None and weights is not None:
             targets = self._distribution(batch, teacher, matches, views, weights)
         return Credit(self._advantages(batch, result, weights), metrics, targets, trace)
 
@@ -144,14 +143,14 @@ class AlignOPSD(Method):
         self, batch: TurnBatch, teacher: Teacher, thinking: Thinking | None, matches: Correspondence | None
     ) -> Thinking | None:
         """After scoring, which goes on from what was made of the first prompts."""
-        if thinking is None or batch.scored is None or self.config.allocation != "span":
+        if thinking is None or matches is None or batch.scored is None or self.config.allocation != "span":
             return thinking
         return think_until_clear(batch, teacher, thinking, matches.tasks, self.config)
 
     def _segment(
         self, batch: TurnBatch, teacher: Teacher, matches: Correspondence | None, thinking: Thinking | None
     ) -> Spans | None:
-        if not self.needs_profiles:
+        if not self.needs_profiles or matches is None or thinking is None:
             return None
         tasks = [*matches.tasks, *thinking.tasks]
         return decision_spans(tasks, batch.groups, self.config, teacher.gather, thinking.bounds)
@@ -192,9 +191,10 @@ class AlignOPSD(Method):
         """``(M, width)`` float32: W, or its mean over the tokens of the span."""
         if weights.by_token is not None:
             return weights.by_token
-        weight = weights.weight
+        weight, turns = weights.weight, weights.turns
+        assert weight is not None and turns is not None, "the options ask for an allocation that weighs turns"
         if self.config.distribution_weighting == "span":
-            weight = span_means(weight, weights.rectified.tokens, weights.turns.span)
+            weight = span_means(weight, weights.rectified.tokens, turns.span)
         return weight.float()[:, None].expand(-1, width)
 
     # What comes of it
@@ -210,8 +210,8 @@ class AlignOPSD(Method):
     def _targets(self, identity: torch.Tensor | None, views: Rectification | None) -> dict[str, torch.Tensor]:
         """Targets of the auxiliary loss: the identity teacher, or the rectified one with its gate frozen at rollout
         time."""
-        if self.config.auxiliary_loss == "sdar":
+        if self.config.auxiliary_loss == "sdar" and identity is not None:
             return {"teacher": identity}
-        if self.config.auxiliary_loss == "alignment":
+        if self.config.auxiliary_loss == "alignment" and views is not None:
             return {"teacher": views.rectified, "gate": gate(views.rectified_gap, self.config.gate_beta)}
         return {}

@@ -118,8 +118,9 @@ class AlignOPSDOptions:
     )
 
     def __post_init__(self) -> None:
-        if hasattr(super(), "__post_init__"):  # TRL's own, where a config inherits the options
-            super().__post_init__()
+        inherited = getattr(super(), "__post_init__", None)
+        if inherited is not None:  # TRL's own, where a config inherits the options
+            inherited()
         check_options(self)
         if self.similarity_threshold >= 1.0:
             raise ValueError("similarity_threshold=1.0 leaves no range for the match confidence; use a value below 1")

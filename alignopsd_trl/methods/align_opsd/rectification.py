@@ -30,14 +30,10 @@ class Rectification:
     """Log-probs of the sampled tokens under the privileged views, and their gaps to the student.
 
     Args:
-        weights (`torch.Tensor`):
-            ``(M, K)`` float64 source weights, 0 where there is no source; a matched row sums to 1.
-        rho, alpha (`torch.Tensor`):
-            ``(M,)`` float64 confidence and rectification coefficient.
-        aligned, rectified (`torch.Tensor`):
-            ``(M, L)`` log-probs of the matched mixture and of the blend.
-        identity_gap, rectified_gap (`torch.Tensor`):
-            ``(M, L)``, the identity view and the blend against the student.
+        weights: ``(M, K)`` float64 source weights, 0 where there is no source; a matched row sums to 1.
+        rho, alpha: ``(M,)`` float64 confidence and rectification coefficient.
+        aligned, rectified: ``(M, L)`` log-probs of the matched mixture and of the blend.
+        identity_gap, rectified_gap: ``(M, L)``, the identity view and the blend against the student.
     """
 
     weights: torch.Tensor
@@ -69,7 +65,7 @@ def rectify_views(
     Returns:
         ``(M, L)`` identity log-probs, and the rectification if there is a student.
     """
-    if matches is None or matches.sources is None:
+    if matches is None or matches.sources is None or matches.similarity is None:
         sources = torch.full((len(own), 1), -1, device=own.device)
         similarity = sources.float()
     else:
@@ -169,16 +165,11 @@ class Mixture:
     """The rectified teacher's whole distribution: identity and matched views, mixed as the rectified gap is.
 
     Args:
-        sources (`torch.Tensor`):
-            ``(M, K)`` int64, the turns whose views count beside the turn's own; -1 behind them.
-        weights (`torch.Tensor`):
-            ``(M, K)`` float64 of these sources.
-        alpha (`torch.Tensor`):
-            ``(M,)`` float64.
-        aggregation (`str`):
-            How matched views are mixed.
-        temperature (`float`):
-            Divides the logits of all views before they are mixed.
+        sources: ``(M, K)`` int64, the turns whose views count beside the turn's own; -1 behind them.
+        weights: ``(M, K)`` float64 of these sources.
+        alpha: ``(M,)`` float64.
+        aggregation: how matched views are mixed.
+        temperature: divides the logits of all views before they are mixed.
     """
 
     sources: torch.Tensor

@@ -39,22 +39,22 @@ def report(
     if thinking is not None:
         metrics |= thought_metrics(thinking.asked)
         trace |= thought_trace(thinking)
-    if matches is not None and matches.sources is not None:
-        metrics |= match_metrics(matches.sources, matches.similarity, matches.rejected, batch.turn, matches.asked)
-        metrics |= view_metrics(views, matches.asked)
-        trace |= match_trace(matches.sources, matches.similarity, views, matches.asked)
     if views is not None:
+        if matches is not None and matches.sources is not None and matches.similarity is not None:
+            metrics |= match_metrics(matches.sources, matches.similarity, matches.rejected, batch.turn, matches.asked)
+            metrics |= view_metrics(views, matches.asked)
+            trace |= match_trace(matches.sources, matches.similarity, views, matches.asked)
         trace |= token_gaps(batch, identity=views.identity_gap, rectified=views.rectified_gap)
-    if options.auxiliary_loss == "alignment":
-        metrics |= gate_metrics(views, batch.policy_mask, options.gate_beta)
-    if spans is not None:
+        if options.auxiliary_loss == "alignment":
+            metrics |= gate_metrics(views, batch.policy_mask, options.gate_beta)
+    if spans is not None and thinking is not None:
         metrics |= span_metrics(spans, thinking.asked)
         trace |= span_trace(spans, thinking.asked)
     if weights is not None:
         metrics |= evidence_metrics(weights.identity, weights.rectified, batch.scored)
         trace |= evidence_trace(weights.identity, weights.rectified, batch.scored)
         metrics |= weight_metrics(weights)
-        trace |= weight_trace(weights, thinking.asked if spans is not None else None)
+        trace |= weight_trace(weights, thinking.asked if spans is not None and thinking is not None else None)
     return metrics, trace
 
 

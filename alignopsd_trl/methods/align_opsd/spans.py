@@ -33,10 +33,8 @@ class Shifts:
     """The divergence of each turn's profile from that of the turn before.
 
     Args:
-        value (`torch.Tensor`):
-            ``(M,)`` float64 divergence, 0 at first turns and where it does not count.
-        counts (`torch.Tensor`):
-            ``(M,)`` bool, whether it is evidence of a boundary.
+        value: ``(M,)`` float64 divergence, 0 at first turns and where it does not count.
+        counts: ``(M,)`` bool, whether it is evidence of a boundary.
     """
 
     value: torch.Tensor
@@ -48,15 +46,11 @@ class Spans:
     """The partition of every rollout into decision spans.
 
     Args:
-        span (`torch.Tensor`):
-            ``(M,)`` int64 span of each turn, numbered over the batch in (task, rollout) order.
-        cuts (`list[tuple[list[int], Segmentation]]`):
-            The rows of each rollout and where it was cut.
-        shifts ([`Shifts`]):
-            That the cuts came from.
-        quantile, threshold (`float`, *optional*):
-            Of the counting shifts of all processes, before and after clipping; `None` where nothing counted, or where
-            the cuts were clear before they could be known.
+        span: ``(M,)`` int64 span of each turn, numbered over the batch in (task, rollout) order.
+        cuts: the rows of each rollout and where it was cut.
+        shifts: that the cuts came from.
+        quantile, threshold: of the counting shifts of all processes, before and after clipping; `None` where nothing
+            counted, or where the cuts were clear before they could be known.
     """
 
     span: torch.Tensor
@@ -304,16 +298,11 @@ class Segmentation:
     """Partition of one rollout of n turns. Position k cuts before local turn k.
 
     Args:
-        spans (`list[tuple[int, int]]`):
-            ``(start, end)`` of local turns, half open.
-        threshold (`list[int]`):
-            Cuts kept by the threshold, rising.
-        drawn (`list[int]`):
-            Cuts kept by chance (random spans).
-        guided, forced (`list[int]`):
-            Cuts that repair over-long spans, at a divergence and at the middle.
-        candidates, accepted (`int`):
-            Positions that asked to be cuts, and those kept, before any repair.
+        spans: ``(start, end)`` of local turns, half open.
+        threshold: cuts kept by the threshold, rising.
+        drawn: cuts kept by chance (random spans).
+        guided, forced: cuts that repair over-long spans, at a divergence and at the middle.
+        candidates, accepted: positions that asked to be cuts, and those kept, before any repair.
     """
 
     spans: list[tuple[int, int]]

@@ -40,16 +40,11 @@ class Thinking:
     """Thoughts of the privileged view at M turns.
 
     Args:
-        thoughts (`list[Thought]`):
-            M, blank where it was not asked.
-        asked (`torch.Tensor`):
-            ``(M,)`` bool, whole tasks.
-        encode (`Callable`):
-            n texts -> ``(n, D)``, with the embeddings that are known already.
-        tasks (`list[TaskSimilarity]`):
-            H of those tasks that were asked about for their shifts alone, and so without actions.
-        bounds (`tuple[float, float]`, *optional*):
-            Of the threshold, where the spans were clear before all turns were thought about.
+        thoughts: M, blank where it was not asked.
+        asked: ``(M,)`` bool, whole tasks.
+        encode: n texts -> ``(n, D)``, with the embeddings that are known already.
+        tasks: H of those tasks that were asked about for their shifts alone, and so without actions.
+        bounds: of the threshold, where the spans were clear before all turns were thought about.
     """
 
     thoughts: list[Thought]
@@ -92,7 +87,7 @@ def think_until_clear(
     groups, gather = batch.groups, teacher.gather
     columns = profile_columns(groups, options, gather)
     possible = possible_shifts(groups, [turn.thought for turn in batch.turns])
-    scored = [rows for rows in groups.by_rollout if batch.scored[rows].any()]
+    scored = [rows for rows in groups.by_rollout if batch.scored is None or batch.scored[rows].any()]
     shifts = new = correspondence_shifts(tasks, groups, options, columns)
     known = torch.zeros(0, dtype=torch.float64, device=batch.task.device)
     for portion in _portions([rows for rows in groups.by_task if not thinking.asked[rows[0]]]):

@@ -82,7 +82,7 @@ class _Scene:
         self._goal, self._facts = goal, facts
         self.held = {one for _, one in facts.get("holds", ())}
         self._here = frozenset(location for _, location in facts.get("atlocation", ()))
-        self._types = dict(facts.get("receptacletype", ()))
+        self._types = {one: kind for one, kind in facts.get("receptacletype", ())}
 
     def task(self, thing: str) -> _Task:
         goal, held = self._goal, thing in self.held

@@ -49,7 +49,9 @@ def versions() -> dict[str, str]:
 def logic_files() -> tuple[str, str]:
     """Texts of ``alfred.pddl`` and ``alfred.twl2`` from the installed alfworld, found without importing it."""
     require()
-    folder = Path(importlib.util.find_spec("alfworld").submodule_search_locations[0]) / "data"
+    found = importlib.util.find_spec("alfworld")
+    assert found is not None and found.submodule_search_locations, "alfworld is no installed package"
+    folder = Path(found.submodule_search_locations[0]) / "data"
     return (folder / "alfred.pddl").read_text(), (folder / "alfred.twl2").read_text()
 
 

@@ -71,7 +71,7 @@ class FastEngine:
         from fast_downward import Atom, Operator
 
         self._atom_type, self._operator_type = Atom, Operator
-        self._library = library.acquire()
+        self._library, self._closed = library.acquire(), False
 
     def load(self, game: Mapping[str, Any]) -> None:
         self._game = known(game["pddl_domain"], game["pddl_problem"], game["grammar"])
@@ -106,9 +106,9 @@ class FastEngine:
         return 0 if self._moment.won else least_commands(self._game.goal, self._world.facts)
 
     def close(self) -> None:
-        if self._library is not None:
+        if not self._closed:
             library.release(self._library)
-            self._library = None
+            self._closed = True
 
     def _initial_facts(self) -> list[Fact]:
         atoms = (self._atom_type * self._library.get_state_size())()
@@ -151,12 +151,12 @@ class Known:
 
     grammar: Grammar
     task: Translation
-    goal: Goal
+    goal: Goal | None
     facts: list[Fact] = field(default_factory=list)
     entities: Mapping[str, Any] = field(default_factory=dict)
     operators: dict[int, _Operator] = field(default_factory=dict)
     start: Moment | None = None
-    commands: Mapping[str, _Operator] = field(default_factory=dict)
+    commands: dict[str, _Operator] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=64)
@@ -173,7 +173,7 @@ class PlainEngine:
         from textworld import EnvInfos
         from textworld.envs.pddl import PddlEnv
 
-        self._environment = AlfredDemangler(PddlEnv(EnvInfos(won=True, admissible_commands=True)), shuffle=False)
+        self._environment: Any = AlfredDemangler(PddlEnv(EnvInfos(won=True, admissible_commands=True)), shuffle=False)
 
     def load(self, game: Mapping[str, Any]) -> None:
         self._environment.load(dict(game))

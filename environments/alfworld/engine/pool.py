@@ -129,6 +129,11 @@ class ProcessBatch:
                 held.enter_context(self._locks[home])
             yield
 
+    def _live(self, home: int) -> _Worker:
+        worker = self._workers[home]
+        assert worker is not None, "callers `_ensure` it"
+        return worker
+
     def _recycle(self, homes: Collection[int]) -> None:
         for home in homes:
             worker = self._workers[home]
@@ -149,7 +154,7 @@ class ProcessBatch:
         try:
             self._ensure(queues)
             for home, queue in queues.items():
-                self._send(home, queue, restore=self._workers[home].fresh)
+                self._send(home, queue, restore=self._live(home).fresh)
             self._collect(queues, results)
         except BaseException:  # for instance Ctrl-C: answers on their way would be taken for later ones
             for home in queues:
@@ -160,7 +165,7 @@ class ProcessBatch:
     def _collect(self, queues: dict[int, deque[Item]], results: dict[int, Any]) -> None:
         open_homes = {home for home, queue in queues.items() if queue}
         while open_homes:
-            workers = {home: self._workers[home] for home in open_homes}
+            workers = {home: self._live(home) for home in open_homes}
             patience = max(0.0, min(worker.deadline for worker in workers.values()) - time.monotonic())
             ready = wait([worker.connection for worker in workers.values()], timeout=patience)
             for home, worker in workers.items():
@@ -172,7 +177,7 @@ class ProcessBatch:
             open_homes = {home for home in open_homes if queues[home]}
 
     def _receive(self, home: int, queue: deque[Item], results: dict[int, Any]) -> None:
-        worker = self._workers[home]
+        worker = self._live(home)
         try:
             outcome = worker.connection.recv()
         except (EOFError, OSError):
@@ -215,7 +220,7 @@ class ProcessBatch:
             self._send(home, queue, restore=True)
 
     def _send(self, home: int, queue: deque[Item], restore: bool) -> None:
-        worker = self._workers[home]
+        worker = self._live(home)
         worker.fresh = False
         if restore:
             resetting = {slot for slot, kind, _ in queue if kind == RESET}
@@ -229,12 +234,12 @@ class ProcessBatch:
             pass  # it died or hangs: collecting its answers finds out and deals with it
 
     def _ensure(self, homes: Collection[int]) -> None:
-        missing = [home for home in homes if self._workers[home] is None or self._workers[home].died()]
+        missing = [home for home in homes if (worker := self._workers[home]) is None or worker.died()]
         for home in missing:
             self._discard(home)
             self._workers[home] = _Worker(self._folder, self._time_limit)
         for home in missing:
-            self._workers[home].start(self._factory)
+            self._live(home).start(self._factory)
 
     def _discard(self, home: int) -> None:
         worker, self._workers[home] = self._workers[home], None

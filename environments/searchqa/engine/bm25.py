@@ -54,7 +54,7 @@ class _Engine(bm25s.BM25):
     def build_index_from_ids(
         self,
         unique_token_ids: list[int],
-        corpus_token_ids: tuple[list[_Counts], np.ndarray],
+        corpus_token_ids: Any,  # `_Postings.ids`
         show_progress: bool = False,
         leave_progress: bool = False,
     ) -> dict[str, Any]:
@@ -98,8 +98,8 @@ class BM25Retriever(Retriever):
             if not Path(index).exists():
                 _save(_build(corpus, progress), corpus, Path(index))
             self._engine = _load(corpus, Path(index))
-        self._rows = np.asarray(self._engine.scores["indices"])
-        self._weights = np.asarray(self._engine.scores["data"])
+        scores: Any = self._engine.scores
+        self._starts, self._rows, self._weights = (np.asarray(scores[name]) for name in ("indptr", "indices", "data"))
         self._total = np.zeros(len(corpus))  # scratch, all zero between searches
         self.description = {"backend": "bm25", "corpus": corpus.checksum[:16], "passages": len(corpus),
                             "k1": K1, "b": B, "analyser": lucene.NAME}  # fmt: skip
@@ -132,7 +132,7 @@ class BM25Retriever(Retriever):
 
         The ``k``-th best row of a rare term bounds the ``k``-th best of all from below.
         """
-        spans = [slice(*self._engine.scores["indptr"][number : number + 2].tolist()) for number in ids]
+        spans = [slice(*self._starts[number : number + 2].tolist()) for number in ids]
         total = self._total
         for span in spans:
             np.add.at(total, self._rows[span], self._weights[span].astype(np.float64))

@@ -298,7 +298,7 @@ def read_reply(content: bytes, expected: int, k: int) -> list[list[Passage]]:
 def _passage(hit: Any) -> Passage:
     document = hit.get("document") if isinstance(hit, dict) else None
     contents = document.get("contents") if isinstance(document, dict) else None
-    if not isinstance(contents, str) or not contents.strip():
+    if not isinstance(document, dict) or not isinstance(contents, str) or not contents.strip():
         raise ValueError("a hit without document.contents")
     score = hit.get("score")
     number = float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None

@@ -60,7 +60,7 @@ def table_nouns(path: str | Path) -> Nouns:
 
 def extractor(nouns: str | Nouns = "standin") -> tuple[str, Nouns]:
     """A name for the records and the function: ``"standin"``, ``"spacy"``, a path of a JSON table, or a function."""
-    if callable(nouns):
+    if not isinstance(nouns, str):
         return getattr(nouns, "__qualname__", "custom"), _remembered(nouns)
     if nouns == "standin":
         return nouns, _remembered(standin)

@@ -76,7 +76,7 @@ class Session:
 
     @property
     def asin(self) -> str | None:
-        return None if self.row is None else self.shop.catalogue.product(self.row)["asin"]
+        return None if self.row is None else self._asin(self.row)
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
@@ -134,7 +134,7 @@ class Session:
 
     def _results(self, page: int) -> Answer:
         self.kind, self.page, self.row, self.options = Kind.RESULTS, page, None, {}
-        rows = self.shop.search(self.keywords, self.generator)
+        rows = self.shop.search(self.keywords or [], self.generator)
         size = self.shop.results_per_page
         self._sheet = self.shop.results_sheet(rows[(page - 1) * size : page * size], page, len(rows))
         return MOVED
@@ -146,9 +146,9 @@ class Session:
             self.enter()
             return MOVED
         if self.kind is Kind.RESULTS and name in ("next >", "< prev"):
-            return self._results(self.page + (1 if name == "next >" else -1))
+            return self._results((self.page or 1) + (1 if name == "next >" else -1))
         if name == "< prev":
-            return self._item() if self.kind is Kind.SUB_PAGE else self._results(self.page)
+            return self._item() if self.kind is Kind.SUB_PAGE else self._results(self.page or 1)
         if name in _SUB_PAGES and self.row is not None:
             self.kind, self._sheet = Kind.SUB_PAGE, self.shop.sub_sheet(self.row, name)
             return MOVED
@@ -162,14 +162,23 @@ class Session:
             self.options[target.name] = name
         return self._item()
 
+    def _opened(self) -> int:
+        """The row of the product whose page is open."""
+        assert self.row is not None, "no page before a product's offers this click"
+        return self.row
+
+    def _asin(self, row: int) -> str:
+        return self.shop.catalogue.product(row)["asin"]
+
     def _item(self) -> Answer:
-        self.kind, self._sheet = Kind.ITEM, self.shop.item_sheet(self.row)
+        self.kind, self._sheet = Kind.ITEM, self.shop.item_sheet(self._opened())
         return MOVED
 
     def _buy(self) -> Answer:
-        total, breakdown = self.shop.buy(self.row, self.goal, self.options)
+        row = self._opened()
+        total, breakdown = self.shop.buy(row, self.goal, self.options)
         self.kind = Kind.DONE
-        found = pages.done_page(self.asin, self.options, total)
+        found = pages.done_page(self._asin(row), self.options, total)
         self._sheet = Sheet(tuple(found), pages.plain(found), {})
         return Answer(total, True, breakdown)
 

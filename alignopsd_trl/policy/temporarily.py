@@ -1,0 +1,24 @@
+"""Attributes that have other values for a while."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from typing import Any
+
+
+@contextlib.contextmanager
+def temporarily(owner: Any, **values: Any) -> Generator[None]:
+    """While it is entered, attributes of an object or a module have these values; a method is replaced in this object
+    alone. Not for properties."""
+    before = {name: vars(owner)[name] for name in values if name in vars(owner)}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name in values:
+            if name in before:
+                setattr(owner, name, before[name])
+            else:
+                delattr(owner, name)
