@@ -26,14 +26,10 @@ def ask(
     """The next action, or `None` to leave.
 
     Args:
-        place (`str`):
-            Where the game is, in front of the cursor.
-        read (`Callable[[str], str | None]`):
-            Entry -> action; `None` for an entry that means nothing here.
-        entries (`Mapping[str, str]`):
-            What can be typed -> what it does.
-        told (`Mapping[str, str]`, *optional*):
-            Entries that are answered and cost nothing -> the answer.
+        place: where the game is, in front of the cursor.
+        read: entry -> action; `None` for an entry that means nothing here.
+        entries: what can be typed -> what it does.
+        told: entries that are answered and cost nothing -> the answer.
     """
     while True:
         try:

@@ -18,14 +18,10 @@ def option(
 
     Args:
         default: its default.
-        help (`str`):
-            What it does.
-        choices (`tuple[str, ...]`, *optional*):
-            All values that it can have.
-        least (`float`, *optional*):
-            The smallest value.
-        described (`bool`, *optional*, defaults to `True`):
-            Results depend on it, so that they record it.
+        help: what it does.
+        choices: all values that it can have.
+        least: the smallest value.
+        described: results depend on it, so that they record it.
     """
     metadata = {"help": help, "choices": choices, "least": least, "described": described}
     return field(default=default, metadata=metadata)

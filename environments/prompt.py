@@ -25,12 +25,9 @@ class TemplatePrompt:
     regular expression.
 
     Args:
-        environment (`str`):
-            Name of the environment.
-        templates (`Mapping[str, Path]`):
-            The shipped templates by name.
-        template (`str` or `Path`):
-            One of these names, or a file.
+        environment: name of the environment.
+        templates: the shipped templates by name.
+        template: one of these names, or a file.
 
     Raises:
         ValueError: if there is no such template, it is no jinja, or it asks for another name than these.

@@ -17,11 +17,9 @@ def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any)
     """A factory of environments, whatever convention it follows.
 
     Args:
-        factory (`Callable`, `dict[str, Callable]` or `None`):
-            A factory of `TextEnvironment`s is given back as it is; one of TRL's classes, a dict of them, or none beside
-            ``tools``, comes back as a [`ToolEnvironment`].
-        tools (`Sequence[Callable]`, *optional*):
-            Functions that TRL's classes get beside their own.
+        factory: a factory of `TextEnvironment`s is given back as it is; one of TRL's classes, a dict of them, or none
+            beside ``tools``, comes back as a [`ToolEnvironment`].
+        tools: functions that TRL's classes get beside their own.
         options: of [`ToolEnvironment`], where none is given already.
 
     Raises:

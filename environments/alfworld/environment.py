@@ -23,10 +23,8 @@ class AlfWorldEnvironment(TextEnvironment):
     """A game of a split (columns ``split`` and ``task_id``), or one given whole (column ``game``).
 
     Args:
-        options (`AlfWorldOptions`, *optional*):
-            How it is played.
-        roots (`Mapping[str, str]`, *optional*):
-            Split -> folder of the official layout that holds its games.
+        options: how it is played.
+        roots: split -> folder of the official layout that holds its games.
 
     The engine is made at the first `reset` and handed back by `close`. Calls are serialised over all environments of
     a process, for the engine is not safe in threads: use `Factory.batch` to play many games at once.

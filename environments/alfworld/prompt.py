@@ -20,8 +20,7 @@ class AlfWorldPrompt(TemplatePrompt):
     """A turn as one user message.
 
     Args:
-        template (`str` or `Path`, *optional*, defaults to `"paper"`):
-            ``paper``, ``tiny`` for short prompts, or a jinja file.
+        template: ``paper``, ``tiny`` for short prompts, or a jinja file.
     """
 
     def __init__(self, template: str | Path = "paper"):

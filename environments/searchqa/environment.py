@@ -25,11 +25,9 @@ class SearchQA(TextEnvironment):
     """A question, a search engine, one answer.
 
     Args:
-        retriever (`Retriever`):
-            Finds passages.
-        options (*optional*):
-            Those of `SearchQAOptions` that concern an episode: ``top_k``, ``style``, ``projection``, ``max_turns``,
-            ``history_length``, ``template``.
+        retriever: finds passages.
+        options: those of `SearchQAOptions` that concern an episode: ``top_k``, ``style``, ``projection``,
+            ``max_turns``, ``history_length``, ``template``.
 
     ``score`` is the exact match (0 or 1) of the answer, ``won`` says that it is 1, ``done`` that there was an answer.
     The reward is 1.0 at a right answer and 0.0 otherwise. Only the answer's own text is scored, never an observation: a

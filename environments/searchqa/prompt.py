@@ -13,8 +13,7 @@ class SearchQAPrompt(TemplatePrompt):
     """A turn as one user message. Reasoning is not kept, actions and results are.
 
     Args:
-        template (`str` or `Path`, *optional*, defaults to `"paper"`):
-            ``paper``, ``tiny``, or a jinja file.
+        template: ``paper``, ``tiny``, or a jinja file.
     """
 
     def __init__(self, template: str | Path = "paper"):

@@ -18,8 +18,7 @@ class WebShopPrompt(TemplatePrompt):
     """Renders a turn as one user message.
 
     Args:
-        template (`str` or `Path`, *optional*, defaults to `"paper"`):
-            ``paper``, ``compact``, ``tiny`` or a jinja file.
+        template: ``paper``, ``compact``, ``tiny`` or a jinja file.
     """
 
     def __init__(self, template: str | Path = "paper"):

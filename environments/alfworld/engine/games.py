@@ -30,16 +30,11 @@ class Game:
     """A game without the two logic files, which are the same for all games and are joined at load time.
 
     Args:
-        task_id (`str`):
-            ``<task folder>/<trial>``.
-        goal (`str`):
-            The task sentence, without a final point.
-        traj_data (`Mapping[str, Any]`):
-            Content of ``traj_data.json``.
-        pddl_problem (`str`):
-            Content of ``initial_state.pddl``.
-        walkthrough (`tuple[str, ...]`):
-            Commands that win the game.
+        task_id: ``<task folder>/<trial>``.
+        goal: the task sentence, without a final point.
+        traj_data: content of ``traj_data.json``.
+        pddl_problem: content of ``initial_state.pddl``.
+        walkthrough: commands that win the game.
     """
 
     task_id: str

@@ -28,14 +28,10 @@ class Translation:
     """What play needs of a translated problem.
 
     Args:
-        sas (`bytes`):
-            The planning task in the planner's format, zlib-compressed.
-        parameters (`dict[str, list[tuple[str, str]]]`):
-            Action name -> its parameters as (name, type).
-        types (`dict[str, str]`):
-            Entity -> type.
-        facts (`list[tuple[str, ...]]`):
-            Initial facts that the translator lists, as (predicate, *entities).
+        sas: the planning task in the planner's format, zlib-compressed.
+        parameters: action name -> its parameters as (name, type).
+        types: entity -> type.
+        facts: initial facts that the translator lists, as (predicate, *entities).
     """
 
     sas: bytes

@@ -13,14 +13,10 @@ class Averages:
     """Accuracies in [0, 1].
 
     Args:
-        per_source (`dict[str, float]`):
-            Data source -> accuracy, in the order of tables.
-        questions (`dict[str, int]`):
-            Data source -> number of questions behind it.
-        macro_mean (`float`):
-            Unweighted mean over the data sets; what Search-R1 reports, and ``Avg`` in tables.
-        question_weighted_mean (`float`):
-            Mean over all questions; the larger data sets dominate.
+        per_source: data source -> accuracy, in the order of tables.
+        questions: data source -> number of questions behind it.
+        macro_mean: unweighted mean over the data sets; what Search-R1 reports, and ``Avg`` in tables.
+        question_weighted_mean: mean over all questions; the larger data sets dominate.
     """
 
     per_source: dict[str, float]
