@@ -54,7 +54,8 @@ def test_a_round_of_one_step_says_nothing_of_drift(tmp_path: Path) -> None:
 
 def test_numbers_of_drift_by_hand() -> None:
     ratio = torch.tensor([0.5, 1.0, 1.5, 3.0])
-    found = drift_numbers(drift_sums(ratio.log(), 0.2, 0.6))
+    difference, mask = torch.stack([ratio.log(), torch.full((4,), 9.0)]), torch.tensor([[True] * 4, [False] * 4])
+    found = drift_numbers(drift_sums(difference, mask, 0.2, 0.6))
     assert found == pytest.approx(
         {
             "ratio": 1.5,
@@ -63,7 +64,7 @@ def test_numbers_of_drift_by_hand() -> None:
             "ess": 36 / (4 * 12.5),
         }
     )
-    assert drift_numbers(drift_sums(torch.zeros(0), 0.2, 0.2)) == {}
+    assert drift_numbers(drift_sums(difference, ~mask & mask, 0.2, 0.2)) == {}
 
 
 def test_a_step_far_from_its_sampler_is_said_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,17 +12,19 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.policy.process_group import ProcessGroup
 
 
-def drift_sums(difference: torch.Tensor, low: float, high: float) -> torch.Tensor:
+def drift_sums(difference: torch.Tensor, mask: torch.Tensor, low: float, high: float) -> torch.Tensor:
     """``(5,)``: tokens, sum of ratios, sum of their squares, sum of the k3 estimates of KL(sampler || policy), and
-    ratios outside [1 - low, 1 + high].
+    ratios outside [1 - low, 1 + high]. The host does not wait for it.
 
     Args:
-        difference: ``(n,)`` log-probs of the policy less those of the sampler.
+        difference: ``(R, L)`` log-probs of the policy less those of the sampler.
+        mask: ``(R, L)`` bool, the optimised tokens.
     """
+    difference = difference.float().masked_fill(~mask, 0.0).clamp(-20.0, 20.0)  # squares of ratios stay finite
     ratio = difference.exp()
     outside = (ratio < 1 - low) | (ratio > 1 + high)
-    one = torch.ones_like(ratio)
-    return torch.stack([one, ratio, ratio.square(), ratio - 1 - difference, outside.to(ratio)]).sum(1)
+    columns = (torch.ones_like(ratio), ratio, ratio.square(), ratio - 1 - difference, outside)
+    return torch.stack([(column * mask).sum() for column in columns])
 
 
 def drift_numbers(sums: torch.Tensor) -> dict[str, float]:
@@ -64,7 +66,7 @@ class Drift(TrainerCallback):
         if old is None or self._steps <= 1:
             return
         mask = (rows["completion_mask"] * rows["tool_mask"]).bool()
-        sums = drift_sums((log_probs - old)[mask].float(), self._low, self._high)
+        sums = drift_sums(log_probs - old, mask, self._low, self._high)
         self._sums = sums if self._sums is None else self._sums + sums
 
     def on_step_end(self, args: Any, state: Any, control: Any, **also: Any) -> None:
