@@ -39,7 +39,7 @@ def with_servers(trainer: Any, *servers: ScriptedServer, **options: Any) -> list
     """Lets a trainer believe that it samples with vLLM's servers. The list has the update before each push."""
     args, pushes = trainer.args, []
     settings = {"use_vllm": True, "vllm_mode": "server", "continuous_play": True, "vllm_request_backoff": 0.01}
-    settings |= {"vllm_server_addresses": [one.address for one in servers], "vllm_server_timeout": 2.0}
+    settings |= {"vllm_server_addresses": [one.address for one in servers], "vllm_server_timeout": 30.0}
     for name, value in (settings | options).items():
         setattr(args, name, value)
     del trainer.make_sampler
