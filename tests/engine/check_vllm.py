@@ -63,11 +63,11 @@ def test_engine_samples_from_the_policy_as_it_is(run: list[dict[str, Any]]) -> N
 def test_thinking_of_all_turns_is_one_request(run: list[dict[str, Any]]) -> None:
     most = [max(turns) for turns in zip(*(result["turns_by_round"] for result in run), strict=True)]
     for result in run:
-        for turns in most if result["prompts_by_call"] else ():
+        for turns in () if result["continuous"] else most:
             assert turns in result["prompts_by_call"], "padded to the busiest process"
         assert result["left_in_engine"] == 0
         assert result["sequences_at_once"] == 256
-        assert result["tokens_a_step"] == (8192 if result["prompts_by_call"] else 65536)
+        assert result["tokens_a_step"] == (65536 if result["continuous"] else 8192)
         assert result["evaluated"] == 12
 
 

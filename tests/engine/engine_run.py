@@ -179,6 +179,7 @@ def main(folder: Path) -> None:
     scheduler = engine.vllm_config.scheduler_config
     result = {
         "processes": trainer.accelerator.num_processes,
+        "continuous": trainer.args.continuous_play,
         "furthest_by_round": [furthest(rows) for rows in rounds],
         "furthest_after": fresh,
         "furthest_without_push": stale,
