@@ -14,7 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from fakes.sweeps import mostly_full
+from safetensors.torch import load_file
 
 from alignopsd_trl.cli import main
 
@@ -332,8 +334,10 @@ def _trained(losses: list[float], minutes: float = 60.0) -> tuple[int, Any]:
 def test_training_goes_on_while_held_out_turns_are_learnt() -> None:
     improving = [1.0 / number for number in range(1, 30)]
     assert _trained(improving)[0] == len(improving)
+    from alignopsd_trl.own_task.supervised import PATIENCE
+
     evaluations, budget = _trained([*improving, *[0.5] * 50])
-    assert evaluations == len(improving) + 4 + 2 + 2 and not budget.out_of_time
+    assert evaluations == len(improving) + sum(PATIENCE) and not budget.out_of_time
     assert budget.rate(10**6) == pytest.approx(0.25**3)
     evaluations, budget = _trained([1.0] * 9, minutes=1e-9)
     assert evaluations == 3 and budget.out_of_time
@@ -368,6 +372,24 @@ def test_a_poor_policy_is_told_with_a_remedy() -> None:
 def test_a_handful_of_demonstrations_makes_a_policy_that_training_goes_on_from(maze: Path) -> None:
     main(["demonstrate", "maze", "--episodes", "6"])
     main(["warm_start", "maze", "--max_steps", "3", "--tasks", "4"])
+    main(
+        [
+            "warm_start",
+            "maze",
+            "--model",
+            "policy",
+            "--use_peft",
+            "--max_steps",
+            "2",
+            "--tasks",
+            "0",
+            "--output",
+            "more",
+        ]
+    )
+    assert not (maze / "more" / "adapter_config.json").exists()
+    before, after = (load_file(maze / name / "model.safetensors") for name in ("policy", "more"))
+    assert before.keys() == after.keys() and any(not torch.equal(before[name], after[name]) for name in before)
     flags = ["--rounds", "1", "--tasks_per_round", "1", "--num_generations", "2", "--panel_limit", "4"]
     for method in ("grpo", "align_opsd"):
         command = [sys.executable, "train.py", "--method", method, "--output_dir", f"outputs/{method}", *flags]

@@ -20,7 +20,7 @@ class WarmStartConfig:
     )
     max_steps: int = field(default=-1, metadata={"help": "exactly so many updates, on all turns"})
     batch_size: int = field(default=16, metadata={"help": "turns of an update"})
-    learning_rate: float | None = field(default=None, metadata={"help": "3e-3 for 'tiny', 2e-4 with LoRA, else 2e-5"})
+    learning_rate: float | None = field(default=None, metadata={"help": "2e-3 for 'tiny', 2e-4 with LoRA, else 2e-5"})
     use_peft: bool = field(default=False, metadata={"help": "train LoRA adapters, which are merged at the end"})
     lora_r: int = field(default=16, metadata={"help": "rank of the adapters"})
     layers: int = field(default=2, metadata={"help": "of 'tiny'"})
@@ -46,4 +46,4 @@ class WarmStartConfig:
     @property
     def rate(self) -> float:
         """The learning rate."""
-        return self.learning_rate or (3e-3 if self.fresh else 2e-4 if self.use_peft else 2e-5)
+        return self.learning_rate or (2e-3 if self.fresh else 2e-4 if self.use_peft else 2e-5)

@@ -36,7 +36,7 @@ HELD_OUT, HELD_TURNS = 0.1, 128
 WARM_UP, WARM_UP_SHARE = 50, 0.05
 BETTER = 0.99
 """A loss below this share of the best one counts as an improvement."""
-PATIENCE = (4, 2, 2)
+PATIENCE = (8, 3, 3)
 """Evaluations without one, after which the learning rate falls. After the last fall's, training ends."""
 TIMES = (0.6, 0.8, 1.0)
 """Shares of the budget at which it falls in any case, and ends."""

@@ -49,7 +49,7 @@ class MyTask(PlainEnvironment):
 
     def door(self, way):
         known = ("new", "known", "worn")[min(self.seen(way), 2)]
-        return f"{self.sign(way)} door {way}, {known}"
+        return f"{self.sign(way)} {way}, {known}"
 
     def _towards(self, room, other):
         return self.towards.get(room) == other
@@ -58,7 +58,7 @@ class MyTask(PlainEnvironment):
         return tuple(f"go {way}" for way in self.ways())
 
     def _shown(self):
-        return f"You see: {'; '.join(map(self.door, self.ways()))}."
+        return f"Doors: {'; '.join(map(self.door, self.ways()))}."
 
 
 def maze(number):
