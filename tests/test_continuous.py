@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from concurrent.futures import Future
@@ -179,6 +180,24 @@ def test_a_request_that_fails_costs_its_episode() -> None:
     assert [one.failed for one in played] == [False, True, False]
     assert "no response could be sampled: no response after 4 tries" in played[1].message
     assert len(played[1].turns) == 1, "the turn that it failed in is on record"
+
+
+class Interrupting(ToyEnvironment):
+    """Somebody presses Ctrl-C while steps are made."""
+
+    def step(self, action: str) -> Step:
+        if self._turns == 1:
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(1.5)
+        return super().step(action)
+
+
+def test_an_interrupt_ends_the_play_at_once() -> None:
+    sampler, began = Threaded(), time.monotonic()
+    rows = [row for row in toy_dataset(4) for _ in range(3)]
+    with pytest.raises(KeyboardInterrupt):
+        play_rows(Interrupting, rows, build_tokenizer(), [sampler])
+    assert time.monotonic() - began < 10 and sampler.waiting == 0
 
 
 class Down(ToyEnvironment):

@@ -27,6 +27,7 @@ AS_ONE = {
         "num_iterations": 2,
         "max_steps": 4,
     },
+    "continuous": {"method": "rlsd", "continuous_play": True, "script": False, "beta": 0.0},
     "privileged": {"privileged_siblings": 2, "teacher_model_kind": "ema", "num_iterations": 2, "max_steps": 4},
 }
 """Runs that one process must equal."""
@@ -69,7 +70,7 @@ def run(folder: Path, name: str, factory: Any, **options: Any) -> None:
         "rows": trainer.seen_rows,
         "gradients": trainer.seen_gradients,
         "weights": model.state_dict(),
-        "generations": trainer.generation_calls,
+        "generations": getattr(trainer, "generation_calls", None),
         "forwards": dict(counts),
     }
     torch.save(result, folder / f"{name}_{os.environ['RANK']}.pt")
