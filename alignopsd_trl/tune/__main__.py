@@ -73,7 +73,7 @@ def _leave(
     measured_with = {name: value for name, value in given.own.items() if "." not in name}
     if given.model != given.settings["model_name_or_path"]:
         measured_with["model_name_or_path"] = given.model
-    text = page(f"What to train {given.recipe} with", shown, found, ranking, advice, given.value)
+    text = page(f"Before training: {given.recipe}", shown, found, ranking, advice, given.value)
     result = {
         "command": shown,
         "recipe": given.recipe,

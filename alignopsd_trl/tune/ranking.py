@@ -137,8 +137,8 @@ def advise(
         best = better[0]
         chosen = dict(settings[best.label])
         reasons = [
-            f"Credit: {best.label}. Its cosine with A_MC is {best.difference:+.2f} to GRPO's, clear of 0 for all "
-            f"{len(ranking) - 1} settings at once."
+            f"Credit: {best.label}. Its cosine with A_MC is {best.difference:+.2f} to GRPO's, clear of 0 with "
+            f"{len(ranking) - 1} settings compared."
         ]
     else:
         chosen = {"method": REFERENCE}
