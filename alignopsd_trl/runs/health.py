@@ -85,10 +85,11 @@ class Decay:
     Args:
         name: what to call it.
         floor: mean of the first rounds -> the least that is no decay.
+        digits: that are shown.
     """
 
-    def __init__(self, name: str, floor: Callable[[float], float]) -> None:
-        self._name, self._floor = name, floor
+    def __init__(self, name: str, floor: Callable[[float], float], digits: int = 2) -> None:
+        self._name, self._floor, self._digits = name, floor, digits
         self._values: list[float] = []
         self._told = False
 
@@ -99,7 +100,8 @@ class Decay:
             return None
         first, last = (sum(part) / ROUNDS for part in (self._values[:ROUNDS], self._values[-ROUNDS:]))
         self._told = last < self._floor(first)
-        return f"{self._name} fell from {first:.2f} to {last:.2f}" if self._told else None
+        digits = self._digits
+        return f"{self._name} fell from {first:.{digits}f} to {last:.{digits}f}" if self._told else None
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ from alignopsd_trl.training.round import Round
 from alignopsd_trl.turns import Trajectory
 
 GAP_OF_WON = "teacher/gap_of_won_turns"
-LOST_GAP = 0.1  # nats a token that the teacher likes won turns less than at first, before it is said
+LOST_GAP = 0.01  # nats a token below 0, and below the first rounds, that the teacher likes won turns before it is said
 
 
 class Log(Protocol):
@@ -65,7 +65,7 @@ class Recorder:
         self._told_of_breaks = False
         self._decays = {
             "privileged/success": Decay("privileged success", lambda first: first / 2),
-            GAP_OF_WON: Decay("the gap of won turns", lambda first: first - LOST_GAP),
+            GAP_OF_WON: Decay("the gap of won turns", lambda first: min(first, 0.0) - LOST_GAP, digits=3),
         }
 
     def metrics(self, mode: str, metrics: Mapping[str, float]) -> dict[str, float]:
