@@ -194,6 +194,13 @@ def test_weights_that_are_not_in_the_files_are_not_made_up(tmp_path: Path, peft_
         _trainer(_lacking(tmp_path, missing), tmp_path, peft_config=peft_config)
 
 
+def test_an_evaluation_makes_no_weights_up_either(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    lacking = _lacking(tmp_path, "model.norm.weight")
+    with pytest.raises(SystemExit) as end:
+        cli.main(["evaluate", "--environment", "webshop_tiny", "--model", str(lacking), "--limit", "1"])
+    assert end.value.code == 2 and "the first model.norm.weight" in capsys.readouterr().err
+
+
 def test_a_whole_model_with_an_adapter_is_taken(tmp_path: Path) -> None:
     _trainer("tiny", tmp_path, peft_config=LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"]))
 

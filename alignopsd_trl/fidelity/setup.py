@@ -14,6 +14,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from alignopsd_trl.checks.model_files import check_complete
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
@@ -157,6 +158,7 @@ class Subject:
             raise ValueError(
                 f"--model {model} is no folder and no shipped policy ({shipped}), and as a Hub id: {reason}"
             ) from error
+        check_complete(Path(path), loaded)
         suite = load(environment, **options)
         factory, tasks, _ = adapted(suite.factory, None, suite.tasks(split), None, config)
         if "task_id" not in tasks.column_names:

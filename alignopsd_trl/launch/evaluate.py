@@ -79,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     import torch
     from transformers import AutoModelForCausalLM
 
+    from alignopsd_trl.checks.model_files import check_complete
     from alignopsd_trl.encoder import load_encoder
     from alignopsd_trl.evaluation.play import evaluate
     from alignopsd_trl.policy.shipped import resolve_model
@@ -96,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
         panel = panel.head(arguments.limit) if arguments.limit else panel
         path = resolve_model(arguments.model)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=arguments.dtype).to(device).eval()
+        check_complete(Path(path), model)
         tokenizer = load_tokenizer(path, model)
         skills = None
         if arguments.skills:
