@@ -36,7 +36,7 @@ def fits(model: str, gpu: int, flags: tuple[str, ...]) -> bool:
     recipe, args, chosen = parsed(flags)
     recipe, chosen = replace(recipe, gpu_gib=gpu), replace(chosen, model_name_or_path=model)
     try:
-        return "DOES NOT FIT" not in memory_facts(recipe, args, chosen, Launch())
+        return "DOES NOT FIT" not in memory_facts(recipe, args, chosen, Launch(), rows=0)  # no tokens' logits are kept
     except ValueError:  # the sampler's share can't hold its weights
         return False
 

@@ -123,7 +123,7 @@ def test_rollouts_that_failed_are_said(
 ) -> None:
     monkeypatch.setitem(corridor.GAMES, "trapdoor", Trapdoor)
     policy = corridor.save_policy(tmp_path / "policy")
-    options = ["--methods", "grpo", "--environment_options", '{"trapdoor": true}']
+    options = ["--methods", "grpo", "--seed", "2", "--environment_options", '{"trapdoor": true}']
     result = _measure(policy, tmp_path / "out", *options)
     failed = result["failed_rollouts"]
     assert failed > 0 and result["rollouts"] + failed == 32

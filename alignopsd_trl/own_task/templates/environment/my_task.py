@@ -9,7 +9,7 @@ from alignopsd_trl.environments import Opening, PlainEnvironment, Step, Suite, T
 
 SIDE = 4
 MOVES = {"north": (-1, 0), "south": (1, 0), "west": (0, -1), "east": (0, 1)}
-SIGNS = {"masons": ("iron", "oak"), "weavers": ("oak", "iron")}  # by builders: the door towards the exit, the others
+SIGNS = {"masons": ("iron", "oak"), "weavers": ("iron", "elm")}  # by builders: the door towards the exit, the others
 
 
 class MyTask(PlainEnvironment):
