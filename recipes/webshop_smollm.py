@@ -5,7 +5,7 @@
     python recipes/webshop_smollm.py --method grpo --output_dir outputs/smollm_grpo
 
 The first command also makes the policy that both start from: a scripted shopper demonstrates, adapters learn from it.
-For one GPU; two cores take about a minute for each episode.
+For one GPU.
 """
 
 from alignopsd_trl.launch.presets import LAPTOP

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes.tool_classes import TEMPLATES, Counter, as_text, as_tool_calls, counter_rows, trainer_of
+from fakes.tool_classes import TEMPLATES, Counter, as_text, as_tool_calls, counter_rows, script, trainer_of
 from huggingface_hub import constants
 from peft import LoraConfig, PeftModel
 
@@ -112,11 +112,10 @@ class TestSmolLM2:
     ) -> None:
         from transformers import AutoModelForCausalLM
 
-        plans = [[as_text("One at a time.", [("increment", {"step": step})]), "done"] for step in (1, 2)]
+        plans = [[as_text("", [("increment", {"step": step})], f"By {step}."), "done"] for step in (1, 2)]
         trainer = trainer_of(
             policy,
             tmp_path,
-            plans,
             environment_factory=ToolEnvironment(Counter),
             train_dataset=counter_rows(1),
             peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"),
@@ -125,6 +124,7 @@ class TestSmolLM2:
             per_device_train_batch_size=2,
             learning_rate=1e-3,
         )
+        script(trainer, [*plans, *plans], rounds_of=[2, 4])  # two episodes of two turns, then thoughts at all four
         trainer.train()
         assert read_records(tmp_path / "trajectories").reward.nunique() > 1
         trainer.save_model(str(tmp_path / "saved"))
