@@ -295,7 +295,8 @@ def test_an_endpoint_that_plays_leaves_demonstrations(
     assert {row["task_id"] for row in rows} and len(rows) == len(endpoint.asked)
     assert rows[0]["completion"][0]["content"] == "<think>\nNorth is new.\n</think>\n<action>go north</action>"
     assert (endpoint.asked[0]["model"], endpoint.asked[0]["temperature"]) == ("teacher", 0.5)
-    assert endpoint.asked[0]["messages"] == rows[0]["prompt"]
+    prompts = [row["prompt"] for row in rows]
+    assert all(asked["messages"] in prompts for asked in endpoint.asked)  # episodes ask side by side, in any order
 
 
 def test_what_demonstrations_cannot_show_is_refused(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
