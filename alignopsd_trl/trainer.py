@@ -20,7 +20,6 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 
-from alignopsd_trl import trl_compat
 from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.checks.model_files import check_loaded
 from alignopsd_trl.config import AlignOPSDConfig
@@ -81,6 +80,34 @@ from alignopsd_trl.training.round import Replays, Round, Snapshot, listeners, tu
 from alignopsd_trl.training.rows import RowMaker
 from alignopsd_trl.training.scorer import Scorer
 from alignopsd_trl.training.update import auxiliary_sum, chunks_of
+from alignopsd_trl.trl_compat.model import (
+    initial_weights,
+    loaded_whole,
+    logits_after_head,
+    made_for_turns,
+    why_not_merged,
+    why_not_shared,
+)
+from alignopsd_trl.trl_compat.own_loop import kept_prefixes, loop_sampler, rows_at_once, samples_plainly, slot_sampler
+from alignopsd_trl.trl_compat.sampling import (
+    EngineSampler,
+    awake,
+    join_servers,
+    push_weights,
+    sampling_options,
+    stepping_sampler,
+)
+from alignopsd_trl.trl_compat.scoring import PolicyScorer, scores_as_sampled
+from alignopsd_trl.trl_compat.update import (
+    TrainerLog,
+    filled_up,
+    live_logits,
+    needs_old_log_probs,
+    policy_loss,
+    rewards,
+    sampling_columns,
+    token_normalizer,
+)
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
 if TYPE_CHECKING:
@@ -188,7 +215,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             )
         )
         reward_check = RewardCheck()
-        with trl_compat.made_for_turns(args, whole=isinstance(model, str)):
+        with made_for_turns(args, whole=isinstance(model, str)):
             super().__init__(
                 model=model,
                 reward_funcs=[reward_check.wrap(one) for one in (environment_reward, *extra)],
@@ -218,16 +245,16 @@ class AlignOPSDTrainer(GRPOTrainer):
         told = check_loaded(self.accelerator.unwrap_model(self.model), folder, self.args)
         if told and self.accelerator.is_main_process:
             show_note(told)
-        unmerged = trl_compat.why_not_merged(self) if self.args.merges_rows else None
+        unmerged = why_not_merged(self) if self.args.merges_rows else None
         check_model(self.processing_class, self.aux_loss_enabled, unmerged)
         if self.args.continuous_play and not self.use_vllm:
-            check_own_loop(trl_compat.samples_plainly(self))
-        check_mixing(self.method, trl_compat.logits_after_head(self))
+            check_own_loop(samples_plainly(self))
+        check_mixing(self.method, logits_after_head(self))
         if is_adapted(self._factory) and self._factory.prompt.native:
             require_tools(self.processing_class)
 
     def _load_privileged(self, skill_bank: SkillSpec | None, encoder: Any) -> None:
-        with trl_compat.loaded_whole():
+        with loaded_whole():
             self.encoder = load_encoder(encoder, device=self.accelerator.device) if encoder is not None else None
         self.skill_bank, self._skills = None, no_skills
         if skill_bank is not None:
@@ -241,20 +268,20 @@ class AlignOPSDTrainer(GRPOTrainer):
         if kind == "live" or not (self.method.needs_teacher or self.args.privileged_siblings):
             return None
         strategies.refuse_zero(self.accelerator, f"teacher_model_kind={kind!r}")
-        return TeacherWeights(self.model) if kind == "ema" else trl_compat.initial_weights(self)
+        return TeacherWeights(self.model) if kind == "ema" else initial_weights(self)
 
     def _make_engine(self) -> ContinuousEngine | None:
         """`None` where all processes sample together, or without vLLM."""
         if not (self.use_vllm and self.args.continuous_play):
             return None
         if self.vllm_mode == "server":
-            trl_compat.join_servers(self, self.args.server_addresses)
+            join_servers(self, self.args.server_addresses)
         return ContinuousEngine(
             self.args,
             self.processes,
-            partial(trl_compat.push_weights, self),
-            partial(trl_compat.sampling_options, self),
-            partial(trl_compat.stepping_sampler, self),
+            partial(push_weights, self),
+            partial(sampling_options, self),
+            partial(stepping_sampler, self),
         )
 
     def _make_parts(self, reward_check: RewardCheck) -> None:
@@ -263,7 +290,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.evaluations: dict[str, dict[str, Any]] = {}
         self.phases, log, failed = (
             Phases(self._show_phase),
-            trl_compat.TrainerLog(self),
+            TrainerLog(self),
             FailedShare(args.max_failed_share),
         )
         self.checkpoints = Checkpoints(
@@ -290,7 +317,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         )
         self.recorder = Recorder(args, processes, tokenizer, log, lambda: self.callback_handler.callbacks)
         self.rewards = Rewards(
-            partial(trl_compat.rewards, self),
+            partial(rewards, self),
             self.reward_funcs,
             self.reward_func_names,
             self.reward_weights,
@@ -300,25 +327,25 @@ class AlignOPSDTrainer(GRPOTrainer):
             log,
         )
         self.scorer = Scorer(
-            trl_compat.PolicyScorer(self),
-            trl_compat.PolicyScorer(self, reference=True) if args.beta != 0.0 else None,
-            trl_compat.PolicyScorer(self, teacher=self.teacher_weights) if self.teacher_weights else None,
+            PolicyScorer(self),
+            PolicyScorer(self, reference=True) if args.beta != 0.0 else None,
+            PolicyScorer(self, teacher=self.teacher_weights) if self.teacher_weights else None,
             args,
             tokenizer,
             self.encoder,
             processes,
             self.phases,
             shared=args.share_prefixes and self._can_share(),
-            as_sampled=lambda: not self.use_vllm and trl_compat.scores_as_sampled(self),
-            updated=lambda: trl_compat.needs_old_log_probs(self),
+            as_sampled=lambda: not self.use_vllm and scores_as_sampled(self),
+            updated=lambda: needs_old_log_probs(self),
         )
         self.row_maker = RowMaker(
             args,
             processes,
             tokenizer.pad_token_id,
             tokenizer.eos_token_id,
-            sampling=partial(trl_compat.sampling_columns, self, log=partial(self.recorder.metrics, "train")),
-            updated=lambda: trl_compat.needs_old_log_probs(self),
+            sampling=partial(sampling_columns, self, log=partial(self.recorder.metrics, "train")),
+            updated=lambda: needs_old_log_probs(self),
         )
         self.panels = Panels(
             lambda: self.model, self._evaluated, self.rollouts, self.rewards, processes, self.checkpoints.seconds
@@ -339,7 +366,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             self.add_callback(FollowingTeacher(self.teacher_weights, rate, steps))
 
     def _can_share(self) -> bool:
-        reason = trl_compat.why_not_shared(self)
+        reason = why_not_shared(self)
         if reason and self.method.needs_teacher and self.accelerator.is_main_process:
             logger.warning(
                 f"share_prefixes=True scores each pair of prompt and response alone with this model: {reason}"
@@ -387,7 +414,7 @@ class AlignOPSDTrainer(GRPOTrainer):
     @contextlib.contextmanager
     def _awake(self) -> Generator[None]:
         """vLLM's engine or servers, where they sample, are ready and have the policy's weights."""
-        with trl_compat.awake(self):
+        with awake(self):
             if self.engine is not None:
                 self.engine.push_weights()
             yield
@@ -396,12 +423,12 @@ class AlignOPSDTrainer(GRPOTrainer):
     def _snapshot(self) -> Generator[Snapshot]:
         """The policy while its weights stand still."""
         caches = 1 if self.teacher_weights is None else 2
-        with self._awake(), trl_compat.kept_prefixes(self, caches) as prefixes:
+        with self._awake(), kept_prefixes(self, caches) as prefixes:
             sampler = self.make_sampler(self.temperature, self.max_completion_length, prefixes)
             if self.teacher_weights is None:
                 yield Snapshot(sampler, self.make_thinker(prefixes), prefixes)
                 return
-            with trl_compat.kept_prefixes(self, caches) as own:
+            with kept_prefixes(self, caches) as own:
                 player = self.make_sampler(self.temperature, self.max_completion_length, own)
                 yield Snapshot(sampler, self.make_thinker(own), teacher=self._of_teacher(player))
 
@@ -410,16 +437,16 @@ class AlignOPSDTrainer(GRPOTrainer):
         round of training that `samples_plainly`; else TRL's path. Override it to put another sampler under the
         rollouts."""
         if prefixes is not None:
-            made = trl_compat.slot_sampler if self.args.continuous_play else trl_compat.loop_sampler
+            made = slot_sampler if self.args.continuous_play else loop_sampler
             return made(self, temperature, max_tokens, prefixes)
         if self.engine is not None:
             return self.engine.sampler(temperature, max_tokens)
-        return trl_compat.EngineSampler(self, temperature, max_tokens)
+        return EngineSampler(self, temperature, max_tokens)
 
     def make_thinker(self, prefixes: PrefixCache | None = None) -> BatchSampler:
         """Makes what samples privileged thinking, with its own token limit."""
         limit = self.args.teacher_max_completion_length or self.max_completion_length
-        fits = partial(trl_compat.rows_at_once, self, limit=limit, least=self.rollouts.slots, prefixes=prefixes)
+        fits = partial(rows_at_once, self, limit=limit, least=self.rollouts.slots, prefixes=prefixes)
         sampler = self.make_sampler(self.temperature, limit, prefixes)
         if isinstance(sampler, SlotSampler):
             return self._of_teacher(replace(sampler, rows=fits))
@@ -501,7 +528,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         *earlier, last = chunks = chunks_of(inputs, self.args, self.processes)
         most = self.processes.agree(max(len(chunk["advantages"]) for chunk in chunks))
         done: torch.Tensor | float = 0.0
-        with trl_compat.filled_up(self, most):
+        with filled_up(self, most):
             for chunk in earlier:
                 with strategies.unsynchronised(self.accelerator, model):
                     loss = self._chunk_loss(model, chunk)
@@ -511,7 +538,7 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     def _chunk_loss(self, model: Any, chunk: dict[str, torch.Tensor]) -> torch.Tensor:
         """TRL's loss, and what the method and the entropy bonus add, as means over the same global tokens."""
-        loss, log_probs, entropies = trl_compat.policy_loss(self, model, chunk)
+        loss, log_probs, entropies = policy_loss(self, model, chunk)
         self.drift.saw(chunk, log_probs)
         added = auxiliary_sum(
             self.method,
@@ -520,16 +547,16 @@ class AlignOPSDTrainer(GRPOTrainer):
             chunk,
             log_probs,
             entropies,
-            logits=partial(trl_compat.live_logits, self, model, chunk),
+            logits=partial(live_logits, self, model, chunk),
         )
-        return loss + added / trl_compat.token_normalizer(self, chunk)
+        return loss + added / token_normalizer(self, chunk)
 
     # Evaluation
 
     @contextlib.contextmanager
     def _evaluated(self, temperature: float) -> Generator[AnySampler]:
         """What plays an evaluation."""
-        kept = trl_compat.kept_prefixes(self) if self.args.continuous_play else contextlib.nullcontext()
+        kept = kept_prefixes(self) if self.args.continuous_play else contextlib.nullcontext()
         with self._awake(), kept as prefixes:
             yield self.make_sampler(temperature, self.max_completion_length, prefixes)
 

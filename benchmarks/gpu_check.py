@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 
-from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer, trl_compat
+from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.memory import GIB, estimate, sampler, shape_of
@@ -37,6 +37,7 @@ from alignopsd_trl.policy.packing import Packed
 from alignopsd_trl.policy.scoring import Padded
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.rollout import BatchSampler, Responses
+from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 SHAPES = {  # hidden, layers, heads, key-value heads, intermediate, vocabulary, tied; from the published config files
     "tiny": (64, 2, 2, 1, 128, 0, True),
@@ -154,14 +155,14 @@ class Meter(TrainerCallback):
 
     @contextlib.contextmanager
     def counting_scores(self) -> Iterator[None]:
-        before = {name: getattr(trl_compat.PolicyScorer, name) for name in ("plain", "shared")}
+        before = {name: getattr(PolicyScorer, name) for name in ("plain", "shared")}
         for name, inner in before.items():
-            setattr(trl_compat.PolicyScorer, name, self._counted(inner))
+            setattr(PolicyScorer, name, self._counted(inner))
         try:
             yield
         finally:
             for name, inner in before.items():
-                setattr(trl_compat.PolicyScorer, name, inner)
+                setattr(PolicyScorer, name, inner)
 
     def _counted(self, inner: Callable) -> Callable:
         def scored(scorer: Any, *batch: Padded | Packed, **known: Any) -> Any:

@@ -27,11 +27,12 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel  # noqa: E402
 
-from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer, trl_compat  # noqa: E402
+from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer  # noqa: E402
 from alignopsd_trl.environments import load  # noqa: E402
 from alignopsd_trl.policy.ragged import Ragged  # noqa: E402
 from alignopsd_trl.policy.scoring import score_pairs  # noqa: E402
 from alignopsd_trl.policy.shipped import resolve_model  # noqa: E402
+from alignopsd_trl.trl_compat.scoring import PolicyScorer  # noqa: E402
 
 Pairs = tuple[list[list[int]], list[list[int]], list[int], list[int]]
 
@@ -113,7 +114,7 @@ def seconds(trainer: AlignOPSDTrainer, pairs: Pairs, budget: int, shared: bool, 
         dist.barrier()
         start = time.perf_counter()
         score_pairs(
-            trl_compat.PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), torch.tensor(source),
+            PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), torch.tensor(source),
             torch.tensor(target), pad_id=trainer.processing_class.pad_token_id, budget=budget, shared=shared,
             agree=trainer.processes.agree,
         )  # fmt: skip

@@ -42,7 +42,6 @@ from rich.progress import track
 from rich.table import Table
 from trl import GRPOTrainer
 
-from alignopsd_trl import trl_compat
 from alignopsd_trl.environments.loading import load as load_environment
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.policy.ragged import Ragged
@@ -53,6 +52,7 @@ from alignopsd_trl.rollout import BatchSampler
 from alignopsd_trl.runs.cores import keep_memory
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.training.scorer import Scorer
+from alignopsd_trl.trl_compat.sampling import EngineSampler
 
 STOCK_ROWS = 64  # per forward; all turns of a round in one forward would be slower still
 VARIANTS = ("align_opsd", "grpo", "stock")
@@ -111,7 +111,7 @@ class StockTrainer(AlignOPSDTrainer):
         self.scorer.__class__, self.scorer.trainer = StockScorer, self
 
     def make_sampler(self, temperature: float, max_tokens: int, prefixes: Any = None) -> BatchSampler:
-        return trl_compat.EngineSampler(self, temperature, max_tokens)
+        return EngineSampler(self, temperature, max_tokens)
 
     def compute_loss(self, model: Any, inputs: dict[str, torch.Tensor], *_: Any, **__: Any) -> torch.Tensor:
         total = torch.zeros((), device=self.accelerator.device)

@@ -12,9 +12,9 @@ from fakes.toy import build_tokenizer
 from fakes.trainers import difference, losses, make_trainer
 from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from alignopsd_trl import trl_compat
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
+from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 SHAPE = {
     "hidden_size": 32,
@@ -47,7 +47,7 @@ def test_update_without_a_mask_is_the_update_with_one(
     tmp_path: Path, policy: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = _trained(tmp_path / "causal", policy, **options)
-    monkeypatch.setattr(trl_compat, "causal_is_enough", lambda trainer: False)
+    monkeypatch.setattr("alignopsd_trl.trl_compat.head.why_not_shared", lambda trainer: "it is told so")
     expected = _trained(tmp_path / "masked", policy, **options)
     assert losses(found) == pytest.approx(losses(expected), abs=1e-6)
     assert difference(found.seen_gradients[0], expected.seen_gradients[0]) < 2e-6
@@ -69,9 +69,9 @@ def test_scoring_of_pairs_alone_needs_no_mask(tmp_path: Path, policy: Path, monk
     prompts, responses = Ragged.of([[5, 6, 7], [8]]), Ragged.of([[9, 3], [4, 4, 5]])
     rows, options = torch.arange(2), {"pad_id": 0, "budget": 100, "shared": False}
     with attention_calls(monkeypatch) as counted:
-        found = score_pairs(trl_compat.PolicyScorer(trainer), prompts, responses, rows, rows, **options)
-    monkeypatch.setattr(trl_compat, "causal_is_enough", lambda trainer: False)
-    expected = score_pairs(trl_compat.PolicyScorer(trainer), prompts, responses, rows, rows, **options)
+        found = score_pairs(PolicyScorer(trainer), prompts, responses, rows, rows, **options)
+    monkeypatch.setattr("alignopsd_trl.trl_compat.head.why_not_shared", lambda trainer: "it is told so")
+    expected = score_pairs(PolicyScorer(trainer), prompts, responses, rows, rows, **options)
     assert counted[None] == {"causal": SHAPE["num_hidden_layers"]}
     assert torch.allclose(found, expected, atol=1e-5) and bool((expected != 0).any())
 

@@ -18,7 +18,6 @@ from fakes.toy import Scripted, ToyEnvironment, build_tokenizer, toy_dataset
 from fakes.trainers import losses, make_trainer
 from transformers import AutoModelForCausalLM
 
-from alignopsd_trl import trl_compat
 from alignopsd_trl.environments.base import EnvironmentsDown, Step
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.policy.packing import PROVEN
@@ -244,7 +243,7 @@ def test_a_batch_sampler_is_asked_by_all_together() -> None:
 
 def _trained(folder: Path, waits: bool, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
     """A trainer's run, whose rounds are kept; with ``waits`` all episodes take each turn together."""
-    monkeypatch.setattr(trl_compat, "SlotSampler", WaitingSlots if waits else SlotSampler)
+    monkeypatch.setattr("alignopsd_trl.trl_compat.own_loop.SlotSampler", WaitingSlots if waits else SlotSampler)
     trainer = make_trainer(folder, script=False, continuous_play=True, max_steps=2, learning_rate=1e-3, **options)
     inner, trainer.played = trainer.rollouts.play_groups, []
 

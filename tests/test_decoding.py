@@ -16,7 +16,6 @@ from peft import LoraConfig, get_peft_model
 from second_device import move, second_device
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
-from alignopsd_trl import trl_compat
 from alignopsd_trl.policy import decoding, kv_room
 from alignopsd_trl.policy.packing import PROVEN
 from alignopsd_trl.policy.prefix_cache import PrefixCache
@@ -25,6 +24,8 @@ from alignopsd_trl.policy.samplers import LoopSampler
 from alignopsd_trl.policy.scoring import score_pairs
 from alignopsd_trl.reading import Reader
 from alignopsd_trl.training.round import Snapshot
+from alignopsd_trl.trl_compat.own_loop import kept_prefixes, rows_at_once, samples_plainly
+from alignopsd_trl.trl_compat.scoring import PolicyScorer, scores_as_sampled
 from alignopsd_trl.turns import NO_THOUGHT, Thought, Trajectory, Turn, TurnBatch
 
 PROMPTS = [[5, 6, 7, 8, 9], [11], [5, 6, 7, 8, 9], [4, 4, 12, 30, 31, 32, 33, 20], [40, 41], [11]]
@@ -83,13 +84,13 @@ def test_kept_log_probs_are_those_of_scoring(tmp_path: Path, options: dict) -> N
     parts = {"peft_config": config} if options.pop("lora", False) else None
     trainer = make_trainer(tmp_path, script=False, temperature=0.8, parts=parts, **options)
     trainer.model.train()
-    assert trl_compat.samples_plainly(trainer) and trl_compat.scores_as_sampled(trainer)
+    assert samples_plainly(trainer) and scores_as_sampled(trainer)
     prompts = [[5 + row % 3, 9, 3, *[4] * (row % 7)] for row in range(40)]
-    with trl_compat.kept_prefixes(trainer) as prefixes:
+    with kept_prefixes(trainer) as prefixes:
         responses, kept = trainer.make_sampler(0.8, 12, prefixes).respond(prompts)
     rows = torch.arange(len(prompts))
     scores = score_pairs(
-        trl_compat.PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), rows, rows, pad_id=0, budget=900,
+        PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), rows, rows, pad_id=0, budget=900,
         shared=True,
     )  # fmt: skip
     for row, values in enumerate(kept):
@@ -103,10 +104,10 @@ def test_thinking_takes_as_many_rows_as_have_room(tmp_path: Path, monkeypatch: p
     prompts = [[5, 6, 7], [5]]
     monkeypatch.setattr(kv_room, "CACHE", 20 * row + row // 2)
     trainer.model.train()
-    assert trl_compat.rows_at_once(trainer, prompts, limit=12, least=8) == 20
-    assert trl_compat.rows_at_once(trainer, prompts, limit=12, least=30) == 30
+    assert rows_at_once(trainer, prompts, limit=12, least=8) == 20
+    assert rows_at_once(trainer, prompts, limit=12, least=30) == 30
     trainer.model.eval()
-    assert trl_compat.rows_at_once(trainer, prompts, limit=12, least=8) == 8
+    assert rows_at_once(trainer, prompts, limit=12, least=8) == 8
 
 
 RESPONSES = [
@@ -165,7 +166,7 @@ def test_thoughts_without_actions_are_sampled_until_they_end(tmp_path: Path, mon
     batch = TurnBatch.of([Trajectory({}, "task", str(one.number), turns=[one]) for one in turns], 0)
     counted = Counted(trainer.model)
     for actions, thought, steps in ((True, Thought("go", "left"), script.width), (False, Thought("go", ""), 3)):
-        with trl_compat.kept_prefixes(trainer) as prefixes:
+        with kept_prefixes(trainer) as prefixes:
             snapshot = Snapshot(trainer.make_sampler(1.0, 12, prefixes), trainer.make_thinker(prefixes), prefixes)
             teacher = trainer.scorer.teacher(snapshot, trainer.rollouts.reader)
             assert teacher.thoughts(batch, torch.arange(2), actions) == [thought] * 2
@@ -174,10 +175,10 @@ def test_thoughts_without_actions_are_sampled_until_they_end(tmp_path: Path, mon
 
 
 def test_other_ways_to_sample_are_left_to_generate(tmp_path: Path) -> None:
-    assert not trl_compat.samples_plainly(make_trainer(tmp_path / "k", script=False, top_k=5))
-    assert not trl_compat.samples_plainly(make_trainer(tmp_path / "p", script=False, top_p=0.9))
+    assert not samples_plainly(make_trainer(tmp_path / "k", script=False, top_k=5))
+    assert not samples_plainly(make_trainer(tmp_path / "p", script=False, top_p=0.9))
     penalised = make_trainer(tmp_path / "r", script=False, repetition_penalty=1.1)
-    with trl_compat.kept_prefixes(penalised) as prefixes:
+    with kept_prefixes(penalised) as prefixes:
         responses, kept = penalised.make_sampler(1.0, 12, prefixes).respond([[5, 6], [7]])
     assert kept is None and len(responses) == 2
 

@@ -14,8 +14,6 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from trl.kernels import chunked_logprob
 from trl.trainer import utils as trl_utils
 
-from alignopsd_trl import trl_compat
-
 VOCABULARY, TILE = 4096, 40  # more than the 32 rows of the head, transposed
 
 
@@ -46,7 +44,7 @@ def test_logits_are_made_tile_by_tile(options: dict[str, Any], tmp_path: Path, m
     if options["method"] == "opsd":
         options = options | {"method_options": {"form": "vocabulary"}}
     expected, whole = _trained(tmp_path / "whole", **options)
-    monkeypatch.setattr(trl_compat, "TILE", TILE)
+    monkeypatch.setattr("alignopsd_trl.trl_compat.head.TILE", TILE)
     monkeypatch.setattr(trl_utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", VOCABULARY)
     monkeypatch.setattr(chunked_logprob, "TOKEN_CHUNK_SIZE", TILE)
     found, rows = _trained(tmp_path / "tiles", **options)

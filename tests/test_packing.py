@@ -8,8 +8,8 @@ from fakes.models import CONFIGS, SHAPE
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
 from trl.trainer.utils import add_fused_lm_head
 
-from alignopsd_trl import trl_compat
 from alignopsd_trl.policy.packing import PROVEN, Packed, as_attention_mask, why_plain
+from alignopsd_trl.trl_compat.head import head_on_labels
 
 
 def _rows() -> list[tuple[list[int], list[list[int]]]]:
@@ -47,7 +47,7 @@ def test_packed_scores_are_those_of_each_pair_alone(kind: str, attention: str) -
     rows = _rows()
     packed = Packed.of(rows, pad_id=0)
     mask = as_attention_mask(packed.mask(), attention)
-    with torch.no_grad(), trl_compat.head_on_labels(torch.device("cpu")):
+    with torch.no_grad(), head_on_labels(torch.device("cpu")):
         found = model(
             input_ids=packed.ids,
             attention_mask=mask,
@@ -89,7 +89,7 @@ def test_the_head_takes_labelled_positions_alone(monkeypatch: pytest.MonkeyPatch
     )
     for narrow in (False, True):
         model.zero_grad()
-        with trl_compat.head_on_labels(torch.device("cpu" if narrow else "cuda")):
+        with head_on_labels(torch.device("cpu" if narrow else "cuda")):
             output = model(input_ids=ids, labels=labels, fused_lm_head=True)
         (output.log_probs.sum() + output.entropy.sum()).backward()
         results.append((output.log_probs, output.entropy, model.model.layers[0].mlp.up_proj.weight.grad.clone()))

@@ -12,12 +12,13 @@ from fakes.sweeps import mostly_full
 from fakes.trainers import make_trainer
 from transformers import AutoModelForCausalLM
 
-from alignopsd_trl import trl_compat
 from alignopsd_trl.policy import prefix_cache
 from alignopsd_trl.policy.packing import PROVEN
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
+from alignopsd_trl.trl_compat.model import attention_of
+from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 
 def _prompts(count: int, seed: int) -> list[list[int]]:
@@ -108,11 +109,11 @@ def test_scores_behind_known_prompts_are_those_of_each_pair_alone(tmp_path: Path
     responses = [prompt[: 1 + row % 5] for row, prompt in enumerate(prompts)]
     responses[-1] = []
     prompt_rows, response_rows = (torch.randint(0, len(prompts), (90,)) for _ in range(2))
-    known = PrefixCache(trainer.model, 0, trl_compat.attention_of(trainer))
+    known = PrefixCache(trainer.model, 0, attention_of(trainer))
 
     def scores(**options) -> torch.Tensor:
         return score_pairs(
-            trl_compat.PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), prompt_rows, response_rows,
+            PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), prompt_rows, response_rows,
             pad_id=0, **options,
         )  # fmt: skip
 

@@ -11,12 +11,12 @@ from fakes.trainers import make_trainer
 from transformers import AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from alignopsd_trl import trl_compat
 from alignopsd_trl.policy.packing import PROVEN, Packed, TreeRow
 from alignopsd_trl.policy.prefix_tree import Pairs, PairsOfRow, rows_of_pairs
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import score_pairs
-from alignopsd_trl.trl_compat import PolicyScorer
+from alignopsd_trl.trl_compat.head import head_on_labels
+from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 
 def _pairs(*texts: tuple[list[int], list[int]]) -> Pairs:
@@ -128,7 +128,7 @@ def test_branches_in_the_middle_score_as_alone_in_every_proven_model(kind: str, 
     ]
     for rows in (tree_rows, tree_rows[1:], tree_rows[1:] * 2):
         packed = Packed.tree_rows(rows, pad_id=0)
-        with torch.no_grad(), trl_compat.head_on_labels(torch.device("cpu")):
+        with torch.no_grad(), head_on_labels(torch.device("cpu")):
             found = model(
                 input_ids=packed.ids,
                 attention_mask=packed.attention_mask(attention),

@@ -14,7 +14,6 @@ from accelerate.utils import DistributedType
 from fakes.trainers import difference, make_config, make_trainer, with_sampler
 from peft import LoraConfig
 
-from alignopsd_trl import trl_compat
 from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.methods.grpo import outcome
@@ -24,7 +23,7 @@ from alignopsd_trl.policy.teacher_weights import FollowingTeacher, TeacherWeight
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout import Responses
 from alignopsd_trl.runs.health import Decay
-from alignopsd_trl.trl_compat import PolicyScorer
+from alignopsd_trl.trl_compat.scoring import PolicyScorer
 from alignopsd_trl.turns import Trajectory, Turn, TurnBatch, parse_response
 
 HALF = {"privileged_siblings": 2}
@@ -114,9 +113,9 @@ def test_grpo_scores_nothing_for_it_unless_the_update_asks(tmp_path: Path, monke
     calls: list[int] = []
     trainer = make_trainer(tmp_path, self_check=False, teacher_model_kind="base", **HALF)
     for name in ("plain", "shared"):
-        inner = getattr(trl_compat.PolicyScorer, name)
+        inner = getattr(PolicyScorer, name)
         counted: Callable = lambda *given, inner=inner, **more: calls.append(1) or inner(*given, **more)  # noqa: E731
-        monkeypatch.setattr(trl_compat.PolicyScorer, name, counted)
+        monkeypatch.setattr(PolicyScorer, name, counted)
     trainer.train()
     assert not calls
 

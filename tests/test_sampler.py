@@ -10,8 +10,9 @@ import pytest
 from fakes.trainers import make_config
 from trl.generation import vllm_generation
 
-from alignopsd_trl import trl_compat
 from alignopsd_trl.rollout import SamplerDown
+from alignopsd_trl.trl_compat.model import engine_options, made_for_turns
+from alignopsd_trl.trl_compat.sampling import awake, push_weights
 
 COLOCATE = {"use_vllm": True, "vllm_mode": "colocate"}
 SERVER = {"use_vllm": True, "vllm_mode": "server", "continuous_play": True}
@@ -20,7 +21,7 @@ SERVER = {"use_vllm": True, "vllm_mode": "server", "continuous_play": True}
 def engine_arguments(monkeypatch: pytest.MonkeyPatch, folder: Path, **options: Any) -> dict[str, Any]:
     """What reaches vLLM when TRL asks for an engine of its own."""
     monkeypatch.setattr(vllm_generation, "LLM", dict, raising=False)
-    with trl_compat.engine_options(make_config(folder, **COLOCATE | options).engine_options):
+    with engine_options(make_config(folder, **COLOCATE | options).engine_options):
         made = vllm_generation.LLM(model="policy", max_num_seqs=8, max_num_batched_tokens=4096, max_model_len=None)
     assert vllm_generation.LLM is dict, "the seam must be closed again"
     return made
@@ -88,13 +89,13 @@ def test_sleeping_engine_wakes_once_for_a_round_and_takes_the_weights_again() ->
     engine = Engine()
     trainer = SimpleNamespace(use_vllm=True, vllm_mode="colocate", vllm_generation=engine, _last_loaded_step=3)
 
-    with trl_compat.awake(trainer):
+    with awake(trainer):
         assert not engine.enable_sleep_mode and not engine._llm_weights_sleeping, "TRL would put it to sleep each call"
         assert trainer._last_loaded_step == -1, "what it slept on is gone: the first generation must push"
         engine.calls += ["generate"] * 2
     assert engine.calls == ["wake", "generate", "generate", "sleep 2"]
     assert engine.enable_sleep_mode and engine._llm_weights_sleeping
-    with pytest.raises(AssertionError, match="broken"), trl_compat.awake(trainer):
+    with pytest.raises(AssertionError, match="broken"), awake(trainer):
         raise AssertionError("broken")
     assert engine.calls[-1] == "sleep 2" and engine._llm_weights_sleeping
 
@@ -102,11 +103,9 @@ def test_sleeping_engine_wakes_once_for_a_round_and_takes_the_weights_again() ->
 def test_engine_that_never_sleeps_is_left_alone() -> None:
     engine = Engine()
     engine.enable_sleep_mode = False
-    with trl_compat.awake(
-        SimpleNamespace(use_vllm=True, vllm_mode="colocate", vllm_generation=engine, _last_loaded_step=3)
-    ):
+    with awake(SimpleNamespace(use_vllm=True, vllm_mode="colocate", vllm_generation=engine, _last_loaded_step=3)):
         pass
-    with trl_compat.awake(SimpleNamespace(use_vllm=False)):
+    with awake(SimpleNamespace(use_vllm=False)):
         pass
     assert engine.calls == []
 
@@ -136,8 +135,8 @@ def pushing(engine: Pushed, step: int = 4) -> SimpleNamespace:
 def test_each_server_gets_the_weights_once_an_update() -> None:
     taken: list[list[Any]] = [[], []]
     trainer = pushing(Pushed(*(lambda params, one=one: one.extend(params) for one in taken)))
-    trl_compat.push_weights(trainer)
-    trl_compat.push_weights(trainer)
+    push_weights(trainer)
+    push_weights(trainer)
     assert taken[0] == taken[1] == [(f"weight {number}", number) for number in range(3)]
     assert trainer._last_loaded_step == 4
 
@@ -149,12 +148,13 @@ def test_a_push_that_fails_passes_all_weights_since_others_gather_them_too() -> 
 
     trainer = pushing(Pushed(refuses))
     with pytest.raises(SamplerDown, match="did not take the weights .Request failed: 500.; start it again and resume"):
-        trl_compat.push_weights(trainer)
+        push_weights(trainer)
     assert trainer.vllm_generation.passes == [0, 1, 2] and trainer._last_loaded_step == 3
 
 
 @pytest.mark.parametrize(("processes", "expected"), [(1, {"dtype": "bfloat16"}), (8, {"device_map": None})])
 def test_no_process_spreads_its_model_over_all_gpus(processes: int, expected: dict[str, Any]) -> None:
-    args = SimpleNamespace(world_size=processes, model_init_kwargs={"dtype": "bfloat16"})
-    trl_compat.whole_on_each_process(args)
-    assert args.model_init_kwargs == {"dtype": "bfloat16"} | expected
+    given: dict[str, Any] = {"dtype": "bfloat16"}
+    args: Any = SimpleNamespace(world_size=processes, model_init_kwargs=given, engine_options=None, entropy_coef=0.1)
+    with made_for_turns(args, whole=True):
+        assert args.model_init_kwargs == given | expected and args.entropy_coef == 0.0

@@ -9,7 +9,7 @@ from peft import LoraConfig
 
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.scoring import largest_logits, plan_chunks, score_pairs
-from alignopsd_trl.trl_compat import PolicyScorer
+from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 
 def test_padding_on_both_sides_and_repeated_rows() -> None:

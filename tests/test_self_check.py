@@ -12,7 +12,7 @@ from fakes.trainers import losses, make_trainer, with_sampler
 
 from alignopsd_trl.policy.self_check import SelfCheckError, checks
 from alignopsd_trl.trainer import AlignOPSDTrainer
-from alignopsd_trl.trl_compat import PolicyScorer
+from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 OPTIONS = {"method": "align_opsd", "beta": 0.05, "max_steps": 3}
 

@@ -13,11 +13,11 @@ from accelerate.utils import DistributedType
 from fakes.toy import ToyEnvironment
 from fakes.trainers import make_trainer
 
-from alignopsd_trl import trl_compat
 from alignopsd_trl.environments import EnvironmentsDown
 from alignopsd_trl.policy import strategies
 from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.policy.turn_rows import collate_rows, select_and_trim, with_rows
+from alignopsd_trl.trl_compat.model import loaded_whole
 from alignopsd_trl.turns import TurnBatch
 
 
@@ -70,7 +70,7 @@ def test_loading_whole_leaves_the_environment_as_it_was(monkeypatch: pytest.Monk
     monkeypatch.delenv(name, raising=False)
     if before:
         monkeypatch.setenv(name, before)
-    with trl_compat.loaded_whole():
+    with loaded_whole():
         assert os.environ[name] == "false"
     assert os.environ.get(name) == before
 

@@ -14,9 +14,9 @@ from fakes.trainers import difference, losses, make_trainer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignopsd_trl import trl_compat
 from alignopsd_trl.policy.turn_rows import cut_evenly
 from alignopsd_trl.records import read_records
+from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 20)), min_size=1, max_size=50)
 
@@ -103,13 +103,13 @@ def test_a_residual_keeps_a_row(tmp_path: Path) -> None:
 def test_turns_without_advantage_are_not_scored_and_nothing_changes(
     tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scored, inner = Counter(), trl_compat.PolicyScorer.shared
+    scored, inner = Counter(), PolicyScorer.shared
 
     def counted(self, rows):
         scored[self._trainer.args.skip_zero_advantage] += int((rows.labels != -100).sum())
         return inner(self, rows)
 
-    monkeypatch.setattr(trl_compat.PolicyScorer, "shared", counted)
+    monkeypatch.setattr(PolicyScorer, "shared", counted)
     runs = [_run(tmp_path / str(skip), method=method, skip_zero_advantage=skip)[0] for skip in (False, True)]
     assert 0 < scored[True] < 0.9 * scored[False]
     for left, right in zip(*(run.seen_rows for run in runs), strict=True):

@@ -12,8 +12,8 @@ import torch
 from fakes.toy import ToyEnvironment, build_model, build_tokenizer
 from fakes.trainers import losses, make_trainer
 
-from alignopsd_trl import trl_compat
 from alignopsd_trl.environments.base import Opening
+from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 OPTIONS = {"method": "align_opsd", "save_trajectories": True, "beta": 0.02, "optim": "sgd", "scoring_tokens": 300}
 AS_ONE = {
@@ -52,8 +52,8 @@ def count_forwards(trainer: Any) -> Counter:
 
         return call
 
-    trl_compat.PolicyScorer.plain = counted("plain", trl_compat.PolicyScorer.plain)
-    trl_compat.PolicyScorer.shared = counted("shared", trl_compat.PolicyScorer.shared)
+    PolicyScorer.plain = counted("plain", PolicyScorer.plain)
+    PolicyScorer.shared = counted("shared", PolicyScorer.shared)
     trainer._compute_loss = counted("loss", trainer._compute_loss)
     return counts
 

@@ -21,15 +21,13 @@ if "--fsdp" in FLAGS:
 from peft import LoraConfig  # noqa: E402
 from trl.generation import vllm_generation  # noqa: E402
 
-from alignopsd_trl import (  # noqa: E402
-    AlignOPSDConfig,
-    AlignOPSDTrainer,
-    trl_compat,  # noqa: E402
-)
+from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer  # noqa: E402
 from alignopsd_trl.environments import load  # noqa: E402
 from alignopsd_trl.policy.ragged import Ragged  # noqa: E402
 from alignopsd_trl.policy.scoring import score_pairs  # noqa: E402
 from alignopsd_trl.policy.shipped import resolve_model  # noqa: E402
+from alignopsd_trl.trl_compat.sampling import EngineSampler, awake  # noqa: E402
+from alignopsd_trl.trl_compat.scoring import PolicyScorer  # noqa: E402
 
 ROUNDS = 3
 
@@ -105,10 +103,11 @@ def furthest(rows: dict[str, torch.Tensor]) -> float:
 def now(trainer: AlignOPSDTrainer, rows: dict[str, torch.Tensor]) -> float:
     """The same for fresh responses of the policy as it is after its last update."""
     prompts = [ids[mask.bool()].tolist() for ids, mask in zip(rows["prompt_ids"], rows["prompt_mask"], strict=True)]
-    responses, sampled = trl_compat.generate(trainer, prompts[:16])
+    sampler = EngineSampler(trainer, trainer.temperature, trainer.max_completion_length)
+    responses, sampled = sampler.respond(prompts[:16])
     every = torch.arange(16)
     scores = score_pairs(
-        trl_compat.PolicyScorer(trainer),
+        PolicyScorer(trainer),
         Ragged.of(prompts[:16]),
         Ragged.of(responses),
         every,
@@ -169,7 +168,7 @@ def main(folder: Path) -> None:
     trainer.train()
     if "--fsdp" in FLAGS:
         assert_sharded(trainer)
-    with trl_compat.awake(trainer):
+    with awake(trainer):
         trainer._last_loaded_step = trainer.state.global_step  # the control: TRL believes that it has pushed
         stale = now(trainer, rounds[-1])
         trainer._last_loaded_step = -1

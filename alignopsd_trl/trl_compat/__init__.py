@@ -1,0 +1,79 @@
+"""All that touches private names of TRL, transformers and Accelerate; the tables below list them with their reasons.
+
+    model       how models are loaded, and what the policy's architecture allows
+    head        the vocabulary head on the positions alone that are read
+    scoring     log-probs of responses under the policy, its reference or its teacher
+    sampling    TRL's own ways to sample: vLLM and transformers' ``generate``
+    own_loop    the project's own sampling from a trainer's policy
+    update      TRL's loss, rewards and log
+
+Pinned to ``trl>=1.16,<1.17``; `tests/test_trl_compat.py` fails with the name of whatever moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from trl import GRPOTrainer
+
+    from alignopsd_trl.config import AlignOPSDConfig
+
+    class Trainer(GRPOTrainer):
+        """TRL's trainer with the types that it has here: by its own it trains more than language models."""
+
+        args: AlignOPSDConfig
+        model: PreTrainedModel
+        ref_model: PreTrainedModel | None
+        processing_class: PreTrainedTokenizerBase
+        max_completion_length: int
+        vllm_generation: Any
+        reward_funcs: list[Callable[..., Any]]
+        hub_model_id: str | None
+
+
+OVERRIDES = {
+    "_generate_and_score_completions": "a round is episodes of many turns, with credit a turn",
+    "compute_loss": "sub-chunks, and what methods add to the loss",
+    "training_step": "seconds, gradients in shards, a loss that is not finite",
+    "prediction_step": "an evaluation plays episodes",
+    "train": "an output folder is one run's; resuming is exact",
+    "save_model": "whole files of finite weights, without the token",
+    "push_to_hub": "one commit of what a card is about, and nothing else of the folder",
+    "_push_from_checkpoint": "as above, and a push that fails does not end the run",
+    "create_model_card": "a card of our own",
+    "_get_train_sampler": "an order of tasks that knows its epoch",
+    "_run_epoch": "tells it; a run that has ended trains nothing when it is resumed",
+    "_save_checkpoint": "what is ours goes into it first, the mark of a whole one comes last",
+    "_save_rng_state": "all processes' files are there before that mark",
+}
+"""What `trainer.AlignOPSDTrainer` overrides of TRL's trainer and those below it: why."""
+
+PRIVATE = {
+    "GRPOTrainer._get_per_token_logps_and_entropies": "scoring by TRL's own forward",
+    "GRPOTrainer._generate_single_turn": "sampling through vLLM or transformers' generate",
+    "GRPOTrainer._calculate_rewards": "reward functions in all of TRL's forms",
+    "GRPOTrainer._compute_loss": "TRL's losses",
+    "GRPOTrainer._metrics": "numbers of the next line of the log",
+    "GRPOTrainer._logs": "the table of completions",
+    "GRPOTrainer._last_loaded_step": "makes the next generation push the weights",
+    "VLLMGeneration._llm_weights_sleeping": "an engine that wakes once a round",
+    "VLLMGeneration._iter_named_params": "a server that does not take the weights ends the run on all processes",
+    "generate._is_fsdp_managed_module": "generation that goes on until all processes have finished",
+    "deepspeed._hf_deepspeed_config_weak_ref": "models beside the policy are loaded whole",
+    "utils._use_triton": "patched: the vocabulary head takes labelled positions alone, on CPU too",
+    "config._attn_implementation": "which masks attention takes",
+}
+"""Private names that these modules read, call or patch: what for. Public ones that they patch for a while are
+`vllm_generation.LLM`, `VLLMGeneration.vllm_client` (each of several servers gets the weights),
+`grpo_trainer.prepare_fsdp` and `Accelerator.gather`."""
+
+# Accelerate calls the device of each of several CPU processes cpu:0, and transformers loads the optimiser's state to
+# that name; torch knows the device as cpu alone.
+torch.serialization.register_package(
+    5, lambda storage: None, lambda storage, place: storage if place == "cpu:0" else None
+)

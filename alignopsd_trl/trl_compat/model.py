@@ -1,0 +1,129 @@
+"""How a trainer's models are loaded, and what the policy's architecture allows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import fsdp2_prepare_model, patch_environment
+from transformers.integrations import deepspeed
+from trl.generation import vllm_generation
+from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer import grpo_trainer
+
+from alignopsd_trl.options import as_mapping
+from alignopsd_trl.policy import strategies
+from alignopsd_trl.policy.packing import depends_on_length, why_plain
+from alignopsd_trl.policy.teacher_weights import TeacherWeights
+from alignopsd_trl.policy.temporarily import temporarily
+
+if TYPE_CHECKING:
+    from alignopsd_trl.config import AlignOPSDConfig
+    from alignopsd_trl.trl_compat import Trainer
+
+
+@contextlib.contextmanager
+def loaded_whole() -> Generator[None]:
+    """``from_pretrained`` as in a run of one process. Else, off local rank 0, ``fsdp_cpu_ram_efficient_loading`` fills
+    each model with zeros, which only the policy gets replaced later; and ZeRO-3 splits each model into shards that
+    nobody gathers."""
+    reference = deepspeed._hf_deepspeed_config_weak_ref
+    config = reference() if reference is not None else None
+    deepspeed.unset_hf_deepspeed_config()
+    try:
+        with patch_environment(fsdp_cpu_ram_efficient_loading="false"):
+            yield
+    finally:
+        if config is not None:
+            deepspeed.set_hf_deepspeed_config(config)
+
+
+@contextlib.contextmanager
+def made_for_turns(args: AlignOPSDConfig, whole: bool) -> Generator[None]:
+    """While TRL's part of a trainer is made. FSDP2 shards the reference as accelerate shards the policy, layer by layer
+    and with the weights of rank 0 wherever the other ranks hold zeros; TRL would shard each rank's own copy, as one
+    unit. TRL's own entropy bonus, a mean per micro-batch, stays off.
+
+    Args:
+        whole: the model is loaded by TRL, and has to be whole on each process: without a ``device_map``, which TRL
+            leaves out for DDP and DeepSpeed, but not for FSDP.
+    """
+    if whole and args.world_size > 1:
+        args.model_init_kwargs = {**as_mapping(args.model_init_kwargs), "device_map": None}
+    sharded = temporarily(grpo_trainer, prepare_fsdp=_shard_frozen)
+    with sharded, engine_options(args.engine_options), temporarily(args, entropy_coef=0.0):
+        yield
+
+
+def _shard_frozen(model: torch.nn.Module, accelerator: Accelerator) -> torch.nn.Module:
+    strategies.refuse_unproven(accelerator)
+    strategies.keep_output_precision(accelerator)
+    return fsdp2_prepare_model(accelerator, model.requires_grad_(False)).eval()
+
+
+def engine_options(chosen: Mapping[str, Any] | None) -> AbstractContextManager[None]:
+    """While a trainer is made: what a colocated vLLM's engine is made with, over what TRL gives it; `None` where there
+    is none. TRL fixes how many responses are sampled at once to the trajectories of a round, and the tokens of a step
+    to 4,096."""
+    if chosen is None or not hasattr(vllm_generation, "LLM"):  # not installed: TRL says so
+        return contextlib.nullcontext()
+    engine, own = vllm_generation.LLM, chosen
+    return temporarily(vllm_generation, LLM=lambda **options: engine(**{**options, **own}))
+
+
+def initial_weights(trainer: Trainer) -> TeacherWeights:
+    """The trained parameters before training: the reference's own in full fine-tuning, where one is loaded, whole, and
+    stands still, else a copy."""
+    model = policy_of(trainer)
+    if trainer.ref_model is None or trainer.args.sync_ref_model or trainer.is_fsdp_enabled:
+        return TeacherWeights(model)
+    return TeacherWeights(model, dict(trainer.accelerator.unwrap_model(trainer.ref_model).named_parameters()))
+
+
+def policy_of(trainer: Trainer) -> Any:
+    """The model without what spreads it over processes."""
+    return trainer.accelerator.unwrap_model(trainer.model)
+
+
+def text_config(trainer: Trainer) -> Any:
+    return policy_of(trainer).config.get_text_config()
+
+
+def attention_of(trainer: Trainer) -> str:
+    return text_config(trainer)._attn_implementation
+
+
+def computes_in(trainer: Trainer) -> torch.dtype:
+    """In which precision the policy's attention computes: autocast's, where it is on."""
+    autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    dtype = policy_of(trainer).dtype
+    return autocast.get(trainer.accelerator.mixed_precision, dtype) if dtype == torch.float32 else dtype
+
+
+def why_not_shared(trainer: Trainer) -> str | None:
+    """Why prompts can't be shared in scoring with this model, or ``None`` if they can."""
+    if getattr(getattr(policy_of(trainer), "active_peft_config", None), "is_prompt_learning", False):
+        return "its adapter puts virtual tokens before the row"
+    return why_plain(text_config(trainer), attention_of(trainer))
+
+
+def why_not_merged(trainer: Trainer) -> str | None:
+    """Why the turns of a dialogue can't share a row with this model, or ``None`` if they can."""
+    return depends_on_length(text_config(trainer))
+
+
+def logits_after_head(trainer: Trainer) -> str | None:
+    """What a model does to the logits that its head made, or `None`: of no account for the largest of them, but what is
+    mixed inside the head would miss it."""
+    config = text_config(trainer)
+    names = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier")
+    found = [f"{name}={getattr(config, name)}" for name in names if getattr(config, name, None) not in (None, 1)]
+    return found[0] if found else None
+
+
+def without_checkpointing(trainer: Trainer) -> AbstractContextManager[None]:
+    return disable_gradient_checkpointing(trainer.model, as_mapping(trainer.args.gradient_checkpointing_kwargs) or None)

@@ -1,0 +1,137 @@
+"""The project's own sampling from a trainer's policy, and how much room its keys and values have."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from alignopsd_trl.policy.kv_room import Room, room, token_bytes
+from alignopsd_trl.policy.prefix_cache import PrefixCache
+from alignopsd_trl.policy.samplers import LoopSampler
+from alignopsd_trl.policy.slots import SlotSampler
+from alignopsd_trl.trl_compat.model import (
+    attention_of,
+    computes_in,
+    policy_of,
+    text_config,
+    why_not_shared,
+    without_checkpointing,
+)
+
+if TYPE_CHECKING:
+    from alignopsd_trl.trl_compat import Trainer
+
+
+def samples_plainly(trainer: Trainer) -> bool:
+    """Whether responses come from the whole distribution of a model that is here and whole, so that `decoding.sample`
+    may take the place of transformers' ``generate``."""
+    if trainer.use_vllm or trainer.use_transformers_continuous_batching:
+        return False
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or why_not_shared(trainer):
+        return False
+    config = trainer.generation_config
+    return (
+        config.do_sample
+        and config.top_k in (None, 0)
+        and config.top_p in (None, 1.0)
+        and config.min_p in (None, 0.0)
+        and config.repetition_penalty in (None, 1.0)
+        and not trainer.args.generation_kwargs
+        and not trainer.args.cache_implementation
+    )
+
+
+def loop_sampler(trainer: Trainer, temperature: float, max_tokens: int, prefixes: PrefixCache | None) -> LoopSampler:
+    """The trained policy as a `rollout.BatchSampler` through the project's own loop, where it `samples_plainly`."""
+    return LoopSampler(
+        policy_of(trainer),
+        temperature,
+        max_tokens,
+        trainer.eos_token_ids,
+        trainer.processing_class.pad_token_id,
+        attention_of(trainer),
+        trainer.args.scoring_tokens,
+        prefixes,
+        partial(_fitting, trainer, prefixes.room, max_tokens) if prefixes and prefixes.room.bounds_rollout else len,
+        trainer.accelerator.autocast,  # around all steps: weights are rounded once, not at each token
+    )
+
+
+def slot_sampler(trainer: Trainer, temperature: float, max_tokens: int, prefixes: PrefixCache) -> SlotSampler:
+    """The same loop as a `rollout.Sampler`, with which no response waits for another."""
+    own = loop_sampler(trainer, temperature, max_tokens, prefixes)
+    return SlotSampler(own.model, temperature, max_tokens, own.end_ids, prefixes, own.attention, own.rows, own.context)
+
+
+@contextlib.contextmanager
+def kept_prefixes(trainer: Trainer, caches: int = 1) -> Generator[PrefixCache | None]:
+    """While the weights stay as they are: what the policy made of a prompt holds for others. `None` where the policy
+    does not sample in this process.
+
+    Args:
+        caches: that share the device's room: 2 where the teacher has other weights.
+    """
+    if not samples_plainly(trainer):
+        yield None
+        return
+    with without_checkpointing(trainer):
+        yield PrefixCache(
+            policy_of(trainer),
+            trainer.processing_class.pad_token_id,
+            attention_of(trainer),
+            trainer.args.scoring_tokens,
+            computes_in(trainer),
+            _room(trainer, caches),
+        )
+
+
+def rows_at_once(
+    trainer: Trainer,
+    prompts: Sequence[Sequence[int]],
+    limit: int,
+    least: int,
+    prefixes: PrefixCache | None = None,
+) -> int:
+    """How many of the prompts are sampled at a time: all of them with vLLM, ``least`` with transformers'
+    ``generate``, and what has room in the cache of `decoding.sample`.
+
+    Args:
+        limit: tokens of a response at most.
+        prefixes: of the round, which knows how much room it has.
+    """
+    if trainer.use_vllm:
+        return len(prompts)
+    if not (trainer.model.training and samples_plainly(trainer)):
+        return least
+    kept = prefixes.room if prefixes else _room(trainer)
+    fitting = _fitting(trainer, kept, limit, prompts)
+    return fitting if kept.bounds_rollout else max(least, fitting)
+
+
+def _fitting(trainer: Trainer, kept: Room, limit: int, prompts: Sequence[Sequence[int]]) -> int:
+    """How many of the prompts, with responses of ``limit`` tokens, have room in a batch, at least one."""
+    longest = max(map(len, prompts), default=0) + limit
+    return max(kept.batch // (longest * _token_bytes(trainer)), 1)
+
+
+def _room(trainer: Trainer, caches: int = 1) -> Room:
+    """What there is now, before a round, for each of several caches."""
+    longest = trainer.args.max_prompt_length + trainer.args.max_completion_length
+    free = free_memory(trainer.accelerator.device)
+    return room(free, trainer.args.kv_memory_share / caches, longest * _token_bytes(trainer))
+
+
+def _token_bytes(trainer: Trainer) -> int:
+    return token_bytes(text_config(trainer), computes_in(trainer).itemsize)
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes of a GPU that nothing holds, torch's own cache among them; `None` for other devices."""
+    if device.type != "cuda":
+        return None
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + cached

@@ -1,0 +1,178 @@
+"""TRL's own ways to sample from the policy: vLLM in the process or on servers, and transformers' ``generate``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from trl.generation import vllm_generation
+from trl.generation.vllm_client import VLLMClient
+
+from alignopsd_trl.policy import strategies
+from alignopsd_trl.policy.temporarily import temporarily
+from alignopsd_trl.policy.vllm_samplers import SteppingSampler
+from alignopsd_trl.reading import Reader
+from alignopsd_trl.rollout import Response, Responses, SamplerDown
+from alignopsd_trl.trl_compat.model import policy_of
+
+if TYPE_CHECKING:
+    from alignopsd_trl.trl_compat import Trainer
+
+
+class EngineSampler:
+    """The trained policy as a `rollout.BatchSampler` through TRL's own path: transformers (also with continuous
+    batching) or vLLM. All processes must ask equally often and for equally many responses.
+
+    Args:
+        temperature: of sampling; 0 decodes greedily.
+        max_tokens: of a response.
+    """
+
+    def __init__(self, trainer: Trainer, temperature: float, max_tokens: int):
+        self._trainer, self._temperature, self._max_tokens = trainer, temperature, max_tokens
+
+    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
+        trainer = self._trainer
+        if trainer.is_fsdp_enabled:  # what transformers' generate looks for, to go on until all processes have finished
+            policy_of(trainer)._is_fsdp_managed_module = True
+            if trainer.use_vllm:
+                strategies.reshard(trainer.model)
+        with self._settings(), _without_ended_trackers(trainer):
+            return Responses(*trainer._generate_single_turn(prompts, None, {}, num_generations=1))
+
+    def _settings(self) -> AbstractContextManager[None]:
+        trainer, temperature = self._trainer, self._temperature
+        if trainer.use_vllm:
+            own = {"temperature": temperature, "max_completion_length": self._max_tokens}
+            return temporarily(trainer.vllm_generation, **own)
+        greedy: dict[str, Any] = {"do_sample": False} if temperature == 0 else {"temperature": temperature}
+        return temporarily(trainer.generation_config, **greedy, max_new_tokens=self._max_tokens)
+
+
+def _without_ended_trackers(trainer: Trainer) -> AbstractContextManager[None]:
+    """TRL times each generation and logs that; trackio raises where its run has not begun or has ended already, as in
+    an evaluation after training."""
+    given = trainer.args.report_to or ()
+    if "trackio" in given:
+        import trackio
+
+        if trackio.context_vars.current_run.get() is None:
+            return temporarily(trainer.args, report_to=[name for name in given if name != "trackio"])
+    return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def awake(trainer: Trainer) -> Generator[None]:
+    """With vLLM's sleep mode: the engine wakes once, takes the weights with the first generation, and sleeps again at
+    the end. TRL puts it to sleep after each call, so that every turn of an episode would push the whole policy."""
+    engine: Any = getattr(trainer, "vllm_generation", None)
+    if not (trainer.use_vllm and trainer.vllm_mode == "colocate" and engine.enable_sleep_mode):
+        yield
+        return
+    torch.cuda.empty_cache()
+    engine.llm.wake_up()
+    engine.enable_sleep_mode, engine._llm_weights_sleeping, trainer._last_loaded_step = False, False, -1
+    try:
+        yield
+    finally:
+        engine.llm.sleep(level=2)
+        engine.enable_sleep_mode, engine._llm_weights_sleeping = True, True
+
+
+def join_servers(trainer: Trainer, addresses: Sequence[str]) -> None:
+    """Joins the servers after the first, which TRL has joined, so that `push_weights` reaches all. A collective."""
+    engine = trainer.vllm_generation
+    engine.clients = [getattr(engine, "vllm_client", None)]
+    for number, address in enumerate(addresses[1:], 1):
+        client = None
+        if trainer.accelerator.is_main_process:
+            port = trainer.args.vllm_group_port + number
+            client = VLLMClient(address, group_port=port, connection_timeout=trainer.args.vllm_server_timeout)
+            client.init_communicator(device=trainer.accelerator.device)
+        engine.clients.append(client)
+    trainer.accelerator.wait_for_everyone()
+
+
+def push_weights(trainer: Trainer) -> None:
+    """Gives vLLM the policy's weights if an update has changed them, as TRL does before it generates. A collective.
+
+    Raises:
+        SamplerDown: on the first process, if a server does not take them.
+    """
+    if trainer.state.global_step == trainer._last_loaded_step:
+        return
+    if trainer.is_fsdp_enabled:
+        strategies.reshard(trainer.model)
+    engine, problems = trainer.vllm_generation, []
+    for client in getattr(engine, "clients", [None]):
+        if client is not None:
+            engine.vllm_client = client
+        with _walked_to_the_end(engine, problems if trainer.vllm_mode == "server" else None):
+            engine.sync_weights()
+    if problems:
+        raise SamplerDown(f"vLLM's server did not take the weights ({problems[0]}); start it again and resume")
+    trainer._last_loaded_step = trainer.state.global_step
+
+
+@contextlib.contextmanager
+def _walked_to_the_end(engine: Any, problems: list[Exception] | None) -> Generator[None]:
+    """While weights are pushed: an error of the first process's client goes into a list after the process has passed
+    all parameters, since gathering one is a collective. With `None` errors are raised."""
+    passes: list[Any] = []
+    inner = engine._iter_named_params
+
+    def params() -> Any:
+        passes.append(inner())
+        return passes[-1]
+
+    engine._iter_named_params = params
+    try:
+        yield
+    except Exception as error:  # TRL raises plain ones
+        if problems is None:
+            raise
+        for one in passes:
+            for _ in one:
+                pass
+        problems.append(error)
+    finally:
+        del engine._iter_named_params
+
+
+def sampling_options(trainer: Trainer, temperature: float, max_tokens: int) -> dict[str, Any]:
+    """What TRL asks of vLLM for one response, under vLLM's names."""
+    engine = trainer.vllm_generation
+    return {
+        "n": 1,
+        "repetition_penalty": engine.repetition_penalty,
+        "temperature": temperature,
+        "top_p": engine.top_p,
+        "top_k": engine.top_k,
+        "min_p": engine.min_p or 0.0,
+        "max_tokens": max_tokens,
+        "logprobs": 0,
+        **engine.generation_kwargs,
+        **({"structured_outputs": {"regex": pattern}} if (pattern := engine.structured_outputs_regex) else {}),
+    }
+
+
+def stepping_sampler(trainer: Trainer, temperature: float, max_tokens: int) -> SteppingSampler:
+    """The policy in a colocated engine, asked request by request."""
+    options = sampling_options(trainer, temperature, max_tokens)
+    if isinstance(options.get("structured_outputs"), dict):
+        options["structured_outputs"] = vllm_generation.StructuredOutputsParams(**options["structured_outputs"])
+
+    def parameters(seed: int) -> Any:
+        chosen = vllm_generation.SamplingParams(**options | {"seed": seed})
+        chosen.output_kind = type(chosen.output_kind).FINAL_ONLY
+        return chosen
+
+    return SteppingSampler(trainer.vllm_generation.llm.llm_engine, parameters, _read_output)
+
+
+def _read_output(output: Any) -> Response:
+    log_probs = vllm_generation.extract_logprobs([output])[0][0]
+    return Response(list(output.outputs[0].token_ids), [one[0] for one in log_probs])
