@@ -267,8 +267,8 @@ class AlignOPSDTrainer(GRPOTrainer):
         kind = self.args.teacher_model_kind
         if kind == "live" or not (self.method.needs_teacher or self.args.privileged_siblings):
             return None
-        strategies.refuse_zero(self.accelerator, f"teacher_model_kind={kind!r}")
-        return TeacherWeights(self.model) if kind == "ema" else initial_weights(self)
+        strategies.refuse_other_shards(self.accelerator, f"teacher_model_kind={kind!r}")
+        return initial_weights(self, moves=kind == "ema")
 
     def _make_engine(self) -> ContinuousEngine | None:
         """`None` where all processes sample together, or without vLLM."""

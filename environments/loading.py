@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -89,6 +90,29 @@ def loaded_as(factory: Callable[[], TextEnvironment]) -> Loaded | None:
         return _LOADED.get(factory)
     except TypeError:
         return None
+
+
+def importable(spec: str) -> str:
+    """The name of a module that is named, or whose file or folder is: its folder becomes a place to import from.
+
+    Raises:
+        ValueError: if there is no such file.
+    """
+    path = Path(spec).expanduser()
+    if path.is_dir() and (path / f"{path.resolve().name}.py").is_file():
+        path = path / f"{path.resolve().name}.py"
+    if path.suffix != ".py":
+        if os.sep in spec:
+            raise ValueError(f"{spec!r}: there is no such file, and no folder with a module of its own name in it")
+        return spec
+    if not path.is_file():
+        raise ValueError(f"{spec!r}: there is no such file")
+    if not path.stem.isidentifier():
+        raise ValueError(f"{spec!r}: {path.stem!r} is no name of a module; use letters, digits and underscores")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return path.stem
 
 
 def find_module(name: str) -> ModuleType | None:

@@ -44,6 +44,7 @@ BASE = {
     "save_trajectories": True,
 }
 TALK = {"history": "conversation", "max_prompt_length": 400, "beta": 0.05, "num_iterations": 2, "max_steps": 2}
+TAUGHT = {"teacher_model_kind": "base", "privileged_siblings": 2}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {"save_strategy": "steps", "save_steps": 1},
     "beta": {"beta": 0.05},
@@ -52,7 +53,8 @@ CASES: dict[str, dict[str, Any]] = {
     "lora": {"beta": 0.05, "gradient_checkpointing": True},
     "auxiliary": {"auxiliary_loss": "alignment", "auxiliary_coefficient": 0.1, "entropy_coef": 0.01},
     "distribution": {"auxiliary_loss": "distribution", "similarity_threshold": 0.1},
-    "teacher": {"teacher_model_kind": "base", "privileged_siblings": 2, "num_iterations": 2, "max_steps": 6},
+    "teacher": {"beta": 0.05, **TAUGHT, "num_iterations": 2, "max_steps": 6},
+    "taught_lora": TAUGHT,
     "following": {
         "teacher_model_kind": "ema",
         "teacher_update_rate": 0.5,
@@ -64,8 +66,6 @@ CASES: dict[str, dict[str, Any]] = {
     "conversation_rows": TALK | {"merge_rows": False},
     "sampled": {"max_completion_length": 24, "per_device_train_batch_size": 4, "top_k": 1000},  # by `generate`
 }
-NOT_ZERO = ("teacher", "following")
-"""Cases that are refused under DeepSpeed."""
 ENCODED = ("plain", "sampled")
 """Cases with a neural encoder; the others make do with the lexical one."""
 NORM = {"iterations": 2e-5}
@@ -184,7 +184,7 @@ def make(folder: Path, root: Path, case: str, factory: Any = ToyEnvironment, **o
         skill_bank="webshop",
         encoder=str(root / "encoder") if case in ENCODED else "lexical",
         processing_class=tokenizer,
-        peft_config=_lora() if case == "lora" else None,
+        peft_config=_lora() if case.endswith("lora") else None,
     )
     if case != "sampled":
         scripted(trainer)
@@ -277,7 +277,7 @@ def run(root: Path, strategy: str, case: str) -> None:
     torch.save(result, root / strategy / f"{case}_{os.environ['RANK']}.pt")
     if case == "plain":
         trainer.save_model()
-    if case == "following" and strategy == "fsdp2":
+    if case == "following" and strategy != "ddp":
         resume_following(root, strategy, folder)
     if case == "plain" and strategy != "ddp":
         resume(root, strategy, folder)
@@ -379,7 +379,7 @@ elif __name__ == "__main__":
     for one in sys.argv[2:]:
         use(one)
         (target / one).mkdir(parents=True, exist_ok=True)
-        for name in (name for name in chosen if not (one.startswith("zero") and name in NOT_ZERO)):
+        for name in chosen:
             print(one, name, round(time.perf_counter(), 1), flush=True)
             if name in CASES:
                 run(target, one, name)

@@ -26,6 +26,7 @@ from alignopsd_trl.fidelity.variants import CachedTeacher, read_vary
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.policy.packing import Packed
 from alignopsd_trl.policy.scoring import Padded
+from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,23 @@ def test_the_command_leaves_everything_and_goes_on_where_it_stopped(
     assert json.loads((tmp_path / "fidelity.json").read_text())["figures"].keys() == {"grpo", "align_opsd", "rlsd"}
     with pytest.raises(ValueError, match="walks=6, this one has 8; choose another"):
         _command(policy, tmp_path, *all_tasks, "--walks", "8")
+
+
+@pytest.mark.full
+def test_the_distribution_loss_changes_no_credit_and_has_the_trainers_tokens(policy: Path, tmp_path: Path) -> None:
+    loss = ["--vary", "auxiliary_loss=distribution", "--set", "distribution_size=7", "--no_pictures"]
+    found = _command(policy, tmp_path / "out", "--methods", "align_opsd", "--walks", "2", *loss)
+    turns = pd.read_parquet(tmp_path / "out" / "turns.parquet")
+    plain, varied = (turns[f"credit align_opsd{name}"] for name in ("", " auxiliary_loss=distribution"))
+    assert found["measured_turns"] > 0 and plain.any() and plain.equals(varied)
+
+    trainer = make_trainer(tmp_path)
+    prompt = Padded(torch.arange(5, 13).view(2, 4), torch.ones(2, 4, dtype=torch.int64))
+    for views, mix in ((1, None), (2, lambda rows, logits: logits.softmax(-1).mean(1).log())):
+        both = (Scorer(trainer.model, 1.0), PolicyScorer(trainer))
+        (ids, values), (others, wanted) = (one.largest(prompt, prompt, 7, views, mix) for one in both)
+        assert ids.shape == (2 // views, 4, 7) and torch.equal(ids, others)
+        torch.testing.assert_close(values, wanted, atol=1e-5, rtol=0)
 
 
 @pytest.mark.full

@@ -15,10 +15,10 @@ from fakes.trainers import difference, make_config, make_trainer, with_sampler
 from peft import LoraConfig
 
 from alignopsd_trl.checks.intended import Intended, check
-from alignopsd_trl.methods import get_method
+from alignopsd_trl.methods import get_method, method_names
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.policy.scoring import Padded
-from alignopsd_trl.policy.strategies import refuse_zero
+from alignopsd_trl.policy.strategies import refuse_other_shards
 from alignopsd_trl.policy.teacher_weights import FollowingTeacher, TeacherWeights
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout import Responses
@@ -88,6 +88,39 @@ def test_trained_prompts_never_hold_the_skill_and_played_ones_always_do(
     records = read_records(tmp_path / "trajectories")
     assert records.groupby(["task", "rollout"]).privileged.first().groupby("task").sum().eq(2).all()
     assert not any(skill in prompt for skill, prompt in zip(records.skill_text, records.prompt, strict=True))
+
+
+TALK = {"history": "conversation", "max_prompt_length": 400}
+TALKERS = ("grpo", "grpo_opsd", "align_opsd")
+COMBINED = [name for name in method_names() if get_method(name).name not in ("skill_grpo", "skill_prompt", "vanilla")]
+"""Methods that train on what a teacher played: the others have the skill in their own prompt, or train nothing."""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("method", "shape"),
+    [(name, {}) for name in COMBINED]
+    + [(name, TALK | {"merge_rows": one}) for name in TALKERS for one in (True, False)],
+)
+def test_no_forward_that_is_trained_reads_the_skill(tmp_path: Path, method: str, shape: dict[str, Any]) -> None:
+    options = {"auxiliary_loss": "distribution", "similarity_threshold": 0.1} if method == "align_opsd" else {}
+    options |= {"teacher_model_kind": "base", "num_iterations": 2, "max_steps": 4, "save_trajectories": True}
+    trainer = make_trainer(tmp_path, method=method, **HALF | options | shape)
+    trajectories, read = played_by(trainer), []
+
+    def keep(module: Any, arguments: Any, given: dict[str, Any]) -> None:
+        if torch.is_grad_enabled():
+            read.extend(given["input_ids"].tolist())
+
+    trainer.model.register_forward_pre_hook(keep, with_kwargs=True)
+    trainer.train()
+    skills = [list(trainer.processing_class(one)["input_ids"]) for one in {one.skill_text for one in trajectories}]
+    assert read and skills and all(len(skill) > 5 for skill in skills)
+    assert not any(holds(ids, skill) for ids in read for skill in skills)
+    records = read_records(tmp_path / "trajectories")
+    assert records.groupby(["task", "rollout", "step"]).privileged.first().sum() == 8
+    assert not any(one.skill_text in text for one in trajectories for text in records.prompt)
+    assert any(holds(turn.privileged_ids, skills[0]) for one in trajectories for turn in one.turns)
 
 
 @pytest.mark.parametrize("kind", ["live", "base"])
@@ -323,10 +356,22 @@ def test_play_that_makes_no_sense_is_refused(
         check(Intended(config, get_method(config.method)(config), object(), toy_dataset(), bank, "lexical"))
 
 
-def test_another_teacher_under_deepspeed_is_refused() -> None:
-    with pytest.raises(ValueError, match="teacher_model_kind='base' is proven on one process, with DDP and with FSDP2"):
-        refuse_zero(SimpleNamespace(distributed_type=DistributedType.DEEPSPEED), "teacher_model_kind='base'")
-    refuse_zero(SimpleNamespace(distributed_type=DistributedType.FSDP), "teacher_model_kind='base'")
+@pytest.mark.parametrize(
+    ("zero", "said"),
+    [
+        ({"zero_hpz_partition_size": 2}, "DeepSpeed's zero_hpz_partition_size=2"),
+        ({"offload_param": {"device": "cpu"}}, "DeepSpeed's offload_param to cpu"),
+    ],
+)
+def test_shards_that_no_others_can_take_the_place_of_are_refused(zero: dict[str, Any], said: str) -> None:
+    def spread(kind: DistributedType, **zero: Any) -> Any:
+        plugin = SimpleNamespace(deepspeed_config={"zero_optimization": {"stage": 3, **zero}})
+        return SimpleNamespace(distributed_type=kind, state=SimpleNamespace(deepspeed_plugin=plugin))
+
+    with pytest.raises(ValueError, match=f"teacher_model_kind='base' with {said}"):
+        refuse_other_shards(spread(DistributedType.DEEPSPEED, **zero), "teacher_model_kind='base'")
+    refuse_other_shards(spread(DistributedType.DEEPSPEED), "teacher_model_kind='base'")
+    refuse_other_shards(SimpleNamespace(distributed_type=DistributedType.FSDP), "teacher_model_kind='base'")
 
 
 def test_no_ordinary_sibling_is_refused(tmp_path: Path) -> None:

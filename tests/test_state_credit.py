@@ -119,7 +119,7 @@ def test_history_tells_turns_apart_and_first_turns_have_none() -> None:
     assert labels_before(state, batch.groups, 2, -1).tolist() == [-1, -1, 0, 1, -1, -1, 0, 2]
     now, one, two = history_groups(batch.groups, state, 2)
     assert len(now.unique()) == 3 and one[[0, 4]].tolist() == [-1, -1]
-    assert one[3] == one[6].item() or one[3] != one[1]  # x after y, and x after the start
+    assert one[3] == one[6] != one[1]  # x after y, and x after the start
     assert len({int(number) for number in one[[1, 2, 3, 5, 6, 7]]}) == 4
     assert two[[0, 1, 4, 5]].tolist() == [-1] * 4 and len(set(two[[2, 3, 6, 7]].tolist())) == 4
 

@@ -7,12 +7,15 @@ tables of protocol, rectification and credit; method facts H.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from alignopsd_trl.environments.loading import find_module
+from alignopsd_trl.environments.loading import find_module, importable
 from alignopsd_trl.environments.shipped import BENCHMARKS
 from alignopsd_trl.options import near
 
@@ -92,6 +95,9 @@ LAPTOP: dict[str, Any] = {
 """A laptop: policies of a million parameters on embedded data. The method's settings are the paper's. A recipe of one's
 own may start from it: ``{**LAPTOP, "environment": "my_module", ...}``."""
 
+RECIPE = "train.py"
+"""The recipe beside a task of the user's."""
+
 _RECIPES = {f"{name}_{backbone}": name for name, one in BENCHMARKS.items() for backbone in one.released}
 _TINY = {name: settings for one in BENCHMARKS.values() for name, settings in one.variants.items()}
 
@@ -108,7 +114,7 @@ def preset(
 
     Args:
         name: ``<benchmark>_<backbone>``, such as ``webshop_7b``, ``<benchmark>_tiny``, or a module of the user's with a
-            mapping ``PRESET``.
+            mapping ``PRESET`` in it or in a ``train.py`` beside it.
         kind: ``"paper"``, or ``"released"`` for the published launcher's settings.
         method, method_options: what will be trained: OPSD alone has no KL to the initial policy, except in the form
             that the published figures came from.
@@ -156,12 +162,32 @@ def own_preset(content: Any, name: str, kind: str = "paper") -> dict[str, Any]:
 
 def _of_module(name: str) -> Any:
     known = f"known are {', '.join(preset_names())}, and modules of your own with a mapping PRESET"
-    module = find_module(name)
+    module = find_module(importable(name))
     if module is None:
         raise ValueError(f"recipe {name!r} is unknown; {near(name, preset_names())}{known}")
-    if not hasattr(module, "PRESET"):
-        raise ValueError(f"recipe {name!r} is the module {module.__file__}, which has no PRESET; {known}")
-    return module.PRESET
+    if hasattr(module, "PRESET"):
+        return module.PRESET
+    found = preset_beside(module)
+    if not found:
+        place = module.__file__
+        raise ValueError(
+            f"recipe {name!r} is the module {place}, with no PRESET in it or in a {RECIPE} beside it; {known}"
+        )
+    return found
+
+
+def preset_beside(module: ModuleType | None) -> Mapping[str, Any]:
+    """The ``PRESET`` of the recipe in the folder of a task's module; empty if there is none."""
+    file = getattr(module, "__file__", None)
+    recipe = Path(file).with_name(RECIPE) if file else None
+    if recipe is None or not recipe.is_file():
+        return {}
+    found = importlib.util.spec_from_file_location("_recipe_of_a_task", recipe)
+    assert found is not None and found.loader is not None, "a file that ends in .py has a loader"
+    loaded = importlib.util.module_from_spec(found)
+    found.loader.exec_module(loaded)
+    preset = getattr(loaded, "PRESET", {})
+    return dict(preset) if isinstance(preset, Mapping) else {}
 
 
 def optimiser_steps(rows: int | None, tasks: int, siblings: int, max_turns: int | None, processes: int) -> int:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +14,10 @@ from datasets import Dataset
 
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment, as_environment
 from alignopsd_trl.environments.base import Suite
-from alignopsd_trl.environments.loading import find_module, load
+from alignopsd_trl.environments.loading import find_module, importable, load
 from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.launch.presets import preset_beside
 
-RECIPE = "train.py"
 LIMITS = {"max_prompt_length": 4096, "max_completion_length": 512, "skill_tokens": 0}
 """Tokens, where neither the command line nor a recipe beside the task says otherwise; those of `evaluate`.
 0: a share of the prompt."""
@@ -87,37 +85,18 @@ def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | N
     place, colon, name = spec.rpartition(":")
     if colon:
         return _adapted(name, as_environment(_class(place, name)), rows)
-    module = _importable(spec)
+    module = importable(spec)
     try:
         suite = load(module, **dict(options or {}))
     except ModuleNotFoundError as error:
         if error.name and error.name.partition(".")[0] == "openenv":
             raise ValueError(f"task {spec}: a client of OpenEnv is needed; pip install openenv-core") from error
         raise ValueError(f"task {spec}: {error}; install it, or correct the import") from error
-    return Task(module, suite, _preset(module))
-
-
-def _importable(spec: str) -> str:
-    """The module's name; for a path, its folder becomes a place to import from."""
-    path = Path(spec).expanduser()
-    if path.is_dir() and (path / f"{path.resolve().name}.py").is_file():
-        path = path / f"{path.resolve().name}.py"
-    if path.suffix != ".py":
-        if os.sep in spec:
-            raise ValueError(f"task {spec!r}: there is no such file, and no folder with a module of its own name in it")
-        return spec
-    if not path.is_file():
-        raise ValueError(f"task {spec!r}: there is no such file")
-    if not path.stem.isidentifier():
-        raise ValueError(f"task {spec!r}: {path.stem!r} is no name of a module; use letters, digits and underscores")
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    return path.stem
+    return Task(module, suite, preset_beside(sys.modules.get(module)))  # a shipped one is under another name
 
 
 def _class(place: str, name: str) -> type:
-    module = find_module(_importable(place))
+    module = find_module(importable(place))
     if module is None:
         raise ValueError(f"task '{place}:{name}': there is no module {place!r} to import from here")
     found = getattr(module, name, None)
@@ -161,17 +140,3 @@ def _client(spec: str) -> Callable[..., Any]:
     except ImportError as error:
         raise ValueError(f"task {spec}: a client of OpenEnv is needed; pip install openenv-core") from error
     return GenericEnvClient
-
-
-def _preset(module: str) -> Mapping[str, Any]:
-    """The ``PRESET`` of the recipe beside a module of the user's."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    recipe = Path(file).with_name(RECIPE) if file else None
-    if recipe is None or not recipe.is_file():
-        return {}
-    found = importlib.util.spec_from_file_location(f"_recipe_of_{module}", recipe)
-    assert found is not None and found.loader is not None, "a file that ends in .py has a loader"
-    loaded = importlib.util.module_from_spec(found)
-    found.loader.exec_module(loaded)
-    preset = getattr(loaded, "PRESET", {})
-    return dict(preset) if isinstance(preset, Mapping) else {}

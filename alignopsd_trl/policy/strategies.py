@@ -11,8 +11,10 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from accelerate.utils import DistributedType
 from torch.distributed.fsdp import FSDPModule, StateDictType
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from alignopsd_trl.policy.temporarily import temporarily
 
@@ -51,15 +53,22 @@ def refuse_unproven(accelerator: Accelerator) -> None:
             )
 
 
-def refuse_zero(accelerator: Accelerator, setting: str) -> None:
+def refuse_other_shards(accelerator: Accelerator, setting: str) -> None:
     """
     Raises:
-        ValueError: under DeepSpeed, for a setting that puts other weights in the place of the policy's.
+        ValueError: for a setting that puts other weights in the place of the policy's, where DeepSpeed gathers these
+            from elsewhere than a process's shard in memory.
     """
-    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+    if accelerator.distributed_type != DistributedType.DEEPSPEED:
+        return
+    zero = accelerator.state.deepspeed_plugin.deepspeed_config["zero_optimization"]
+    offloaded = (zero.get("offload_param") or {}).get("device")
+    found = [f"{name}={zero[name]}" for name in ("zero_hpz_partition_size", "mics_shard_size") if zero.get(name, 0) > 1]
+    found += [f"offload_param to {offloaded}"] if offloaded not in (None, "none") else []
+    if found:
         raise ValueError(
-            f"{setting} is proven on one process, with DDP and with FSDP2, not with DeepSpeed; use "
-            "teacher_model_kind='live', or launch with one of these"
+            f"{setting} with DeepSpeed's {found[0]}: other weights can't take the place of such shards; leave that out "
+            "of DeepSpeed's configuration, or use teacher_model_kind='live'"
         )
 
 
@@ -125,12 +134,56 @@ def keep_gradients_sharded(accelerator: Accelerator, model: Any) -> None:
         model.set_requires_gradient_sync(True)
 
 
-def reshard(model: torch.nn.Module) -> None:
-    """Puts into shards what FSDP2 keeps whole after a forward that no backward follows: head and embeddings. What TRL
-    pushes to vLLM must be in shards, and so must weights that others take the place of."""
+def reshard(model: torch.nn.Module, accelerator: Accelerator | None = None) -> None:
+    """Puts into shards what FSDP2 and, with ``accelerator``, ZeRO-3 keep whole after a forward that no backward
+    follows: head and embeddings, small parameters, what was fetched ahead. What TRL pushes to vLLM must be in shards,
+    and so must weights that others take the place of."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
+    prepared = getattr(accelerator, "deepspeed_engine_wrapped", None)
+    if prepared is not None and hasattr(prepared.engine.optimizer, "empty_partition_cache"):
+        prepared.engine.optimizer.empty_partition_cache()
+
+
+def held(value: torch.Tensor) -> torch.Tensor:
+    """This process's part of a parameter, or all of it: what the parameter is gathered from, where it is in shards."""
+    part = getattr(value, "ds_tensor", value)
+    return part.to_local() if isinstance(part, DTensor) else part
+
+
+@torch.no_grad()
+def part_of(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """What a process holds of a tensor that is spread as a parameter is; the first process's values where it is.
+
+    Args:
+        whole: on each process.
+    """
+    part = held(parameter)
+    whole = whole.to(part.device, part.dtype)
+    if isinstance(parameter, DTensor):
+        return held(distribute_tensor(whole, parameter.device_mesh, parameter.placements))
+    if part is parameter:
+        return whole
+    flat = part.new_zeros(len(part) * dist.get_world_size())
+    flat[: whole.numel()] = whole.flatten()
+    dist.broadcast(flat, src=0)
+    return flat.view(-1, len(part))[dist.get_rank()].clone()
+
+
+@torch.no_grad()
+def whole_of(part: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """The tensor of which each process has such a part as `held` has of the parameter. A collective."""
+    if isinstance(parameter, DTensor):
+        return DTensor.from_local(
+            part, parameter.device_mesh, parameter.placements, shape=parameter.shape, stride=parameter.stride()
+        ).full_tensor()
+    if held(parameter) is parameter:
+        return part
+    flat = part.new_empty(len(part) * dist.get_world_size())
+    dist.all_gather_into_tensor(flat, part)
+    shape = torch.Size(getattr(parameter, "ds_shape", parameter.shape))
+    return flat[: shape.numel()].view(shape)
 
 
 def backward(accelerator: Accelerator, loss: torch.Tensor) -> None:

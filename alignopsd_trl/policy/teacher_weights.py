@@ -10,16 +10,19 @@ import contextlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from alignopsd_trl.policy.strategies import reshard
+from alignopsd_trl.policy.strategies import held, part_of, reshard, whole_of
 from alignopsd_trl.reading import Reader
 from alignopsd_trl.rollout import BatchSampler, Continuous, Responses, Sampler
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 FILE = "teacher.safetensors"
 
@@ -27,32 +30,41 @@ FILE = "teacher.safetensors"
 class TeacherWeights(TrainerCallback):
     """Values of a model's trained parameters, which begin as the model is now.
 
-    They are made of a model that is whole on each process. Where training then puts it into shards (FSDP2), they follow
-    with the first process's values, so that each process holds the shards of both.
+    Where training then puts a model that is whole into shards (FSDP2, ZeRO-3), they follow with the first process's
+    values, so that each process holds the shards of both.
 
     Args:
-        model: whole on each process.
-        given: values by the parameters' names that are taken as they are; a copy of the model's by default.
+        model: whole on each process, or in ZeRO-3's shards.
+        given: parameters by name whose values are taken as they are; a copy of the model's by default.
+        accelerator: that spreads the model.
     """
 
-    def __init__(self, model: torch.nn.Module, given: Mapping[str, torch.Tensor] | None = None):
-        self._model = model
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        given: Mapping[str, torch.Tensor] | None = None,
+        accelerator: Accelerator | None = None,
+    ):
+        self._model, self._accelerator = model, accelerator
         self._trained = _trained(model)
         source = self._trained if given is None else given
-        values = {name: source[name].detach() for name in self._trained}
+        self._whole = {name for name in self._trained if held(source[name]) is source[name]}
+        values = {name: held(source[name]).detach() for name in self._trained}
         self._values = {name: value.clone() for name, value in values.items()} if given is None else values
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **also: Any) -> None:
+        reshard(self._model, self._accelerator)
         self._trained = _trained(self._model)
         for name, parameter in self._trained.items():
-            if isinstance(parameter, DTensor) and not isinstance(self._values[name], DTensor):
-                whole = self._values[name].to(parameter.device, parameter.dtype)
-                self._values[name] = distribute_tensor(whole, parameter.device_mesh, parameter.placements)
+            part, value = held(parameter), self._values[name]
+            spread = name in self._whole and part is not parameter
+            self._values[name] = part_of(value, parameter) if spread else value.to(part.device, part.dtype)
+        self._whole.clear()
 
     @contextlib.contextmanager
     def in_place(self) -> Generator[None]:
-        """While the model computes with them; it must not be trained meanwhile. Nothing is copied but shards, whose
-        place in memory FSDP2 holds on to."""
+        """While the model computes with them; it must not be trained meanwhile. Nothing is copied but FSDP2's shards,
+        whose place in memory it holds on to."""
         self._swap()
         try:
             yield
@@ -61,50 +73,39 @@ class TeacherWeights(TrainerCallback):
 
     @torch.no_grad()
     def _swap(self) -> None:
-        reshard(self._model)
+        reshard(self._model, self._accelerator)
         for name, parameter in self._trained.items():
+            here, other = held(parameter), self._values[name]
             if isinstance(parameter, DTensor):
-                shard: Any = self._values[name]
-                here, other = parameter.to_local(), shard.to_local()
                 kept = here.clone()
                 here.copy_(other)
                 other.copy_(kept)
             else:
-                parameter.data, self._values[name] = self._values[name], parameter.data
+                here.data, self._values[name] = other, here.data
 
     @torch.no_grad()
     def follow(self, rate: float) -> None:
         """Moves the values towards the model's: the share ``rate`` of the way."""
-        reshard(self._model)
+        reshard(self._model, self._accelerator)
         for name, parameter in self._trained.items():
-            _here(self._values[name]).lerp_(_here(parameter.detach()), rate)
+            self._values[name].lerp_(held(parameter), rate)
 
     @torch.no_grad()
     def save(self, folder: Path, writes: bool = True) -> None:
         """Writes the values, whole, beside a checkpoint. Every process must call it; one of them ``writes``."""
-        whole = {name: _whole(value).contiguous() for name, value in self._values.items()}
+        whole = {name: whole_of(self._values[name], one).contiguous() for name, one in self._trained.items()}
         if writes:
             folder.mkdir(parents=True, exist_ok=True)
             save_file(whole, folder / FILE)
 
     def load(self, folder: Path) -> None:
-        """Takes up what `save` wrote, before training begins."""
+        """Takes up what `save` wrote, before training begins. Every process must call it."""
         for name, value in load_file(folder / FILE).items():
-            self._values[name].copy_(value)
+            self._values[name].copy_(part_of(value, self._trained[name]))
 
 
 def _trained(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    reshard(model)
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
-
-
-def _here(value: torch.Tensor) -> torch.Tensor:
-    """This process's shard, or all of it."""
-    return value.to_local() if isinstance(value, DTensor) else value
-
-
-def _whole(value: torch.Tensor) -> torch.Tensor:
-    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 class FollowingTeacher(TrainerCallback):

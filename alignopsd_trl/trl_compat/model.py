@@ -75,13 +75,18 @@ def engine_options(chosen: Mapping[str, Any] | None) -> AbstractContextManager[N
     return temporarily(vllm_generation, LLM=lambda **options: engine(**{**options, **own}))
 
 
-def initial_weights(trainer: Trainer) -> TeacherWeights:
-    """The trained parameters before training: the reference's own in full fine-tuning, where one is loaded, whole, and
-    stands still, else a copy."""
-    model = policy_of(trainer)
-    if trainer.ref_model is None or trainer.args.sync_ref_model or trainer.is_fsdp_enabled:
-        return TeacherWeights(model)
-    return TeacherWeights(model, dict(trainer.accelerator.unwrap_model(trainer.ref_model).named_parameters()))
+def initial_weights(trainer: Trainer, moves: bool) -> TeacherWeights:
+    """The trained parameters before training: the reference's own, where a whole one is loaded and both stand still,
+    else a copy.
+
+    Args:
+        moves: the teacher is to follow the policy.
+    """
+    model, reference = policy_of(trainer), trainer.ref_model
+    if moves or reference is None or trainer.args.sync_ref_model:
+        return TeacherWeights(model, accelerator=trainer.accelerator)
+    given = trainer.accelerator.unwrap_model(reference).named_parameters()
+    return TeacherWeights(model, dict(given), trainer.accelerator)
 
 
 def policy_of(trainer: Trainer) -> Any:

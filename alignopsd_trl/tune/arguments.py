@@ -28,7 +28,7 @@ def read_command(argv: Sequence[str] | None) -> argparse.Namespace:
     about = "Measures on training tasks what to train with, ranks it and writes a YAML file for train --config."
     parser = CommandParser(prog="alignopsd tune", description=about)
     add = parser.add_argument
-    add("recipe", metavar="RECIPE", help="as for train: a shipped recipe, or a module with a mapping PRESET")
+    add("recipe", metavar="RECIPE", help="as for train: a shipped recipe, or a task or recipe of your own")
     add("--model", help="a folder, a hub id or a shipped policy, in place of the recipe's")
     add("--methods", help=f"by default {','.join(UNSKILLED + SKILLED)}; grpo is always measured")
     add(
