@@ -138,7 +138,7 @@ def as_mapping(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
     return dict(json.loads(given) if isinstance(given, str) else given or {})
 
 
-def read_options(kind: type[Any], given: Mapping[str, Any] | None, owner: str, source: str = "method_options") -> Any:
+def read_options(kind: type[Any], given: Mapping[str, Any] | None, owner: str) -> Any:
     """An instance of the options class ``kind`` from a mapping such as `AlignOPSDConfig.method_options`.
 
     A value must be of its field's type, see `as_type`.
@@ -147,7 +147,6 @@ def read_options(kind: type[Any], given: Mapping[str, Any] | None, owner: str, s
         kind: a dataclass whose fields all have defaults.
         given: option names and values.
         owner: whose options they are, such as ``"method 'rlsd'"``, for the message.
-        source: where they were given, for the message.
 
     Raises:
         ValueError: for an unknown option, with the known ones; for a value of another type or against its rule.
@@ -155,8 +154,8 @@ def read_options(kind: type[Any], given: Mapping[str, Any] | None, owner: str, s
     given, known = given or {}, [one.name for one in fields(kind)]
     if unknown := sorted(set(given) - set(known)):
         options = f"known options: {', '.join(known)}" if known else "it has no options"
-        raise ValueError(f"{source}[{unknown[0]!r}] is unknown to {owner}; {options}")
-    place = f"{source}[{{name!r}}]={{value!r}} of {owner}"
+        raise ValueError(f"method_options[{unknown[0]!r}] is unknown to {owner}; {options}")
+    place = f"method_options[{{name!r}}]={{value!r}} of {owner}"
     hints = get_type_hints(kind, include_extras=True)
     values = {name: as_type(value, hints[name], place.format(name=name, value=value)) for name, value in given.items()}
     options = kind(**values)

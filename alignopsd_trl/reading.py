@@ -86,10 +86,10 @@ class Reader:
         return Reading(whole, thought)
 
     @cached_property
-    def closing(self) -> list[int]:
+    def closing(self) -> set[int]:
         """Tokens that may end a closing tag."""
         texts = self._tokenizer.batch_decode([[number] for number in range(len(self._tokenizer))])
-        return [number for number, text in enumerate(texts) if self._tags[1][-1] in text]
+        return {number for number, text in enumerate(texts) if self._tags[1][-1] in text}
 
     def has_thought(self, prompt: Sequence[int], response: Sequence[int]) -> bool:
         """Whether a response that is not at its end has its whole thinking already, whatever follows: between tags, and

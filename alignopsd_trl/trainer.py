@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import textwrap
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -57,18 +56,18 @@ from alignopsd_trl.rollout import (
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.console import Lines, show_note
 from alignopsd_trl.runs.cores import use_what_is_left
-from alignopsd_trl.runs.files import full_disk_named, plain, readable_as_others
+from alignopsd_trl.runs.files import full_disk_named, plain, readable_as_others, replacing, write_text
 from alignopsd_trl.runs.folder import LOG_FILE, RunFolder, claim_together, configuration_of
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
 from alignopsd_trl.runs.log import LogFile
 from alignopsd_trl.runs.order import EpochSampler, WholeRounds
 from alignopsd_trl.runs.progress import duration, show_status
 from alignopsd_trl.runs.reward_check import RewardCheck
+from alignopsd_trl.sharing.card import model_card
 from alignopsd_trl.sharing.facts import trainer_results
 from alignopsd_trl.skills import SkillSpec, load_skills
-from alignopsd_trl.training import sharing
 from alignopsd_trl.training.checkpoints import Checkpoints
-from alignopsd_trl.training.checks import check_mixing, check_model, check_own_loop, weights_of_rewards
+from alignopsd_trl.training.checks import check_policy, weights_of_rewards
 from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted
 from alignopsd_trl.training.continuous import ContinuousEngine
 from alignopsd_trl.training.drift import Drift
@@ -79,16 +78,15 @@ from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.training.round import Replays, Round, Snapshot, listeners, turn_advantages
 from alignopsd_trl.training.rows import RowMaker
 from alignopsd_trl.training.scorer import Scorer
+from alignopsd_trl.training.sharing import push, push_checkpoint
 from alignopsd_trl.training.update import auxiliary_sum, chunks_of
 from alignopsd_trl.trl_compat.model import (
     initial_weights,
     loaded_whole,
-    logits_after_head,
     made_for_turns,
-    why_not_merged,
     why_not_shared,
 )
-from alignopsd_trl.trl_compat.own_loop import kept_prefixes, loop_sampler, rows_at_once, samples_plainly, slot_sampler
+from alignopsd_trl.trl_compat.own_loop import kept_prefixes, loop_sampler, rows_at_once, slot_sampler
 from alignopsd_trl.trl_compat.sampling import (
     EngineSampler,
     awake,
@@ -158,17 +156,6 @@ class AlignOPSDTrainer(GRPOTrainer):
     """
 
     _tag_names = ["trl", "align-opsd"]
-    _name = "AlignOPSD"
-    _paper = {
-        "title": "Beyond Timestamps: Decision-Aligned On-Policy Distillation for Long-Horizon Agents",
-        "id": None,
-        "citation": textwrap.dedent("""\
-            @article{chen2026alignopsd,
-                title  = {{Beyond Timestamps: Decision-Aligned On-Policy Distillation for Long-Horizon Agents}},
-                author = {Mingju Chen and Can Lv and Jinrong Liu and Huan Zhang and Heng Chang and Shiji Zhou},
-                year   = 2026,
-            }"""),
-    }
 
     def __init__(
         self,
@@ -245,11 +232,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         told = check_loaded(self.accelerator.unwrap_model(self.model), folder, self.args)
         if told and self.accelerator.is_main_process:
             show_note(told)
-        unmerged = why_not_merged(self) if self.args.merges_rows else None
-        check_model(self.processing_class, self.aux_loss_enabled, unmerged)
-        if self.args.continuous_play and not self.use_vllm:
-            check_own_loop(samples_plainly(self))
-        check_mixing(self.method, logits_after_head(self))
+        check_policy(self, self.method)
         if is_adapted(self._factory) and self._factory.prompt.native:
             require_tools(self.processing_class)
 
@@ -351,7 +334,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             lambda: self.model, self._evaluated, self.rollouts, self.rewards, processes, self.checkpoints.seconds
         )
         self.drift = Drift(args, processes, partial(self.recorder.metrics, "train"))
-        self._listeners = list(listeners(args))
+        self._listeners = listeners(args)
 
     def _add_callbacks(self) -> None:
         for quiet in (PrinterCallback, ProgressCallback):
@@ -478,9 +461,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             return batch
         with self.phases("walks"):
             walks = self.method.options.walks
-            return replace(
-                batch, turn_advantages=turn_advantages()(self._replays(snapshot), trajectories, batch, walks)
-            )
+            return replace(batch, turn_advantages=turn_advantages(self._replays(snapshot), trajectories, batch, walks))
 
     def _replays(self, snapshot: Snapshot) -> Replays:
         return self.rollouts.replays(snapshot.sampler, self.method, self._round)
@@ -684,11 +665,12 @@ class AlignOPSDTrainer(GRPOTrainer):
             raise RunStopped(f"the weights are not finite; they were not saved, and {last_good(self.args.output_dir)}")
         target, own = Path(output_dir or self.args.output_dir), Path(self.args.output_dir)
         checkpoint = _internal_call and output_dir is not None
+        whole = target == own and self.args.should_save  # where no mark comes last, each file is replaced in one step
         with (
             full_disk_named(self.args.output_dir, "the model"),
             contextlib.nullcontext() if checkpoint else strategies.whole_state_dict(self.accelerator),
             temporarily(self.args, hub_token=None),  # transformers pickles its arguments beside the model
-            sharing.safe_place(target, own) if self.args.should_save else contextlib.nullcontext(target) as place,
+            replacing(target) if whole else contextlib.nullcontext(target) as place,
         ):
             super().save_model(str(place), _internal_call=True)
             if self.args.should_save:
@@ -718,11 +700,10 @@ class AlignOPSDTrainer(GRPOTrainer):
         """
         if not self.is_world_process_zero():
             return
-        folder = Path(self.args.output_dir)
+        folder, chosen = Path(self.args.output_dir), self.args.hub_model_id
         results = trainer_results(self, self._factory, self.evaluations)
-        name = model_name or self.args.hub_model_id or folder.name
-        place = self.hub_model_id or self.args.hub_model_id or str(self.args.output_dir)
-        sharing.write_card(folder, results, name, licence, place)
+        place = self.hub_model_id or chosen or str(self.args.output_dir)
+        write_text(folder / "README.md", model_card(results, model_name or chosen or folder.name, licence, place))
 
     def push_to_hub(
         self,
@@ -746,11 +727,12 @@ class AlignOPSDTrainer(GRPOTrainer):
             self.hub_model_id = repository
             self.create_model_card(**card)
 
-        chosen = self.hub_model_id or self.args.hub_model_id or Path(self.args.output_dir).name
+        folder = Path(self.args.output_dir)
+        chosen = self.hub_model_id or self.args.hub_model_id or folder.name
         write(chosen)
-        return sharing.push_run(self.args, chosen, write, commit_message, token, revision, blocking)
+        return push(self.args, folder, chosen, commit_message, write, token, revision, blocking)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """A checkpoint's model while training goes on (``hub_strategy``)."""
         if self.is_world_process_zero() and self.args.hub_strategy != "end":
-            sharing.push_checkpoint(self.args, Path(checkpoint_folder), str(self.hub_model_id), self.state.global_step)
+            push_checkpoint(self.args, Path(checkpoint_folder), str(self.hub_model_id), self.state.global_step)

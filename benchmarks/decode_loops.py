@@ -1,6 +1,6 @@
 """Thinking of a recorded round sampled four ways: the project's own loop, and three that transformers has.
 
-    own         `alignopsd_trl.policy.decoding.sample`
+    own         `alignopsd_trl.policy.decoding.LoopSampler`
     dynamic     ``generate``
     static      ``generate`` with ``cache_implementation="static"``
     continuous  ``generate_batch``, continuous batching over a paged cache, of a stated size
@@ -26,7 +26,7 @@ from recording import load
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from alignopsd_trl.policy.decoding import sample
+from alignopsd_trl.policy.decoding import LoopSampler
 from alignopsd_trl.policy.ragged import Ragged
 from alignopsd_trl.policy.shipped import resolve_model
 
@@ -37,7 +37,7 @@ def ways(model: torch.nn.Module, prompts: list[list[int]], end: int, pad: int, l
     settings["max_new_tokens"] = limit
 
     def own() -> int:
-        found, _ = sample(model, prompts, temperature=1.0, max_tokens=limit, end_ids=[end], pad_id=pad)
+        found, _ = LoopSampler(model, 1.0, limit, [end], pad).sample(prompts)
         return sum(map(len, found))
 
     def generate(cache: str | None) -> int:

@@ -32,7 +32,7 @@ from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.memory import GIB, estimate, sampler, shape_of
 from alignopsd_trl.methods import get_method
-from alignopsd_trl.policy import decoding
+from alignopsd_trl.policy.decoding import LoopSampler
 from alignopsd_trl.policy.packing import Packed
 from alignopsd_trl.policy.scoring import Padded
 from alignopsd_trl.policy.shipped import resolve_model
@@ -92,7 +92,7 @@ def first_answer(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
     model = Qwen2ForCausalLM.from_pretrained(folder, dtype=dtype).to(options.device)
     ids = torch.arange(1024, device=options.device)[None] % model.config.vocab_size
-    prompts, rest = [[5 + row] * 64 for row in range(8)], {"temperature": 1.0, "end_ids": [], "pad_id": 0}
+    prompts, sampler = [[5 + row] * 64 for row in range(8)], LoopSampler(model, 1.0, STEPS, [], 0)
 
     def seconds(work: Callable[[], Any]) -> float:
         work()  # kernels are made and memory is taken the first time
@@ -103,7 +103,7 @@ def first_answer(options: argparse.Namespace, folder: Path) -> dict[str, float]:
         return time.perf_counter() - began
 
     update = seconds(lambda: model(input_ids=ids, labels=ids).loss.backward())
-    step = seconds(lambda: decoding.sample(model, prompts, max_tokens=STEPS, **rest)) / STEPS
+    step = seconds(lambda: sampler.sample(prompts)) / STEPS
     print(f"{dtype}: forward and backward of 1,024 tokens {update:.3f} s, a decode step without vLLM {step:.4f} s")
     sampled = len(ROUNDS) * 2 * options.turns * options.completion * step
     if options.no_vllm or options.device == "cpu":

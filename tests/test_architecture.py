@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "trl_compat": ("config", "options", "policy", "reading", "rollout", "trl_compat", "turns"),
     "training": (
         *("config", "evaluation", "methods", "policy", "prompts", "reading", "records", "rollout", "runs", "sharing"),
-        *("turns", "training"),
+        *("trl_compat", "turns", "training"),
     ),
     "trainer": (
         *("checks", "config", "encoder", "evaluation", "methods", "options", "policy", "reading", "rollout", "runs"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,10 +18,10 @@ from second_device import move, second_device
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from alignopsd_trl.policy import decoding, kv_room
+from alignopsd_trl.policy.decoding import LoopSampler
 from alignopsd_trl.policy.packing import PROVEN
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.samplers import LoopSampler
 from alignopsd_trl.policy.scoring import score_pairs
 from alignopsd_trl.reading import Reader
 from alignopsd_trl.training.round import Snapshot
@@ -46,9 +47,7 @@ def test_greedy_tokens_are_those_of_generate(
     monkeypatch.setattr(decoding, "draw", _most_likely)
     monkeypatch.setattr(decoding, "LEAVE", leave)
     ends = list(range(3, 53, 6))
-    found, _ = decoding.sample(
-        model, PROMPTS, temperature=1.0, max_tokens=14, end_ids=ends, pad_id=0, attention=attention
-    )
+    found, _ = LoopSampler(model, 1.0, 14, ends, 0, attention).sample(PROMPTS)
     for prompt, response in zip(PROMPTS, found, strict=True):
         whole = model.generate(
             torch.tensor([prompt]), max_new_tokens=14, do_sample=False, eos_token_id=ends, pad_token_id=0
@@ -60,7 +59,7 @@ def test_greedy_tokens_are_those_of_generate(
 def test_tokens_follow_the_distribution_at_the_temperature() -> None:
     torch.manual_seed(0)
     model, count = build_model(build_tokenizer()).eval(), 20_000
-    found, kept = decoding.sample(model, [[5, 9, 3]] * count, temperature=0.7, max_tokens=1, end_ids=[2], pad_id=0)
+    found, kept = LoopSampler(model, 0.7, 1, [2], 0).sample([[5, 9, 3]] * count)
     with torch.no_grad():
         expected = (model(torch.tensor([[5, 9, 3]])).logits[0, -1] / 0.7).log_softmax(-1)
     seen = torch.bincount(torch.tensor([response[0] for response in found]), minlength=len(expected)).double()
@@ -145,10 +144,8 @@ def test_a_response_that_ends_with_its_thinking_thinks_what_the_whole_one_does(
     monkeypatch.setattr(decoding, "draw", script)
     model, thoughts, lengths = build_model(tokenizer).eval(), [], []
     for until in (None, reader):
-        found, kept = decoding.sample(
-            model, [prompt] * len(texts), temperature=1.0, max_tokens=script.width,
-            end_ids=[tokenizer.eos_token_id], pad_id=0, until=until,
-        )  # fmt: skip
+        sampler = LoopSampler(model, 1.0, script.width, [tokenizer.eos_token_id], 0)
+        found, kept = sampler.sample([prompt] * len(texts), until)
         decoded = tokenizer.batch_decode(found, skip_special_tokens=True)
         thoughts.append([reader.read(prompt, *one).thought.thinking for one in zip(found, decoded, strict=True)])
         lengths.append([len(one) for one in found])
@@ -194,9 +191,9 @@ def _bfloat16(held: bool, steps: int) -> tuple[tuple, Operations, PrefixCache]:
     model = AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)).eval()
     model.forward = _autocast()(model.forward)
     known = PrefixCache(model, 0, dtype=torch.bfloat16 if held else None)
-    options = {"temperature": 1.0, "max_tokens": steps, "end_ids": [3], "pad_id": 0, "prefixes": known}
+    sampler = LoopSampler(model, 1.0, steps, [3], 0, prefixes=known)
     with Operations(model) as counted, _autocast() if held else contextlib.nullcontext():
-        found = decoding.sample(model, PROMPTS, **options)
+        found = sampler.sample(PROMPTS)
     return found, counted, known
 
 
@@ -224,7 +221,7 @@ def _adapted(whole: bool, steps: int) -> tuple[tuple, int]:
             found = tuple(sampler.respond(PROMPTS))
         else:
             with _autocast():
-                found = decoding.sample(model, PROMPTS, temperature=1.0, max_tokens=steps, end_ids=[3], pad_id=0)
+                found = sampler.sample(PROMPTS)
     assert [value.requires_grad for value in model.parameters()] == trained
     return found, counted.weight_casts
 
@@ -240,12 +237,12 @@ def test_frozen_weights_under_an_adapter_are_rounded_once() -> None:
 def test_the_host_waits_once_for_each_sampled_token() -> None:
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)).eval()
-    options = {"temperature": 1.0, "end_ids": list(range(3, 53, 3)), "pad_id": 0}
+    options: dict[str, Any] = {"temperature": 1.0, "end_ids": list(range(3, 53, 3)), "pad_id": 0}
     with second_device() as device:
         move(model)
         waits = []
         for steps in (6, 12):
             before, known = sum(device.waits.values()), PrefixCache(model, 0)
-            found, _ = decoding.sample(model, PROMPTS, max_tokens=steps, prefixes=known, **options)
+            found, _ = LoopSampler(model, max_tokens=steps, prefixes=known, **options).sample(PROMPTS)
             waits.append(sum(device.waits.values()) - before - max(map(len, found)))
     assert waits[0] == waits[1] == 1, device.waits

@@ -24,7 +24,7 @@ from alignopsd_trl.fidelity.mc_rollouts import ReplayError
 from alignopsd_trl.fidelity.policy import Sampler, Scorer
 from alignopsd_trl.fidelity.variants import CachedTeacher, read_vary
 from alignopsd_trl.methods import Credit
-from alignopsd_trl.policy.packing import Packed
+from alignopsd_trl.policy.packing import Packed, TreeRow
 from alignopsd_trl.policy.scoring import Padded
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
@@ -321,7 +321,7 @@ def test_scores_are_the_models_own(policy: Path) -> None:
     response = Padded(torch.tensor([[5, 6], [7, 0]]), torch.tensor([[1, 1], [1, 0]]))
     scorer = Scorer(model, 0.7)
     plain = scorer.plain(prompt, response)
-    packed = scorer.shared(Packed.of([([5, 6], [[5, 6]]), ([7, 8, 9], [[7], [5, 6]])], 0))
+    packed = scorer.shared(Packed.of([TreeRow.behind([5, 6], [[5, 6]]), TreeRow.behind([7, 8, 9], [[7], [5, 6]])], 0))
     with torch.no_grad():
         logits = model(torch.tensor([[7, 8, 9, 7]])).logits[0, 2] / 0.7
     assert plain[1, 0].item() == pytest.approx(logits.log_softmax(-1)[7].item(), abs=1e-5)

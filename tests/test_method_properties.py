@@ -86,8 +86,6 @@ def test_projection_leaves_densities_inside_the_box_untouched() -> None:
     density, mass = torch.tensor([0.3, 1.1, 1.6]).double(), torch.tensor([1.0, 1.0, 1.0]).double()
     segment_of = torch.zeros(3).long()
     assert torch.equal(project_to_box(density, mass, segment_of, 0.0, 4.0), density)
-    with pytest.raises(ValueError, match="must hold 1"):
-        project_to_box(density, mass, segment_of, 0.0, 0.9)
 
 
 def test_weights_that_miss_the_budget_are_refused() -> None:
@@ -230,14 +228,6 @@ def test_mixture_is_in_probability_space_and_the_blend_in_log_space() -> None:
     assert float(impossible.aligned) == -torch.inf and not impossible.aligned.isnan().any()
 
 
-def test_one_view_a_pair_is_required() -> None:
-    with pytest.raises(ValueError, match="1 matched views for 2 pairs"):
-        rectify(
-            torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1), torch.tensor([[0, 1]]), torch.ones(1, 2),
-            threshold=0.5, temperature=0.1, alpha_max=0.25,
-        )  # fmt: skip
-
-
 # Gradients
 
 
@@ -309,8 +299,6 @@ def test_cuts_by_hand() -> None:
     assert segment([0.0, 0.5, 0.7, 0.7, 0.5], [True] * 5, 0.1, 2, 8, 0.01).threshold == [2]  # tie to the earlier
     flat = segment([0.0] * 9, [True] * 9, 0.1, 2, 8, 0.01)
     assert flat.forced == [4] and flat.spans == [(0, 4), (4, 9)]
-    with pytest.raises(ValueError, match="2 \\* min_span - 1 = 5"):
-        segment(shift, counts, 0.5, 3, 4, 0.01)
 
 
 def test_quantile_at_an_order_statistic_is_that_value() -> None:
@@ -351,10 +339,11 @@ def test_trajectories_are_in_identity_order() -> None:
     ],
 )
 def test_action_rules(theirs: str, ours: str, cosine_rule: bool, webshop_rule: bool) -> None:
+    first = torch.tensor([0])
     for rule, expected in (("cosine", cosine_rule), ("webshop", webshop_rule)):
-        assert accept_actions([theirs], [ours], torch.tensor([0.75]), 0.75, rule).tolist() == [expected]
-        for similarity in (0.5, float("nan"), float("inf")):
-            assert accept_actions([theirs], [ours], torch.tensor([similarity]), 0.75, rule).tolist() == [False]
+        for similarity, kept in ((0.75, expected), (0.5, False), (float("nan"), False), (float("inf"), False)):
+            found = accept_actions([theirs], [ours], torch.tensor([similarity]), 0.75, rule, first, first)
+            assert found.tolist() == [kept]
 
 
 def test_rejected_source_is_not_replaced() -> None:

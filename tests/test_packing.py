@@ -8,7 +8,7 @@ from fakes.models import CONFIGS, SHAPE
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
 from trl.trainer.utils import add_fused_lm_head
 
-from alignopsd_trl.policy.packing import PROVEN, Packed, as_attention_mask, why_plain
+from alignopsd_trl.policy.packing import PROVEN, Packed, TreeRow, as_attention_mask, why_plain
 from alignopsd_trl.trl_compat.head import head_on_labels
 
 
@@ -22,7 +22,7 @@ def _rows() -> list[tuple[list[int], list[list[int]]]]:
 
 
 def test_a_packed_row_by_hand() -> None:
-    packed = Packed.of([([5, 6, 7], [[1, 2], [3]]), ([8], [[4]])], pad_id=0)
+    packed = Packed.of([TreeRow.behind([5, 6, 7], [[1, 2], [3]]), TreeRow.behind([8], [[4]])], pad_id=0)
     assert packed.ids.tolist() == [[5, 6, 7, 1, 7], [8, 0, 0, 0, 0]]
     assert packed.position.tolist() == [[0, 1, 2, 3, 2], [0, 0, 0, 0, 0]]
     assert packed.labels.tolist() == [[-100, -100, 1, 2, 3], [4, -100, -100, -100, -100]]
@@ -45,7 +45,7 @@ def test_packed_scores_are_those_of_each_pair_alone(kind: str, attention: str) -
     assert why_plain(model.config, attention) is None
     add_fused_lm_head(model, temperature=0.7)
     rows = _rows()
-    packed = Packed.of(rows, pad_id=0)
+    packed = Packed.of([TreeRow.behind(*row) for row in rows], pad_id=0)
     mask = as_attention_mask(packed.mask(), attention)
     with torch.no_grad(), head_on_labels(torch.device("cpu")):
         found = model(

@@ -59,12 +59,12 @@ def test_a_row_of_branches_has_its_limit() -> None:
 
 
 def test_a_row_by_hand() -> None:
-    packed = Packed.tree_rows([TreeRow([1, 2, 3, 4, 5], [(2, 1)], [(3, [8, 9])]), TreeRow([6, 7], [(1, 1)])], pad_id=0)
+    packed = Packed.of([TreeRow([1, 2, 3, 4, 5], [(2, 1)], [(3, [8, 9])]), TreeRow([6, 7], [(1, 1)])], pad_id=0)
     assert packed.ids.tolist() == [[1, 2, 3, 4, 3, 8], [6, 0, 0, 0, 0, 0]]
     assert packed.position.tolist() == [[0, 1, 2, 3, 2, 3], [0] * 6]
     assert packed.labels[0].tolist() == [-100, 3, -100, -100, 8, 9] and packed.labels[1, 0] == 7
     assert packed.mask()[0, 0].int().tolist()[4:] == [[1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 1]]
-    plain = Packed.tree_rows([TreeRow([1, 2, 3], [(1, 2)]), TreeRow([6, 7], [(1, 1)])], pad_id=0)
+    plain = Packed.of([TreeRow([1, 2, 3], [(1, 2)]), TreeRow([6, 7], [(1, 1)])], pad_id=0)
     assert packed.branched and plain.attention_mask("sdpa") is None
 
 
@@ -127,7 +127,7 @@ def test_branches_in_the_middle_score_as_alone_in_every_proven_model(kind: str, 
         TreeRow(path[:9], [(2, 7)]),
     ]
     for rows in (tree_rows, tree_rows[1:], tree_rows[1:] * 2):
-        packed = Packed.tree_rows(rows, pad_id=0)
+        packed = Packed.of(rows, pad_id=0)
         with torch.no_grad(), head_on_labels(torch.device("cpu")):
             found = model(
                 input_ids=packed.ids,

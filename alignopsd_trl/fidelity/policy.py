@@ -9,9 +9,9 @@ import torch
 from transformers import Cache
 
 from alignopsd_trl.evaluation.play import ModelGenerator
+from alignopsd_trl.policy.decoding import LoopSampler
 from alignopsd_trl.policy.packing import Packed, why_plain
 from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.samplers import LoopSampler
 from alignopsd_trl.policy.scoring import Mix, Padded
 from alignopsd_trl.reading import Reader
 from alignopsd_trl.rollout import Responses, SortedByLength

@@ -65,10 +65,10 @@ def step_credit(
     shaped: torch.Tensor,
     steps: torch.Tensor,
     state: torch.Tensor,
-    metrics: dict[str, float],
     trace: dict[str, torch.Tensor] | None = None,
 ) -> Credit:
-    """`credit_of` for advantages that compare turns of one state, 0 in a task that one rollout is left of.
+    """`credit_of` for advantages that compare turns of one state, 0 in a task that one rollout is left of; with the
+    share of turns whose state was met by another one.
 
     Args:
         shaped: ``(M,)`` advantages of turns.
@@ -76,6 +76,8 @@ def step_credit(
         state: ``(M,)`` int64, the group of each turn's state.
     """
     shaped = imitated(batch, shaped.masked_fill(batch.groups.siblings < 2, 0.0))
+    shared = torch.bincount(state)[state] > 1
+    metrics = {"credit/shared_state_share": float(shared.double().mean())} if len(batch) else {}
     return credit_of(batch, found, shaped, metrics, {"step_advantage": steps, "state_group": state} | (trace or {}))
 
 

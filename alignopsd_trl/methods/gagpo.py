@@ -13,7 +13,6 @@ from alignopsd_trl.methods.registry import register
 from alignopsd_trl.methods.state_credit import (
     generalised_advantage,
     grouped_values,
-    shared_state_share,
     state_labels,
     turn_rewards,
 )
@@ -54,4 +53,4 @@ class GAGPO(Baseline):
         values = grouped_values(discounted_returns(reward, groups, options.gamma), state)
         steps = generalised_advantage(reward, values, groups, options.gamma, options.gae_lambda)
         steps = normalise(steps, groups.task, groups.tasks, scale=self.config.scale_rewards == "group")
-        return step_credit(batch, found, steps, steps, state, shared_state_share(state), {"state_value": values})
+        return step_credit(batch, found, steps, steps, state, {"state_value": values})

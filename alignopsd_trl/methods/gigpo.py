@@ -12,7 +12,7 @@ from alignopsd_trl.methods.baseline import Baseline, step_credit
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import discounted_returns
 from alignopsd_trl.methods.registry import register
-from alignopsd_trl.methods.state_credit import shared_state_share, state_labels, turn_rewards
+from alignopsd_trl.methods.state_credit import state_labels, turn_rewards
 from alignopsd_trl.options import Size
 from alignopsd_trl.turns import TurnBatch, number_rows
 
@@ -50,4 +50,4 @@ class GiGPO(Baseline):
         state = number_rows(batch.groups.task, state_labels(batch)[0])
         steps = normalise(returns, state, len(torch.bincount(state)), scale=options.scale_steps)
         shaped = found.advantage + options.step_weight * steps
-        return step_credit(batch, found, shaped, steps, state, shared_state_share(state))
+        return step_credit(batch, found, shaped, steps, state)

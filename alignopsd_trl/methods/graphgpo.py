@@ -12,7 +12,7 @@ from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, step_credit
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.registry import register
-from alignopsd_trl.methods.state_credit import graph_returns, shared_state_share, state_labels, turn_rewards
+from alignopsd_trl.methods.state_credit import graph_returns, state_labels, turn_rewards
 from alignopsd_trl.options import Size, Within
 from alignopsd_trl.turns import TurnBatch, number_rows
 
@@ -54,4 +54,4 @@ class GraphGPO(Baseline):
         scale = self.config.scale_rewards == "group"
         steps = normalise(returns, state, len(torch.bincount(state)), scale=scale)
         shaped = options.episode_weight * found.advantage + options.graph_weight * steps
-        return step_credit(batch, found, shaped, steps, state, shared_state_share(state))
+        return step_credit(batch, found, shaped, steps, state)

@@ -12,7 +12,6 @@ from alignopsd_trl.methods.registry import register
 from alignopsd_trl.methods.state_credit import (
     hierarchical_advantage,
     history_groups,
-    shared_state_share,
     state_labels,
     turn_rewards,
 )
@@ -56,4 +55,4 @@ class HGPO(Baseline):
         steps = hierarchical_advantage(
             returns, levels, options.depth_exponent, scale=self.config.scale_rewards == "group"
         )
-        return step_credit(batch, found, steps, steps, levels[0], shared_state_share(levels[0]))
+        return step_credit(batch, found, steps, steps, levels[0])

@@ -54,13 +54,6 @@ def labels_before(labels: torch.Tensor, groups: Groups, turns: int, missing: int
     return table[groups.rollout, groups.position]
 
 
-def shared_state_share(group: torch.Tensor) -> dict[str, float]:
-    """A metric: the share of turns whose group has another member; nothing without turns."""
-    if not len(group):
-        return {}
-    return {"credit/shared_state_share": float((torch.bincount(group)[group] > 1).double().mean())}
-
-
 # Hierarchy of groups
 
 

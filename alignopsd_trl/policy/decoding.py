@@ -1,4 +1,4 @@
-"""Sampling with the training process's own model, where no engine serves it.
+"""The training process's own model as a sampler, where no engine serves it.
 
 What prompts begin with alike is encoded once, the cache has room for what comes instead of being copied at every token,
 rows that have ended leave the batch, and the log-probs of the sampled tokens are kept. Tokens come from the model's
@@ -7,7 +7,8 @@ distribution at a temperature; for other ways to sample, and for evaluations, th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from transformers import Cache
 from alignopsd_trl.policy.packing import as_attention_mask
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.reading import Reader
+from alignopsd_trl.rollout import Responses
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -76,64 +78,99 @@ def draw_at(log_probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(mass, point, right=True).squeeze(1).clamp_max(mass.size(1) - 1)
 
 
-@torch.no_grad()
-def sample(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    *,
-    temperature: float,
-    max_tokens: int,
-    end_ids: Sequence[int],
-    pad_id: int,
-    attention: str = "sdpa",
-    budget: int = 4096,
-    prefixes: PrefixCache | None = None,
-    until: Reader | None = None,
-) -> tuple[list[list[int]], list[list[float]]]:
-    """One response per prompt.
+@contextmanager
+def frozen_weights_cached(model: torch.nn.Module) -> Generator[None]:
+    """While it is entered, an autocast around it casts the frozen weights under an adapter once, as it does trained
+    ones: it caches casts only of float32 leaves that require a gradient. No gradient is computed meanwhile."""
+    frozen = [value for value in model.parameters() if value.dtype == torch.float32 and not value.requires_grad]
+    try:
+        for value in frozen:
+            value.requires_grad_(True)
+        with torch.no_grad():
+            yield
+    finally:
+        for value in frozen:
+            value.requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class LoopSampler:
+    """A [`~alignopsd_trl.rollout.BatchSampler`] that decodes in this process.
 
     Args:
         model: a causal language model that is proven for packed rows (`packing.why_plain`), not split over processes.
         end_ids: a response ends with one of them, or after ``max_tokens``.
         attention: name of the model's attention implementation.
         budget: padded tokens per forward over prompts.
-        prefixes: of this model, with what it made of earlier prompts.
-        until: who reads the responses, where what they think is all that is wanted: they end with that.
-
-    Returns:
-        The responses, end token included, and the float32 log-probs of their tokens at the temperature.
+        prefixes: what this snapshot of the model made of earlier prompts; nothing is kept between calls by default.
+        rows: of some prompts, how many are sampled at once; all of them by default.
+        context: held around all steps, as autocast is.
     """
-    device, ends = model.device, set(end_ids)
-    closing = set(until.closing) if until is not None else set()
-    responses: list[list[int]] = [[] for _ in prompts]
-    kept = torch.zeros((len(prompts), max_tokens), device=device)
-    prefixes = prefixes or PrefixCache(model, pad_id, attention, budget)
-    rows, live = _begin(prefixes, [prompt[:-1] for prompt in prompts], max_tokens), list(range(len(prompts)))
-    token = torch.tensor([prompt[-1] for prompt in prompts], device=device)
-    going = [True] * len(live)
 
-    def goes_on(place: int, token: int) -> bool:
-        if token in ends:
-            return False
-        return until is None or token not in closing or not until.has_thought(prompts[place], responses[place])
+    model: PreTrainedModel
+    temperature: float
+    max_tokens: int
+    end_ids: Sequence[int]
+    pad_id: int
+    attention: str = "sdpa"
+    budget: int = 4096
+    prefixes: PrefixCache | None = None
+    rows: Callable[[Sequence[Sequence[int]]], int] = len
+    context: Callable[[], AbstractContextManager] = nullcontext
 
-    for step in range(max_tokens):
-        logits = _next(model, rows, token, attention)
-        log_probs = (logits.float() / temperature).log_softmax(-1)
-        token = draw(log_probs, rows.place, step)
-        kept[rows.place, step] = log_probs.gather(1, token.unsqueeze(1)).squeeze(1)
-        for row, drawn in enumerate(token.tolist()):  # the only time that the host waits in a step
-            if going[row]:
-                responses[live[row]].append(drawn)
-                going[row] = goes_on(live[row], drawn)
-        if not any(going) or step + 1 == max_tokens:
-            break
-        if sum(going) < LEAVE * len(going):
-            stay = closed_up(going)
-            rows.keep(stay)
-            token = token[torch.tensor(stay, device=device)]
-            live, going = [live[row] for row in stay], [True] * len(stay)
-    return responses, [row[: len(one)] for row, one in zip(kept.tolist(), responses, strict=True)]
+    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
+        size, ids, log_probs = max(self.rows(prompts), 1), [], []
+        for first in range(0, len(prompts), size):
+            with self.context(), frozen_weights_cached(self.model):
+                found, kept = self.sample(prompts[first : first + size], until)
+            ids += found
+            log_probs += kept
+        return Responses(ids, log_probs)
+
+    @torch.no_grad()
+    def sample(
+        self, prompts: Sequence[Sequence[int]], until: Reader | None = None
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """One response per prompt, all of them at once.
+
+        Args:
+            until: who reads the responses, where what they think is all that is wanted: they end with that.
+
+        Returns:
+            The responses, end token included, and the float32 log-probs of their tokens at the temperature.
+        """
+        device = self.model.device
+        responses: list[list[int]] = [[] for _ in prompts]
+        kept = torch.zeros((len(prompts), self.max_tokens), device=device)
+        prefixes = self.prefixes or PrefixCache(self.model, self.pad_id, self.attention, self.budget)
+        rows = _begin(prefixes, [prompt[:-1] for prompt in prompts], self.max_tokens)
+        live, going = list(range(len(prompts))), [True] * len(prompts)
+        token = torch.tensor([prompt[-1] for prompt in prompts], device=device)
+        for step in range(self.max_tokens):
+            logits = _next(self.model, rows, token, self.attention)
+            log_probs = (logits.float() / self.temperature).log_softmax(-1)
+            token = draw(log_probs, rows.place, step)
+            kept[rows.place, step] = log_probs.gather(1, token.unsqueeze(1)).squeeze(1)
+            for row, drawn in enumerate(token.tolist()):  # the only time that the host waits in a step
+                if going[row]:
+                    response = responses[live[row]]
+                    response.append(drawn)
+                    going[row] = not ends(prompts[live[row]], response, self.end_ids, until)
+            if not any(going) or step + 1 == self.max_tokens:
+                break
+            if sum(going) < LEAVE * len(going):
+                stay = closed_up(going)
+                rows.keep(stay)
+                token = token[torch.tensor(stay, device=device)]
+                live, going = [live[row] for row in stay], [True] * len(stay)
+        return responses, [row[: len(one)] for row, one in zip(kept.tolist(), responses, strict=True)]
+
+
+def ends(prompt: Sequence[int], response: Sequence[int], end_ids: Sequence[int], until: Reader | None) -> bool:
+    """Whether a response ends with its last token: it is an end token, or ends the thinking that a reader is after."""
+    if response[-1] in end_ids:
+        return True
+    return until is not None and response[-1] in until.closing and until.has_thought(prompt, response)
 
 
 def _begin(prefixes: PrefixCache, texts: Sequence[Sequence[int]], room: int) -> Rows:

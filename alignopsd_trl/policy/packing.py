@@ -99,12 +99,7 @@ class Packed:
     branched: bool
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]], pad_id: int) -> Packed:
-        """Packs pairs of a prompt, at least one token long, and its responses."""
-        return cls.tree_rows([TreeRow.behind(prompt, responses) for prompt, responses in rows], pad_id)
-
-    @classmethod
-    def tree_rows(cls, tree_rows: Sequence[TreeRow], pad_id: int, paths: bool = True) -> Packed:
+    def of(cls, tree_rows: Sequence[TreeRow], pad_id: int, paths: bool = True) -> Packed:
         """Packs a row a tree_row.
 
         Args:

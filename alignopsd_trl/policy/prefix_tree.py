@@ -18,17 +18,19 @@ from alignopsd_trl.policy.ragged import Ragged
 TOKEN_BYTES = 4  # of `Ragged.content`
 
 
-@dataclass(frozen=True)
+@dataclass
 class PairsOfRow:
     """Pairs of one row.
 
     Attributes:
         along: those whose text begins the path's, shortest first; the last one is the path.
         beside: those whose prompt does, but not their response.
+        room: tokens that may still stand beside the path.
     """
 
     along: list[int]
-    beside: list[int]
+    beside: list[int] = field(default_factory=list)
+    room: int = field(default=0, compare=False)
 
     @property
     def all(self) -> list[int]:
@@ -78,19 +80,6 @@ class Pairs:
         )
 
 
-@dataclass
-class _Row:
-    """A row to which pairs are added, those of the longest prompts first.
-
-    Attributes:
-        room: tokens that may still stand beside its path.
-    """
-
-    room: int
-    along: list[int]
-    beside: list[int] = field(default_factory=list)
-
-
 def rows_of_pairs(pairs: Pairs, budget: int, branch: bool) -> list[PairsOfRow]:
     """Each pair in one row. The pairs of the longest prompts make the paths.
 
@@ -99,21 +88,21 @@ def rows_of_pairs(pairs: Pairs, budget: int, branch: bool) -> list[PairsOfRow]:
             path: its mask grows with the square of its length.
         branch: pairs may stand beside a path; else each is along one, its own if need be.
     """
-    rows: dict[bytes, _Row] = {}  # by the texts of their paths
+    rows: dict[bytes, PairsOfRow] = {}  # by the texts of their paths
     paths: list[bytes] = []  # the same texts, sorted
     for pair in sorted(range(len(pairs)), key=lambda one: (-pairs.before[one], -pairs.answer[one])):
         before, answer, text = pairs.before[pair], pairs.answer[pair], pairs.text(pair)
         prompt = text[: TOKEN_BYTES * before]
         hosts = (rows[path] for path in _beginning_with(prompt, paths) if rows[path].room >= answer) if branch else ()
         if (path := next(_beginning_with(text, paths), None)) is not None:
-            rows[path].along.append(pair)
+            rows[path].along.insert(0, pair)
         elif (host := next(iter(hosts), None)) is not None:
             host.beside.append(pair)
             host.room -= answer
         else:
-            rows[text] = _Row(max(budget // 4 - (before + answer), (before + answer) // 4), [pair])
+            rows[text] = PairsOfRow([pair], room=max(budget // 4 - (before + answer), (before + answer) // 4))
             insort(paths, text)
-    return [PairsOfRow(row.along[::-1], row.beside) for row in rows.values()]
+    return list(rows.values())
 
 
 def _beginning_with(text: bytes, paths: list[bytes]) -> Iterator[bytes]:
@@ -122,7 +111,3 @@ def _beginning_with(text: bytes, paths: list[bytes]) -> Iterator[bytes]:
         if not paths[place].startswith(text):
             return
         yield paths[place]
-
-
-def each_alone(pairs: Pairs) -> list[PairsOfRow]:
-    return [PairsOfRow([pair], []) for pair in range(len(pairs))]

@@ -18,7 +18,7 @@ from transformers import Cache
 
 from alignopsd_trl.policy.packing import Packed, TreeRow
 from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.prefix_tree import Pairs, each_alone, rows_of_pairs
+from alignopsd_trl.policy.prefix_tree import Pairs, PairsOfRow, rows_of_pairs
 from alignopsd_trl.policy.ragged import Ragged, plan_chunks
 
 Agree = Callable[[int], int]
@@ -93,7 +93,8 @@ def score_pairs(
     pairs = Pairs(prompts, responses, prompt, response)
     if prefixes is not None and _known_everywhere(prefixes, prompts, prompt, agree):
         return _score_behind(model, pairs, prefixes, pad_id, budget, _longest(responses))[place.to(model.device)]
-    rows = rows_of_pairs(pairs, budget, branch=shared) if shared or nested else each_alone(pairs)
+    alone = [PairsOfRow([pair]) for pair in range(len(pairs))]
+    rows = rows_of_pairs(pairs, budget, branch=shared) if shared or nested else alone
     tree_rows = [pairs.tree_row(row) for row in rows]
     chunks = plan_chunks(torch.tensor([len(tree_row) + 1 for tree_row in tree_rows], dtype=torch.int64), budget)
     missing = agree(len(chunks)) - len(chunks)  # before the forwards, which may gather parameters over processes
@@ -125,7 +126,7 @@ def _score_behind(
     result = torch.zeros((len(pairs), width), dtype=torch.float32, device=model.device)
     for chunk in plan_chunks(torch.maximum(whole - path, whole // 4), budget):  # what is looked back on takes room too
         chosen = [tree_rows[number] for number in chunk.tolist()]
-        packed = Packed.tree_rows(chosen, pad_id, paths=False)
+        packed = Packed.of(chosen, pad_id, paths=False)
         if not packed.ids.size(1):
             continue
         cache = prefixes.cache([tree_row.path[:-1] for tree_row in chosen], packed.ids.size(1))
@@ -170,7 +171,7 @@ def _distinct_pairs(
 
 def _score_packed(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
     """``(R, T)`` float32, a score at each label's column."""
-    return model.shared(Packed.tree_rows(tree_rows, pad_id).to(model.device)).float()
+    return model.shared(Packed.of(tree_rows, pad_id).to(model.device)).float()
 
 
 def _score_plain(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:

@@ -17,10 +17,9 @@ import torch
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
-from alignopsd_trl.policy.decoding import closed_up, draw_at, moved
+from alignopsd_trl.policy.decoding import closed_up, draw_at, ends, frozen_weights_cached, moved
 from alignopsd_trl.policy.packing import as_attention_mask
 from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.samplers import frozen_weights_cached
 from alignopsd_trl.rollout import Continuous, Request, Response
 
 if TYPE_CHECKING:
@@ -93,8 +92,8 @@ class SlotSampler(Continuous):
     """A [`~alignopsd_trl.rollout.Sampler`] that decodes in this process.
 
     Args:
-        model, temperature, max_tokens, end_ids, attention: as in `decoding.sample`; at temperature 0 each token is the
-            likeliest.
+        model, temperature, max_tokens, end_ids, attention: as in `decoding.LoopSampler`; at temperature 0 each token is
+            the likeliest.
         prefixes: what this snapshot of the model made of earlier prompts.
         rows: of some prompts, how many are sampled at once; all of them by default.
         context: held around every few steps, as autocast is.
@@ -220,10 +219,8 @@ class SlotSampler(Continuous):
 
     def _ends(self, row: Row, token: int) -> bool:
         row.ids.append(token)
-        if token in self.end_ids or len(row.ids) == self.max_tokens:
-            return True
-        until = row.request.until
-        return bool(until and token in until.closing and until.has_thought(row.request.prompt_ids, row.ids))
+        asked = row.request
+        return len(row.ids) == self.max_tokens or ends(asked.prompt_ids, row.ids, self.end_ids, asked.until)
 
     def _end(self, ended: Sequence[int]) -> None:
         """Answers the requests of some rows, and closes the others up."""

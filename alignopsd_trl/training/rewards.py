@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from accelerate.utils import gather_object
@@ -24,23 +24,12 @@ def environment_reward(trajectory: Sequence[Trajectory], **columns: Any) -> list
     return [None if one.failed else one.reward for one in trajectory]
 
 
-class Ask(Protocol):
-    def __call__(
-        self,
-        rows: list[dict[str, Any]],
-        prompts: list[Any],
-        completions: list[Any],
-        ids: list[list[int]],
-        environments: list[Any] | None,
-    ) -> torch.Tensor:
-        """Asks all reward functions: ``(trajectories of all processes, functions)``, NaN where one gave none."""
-
-
 class Rewards:
     """Gives finished episodes their reward: the environment's, plus the user's functions.
 
     Args:
-        ask: asks the functions through TRL's own path.
+        ask: asks the functions through TRL's own path, with rows, prompts, completions, token ids and environments (or
+            `None`): ``(trajectories of all processes, functions)``, NaN where one gave none.
         functions, names, weights: of the reward functions, in TRL's order.
         check: of what the functions return.
         rollouts: which environments played.
@@ -49,7 +38,7 @@ class Rewards:
 
     def __init__(
         self,
-        ask: Ask,
+        ask: Callable[..., torch.Tensor],
         functions: Sequence[Callable],
         names: Sequence[str],
         weights: torch.Tensor,

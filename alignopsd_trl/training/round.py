@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any, Protocol
@@ -76,27 +76,18 @@ class Listener(Protocol):
         """Gives numbers for the log."""
 
 
-LISTENERS = {"fidelity_every": "alignopsd_trl.fidelity.training:FidelityListener"}
-"""Option of the config that asks for a listener -> where its class is. It stands above the trainer and is imported by
-name when it is asked for."""
+FIDELITY_LISTENER = "alignopsd_trl.fidelity.training:FidelityListener"
+"""Measures the credit of rounds with ``fidelity_every``. It stands above the trainer and is imported by name."""
 
 TURN_ADVANTAGES = "alignopsd_trl.fidelity.training:monte_carlo_advantages"
 """What measures the advantages of turns for methods that declare ``needs_turn_advantages``."""
 
 
-def listeners(config: Any) -> Iterator[Listener]:
-    """Yields the listeners that a config asks for."""
-    for option, place in LISTENERS.items():
-        if getattr(config, option):
-            yield resolve_name(place)(config)
+def listeners(config: Any) -> list[Listener]:
+    """Makes the listeners that a config asks for."""
+    return [resolve_name(FIDELITY_LISTENER)(config)] if config.fidelity_every else []
 
 
-class MeasureTurnAdvantages(Protocol):
-    def __call__(
-        self, replays: Replays, trajectories: Sequence[Trajectory], batch: TurnBatch, walks: int
-    ) -> torch.Tensor:
-        """Measures ``(M,)`` float64 advantages of turns, in units of the reward."""
-
-
-def turn_advantages() -> MeasureTurnAdvantages:
-    return resolve_name(TURN_ADVANTAGES)
+def turn_advantages(replays: Replays, trajectories: Sequence[Trajectory], batch: TurnBatch, walks: int) -> torch.Tensor:
+    """Measures ``(M,)`` float64 advantages of turns, in units of the reward."""
+    return resolve_name(TURN_ADVANTAGES)(replays, trajectories, batch, walks)

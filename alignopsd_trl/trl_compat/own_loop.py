@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from alignopsd_trl.policy.decoding import LoopSampler
 from alignopsd_trl.policy.kv_room import Room, room, token_bytes
 from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.samplers import LoopSampler
 from alignopsd_trl.policy.slots import SlotSampler
 from alignopsd_trl.trl_compat.model import (
     attention_of,
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def samples_plainly(trainer: Trainer) -> bool:
-    """Whether responses come from the whole distribution of a model that is here and whole, so that `decoding.sample`
-    may take the place of transformers' ``generate``."""
+    """Whether responses come from the whole distribution of a model that is here and whole, so that a
+    `LoopSampler` may take the place of transformers' ``generate``."""
     if trainer.use_vllm or trainer.use_transformers_continuous_batching:
         return False
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or why_not_shared(trainer):
@@ -97,7 +97,7 @@ def rows_at_once(
     prefixes: PrefixCache | None = None,
 ) -> int:
     """How many of the prompts are sampled at a time: all of them with vLLM, ``least`` with transformers'
-    ``generate``, and what has room in the cache of `decoding.sample`.
+    ``generate``, and what has room in the cache of `decoding.LoopSampler`.
 
     Args:
         limit: tokens of a response at most.

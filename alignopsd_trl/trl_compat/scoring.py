@@ -102,6 +102,6 @@ def _joined(prompt: Padded, response: Padded) -> tuple[torch.Tensor, torch.Tenso
 
 
 def scores_as_sampled(trainer: Trainer) -> bool:
-    """Whether scoring would give the log-probs that `decoding.sample` kept, up to float32 rounding: not where sampling
+    """Whether scoring would give the log-probs that a `LoopSampler` kept, up to float32 rounding: not where sampling
     and scoring round to a shorter format, each in its own order."""
     return trainer.accelerator.mixed_precision == "no" and policy_of(trainer).dtype == torch.float32

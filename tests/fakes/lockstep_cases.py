@@ -26,7 +26,7 @@ from transformers import AutoTokenizer
 from alignopsd_trl.environments.base import Opening, Step
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.policy.samplers import LoopSampler
+from alignopsd_trl.policy.decoding import LoopSampler
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player, episode_seeds

@@ -143,7 +143,10 @@ def correspond(
         options: for gamma_H, K and the action filter.
         match: `False` asks for H alone.
     """
-    teacher, student = ([*map(_if_asked, side, asked.tolist())] for side in (teacher, student))
+    teacher, student = (
+        [thought if one else NO_THOUGHT for thought, one in zip(side, asked.tolist(), strict=True)]
+        for side in (teacher, student)
+    )
     states = decision_states(teacher, student, encode, match and options.action_filter != "none", groups.task.device)
     tasks = [_task_similarity(states, rows, groups.rollout[rows]) for rows in groups.by_task if asked[rows[0]]]
     if not match:
@@ -159,10 +162,6 @@ def correspond(
         sources[task.rows] = torch.where(kept >= 0, task.rows[kept], -1)
         similarity[task.rows] = task.similarity.gather(0, kept.clamp_min(0).T).T
     return Correspondence(states, asked, tasks, sources, similarity, rejected)
-
-
-def _if_asked(thought: Thought, asked: bool) -> Thought:
-    return thought if asked else NO_THOUGHT
 
 
 def _task_similarity(states: DecisionStates, rows: torch.Tensor, rollout: torch.Tensor) -> TaskSimilarity:
@@ -266,9 +265,9 @@ def accept_actions(
     target_actions: Sequence[str],
     similarity: torch.Tensor,
     threshold: float,
-    rule: str = "cosine",
-    source: torch.Tensor | None = None,
-    target: torch.Tensor | None = None,
+    rule: str,
+    source: torch.Tensor,
+    target: torch.Tensor,
 ) -> torch.Tensor:
     """The action-consistency filter on pairs (method facts C.15 to C.17).
 
@@ -278,16 +277,14 @@ def accept_actions(
         similarity: ``(P,)`` cosine of the pair's action embeddings; accepted from ``threshold`` on, if finite.
         rule: ``"cosine"``, or a benchmark's name: also compatible by its action grammar. WebShop's asks for the same
             operation, and for clicks the same target with case.
-        source, target: ``(P,)`` int64, which of the actions each pair compares. Default: pair p compares action p.
+        source, target: ``(P,)`` int64, which of the actions each pair compares.
 
     Returns:
         ``(P,)`` bool.
     """
-    source = torch.arange(len(source_actions)) if source is None else source
-    target = torch.arange(len(target_actions)) if target is None else target
     codes: dict[tuple[str, str], int] = {}
-    left = _action_codes(source_actions, rule, codes).to(similarity.device)[source.to(similarity.device)]
-    right = _action_codes(target_actions, rule, codes).to(similarity.device)[target.to(similarity.device)]
+    left = _action_codes(source_actions, rule, codes).to(similarity.device)[source]
+    right = _action_codes(target_actions, rule, codes).to(similarity.device)[target]
     return similarity.isfinite() & (similarity >= threshold) & (left == right) & (left >= 0)
 
 

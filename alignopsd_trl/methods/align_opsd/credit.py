@@ -248,16 +248,11 @@ def project_to_box(
     Args:
         density, mass: ``(n,)`` float64; rows of mass 0 are clipped but weigh nothing.
         segment: ``(n,)`` int64 from 0.
-        low, high: the box.
+        low, high: the box, which holds 1: else no density could keep the budget.
 
     Returns:
         ``(n,)`` float64.
-
-    Raises:
-        ValueError: if the box does not hold 1, so that no density can keep the budget.
     """
-    if not low <= 1.0 <= high:
-        raise ValueError(f"the density box [{low}, {high}] must hold 1, else no weights keep the token budget")
     count = _count(segment)
     budget = segment_sum(mass, segment, count)
     left, right, shift = _bracket(density, segment, count, low, high)

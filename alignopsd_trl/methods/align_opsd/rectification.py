@@ -107,13 +107,7 @@ def source_weights(sources: torch.Tensor, similarity: torch.Tensor, temperature:
 
 
 def confidence(weights: torch.Tensor, similarity: torch.Tensor, threshold: float) -> torch.Tensor:
-    """rho: the weighted mean of clip((H - gamma) / (1 - gamma), 0, 1). ``(M,)`` float64, 0 where unmatched.
-
-    Raises:
-        ValueError: if the threshold leaves nothing to rescale.
-    """
-    if threshold >= 1.0:
-        raise ValueError(f"similarity_threshold={threshold} leaves no room above it; choose a value below 1")
+    """rho: the weighted mean of clip((H - gamma) / (1 - gamma), 0, 1). ``(M,)`` float64, 0 where unmatched."""
     # gamma in the precision of H, the one it was selected in: H = gamma is then exactly 0 confidence.
     gamma = similarity.new_tensor(threshold).double()
     rescaled = ((similarity.detach().double() - gamma) / (1.0 - gamma)).clamp(0.0, 1.0)
@@ -129,13 +123,8 @@ def aligned_log_probs(
         identity: ``(M, L)``.
         matched: ``(P, L)``, one row for each pair in the order of ``sources[sources >= 0]``.
         aggregation: ``"probability_mixture"`` for log sum w p (the paper), ``"log_mean"`` for sum w log p.
-
-    Raises:
-        ValueError: if there is not one matched row a pair.
     """
     present = sources >= 0
-    if len(matched) != int(present.sum()):
-        raise ValueError(f"{len(matched)} matched views for {int(present.sum())} pairs")
     view = (present.flatten().cumsum(0) - 1).view_as(sources).clamp_min(0)
     aligned = identity.clone()
     for hit in present.any(-1).nonzero().squeeze(-1).split(_BLOCK):

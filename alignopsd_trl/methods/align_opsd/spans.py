@@ -314,15 +314,6 @@ class Segmentation:
     accepted: int = 0
 
 
-def check_span_lengths(min_span: int, max_span: int) -> None:
-    """Raises ValueError if an over-long span might have no legal cut (method facts D.32)."""
-    if min_span < 1 or max_span < 2 * min_span - 1:
-        raise ValueError(
-            f"min_span={min_span}, max_span={max_span}: need min_span >= 1 and max_span >= 2 * min_span - 1 "
-            f"= {2 * min_span - 1}"
-        )
-
-
 def segment(
     shifts: Sequence[float],
     counts: Sequence[bool],
@@ -336,13 +327,9 @@ def segment(
     Args:
         shifts, counts: divergence of each of the n turns against the one before, and whether it counts.
         threshold: cuts are strictly above it; ``None`` for no threshold cuts.
-        min_span, max_span: in turns.
+        min_span, max_span: in turns; ``max_span >= 2 * min_span - 1``, so that an over-long span has a legal cut.
         fallback: least divergence, inclusive, of a cut inside an over-long span.
-
-    Raises:
-        ValueError: if ``max_span < 2 * min_span - 1``.
     """
-    check_span_lengths(min_span, max_span)
     above = [k for k in range(1, len(shifts)) if threshold is not None and counts[k] and shifts[k] > threshold]
     kept = _keep_apart(sorted(above, key=lambda k: (-shifts[k], k)), len(shifts), min_span)
     spans, guided, forced = _repair(kept, shifts, counts, min_span, max_span, fallback)
@@ -384,7 +371,6 @@ def random_segment(
     ``seed`` is the base seed plus the rollout's index in (task, rollout) order: the same lengths get the same cuts at
     every step. The other arguments are those of `segment`.
     """
-    check_span_lengths(min_span, max_span)
     tried = list(range(min_span, len(shifts) - min_span + 1))
     random.Random(seed).shuffle(tried)
     kept = _keep_apart(tried, len(shifts), min_span)
