@@ -253,6 +253,14 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         },
     )
 
+    rounds_ahead: Annotated[int, OneOf((0, 1))] = field(
+        default=0,
+        metadata={
+            "help": "1: while a round is credited and optimised, vLLM's servers play the next one, with weights that "
+            "are a round old at most (docs/launch.md). 0: on-policy."
+        },
+    )
+
     # Sampling with vLLM's servers
     vllm_server_addresses: list[str] | None = field(
         default=None,
@@ -377,6 +385,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
                 "continuous_play=True needs vLLM's servers, or one engine a process, but vllm_tensor_parallel_size="
                 f"{self.vllm_tensor_parallel_size}; set continuous_play=False"
             )
+        if self.rounds_ahead:
+            self._check_ahead()
         addresses = self.vllm_server_addresses
         if addresses is None:
             return
@@ -395,6 +405,17 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
                 f"{addresses}; leave it out"
             )
         self.vllm_server_base_url = addresses[0]
+
+    def _check_ahead(self) -> None:
+        needed = {"continuous_play": True, "use_vllm": True, "vllm_mode": "server"}
+        needed |= {"vllm_importance_sampling_correction": True}
+        if wrong := {name: value for name, value in needed.items() if getattr(self, name) != value}:
+            found = ", ".join(f"{name}={getattr(self, name)!r}" for name in wrong)
+            remedy = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
+            raise ValueError(
+                "rounds_ahead=1 plays on vLLM's servers, with weights that are a round old and a correction for that, "
+                f"but {found}; set {remedy}"
+            )
 
     def _check_engine(self) -> None:
         for name in ("vllm_max_num_seqs", "vllm_max_num_batched_tokens", "vllm_engine_options"):

@@ -48,6 +48,7 @@ SCHEMA = pa.schema(
         "response_tokens": _WHOLE,
         "truncated": _FLAG,
         "history_shortened": _FLAG,
+        "staleness": _WHOLE,
         "turn_reward": _NUMBER,
         "info": _TEXT,
         "token_texts": pa.list_(_TEXT),
@@ -159,6 +160,7 @@ def _turn_columns(turn: Turn) -> dict[str, Any]:
         "response_tokens": len(turn.response_ids),
         "truncated": turn.truncated,
         "history_shortened": turn.history_shortened,
+        "staleness": turn.staleness,
         "info": json.dumps(_facts(turn.info), default=str),
     }
 

@@ -60,7 +60,7 @@ from alignopsd_trl.runs.files import full_disk_named, plain, readable_as_others,
 from alignopsd_trl.runs.folder import LOG_FILE, RunFolder, claim_together, configuration_of
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
 from alignopsd_trl.runs.log import LogFile
-from alignopsd_trl.runs.order import EpochSampler, WholeRounds
+from alignopsd_trl.runs.order import EpochSampler, Upcoming, WholeRounds
 from alignopsd_trl.runs.progress import duration, show_status
 from alignopsd_trl.runs.reward_check import RewardCheck
 from alignopsd_trl.sharing.card import model_card
@@ -362,19 +362,12 @@ class AlignOPSDTrainer(GRPOTrainer):
         """Plays a round of whole sibling groups and gives TRL its rows. Every process makes the same calls."""
         self.checkpoints.check_weights(self.state.global_step)
         with self._saved_if_down(), self._snapshot() as snapshot:
+            update = self.state.global_step
             with self.phases("rollout"):
-                update, updates = self.state.global_step, self.state.max_steps
-                privileged = self.args.privileged_in(self._round)
-                trajectories = self.rollouts.play(
-                    inputs,
-                    update,
-                    updates,
-                    snapshot.sampler,
-                    self.method,
-                    privileged,
-                    snapshot.teacher if privileged else None,
-                )
+                trajectories = self.rollouts.play(*self._asked(inputs, update, snapshot))
                 self.rewards.give(inputs, trajectories, update)
+                if self.args.rounds_ahead:
+                    self._begin_next(snapshot)
             with self.phases("credit"):
                 batch = self._batch(trajectories, snapshot)
                 teacher = self.scorer.teacher(snapshot, self.rollouts.reader)
@@ -382,8 +375,21 @@ class AlignOPSDTrainer(GRPOTrainer):
                 rows = self.row_maker.rows(batch, credit, self.method.coefficients(self._round).policy)
             played = Round(self._round, update, trajectories, batch, credit, self._replays(snapshot))
             self._listen(played)
-        self.recorder.record(played, self.run_id, self.rollouts.counters.take(), self.phases.take())
+        self.recorder.record(played, self.run_id, self.rollouts.take_counters(), self.phases.take())
         return rows
+
+    def _asked(self, inputs: list[dict[str, Any]], update: int, snapshot: Snapshot) -> tuple[Any, ...]:
+        """What the rollouts are told of a round."""
+        privileged = self.args.privileged_in(int(update // self.args.steps_per_round))
+        teacher = snapshot.teacher if privileged else None
+        return inputs, update, self.state.max_steps, snapshot.sampler, self.method, privileged, teacher
+
+    def _begin_next(self, snapshot: Snapshot) -> None:
+        """Lets the next round, if there is one, be played while this one is credited and optimised."""
+        rows, updates = self._upcoming.after()
+        update = self.state.global_step + updates
+        if update < self.state.max_steps:
+            self.rollouts.begin(*self._asked(rows, update, snapshot))
 
     @contextlib.contextmanager
     def _saved_if_down(self) -> Generator[None]:
@@ -399,7 +405,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         """vLLM's engine or servers, where they sample, are ready and have the policy's weights."""
         with awake(self):
             if self.engine is not None:
-                self.engine.push_weights()
+                self.engine.push_weights(self.state.global_step)
             yield
 
     @contextlib.contextmanager
@@ -459,6 +465,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.recorder.metrics("train", found)
         if not self.method.needs_turn_advantages:
             return batch
+        self.rollouts.settle()
         with self.phases("walks"):
             walks = self.method.options.walks
             return replace(batch, turn_advantages=turn_advantages(self._replays(snapshot), trajectories, batch, walks))
@@ -469,6 +476,7 @@ class AlignOPSDTrainer(GRPOTrainer):
     def _listen(self, played: Round) -> None:
         for listener in self._listeners:
             if listener.listens(played.number):
+                self.rollouts.settle()
                 with self.phases("walks"):
                     found = listener.hear(played)
                 self.recorder.metrics("train", found)
@@ -537,6 +545,7 @@ class AlignOPSDTrainer(GRPOTrainer):
     @contextlib.contextmanager
     def _evaluated(self, temperature: float) -> Generator[AnySampler]:
         """What plays an evaluation."""
+        self.rollouts.settle()
         kept = kept_prefixes(self) if self.args.continuous_play else contextlib.nullcontext()
         with self._awake(), kept as prefixes:
             yield self.make_sampler(temperature, self.max_completion_length, prefixes)
@@ -628,12 +637,14 @@ class AlignOPSDTrainer(GRPOTrainer):
     def close(self) -> None:
         """Closes the environments and the connections to servers; the next round or evaluation opens new ones.
         Training does it when it ends, and what is open still goes with the trainer."""
-        self.rollouts.close()
         if self.engine is not None:
-            self.engine.close()
+            self.engine.close()  # first: what is played ahead ends with its requests
+        self.rollouts.close()
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> EpochSampler:
         self._order = EpochSampler.like(super()._get_train_sampler(dataset))
+        accumulated, group = self.args.gradient_accumulation_steps, self.processes
+        self._upcoming = Upcoming(self._order, accumulated, group.process, group.processes)
         return self._order
 
     def _run_epoch(self, model: Any, epoch: int, *args: Any, **kwargs: Any) -> None:
@@ -642,6 +653,8 @@ class AlignOPSDTrainer(GRPOTrainer):
             self.control.should_training_stop = True
             return
         self._order.epoch = epoch
+        resumed = epoch == kwargs["epochs_trained"]
+        self._upcoming.begin(epoch, kwargs["steps_trained_in_current_epoch"] if resumed else 0)
         super()._run_epoch(model, epoch, *args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:

@@ -115,6 +115,7 @@ class Turn:
     sampling_log_probs: list[float] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)  # numbers that the environment says beside it
     info: Mapping[str, Any] = field(default_factory=dict)  # these and all else that it says
+    staleness: int = 0  # updates that its sampler's weights were behind those that it is trained with, at most
     chosen_on: str = ""  # the observation that the response answers: the opening's or that of the turn before
 
     def extends(self, earlier: Turn) -> bool:

@@ -34,28 +34,34 @@ def saved(folder: Path, name: str, result: Any) -> None:
 
 def main(folder: Path) -> None:
     build_model(build_tokenizer()).save_pretrained(folder / f"policy{RANK}")
-    with ScriptedServer(acting, uneven) as server:
-        trainer = make(folder, "well", max_steps=2)
-        with_servers(trainer, server)
-        trainer.train()
-        saved(folder, "well", trainer.seen_rows)
-    with ScriptedServer(acting) as server:
-        trainer = make(folder, "gone", max_steps=3)
-        with_servers(trainer, server, vllm_server_timeout=1.0)
-        inner = trainer.rollouts.play_groups
-
-        def play(inputs: Any, update: int, *rest: Any) -> Any:
-            if update == 1 and RANK == "1":
-                server.stop()
-            return inner(inputs, update, *rest)
-
-        trainer.rollouts.play_groups = play
-        message = ""
-        try:
+    for name, options in (("well", {}), ("well_ahead", {"rounds_ahead": 1})):
+        with ScriptedServer(acting, uneven) as server:
+            trainer = make(folder, name, max_steps=2)
+            with_servers(trainer, server, **options)
             trainer.train()
-        except SamplerDown as error:
-            message = str(error)
-        saved(folder, "gone", message)
+            saved(folder, name, trainer.seen_rows)
+    for name, options in (("gone", {}), ("gone_ahead", {"rounds_ahead": 1})):
+        with ScriptedServer(acting) as server:
+            trainer = make(folder, name, max_steps=3, method="grpo")  # without thinking, which would meet it before
+            with_servers(trainer, server, vllm_server_timeout=1.0, **options)
+            saved(folder, name, message(trainer, server))
+
+
+def message(trainer: AlignOPSDTrainer, server: ScriptedServer) -> str:
+    """Of the run's end after the second process has lost its server in the second round."""
+    inner = trainer.rollouts.play_groups
+
+    def play(inputs: Any, update: int, *rest: Any, **options: Any) -> Any:
+        if update == 1 and RANK == "1":
+            server.stop()
+        return inner(inputs, update, *rest, **options)
+
+    trainer.rollouts.play_groups = play
+    try:
+        trainer.train()
+    except SamplerDown as error:
+        return str(error)
+    return ""
 
 
 if __name__ == "__main__":

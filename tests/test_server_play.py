@@ -137,15 +137,18 @@ def turns(rounds: list[dict[str, torch.Tensor]]) -> list[tuple[list[int], list[i
 
 @pytest.mark.full
 def test_two_processes_that_ask_by_themselves_play_as_one(two: Path, tmp_path: Path) -> None:
-    ranks = load(two, "well")
+    ranks, ahead = load(two, "well"), load(two, "well_ahead")
     with ScriptedServer(acting) as server:
         options = {"method": "align_opsd", "beta": 0.02, "per_device_train_batch_size": 16}
         single = played(tmp_path, server, **options)
     assert turns([rows for rank in ranks for rows in rank]) == turns(single.seen_rows)
+    for one, other in zip([*ranks[0], *ranks[1]], [*ahead[0], *ahead[1]], strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one), "with rounds_ahead too"
 
 
 @pytest.mark.full
-def test_a_server_that_one_process_has_lost_ends_both_with_its_message_and_a_checkpoint(two: Path) -> None:
-    messages = load(two, "gone")
-    assert messages[0] == messages[1] and " for 1 s; start the servers again" in messages[0]
-    assert last_whole_checkpoint(two / "gone").name == "checkpoint-1"
+@pytest.mark.parametrize("name", ["gone", "gone_ahead"])
+def test_a_server_that_one_process_has_lost_ends_both_with_its_message_and_a_checkpoint(two: Path, name: str) -> None:
+    messages = load(two, name)
+    assert messages[0] == messages[1] and "; start the servers again" in messages[0]
+    assert last_whole_checkpoint(two / name).name == "checkpoint-1"

@@ -51,7 +51,7 @@ class ProcessGroup:
         """The values of all processes, in the processes' order. They travel as pickles: for small ones."""
         return gather_object([value])
 
-    def together(self, act: Callable[[], Found], kind: type[Exception]) -> Found:
+    def together(self, act: Callable[[], Found], kind: type[Exception] | tuple[type[Exception], ...]) -> Found:
         """What ``act`` returns to each process. If it raises an error of a kind on one, all processes raise that."""
         found: list[Found] = []
         problem: Exception | None = None

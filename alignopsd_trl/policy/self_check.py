@@ -200,10 +200,10 @@ def shortest(batch: TurnBatch, count: int) -> TurnBatch:
 
 
 def _sampler(few: TurnBatch, like: torch.Tensor) -> torch.Tensor:
-    """The sampler's log-probs; what it did not give is taken from ``like``."""
+    """The sampler's log-probs; what it did not give, or with older weights, is taken from ``like``."""
     result = like.clone()
     for row, turn in enumerate(few.turns):
-        for place, value in enumerate(turn.sampling_log_probs or ()):
+        for place, value in enumerate(turn.sampling_log_probs or () if not turn.staleness else ()):
             if value is not None and not math.isnan(value):
                 result[row, place] = value
     return result

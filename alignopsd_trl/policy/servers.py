@@ -75,6 +75,9 @@ class Servers:
         in_flight: requests on their way at most, each on a thread of its own.
         patience: how long a request is tried.
 
+    Attributes:
+        weights: updates that the policy's weights had had when they were pushed, for `Response.weights`.
+
     Raises:
         SamplerDown: if one of them is not there within ``patience.away`` seconds.
     """
@@ -86,7 +89,8 @@ class Servers:
         self._probes = httpx.Client(timeout=PROBE)
         self._servers = [_Server(address.rstrip("/")) for address in addresses]
         self._lock, self._probing, self._closed = threading.Lock(), threading.Lock(), threading.Event()
-        self._threads, self._play = _Threads(in_flight), 0
+        self._threads = _Threads(in_flight)
+        self.weights: int | None = None
         weakref.finalize(self, self._threads.close).atexit = False  # threads go with whoever forgets to close
         try:
             for server in self._servers:
@@ -95,26 +99,23 @@ class Servers:
             self.close()
             raise
 
-    def submit(self, body: Mapping[str, Any]) -> Future[Response]:
+    def submit(self, body: Mapping[str, Any], wanted: Callable[[], bool] = lambda: True) -> Future[Response]:
         """Posts a body of ``/v1/completions``, without its ``model``.
 
         The future raises `RequestFailed` for this request alone, or `SamplerDown`.
+
+        Args:
+            wanted: whether the request is still to be tried.
         """
-        play = self._play
-        return self._threads.submit(lambda: self._complete(body, lambda: self._play == play))
+        return self._threads.submit(lambda: self._complete(body, wanted))
 
     def check(self) -> None:
         """Raises `SamplerDown` if a server is another process than it was when it was met."""
         for server in self._servers:
             self._refuse_new(server)
 
-    def drop(self) -> None:
-        """Tries no request again that was submitted before now."""
-        self._play += 1
-
     def close(self) -> None:
-        """Drops all requests, and waits for those on their way, not long."""
-        self.drop()
+        """Tries no request again, and waits for those on their way, not long."""
         self._closed.set()
         self._threads.close()
         self._client.close()
@@ -138,9 +139,9 @@ class Servers:
         faults = losses = 0
         problem = ""
         while max(faults, losses) < self._patience.tries:  # a request may be what its server dies of, each time
-            server = self._choose(wanted)
+            server, weights = self._choose(wanted), self.weights
             try:
-                return self._read(self._post(server, body))
+                return self._read(self._post(server, body))._replace(weights=weights)
             except _Refused as refusal:
                 raise RequestFailed(str(refusal)) from None
             except (httpx.HTTPError, _Fault) as error:
@@ -183,7 +184,7 @@ class Servers:
         Raises:
             SamplerDown: if they are away for too long.
         """
-        while wanted():
+        while wanted() and not self._closed.is_set():
             self._look_for_lost()
             with self._lock:
                 there = [server for server in self._servers if server.away_since is None]
@@ -242,6 +243,20 @@ class Servers:
         return " and ".join(server.address for server in self._servers)
 
 
+def order(addresses: Sequence[str], what: str, timeout: float) -> None:
+    """Posts to an endpoint of vLLM's dev mode on all servers: ``pause?mode=keep`` freezes requests where they are and
+    throws away what was computed for them, ``resume`` goes on with them.
+
+    Raises:
+        SamplerDown: if one does not do it.
+    """
+    for address in addresses:
+        try:
+            httpx.post(f"{address.rstrip('/')}/{what}", timeout=timeout).raise_for_status()
+        except httpx.HTTPError as error:
+            raise SamplerDown(f"{address} does not {what.partition('?')[0]} ({_named(error)}); {_REMEDY}") from error
+
+
 _REMEDY = "start the servers again and resume, so that they take the policy's weights"
 
 
@@ -250,24 +265,29 @@ class _Threads:
     the process, as `concurrent.futures` would let it."""
 
     def __init__(self, most: int):
-        self._most, self._threads, self._busy = most, [], 0
+        self._most, self._threads, self._busy, self._ended = most, [], 0, False
         self._work: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
 
     def submit(self, act: Callable[[], Any]) -> Future:
         future: Future = Future()
         with self._lock:
+            if self._ended:
+                future.set_exception(RequestFailed("it was dropped"))
+                return future
             self._busy += 1
             if self._busy > len(self._threads) and len(self._threads) < self._most:
                 thread = threading.Thread(target=self._run, daemon=True, name="request")
                 self._threads.append(thread)
                 thread.start()
-        self._work.put((future, act))
+            self._work.put((future, act))
         return future
 
     def close(self) -> None:
-        for _ in self._threads:
-            self._work.put(None)
+        with self._lock:
+            self._ended = True
+            for _ in self._threads:
+                self._work.put(None)
         end = time.monotonic() + SECONDS_TO_END
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))

@@ -67,6 +67,7 @@ class ServerSampler(Continuous):
     def __init__(self, servers: Servers, options: Mapping[str, Any]):
         self._servers, self._options = servers, dict(options)
         self._asked: set[Future[Response]] = set()
+        self._drops = 0
 
     @property
     def waiting(self) -> int:
@@ -74,7 +75,8 @@ class ServerSampler(Continuous):
 
     def submit(self, request: Request) -> Future[Response]:
         asks = {"prompt": list(request.prompt_ids), "seed": request.seed, "return_token_ids": True}
-        future = self._servers.submit({**self._options, **asks})
+        drops = self._drops
+        future = self._servers.submit({**self._options, **asks}, lambda: self._drops == drops)
         self._asked.add(future)
         future.add_done_callback(self._asked.discard)
         return future
@@ -83,9 +85,8 @@ class ServerSampler(Continuous):
         return False  # the servers do
 
     def drop(self) -> None:
-        if self._asked:
-            self._servers.drop()
-            self._asked.clear()
+        self._drops += 1
+        self._asked.clear()
 
 
 class TogetherSampler:

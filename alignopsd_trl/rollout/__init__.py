@@ -4,8 +4,14 @@ makes the prompt of each turn, a `sampler` answers it."""
 from __future__ import annotations
 
 from alignopsd_trl.rollout.faults import RequestFailed, SamplerDown
-from alignopsd_trl.rollout.metrics import Counters, conversation_metrics, privileged_metrics, rollout_metrics
-from alignopsd_trl.rollout.player import Player
+from alignopsd_trl.rollout.metrics import (
+    Counters,
+    conversation_metrics,
+    privileged_metrics,
+    rollout_metrics,
+    staleness_metrics,
+)
+from alignopsd_trl.rollout.player import ENDS, Player
 from alignopsd_trl.rollout.prompting import SkillSource, no_skills
 from alignopsd_trl.rollout.sampler import (
     AnySampler,
@@ -21,6 +27,7 @@ from alignopsd_trl.rollout.sampler import (
 from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, episode_seed, episode_seeds, siblings_before
 
 __all__ = [
+    "ENDS",
     "AnySampler",
     "BatchSampler",
     "Continuous",
@@ -44,4 +51,5 @@ __all__ = [
     "privileged_metrics",
     "rollout_metrics",
     "siblings_before",
+    "staleness_metrics",
 ]

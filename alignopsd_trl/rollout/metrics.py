@@ -44,6 +44,12 @@ def privileged_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return metrics
 
 
+def staleness_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """How many updates older than the trainer's the weights were that sampled the turns; empty without any."""
+    found = [turn.staleness for one in trajectories for turn in one.turns]
+    return {"staleness/mean": sum(found) / len(found), "staleness/max": max(found)} if found else {}
+
+
 def _repeated(trajectory: Trajectory) -> int:
     """Turns whose action, with what came of it, was there before in the episode: it was tried again, and in vain."""
     return len(trajectory.turns) - len({(turn.action, turn.observation) for turn in trajectory.turns})

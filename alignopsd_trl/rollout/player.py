@@ -81,6 +81,8 @@ class Player:
             Plays them; by default ``sampler``.
         sampling_seed (`int`, *optional*, defaults to 0):
             Goes into the seed of each request (`turn_seed`), beside the episode's own seeds and the turn's number.
+        update (`int`, *optional*):
+            Updates before these episodes are trained on; tells `Turn.staleness`.
     """
 
     environments: ValidatedBatch
@@ -100,6 +102,7 @@ class Player:
     privileged_siblings: int = 0
     teacher: AnySampler | None = None
     sampling_seed: int = 0
+    update: int | None = None
 
     def __post_init__(self) -> None:
         self.reader = self.reader or reader_for(self.tokenizer, self.environments)
@@ -213,6 +216,8 @@ class Player:
         turn.truncated = not turn.response_ids or turn.response_ids[-1] not in self.end_ids
         kept = response.log_probs is not None and not privileged
         turn.sampling_log_probs = list(response.log_probs) if kept else None
+        if self.update is not None and response.weights is not None:
+            turn.staleness = self.update - response.weights
         self._project(episode, turn)
 
     async def _step(self, episode: Episode, turn: Turn, desks: Desks) -> None:

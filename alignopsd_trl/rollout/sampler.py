@@ -43,10 +43,12 @@ class Response(NamedTuple):
     Attributes:
         ids: its tokens, with the end token if there is one.
         log_probs: the sampler's float log-probs of these tokens, `None` if it gives none.
+        weights: updates that the sampler's weights had had when it was asked; `None` if it does not count them.
     """
 
     ids: Sequence[int]
     log_probs: Sequence[float] | None = None
+    weights: int | None = None
 
 
 class Responses(NamedTuple):

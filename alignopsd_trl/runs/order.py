@@ -36,6 +36,54 @@ class EpochSampler(RepeatSampler):
         return super().__iter__()
 
 
+class Upcoming:
+    """Which tasks come next, known a round ahead of the data loader, which is not touched: a resumed run skips in it
+    what was trained, as ever.
+
+    Args:
+        order: of tasks; one that no seed decides can't be foreseen.
+        accumulated: batches of the data loader that are an update.
+        process, processes: whose part of a round is asked for, and of how many.
+    """
+
+    def __init__(self, order: EpochSampler, accumulated: int, process: int, processes: int):
+        self._order, self._accumulated = order, accumulated
+        self._process, self._processes = process, processes
+        self._rounds = order.num_samples // order.batch_size  # of an epoch
+        self._known: tuple[int, list[int]] = (-1, [])
+
+    def begin(self, epoch: int, batches: int) -> None:
+        """An epoch goes on behind so many of its batches."""
+        self._epoch, self._round = epoch, batches // self._order.repeat_count
+
+    def after(self) -> tuple[list[Any], int]:
+        """Called once in each round: rows of the next round, and updates from this round to it."""
+        here = self._update()
+        self._round += 1
+        if self._round == self._rounds:
+            self._epoch, self._round = self._epoch + 1, 0
+        size = self._order.batch_size
+        tasks = self._tasks(self._epoch)[self._round * size : (self._round + 1) * size]
+        rows = [task for task in tasks for _ in range(self._order.mini_repeat_count)]
+        share = len(rows) // self._processes
+        source: Any = self._order.data_source
+        return [source[row] for row in rows[self._process * share :][:share]], self._update() - here
+
+    def _update(self) -> int:
+        batches = self._order.repeat_count
+        an_epoch = -(-self._rounds * batches // self._accumulated)
+        return self._epoch * an_epoch + self._round * batches // self._accumulated
+
+    def _tasks(self, epoch: int) -> list[int]:
+        """Numbers of an epoch's tasks in their order."""
+        if self._known[0] != epoch:
+            order = self._order
+            once = EpochSampler(order.data_source, 1, order.batch_size, 1, order.shuffle, order.seed)
+            once.epoch = epoch
+            self._known = epoch, list(once)
+        return self._known[1]
+
+
 class WholeRounds(TrainerCallback):
     """Puts a checkpoint that would fall into the middle of a rollout round off to its end: nothing of a rollout is
     saved, so a run that resumed in its middle would play it anew with other weights."""

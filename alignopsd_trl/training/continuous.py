@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.policy.process_group import ProcessGroup
-from alignopsd_trl.policy.servers import Patience, Servers
+from alignopsd_trl.policy.servers import Patience, Servers, order
 from alignopsd_trl.policy.vllm_samplers import ServerSampler, TogetherSampler
 from alignopsd_trl.rollout import BatchSampler, Sampler, SamplerDown
 
@@ -18,7 +20,7 @@ class ContinuousEngine:
     Args:
         args: where the servers are, how often a request is tried.
         processes: which push the weights together.
-        push: gives vLLM the weights that an update has changed.
+        push: gives vLLM the weights that an update has changed, and says how many updates they have had.
         options: of requests to servers, by temperature and token limit.
         stepping: makes a sampler on this process's engine, by temperature and token limit.
     """
@@ -27,21 +29,43 @@ class ContinuousEngine:
         self,
         args: AlignOPSDConfig,
         processes: ProcessGroup,
-        push: Callable[[], None],
+        push: Callable[[], int],
         options: Callable[[float, int], dict[str, Any]],
         stepping: Callable[[float, int], Sampler],
     ):
         self._args, self._processes, self._push = args, processes, push
         self._options, self._stepping = options, stepping
         self._servers: Servers | None = None
+        self._weights: int | None = None
 
-    def push_weights(self) -> None:
-        """Gives vLLM the policy's weights. A collective.
+    def push_weights(self, update: int) -> None:
+        """Gives vLLM the policy's weights after so many updates. A collective. Requests on their way, of a round that
+        is played ahead, are frozen meanwhile.
 
         Raises:
             SamplerDown: on all processes.
         """
-        self._processes.together(self._push, SamplerDown)
+        frozen = self._args.rounds_ahead and self._weights not in (None, update)
+        with self._frozen() if frozen else contextlib.nullcontext():
+            self._weights = self._processes.together(self._push, SamplerDown)
+            if self._servers is not None:
+                self._servers.weights = self._weights
+
+    @contextlib.contextmanager
+    def _frozen(self) -> Generator[None]:
+        self._order("pause?mode=keep")
+        try:
+            yield
+        except SamplerDown:
+            with contextlib.suppress(SamplerDown):  # the first error is the one to tell
+                self._order("resume")
+            raise
+        self._order("resume")
+
+    def _order(self, what: str) -> None:
+        addresses = self._args.server_addresses if self._processes.process == 0 else []
+        act = partial(order, addresses, what, self._args.vllm_request_timeout)
+        self._processes.together(act, SamplerDown)
 
     def sampler(self, temperature: float, max_tokens: int) -> Sampler:
         """Makes what samples from the weights that were pushed. A collective with servers.
@@ -73,4 +97,5 @@ class ContinuousEngine:
             args.vllm_request_tries, args.vllm_request_backoff, args.vllm_request_timeout, args.vllm_server_timeout
         )
         self._servers = Servers(args.server_addresses, args.vllm_requests_in_flight, patience)
+        self._servers.weights = self._weights
         return self._servers

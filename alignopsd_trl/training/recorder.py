@@ -15,7 +15,7 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.policy.token_texts import TokenTexts
 from alignopsd_trl.records import merge_types, record_schema, trace_types, turn_records, write_records
-from alignopsd_trl.rollout import conversation_metrics, privileged_metrics, rollout_metrics
+from alignopsd_trl.rollout import conversation_metrics, privileged_metrics, rollout_metrics, staleness_metrics
 from alignopsd_trl.runs.console import show_note
 from alignopsd_trl.runs.files import full_disk_named
 from alignopsd_trl.runs.health import Decay
@@ -85,7 +85,8 @@ class Recorder:
             seconds: by phase.
         """
         ordinary = [one for one in played.trajectories if not one.privileged]
-        self.metrics("train", rollout_metrics(ordinary) | played.credit.metrics)
+        stale = staleness_metrics(played.trajectories) if self._config.rounds_ahead else {}
+        self.metrics("train", rollout_metrics(ordinary) | stale | played.credit.metrics)
         self._teacher(played)
         if self._config.history == "conversation":
             self.metrics("train", conversation_metrics(played.trajectories))

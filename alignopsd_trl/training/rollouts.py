@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 from accelerate.utils import gather_object
 from transformers import PreTrainedTokenizerBase
@@ -32,8 +31,22 @@ from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.console import show_note
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally
 from alignopsd_trl.runs.progress import Bar
+from alignopsd_trl.training.ahead import Ahead
 from alignopsd_trl.training.round import Replays
 from alignopsd_trl.turns import Trajectory
+
+
+class Played(NamedTuple):
+    """A round that was played ahead.
+
+    Attributes:
+        tasks: of its rows.
+        counters: what the environments added to theirs meanwhile.
+    """
+
+    tasks: list[str]
+    trajectories: list[Trajectory]
+    counters: dict[str, float]
 
 
 class Rollouts:
@@ -70,6 +83,7 @@ class Rollouts:
         self._failed = failed or FailedShare(config.max_failed_share)
         self._batch: ValidatedBatch | None = None
         self.slots = config.episodes_at_once
+        self._ahead: Ahead[Played] = Ahead(processes)
 
     @property
     def environments(self) -> ValidatedBatch:
@@ -88,6 +102,7 @@ class Rollouts:
 
     def close(self) -> None:
         """Closes the environments; who plays next opens new ones."""
+        self._ahead.close()
         if self._batch is not None:
             self._closer()
             self._batch = None
@@ -154,7 +169,7 @@ class Rollouts:
         privileged: int = 0,
         teacher: AnySampler | None = None,
     ) -> list[Trajectory]:
-        """Plays the sibling groups of a round.
+        """Plays the sibling groups of a round; with `rounds_ahead` they may have been begun.
 
         Args:
             privileged, teacher: how many siblings of each group are played with the skill in the prompt, and by whom,
@@ -164,15 +179,56 @@ class Rollouts:
             EnvironmentsDown, SamplerDown: after a checkpoint was saved.
             RunStopped: if too many episodes failed, after a checkpoint was saved.
         """
-        self.environments  # noqa: B018 (opened before its counters are read)
-        self.counters.take()  # what an evaluation added since the last round
+        asked = (inputs, update, updates, sampler, method, privileged, teacher)
         try:
-            trajectories = self.play_groups(inputs, update, updates, sampler, method, privileged, teacher)
+            trajectories = self._taken_up(*asked) if self._config.rounds_ahead else self._played_now(*asked)
         except (EnvironmentsDown, SamplerDown):
             self._save()
             raise
         self._check(trajectories, update)
         return trajectories
+
+    def _played_now(self, *asked: Any) -> list[Trajectory]:
+        self.environments  # noqa: B018 (opened before its counters are read)
+        self.counters.take()  # what an evaluation added since the last round
+        return self.play_groups(*asked)
+
+    def _taken_up(self, inputs: Sequence[Mapping[str, Any]], *asked: Any) -> list[Trajectory]:
+        if not self._ahead.begun:
+            self.begin(inputs, *asked)
+        self.settle()
+        found = self._ahead.take()
+        if found.tasks != [row["task_id"] for row in inputs]:
+            raise RuntimeError(
+                "other tasks were played ahead than the data loader gives; this is a bug, please report it"
+            )
+        self._counted = found.counters
+        return found.trajectories
+
+    def begin(
+        self, inputs: Sequence[Mapping[str, Any]], update: int, updates: int, sampler: AnySampler, *rest: Any
+    ) -> None:
+        """Lets a round be played while the main thread goes on; `play` takes it up, with the same arguments."""
+        self.environments  # noqa: B018 (opened before its counters are read)
+        self.counters.take()
+        self._bar = self._bar_of(len(inputs), update, updates, sampler)
+        self._shown, self._bar.disable = not self._bar.disable, True
+
+        def act() -> Played:
+            trajectories = self.play_groups(inputs, update, updates, sampler, *rest, alone=self._bar)
+            return Played([row["task_id"] for row in inputs], trajectories, self.counters.take())
+
+        self._ahead.begin(act)
+
+    def settle(self) -> None:
+        """Waits until nothing is played ahead on these environments. A collective."""
+        if self._ahead.begun:
+            self._bar.disable = not self._shown
+            self._ahead.settle()
+
+    def take_counters(self) -> dict[str, float]:
+        """What the last round added to the environments' counters."""
+        return self._counted if self._config.rounds_ahead else self.counters.take()
 
     def play_groups(
         self,
@@ -183,14 +239,21 @@ class Rollouts:
         method: Method,
         privileged: int = 0,
         teacher: AnySampler | None = None,
+        alone: Bar | None = None,
     ) -> list[Trajectory]:
-        """Episodes of whole sibling groups: `num_generations` equal rows side by side are one group."""
+        """Episodes of whole sibling groups: `num_generations` equal rows side by side are one group.
+
+        Args:
+            alone: makes no collective, and shows this bar.
+        """
         siblings = self._config.num_generations
         tasks = group_names([row["task_id"] for row in inputs], siblings)
         seeds = [episode_seeds(row["task_id"], update, place % siblings) for place, row in enumerate(inputs)]
-        with self.bar(len(inputs), f"update {update + 1}/{updates}: rollout", sampler) as progress:
+        with alone or self._bar_of(len(inputs), update, updates, sampler) as progress:
             player = self.training_player(sampler, method, progress)
-            player.privileged_siblings, player.teacher = privileged, teacher
+            player.privileged_siblings, player.teacher, player.update = privileged, teacher, update
+            if alone is not None:
+                player.agree, player.each = lambda number: number, lambda value: [value]
             return player.play(inputs, seeds, tasks)
 
     def play_rows(self, inputs: Sequence[Mapping[str, Any]], sampler: AnySampler, skills: bool) -> list[Trajectory]:
@@ -200,7 +263,10 @@ class Rollouts:
         seeds = [episode_seeds(task, 0, place) for task, place in zip(tasks, places, strict=True)]
         return self.player(sampler, skills, skills).play(inputs, seeds, tasks)
 
-    def bar(self, total: int, title: str, sampler: AnySampler) -> AbstractContextManager[Callable[[int, int], None]]:
+    def _bar_of(self, total: int, update: int, updates: int, sampler: AnySampler) -> Bar:
+        return self.bar(total, f"update {update + 1}/{updates}: rollout", sampler)
+
+    def bar(self, total: int, title: str, sampler: AnySampler) -> Bar:
         """Shows how many turns were played and episodes ended, on the first process of a machine; where nobody waits
         for anybody, also how many requests are in flight."""
         hidden = self._config.disable_tqdm or not self._processes.is_local_main

@@ -96,14 +96,15 @@ def join_servers(trainer: Trainer, addresses: Sequence[str]) -> None:
     trainer.accelerator.wait_for_everyone()
 
 
-def push_weights(trainer: Trainer) -> None:
-    """Gives vLLM the policy's weights if an update has changed them, as TRL does before it generates. A collective.
+def push_weights(trainer: Trainer) -> int:
+    """Gives vLLM the policy's weights if an update has changed them, as TRL does before it generates; how many updates
+    they have had. A collective.
 
     Raises:
         SamplerDown: on the first process, if a server does not take them.
     """
     if trainer.state.global_step == trainer._last_loaded_step:
-        return
+        return trainer._last_loaded_step
     if trainer.is_fsdp_enabled:
         strategies.reshard(trainer.model)
     engine, problems = trainer.vllm_generation, []
@@ -115,6 +116,7 @@ def push_weights(trainer: Trainer) -> None:
     if problems:
         raise SamplerDown(f"vLLM's server did not take the weights ({problems[0]}); start it again and resume")
     trainer._last_loaded_step = trainer.state.global_step
+    return trainer._last_loaded_step
 
 
 @contextlib.contextmanager

@@ -45,8 +45,9 @@ def with_servers(trainer: Any, *servers: ScriptedServer, **options: Any) -> list
     del trainer.make_sampler
     trainer.use_vllm, trainer.vllm_mode, trainer.vllm_importance_sampling_correction = True, "server", False
 
-    def push() -> None:
+    def push() -> int:
         pushes.append(trainer.state.global_step)
+        return trainer.state.global_step
 
     def asks(temperature: float, max_tokens: int) -> dict[str, Any]:
         return {"temperature": temperature, "max_tokens": max_tokens, "logprobs": 0}
@@ -67,6 +68,7 @@ class ScriptedServer:
     Attributes:
         bodies: of all requests, in the order in which they came.
         most: requests that it had at once.
+        orders: to pause and to go on, by their path.
         lifted: set to end all hanging requests.
     """
 
@@ -80,8 +82,10 @@ class ScriptedServer:
         self.answer, self.delay, self.fault, self.born = answer, delay, fault, born
         self.bodies: list[dict[str, Any]] = []
         self.seen: Counter[str] = Counter()
+        self.orders: list[str] = []
         self.most = self._now = 0
-        self._lock, self.lifted = threading.Lock(), threading.Event()
+        self._lock, self.lifted, self.goes_on = threading.Lock(), threading.Event(), threading.Event()
+        self.goes_on.set()
         self._server: Any = None
         self._port = 0
         self.start()
@@ -186,10 +190,16 @@ def _handler(server: ScriptedServer) -> type[BaseHTTPRequestHandler]:
             self.reply(pages.get(self.path, ""), 200 if self.path in pages else 404)
 
         def do_POST(self) -> None:
+            if self.path in ("/pause?mode=keep", "/resume"):
+                server.orders.append(self.path)
+                (server.goes_on.set if self.path == "/resume" else server.goes_on.clear)()
+                self.reply("")
+                return
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             fault = server.meet(body)
             try:
                 time.sleep(server.delay(body))
+                server.goes_on.wait()
                 self.act(body, fault)
             finally:
                 server.leave()

@@ -1,0 +1,331 @@
+"""Rounds that are played while the round before them is trained."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.data_loader import BatchSamplerShard
+from fakes.servers import Fault, ScriptedServer, acting, with_servers
+from fakes.toy import toy_dataset
+from fakes.trainers import make_config, make_trainer
+from torch.utils.data import BatchSampler
+
+from alignopsd_trl.environments.base import EnvironmentsDown
+from alignopsd_trl.policy.process_group import ProcessGroup
+from alignopsd_trl.records import read_records
+from alignopsd_trl.rollout import SamplerDown
+from alignopsd_trl.runs.checkpoints import last_whole_checkpoint, whole_checkpoints
+from alignopsd_trl.runs.order import EpochSampler, Upcoming
+from alignopsd_trl.training.continuous import ContinuousEngine
+
+
+def made(folder: Path, server: ScriptedServer, ahead: int = 1, steps: int = 3, **options: Any) -> Any:
+    trainer = make_trainer(folder, max_steps=steps, self_check=False, **options)
+    trainer.pushes = with_servers(trainer, server, rounds_ahead=ahead)
+    trainer.began = []
+    inner = trainer.rollouts.begin
+
+    def begin(inputs: Any, update: int, *rest: Any) -> None:
+        trainer.began.append((update, [row["task_id"] for row in inputs]))
+        inner(inputs, update, *rest)
+
+    trainer.rollouts.begin = begin
+    return trainer
+
+
+def same(one: list[dict[str, torch.Tensor]], other: list[dict[str, torch.Tensor]]) -> bool:
+    pairs = [(left[name], right[name]) for left, right in zip(one, other, strict=True) for name in left]
+    return all(left.shape == right.shape and torch.allclose(left, right, 0, 0, equal_nan=True) for left, right in pairs)
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
+def ended() -> bool:
+    """Whether threads of rounds, requests and environments end."""
+    end = time.monotonic() + 10
+    while threads() & {"ahead", "request", "lane"} and time.monotonic() < end:
+        time.sleep(0.02)
+    return not threads() & {"ahead", "request", "lane"}
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {},
+            "but continuous_play=False, use_vllm=False, vllm_mode='colocate'; set continuous_play=True, use_vllm=True",
+        ),
+        ({"continuous_play": True, "use_vllm": True}, "but vllm_mode='colocate'; set vllm_mode='server'"),
+        (
+            {
+                "continuous_play": True,
+                "use_vllm": True,
+                "vllm_mode": "server",
+                "vllm_importance_sampling_correction": 0,
+            },
+            "but vllm_importance_sampling_correction=0; set vllm_importance_sampling_correction=True",
+        ),
+    ],
+)
+def test_what_it_needs_is_said_at_once(tmp_path: Path, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        make_config(tmp_path, rounds_ahead=1, **options)
+    with pytest.raises(ValueError, match="rounds_ahead=2: choose one of 0, 1"):
+        make_config(tmp_path, rounds_ahead=2)
+
+
+# Which tasks come next
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(
+    ("steps", "iterations", "accumulated"), [(1, 1, 1), (4, 1, 4), (2, 2, 1), (2, 1, 4), (1, 1, 2)]
+)
+def test_tasks_are_known_before_the_data_loader_gives_them(
+    processes: int, steps: int, iterations: int, accumulated: int
+) -> None:
+    """Over epochs, with a part of the tasks left over in each, and updates that end with an epoch."""
+    order = EpochSampler(toy_dataset(11), 4, 4, steps * iterations, True, 3)
+    local, batches = 16 // processes, steps * iterations
+    given, updates = [], []  # of each round, with the number of its first update
+    for epoch in range(3):
+        order.epoch = epoch
+        inner = BatchSampler(order, local, drop_last=False)
+        shards = [list(BatchSamplerShard(inner, processes, one)) for one in range(processes)]
+        for batch in range(0, len(shards[0]), batches):
+            given.append([shard[batch] for shard in shards])
+            updates.append(epoch * -(-len(shards[0]) // accumulated) + batch // accumulated)
+    for process in range(processes):
+        upcoming = Upcoming(order, accumulated, process, processes)
+        for first in (0, 3):  # from the start, and resumed behind the first round of the second epoch
+            upcoming.begin(first // 2, (first % 2) * batches)
+            for number in range(first, len(given) - 1):
+                rows, later = upcoming.after()
+                assert [row["task_id"] for row in rows] == [f"toy/{one}" for one in given[number + 1][process]]
+                assert later == updates[number + 1] - updates[number]
+
+
+# Whole runs
+
+
+def test_the_same_rounds_are_trained_as_without(tmp_path: Path) -> None:
+    """Responses of this server depend on prompt and seed alone."""
+    with ScriptedServer(acting) as server, ScriptedServer(acting) as other:
+        plain = made(tmp_path / "plain", other, ahead=0, tasks=7)
+        plain.train()
+        ahead = made(tmp_path / "ahead", server, tasks=7, save_trajectories=True)
+        ahead.train()
+        assert same(plain.seen_rows, ahead.seen_rows)
+        assert not other.orders and server.orders == ["/pause?mode=keep", "/resume"] * 2
+    assert [update for update, _ in ahead.began] == [0, 1, 2], "the last round plays nothing ahead"
+    assert all(tasks == [one for one in tasks[::4] for _ in range(4)] for _, tasks in ahead.began), "whole groups"
+    frame = read_records(tmp_path / "ahead" / "trajectories")
+    assert frame.groupby("step").task_id.apply(set).tolist() == [set(tasks) for _, tasks in ahead.began]
+    assert "staleness/mean" not in plain.state.log_history[0] and ended()
+
+
+def test_each_turn_knows_how_old_the_weights_were_that_sampled_it(tmp_path: Path) -> None:
+    """Rounds that are played ahead are held back in their second turn until the next weights are there: what is asked
+    before that is an update old, what is asked later is not."""
+    asked: list[tuple[int, int]] = []
+
+    def hold(body: dict[str, Any], before: int) -> None:
+        update, pushed = trainer.began[-1][0], trainer.pushes[-1]
+        asked.append((update, pushed))
+        second = server.bodies.count(body) and body["prompt"].count(comma) == 1
+        end = time.monotonic() + 30
+        while second and trainer.pushes[-1] < update and time.monotonic() < end:
+            time.sleep(0.005)
+
+    with ScriptedServer(acting, fault=hold) as server:
+        trainer = made(tmp_path, server, save_trajectories=True)
+        comma = trainer.processing_class.convert_tokens_to_ids(",")
+        trainer.train()
+    frame = read_records(tmp_path / "trajectories")
+    assert (frame[frame.step == 0].staleness == 0).all()
+    later = frame[frame.step > 0]
+    assert (later.staleness == (later.turn < 2)).all() and {0, 1} == set(later.staleness)
+    assert sorted(update - pushed for update, pushed in asked) == sorted(frame.staleness)
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    for step, entry in enumerate(logged):
+        found = frame[frame.step == step].staleness
+        assert entry["staleness/mean"] == pytest.approx(found.mean()) and entry["staleness/max"] == found.max()
+
+
+@pytest.mark.full
+def test_a_resumed_run_trains_the_same_tasks_in_the_same_order(tmp_path: Path) -> None:
+    """Rounds of two of five tasks: the run is taken up behind the first round of its second epoch."""
+    options = {"tasks": 5, "steps": 5, "save_strategy": "steps", "save_steps": 3}
+    with ScriptedServer(acting) as server:
+        whole = made(tmp_path / "whole", server, **options)
+        whole.train()
+        first = made(tmp_path / "parts", server, **options | {"steps": 3})
+        first.train()
+        rest = made(tmp_path / "parts", server, policy=tmp_path / "parts" / "policy", **options)
+        rest.train(resume_from_checkpoint=True)
+    assert same(whole.seen_rows, [*first.seen_rows, *rest.seen_rows])
+    assert whole.began == [*first.began, *rest.began]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("steps", [2, 4])
+def test_rounds_of_several_updates_and_updates_of_several_rounds(tmp_path: Path, steps: int) -> None:
+    parts = {
+        "per_device_train_batch_size": 8 // 2,
+        "steps_per_generation": 2,
+        "gradient_accumulation_steps": steps // 2,
+    }
+    parts = parts if steps == 2 else {"steps_per_generation": 1, "gradient_accumulation_steps": 2}
+    with ScriptedServer(acting) as server:
+        plain = made(tmp_path / "plain", server, ahead=0, steps=4, tasks=7, **parts)
+        plain.train()
+        ahead = made(tmp_path / "ahead", server, steps=4, tasks=7, **parts)
+        ahead.train()
+    assert same(plain.seen_rows, ahead.seen_rows)
+    assert [update for update, _ in ahead.began] == ([0, 2] if steps == 2 else [0, 0, 1, 2, 2, 3])
+
+
+@pytest.mark.full
+def test_an_evaluation_and_a_measurement_wait_for_the_environments(tmp_path: Path) -> None:
+    with ScriptedServer(acting, lambda body: 0.02) as server:
+        plain = made(tmp_path / "plain", server, ahead=0)
+        plain.train()
+        options = {"eval_strategy": "steps", "eval_steps": 1, "fidelity_every": 1, "fidelity_walks": 1}
+        ahead = made(tmp_path / "ahead", server, parts={"eval_dataset": toy_dataset(3)}, **options)
+        ahead.train()
+    assert same(plain.seen_rows, ahead.seen_rows)
+    assert sum("eval_episodes/success" in entry for entry in ahead.state.log_history) == 3
+
+
+@pytest.mark.full
+def test_the_teacher_plays_ahead_too(tmp_path: Path) -> None:
+    options = {"method": "align_opsd", "privileged_siblings": 1, "privileged_rounds": 2, "save_trajectories": True}
+    with ScriptedServer(acting) as server:
+        plain = made(tmp_path / "0", server, ahead=0, **options)
+        plain.train()
+        ahead = made(tmp_path / "1", server, **options)
+        ahead.train()
+    assert same(plain.seen_rows, ahead.seen_rows)
+    frame = read_records(tmp_path / "1" / "trajectories").drop_duplicates(["step", "task", "rollout"])
+    assert frame.groupby("step").privileged.sum().tolist() == [2, 2, 0]
+
+
+# Ends
+
+
+@pytest.mark.parametrize("error", [EnvironmentsDown("the shop is closed"), ZeroDivisionError("a bug")])
+def test_an_error_of_the_background_is_met_once_and_nothing_is_left(tmp_path: Path, error: Exception) -> None:
+    with ScriptedServer(acting) as server:
+        trainer = made(tmp_path, server)
+        inner, met = trainer.rollouts.play_groups, []
+
+        def play(inputs: Any, update: int, *rest: Any, **options: Any) -> Any:
+            if update == 1:
+                met.append(threading.current_thread().name)
+                raise error
+            return inner(inputs, update, *rest, **options)
+
+        trainer.rollouts.play_groups = play
+        with pytest.raises(type(error), match=str(error)):
+            trainer.train()
+    assert met == ["ahead"] and trainer.state.global_step == 1 and ended()
+    assert bool(whole_checkpoints(tmp_path)) == isinstance(error, EnvironmentsDown)
+
+
+def test_servers_that_go_away_while_a_round_is_played_ahead_end_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+    with ScriptedServer(acting) as server:
+        trainer = made(tmp_path, server)
+        trainer.args.vllm_server_timeout = 0.5
+        inner = trainer.rollouts.play_groups
+
+        def play(inputs: Any, update: int, *rest: Any, **options: Any) -> Any:
+            if update == 1:
+                server.stop()
+            return inner(inputs, update, *rest, **options)
+
+        trainer.rollouts.play_groups = play
+        with pytest.raises(SamplerDown, match="start the servers again and resume"):
+            trainer.train()
+    assert last_whole_checkpoint(tmp_path).name == "checkpoint-1" and ended()
+
+
+def test_ctrl_c_while_a_round_is_played_ahead_leaves_nothing(tmp_path: Path) -> None:
+    def slow(body: dict[str, Any], before: int) -> str | None:
+        return Fault.HANG if trainer.began[-1][0] == 1 else None
+
+    with ScriptedServer(acting, fault=slow) as server:
+        trainer = made(tmp_path, server)
+
+        def interrupted(*arguments: Any, **options: Any) -> Any:
+            server.lifted.set()
+            raise KeyboardInterrupt
+
+        trainer.compute_loss = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train()
+    assert [update for update, _ in trainer.began] == [0, 1] and ended()
+
+
+@pytest.mark.full
+def test_nothing_is_left_after_20_rounds(tmp_path: Path) -> None:
+    with ScriptedServer(acting) as server:
+        trainer = made(tmp_path, server, steps=20)
+        seen, inner = [], trainer.rollouts.begin
+
+        def begin(*arguments: Any) -> None:
+            inner(*arguments)
+            seen.append(sum(thread.name == "ahead" for thread in threading.enumerate()))
+
+        trainer.rollouts.begin = begin
+        trainer.train()
+    assert len(seen) == 20 and max(seen) <= 1 and ended()
+
+
+# The push
+
+
+class _Alone(ProcessGroup):
+    def __init__(self) -> None:
+        self.process, self.processes = 0, 1
+
+    def each(self, value: Any) -> list[Any]:
+        return [value]
+
+
+def test_servers_go_on_after_a_push_that_failed(tmp_path: Path) -> None:
+    pushed: list[int] = []
+
+    def push() -> int:
+        pushed.append(len(pushed))
+        if len(pushed) == 3:
+            raise SamplerDown("the weights were not taken")
+        return len(pushed) - 1
+
+    with ScriptedServer(acting) as server:
+        config = make_config(tmp_path)
+        for name, value in {
+            "rounds_ahead": 1,
+            "vllm_mode": "server",
+            "vllm_server_addresses": [server.address],
+        }.items():
+            setattr(config, name, value)
+        engine = ContinuousEngine(config, _Alone(), push, lambda *rest: {}, lambda *rest: None)
+        engine.push_weights(0)
+        assert not server.orders, "nothing is on its way"
+        engine.push_weights(1)
+        with pytest.raises(SamplerDown, match="not taken"):
+            engine.push_weights(2)
+        assert server.orders == ["/pause?mode=keep", "/resume"] * 2
+        server.stop()
+        with pytest.raises(SamplerDown, match=f"{server.address} does not pause .*start the servers again and resume"):
+            engine.push_weights(3)
