@@ -39,7 +39,12 @@ class Mean:
     count: int
 
     def __str__(self) -> str:
-        return f"{self.value:.1f}" if math.isnan(self.half) else f"{self.value:.1f} ± {self.half:.1f}"
+        return format(self)
+
+    def __format__(self, form: str) -> str:
+        """``form`` is that of the value; the half has no sign."""
+        form = form or ".1f"
+        return f"{self.value:{form}}" + ("" if math.isnan(self.half) else f" ± {self.half:{form.lstrip('+')}}")
 
 
 def mean(values: Sequence[float]) -> Mean:
@@ -176,7 +181,7 @@ def wilson(won: int, episodes: int) -> tuple[float, float]:
     return stats.binomtest(won, episodes).proportion_ci(0.95, method="wilson")
 
 
-def bootstrap_mean(values: Sequence[float]) -> tuple[float, float]:
+def bootstrap_mean(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """Percentiles of the mean over resampled values, which can't leave the range of what was seen."""
     drawn = np.random.default_rng(0).integers(len(values), size=(EPISODE_DRAWS, len(values)))
     low, high = np.quantile(np.asarray(values, dtype=np.float64)[drawn].mean(axis=1), [TAIL, 1 - TAIL])

@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow.parquet as parquet
 
 from alignopsd_trl.fidelity.metrics import Turns, task_mean
-from alignopsd_trl.fidelity.pooling import pooled, short
-from alignopsd_trl.fidelity.report import plain
+from alignopsd_trl.fidelity.pooling import pooled
+from alignopsd_trl.runs.files import plain
+from research.pools import short
 
 CAREFUL_SEARCHES = ("search all its words", "search another")
 

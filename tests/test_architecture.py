@@ -36,8 +36,8 @@ MAY_IMPORT = {
     "methods": ("turns", "options", "methods"),
     "policy": ("turns", "offline", "reading", "rollout", "skills", "policy"),
     "evaluation": ("turns", "prompts", "reading", "rollout", "runs.progress", "statistics", "evaluation"),
-    "runs": ("turns", "policy.shipped", "runs"),
-    "viewer": ("records", "runs.command", "runs.files", "viewer"),
+    "runs": ("statistics", "turns", "policy.shipped", "runs"),
+    "viewer": ("records", "runs.command", "runs.files", "statistics", "viewer"),
     "analysis": (
         *("records", "runs.command", "runs.files", "runs.progress", "encoder", "methods.align_opsd", "analysis"),
         *("evaluation", "policy", "prompts", "rollout", "skills", "statistics"),
@@ -58,8 +58,8 @@ MAY_IMPORT = {
         *("sharing", "skills", "trainer"),
     ),
     "fidelity": (
-        *("checks", "config", "encoder", "evaluation", "fidelity", "launch", "methods", "options", "policy", "prompts"),
-        *("reading", "records", "rollout", "runs", "skills", "statistics", "training", "turns"),
+        *("analysis.drawing", "checks", "config", "encoder", "evaluation", "fidelity", "launch", "methods", "options"),
+        *("policy", "prompts", "reading", "records", "rollout", "runs", "skills", "statistics", "training", "turns"),
     ),
     "tune": ("checks", "config", "fidelity", "launch", "methods", "runs", "statistics", "tune", "turns"),
     "study": ("config", "evaluation", "launch", "methods", "records", "runs", "statistics", "study"),

@@ -25,10 +25,11 @@ from alignopsd_trl.fidelity.mc_rollouts import ReplayError, together
 from alignopsd_trl.fidelity.measure import Bench, Credited, columns, play_groups, take_rollouts, turn_advantages
 from alignopsd_trl.fidelity.metrics import NAMES, Turns, agreement, by_kind, kinds, reliability
 from alignopsd_trl.fidelity.plan import enough_for, further_rollouts, rollout_lengths, worth_measuring
-from alignopsd_trl.fidelity.report import page, plain
+from alignopsd_trl.fidelity.report import page
 from alignopsd_trl.fidelity.training import fidelity_metrics
 from alignopsd_trl.fidelity.tree import Tree, back_up, doubts
 from alignopsd_trl.methods import Credit, grpo
+from alignopsd_trl.runs.files import plain
 from alignopsd_trl.turns import TurnBatch
 
 
@@ -210,9 +211,9 @@ def test_praise_and_blame_in_training_are_those_of_the_outcome(tmp_path: Path) -
     again = _bench(Flips(11), Climb)
     logged = fidelity_metrics(again.player, again.slots, played, batch, credit, config, tasks=12, rollouts=4, seed=0)
     tree = take_rollouts(_bench(Flips(11), Climb), played, 4, value="reward", enough=None)
-    credited = [Credited(batch, {"c": credit})]
-    turns, known, _ = columns(credited, tree, played, [grpo.outcome(batch, config).advantage.numpy()], "reward")
-    figures = agreement(turns, {"c": credited[0].column("c")[known]}, "c")["c"]
+    sides = grpo.outcome(batch, config).advantage.numpy()
+    turns, known, _ = columns(batch.turns, tree, played, sides, "reward")
+    figures = agreement(turns, {"c": Credited(batch, {"c": credit}).column("c")[known]}, "c")["c"]
     assert logged["fidelity/turns"] == known.sum() > 60
     for name in NAMES:
         assert logged[f"fidelity/{name}"] == pytest.approx(figures[name].value), name

@@ -9,9 +9,9 @@ import torch
 
 from alignopsd_trl import AlignOPSDTrainer
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch import recipe
 from alignopsd_trl.launch.arguments import differences_from_preset
+from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, sampler
 from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, optimiser_steps, preset, round_shape
@@ -370,15 +370,13 @@ def test_bfloat16_is_the_default_where_a_gpu_has_it(
 
 
 def test_a_tiny_recipe_leaves_a_gpu_alone_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen, config, model = recipe.parse("webshop_tiny", ["--output_dir", str(tmp_path)])
-    assert config.use_cpu and config.bf16 is False
-    suite = load("webshop_tiny")
-    facts = [chosen, config, model, suite, suite.panel("test"), 9]
-    assert "GPU" not in opening_facts(*facts)
+    job = Job.of(*recipe.parse("webshop_tiny", ["--output_dir", str(tmp_path)]))
+    assert job.args.use_cpu and job.args.bf16 is False
+    assert "GPU" not in opening_facts(job)
     _Gpu(monkeypatch)
-    assert "--use_cpu False takes it" in opening_facts(*facts)["GPU"]
-    config.use_cpu = False
-    said = opening_facts(*facts)
+    assert "--use_cpu False takes it" in opening_facts(job)["GPU"]
+    job.args.use_cpu = False
+    said = opening_facts(job)
     assert said["GPU"] == "a GPU, 24 GiB free, float32" and "--use_vllm --vllm_mode colocate" in said["sampling"]
 
 

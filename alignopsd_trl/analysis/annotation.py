@@ -86,12 +86,7 @@ def _identity(step: int, task: str, rollout: str) -> str:
 
 
 def _entry(name: str, turns: pd.DataFrame) -> dict[str, Any]:
-    return {
-        "episode": name,
-        "task": turns.task_text.iloc[0],
-        "turns": turns[_SHOWN].to_dict("records"),
-        "spans": [],
-    }
+    return {"episode": name, "task": turns.task_text.iloc[0], "turns": turns[_SHOWN].to_dict("records"), "spans": []}
 
 
 def read_annotations(path: str | os.PathLike) -> Annotations:
@@ -182,13 +177,8 @@ def _own_cuts(run: Records) -> dict[str, tuple[list[int], int]]:
 
 def _compared(cuts: list[int], noted: list[int], turns: int) -> dict[str, int]:
     """Counts of one episode; within a turn, a boundary is paired with one other at most."""
-    return {
-        "turns": turns,
-        "cuts": len(cuts),
-        "noted": len(noted),
-        "exact": len(set(cuts) & set(noted)),
-        "near": _near(cuts, noted),
-    }
+    exact, near = len(set(cuts) & set(noted)), _near(cuts, noted)
+    return {"turns": turns, "cuts": len(cuts), "noted": len(noted), "exact": exact, "near": near}
 
 
 def _near(cuts: list[int], noted: list[int]) -> int:

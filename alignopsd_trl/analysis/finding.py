@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.runs.files import write_json, write_text
+from alignopsd_trl.runs.files import write_bytes, write_json, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,10 +42,7 @@ class Finding:
         for name, table in self.tables.items():
             paths.append(folder / f"{self.name}_{name}.csv")
             write_text(paths[-1], table.to_csv(index=False))
-        picture = folder / f"{self.name}.png"
-        partial = picture.with_name(f".{picture.name}.partial")
-        partial.write_bytes(self._repr_png_())
-        return [*paths, partial.replace(picture)]
+        return [*paths, write_bytes(folder / f"{self.name}.png", self._repr_png_())]
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()

@@ -20,17 +20,11 @@ EPISODE = ["step", "task", "rollout"]
 BASE = [*EPISODE, "turn", "task_id", "category", "task_text", "reward", "won", "score", "action", "action_valid"]
 
 _HINTS = {
-    "credit_sources": "--method align_opsd with --rectify True",
-    "credit_source_weights": "--method align_opsd with --rectify True",
-    "credit_source_similarities": "--method align_opsd with --rectify True",
-    "credit_teacher_thinking": "--method align_opsd",
-    "credit_span": "--method align_opsd with --allocation span",
-    "credit_cut": "--method align_opsd with --allocation span",
-    "credit_divergence": "--method align_opsd with --allocation span",
-    "credit_identity_gap": "--method align_opsd",
-    "credit_rectified_gap": "--method align_opsd",
-    "credit_weight": "--method align_opsd",
+    **dict.fromkeys(("teacher_thinking", "identity_gap", "rectified_gap", "weight"), "--method align_opsd"),
+    **dict.fromkeys(("sources", "source_weights", "source_similarities"), "--method align_opsd with --rectify True"),
+    **dict.fromkeys(("span", "cut", "divergence"), "--method align_opsd with --allocation span"),
 }
+"""What records a column ``credit_NAME``."""
 
 
 def turns_of(
@@ -50,7 +44,7 @@ def turns_of(
     """
     frame = read_records(folder_of(run), [*BASE, *needed, *welcome]) if isinstance(run, str | os.PathLike) else run
     if missing := [name for name in needed if name not in frame or frame[name].isna().all()]:
-        hint = _HINTS.get(missing[0])
+        hint = _HINTS.get(missing[0].removeprefix("credit_"))
         made = f"; a run with {hint} records it" if hint else ""
         raise ValueError(f"{name_of(run)} has nothing in column {missing[0]!r}, which this analysis needs{made}")
     if steps is not None:

@@ -12,7 +12,7 @@ from alignopsd_trl.analysis.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, la
 from alignopsd_trl.analysis.finding import Finding
 from alignopsd_trl.analysis.loading import name_of, results_of, turns_of
 from alignopsd_trl.analysis.similarity import COLUMNS, TaskPairs, encoder_of, task_pairs
-from alignopsd_trl.analysis.span_lengths import NEEDED, span_table
+from alignopsd_trl.analysis.span_lengths import NEEDED, draw_lengths, span_table
 
 if TYPE_CHECKING:
     from alignopsd_trl.analysis.loading import Records
@@ -93,13 +93,12 @@ def _threshold(run: Records, step: int) -> float | None:
 def _matches(pairs: TaskPairs) -> pd.DataFrame:
     names = (pairs.turns.rollout + " turn " + pairs.turns.turn.astype(str)).to_numpy()
     source, target = pairs.used.T
+    said = pairs.turns.get("credit_teacher_action")
     return pd.DataFrame(
         {
             "source": names[source],
             "target": names[target],
-            "source_action": pairs.turns.credit_teacher_action.to_numpy()[source]
-            if "credit_teacher_action" in pairs.turns
-            else None,
+            "source_action": None if said is None else said.to_numpy()[source],
             "target_action": pairs.turns.action.to_numpy()[target],
             "similarity": pairs.similarity[source, target],
             "weight": pairs.weights,
@@ -119,10 +118,7 @@ def _drawn(
     figure, axes = panels(5, width=4.0, height=3.4, columns=3)
     _draw_matches(figure, axes[0], pairs)
     _draw_spans(axes[1], shown, threshold)
-    shares = 100 * spans.length.value_counts(normalize=True).sort_index()
-    axes[2].bar(shares.index, shares, color=BLUE)
-    axes[2].axvline(spans.length.mean(), color="black", linewidth=1.2, label=f"mean {spans.length.mean():.2f}")
-    label(axes[2], "(c) span lengths", "turns in a span", "share of spans (%)", legend=True)
+    draw_lengths(axes[2], spans, "(c) span lengths")
     axes[3].plot(gaps.credit_identity_gap, gaps.credit_rectified_gap, "o", ms=2, alpha=0.3, color=PURPLE)
     ends = [gaps.credit_identity_gap.min(), gaps.credit_identity_gap.max()]
     axes[3].plot(ends, ends, color=GREY, linewidth=1, label="unchanged")

@@ -82,11 +82,16 @@ def _drawn(found: dict[str, pd.DataFrame], noted: float | None) -> Any:
     figure, axes = panels(len(found), columns=3)
     longest = max(table.length.max() for table in found.values())
     for axis, (name, table) in zip(axes, found.items(), strict=True):
-        shares = 100 * table.length.value_counts(normalize=True).sort_index()
-        axis.bar(shares.index, shares, color=BLUE, width=0.8)
-        axis.axvline(table.length.mean(), color="black", linewidth=1.2, label=f"mean {table.length.mean():.2f}")
         if noted is not None:
             axis.axvline(noted, color=GREY, linestyle="--", label=f"annotated {noted:.2f}")
         axis.set_xlim(0.4, longest + 0.6)
-        label(axis, f"{name}: {len(table):,} spans", "turns in a span", "share of spans (%)", legend=True)
+        draw_lengths(axis, table, f"{name}: {len(table):,} spans")
     return figure
+
+
+def draw_lengths(axis: Any, spans: pd.DataFrame, title: str) -> None:
+    """The histogram of a table of `span_table`."""
+    shares = 100 * spans.length.value_counts(normalize=True).sort_index()
+    axis.bar(shares.index, shares, color=BLUE, width=0.8)
+    axis.axvline(spans.length.mean(), color="black", linewidth=1.2, label=f"mean {spans.length.mean():.2f}")
+    label(axis, title, "turns in a span", "share of spans (%)", legend=True)

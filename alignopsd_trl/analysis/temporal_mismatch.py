@@ -49,7 +49,7 @@ def temporal(run: Records, privileged: Records | None = None, steps: Sequence[in
     used = _training_use(run, steps)
     tables = {"same_turn": _by_turn(same), "displacement": moved} | ({} if used is None else {"off_turn_weight": used})
     if used is not None:
-        numbers["off-turn share of matching weight"] = _mean_share(used)
+        numbers["off-turn share of matching weight"] = clustered_ratio(used.off_turn_weight, used.weight)
     return Finding("temporal", numbers, tables, _drawn(tables))
 
 
@@ -172,10 +172,6 @@ def _training_use(run: Records, steps: Sequence[int] | None) -> pd.DataFrame | N
             total[1] += weight * (where[row.step, row.task, int(source)][1] != row.turn)
     rows = [(step, total, off, off / total) for step, (total, off) in sorted(sums.items())]
     return pd.DataFrame(rows, columns=["step", "weight", "off_turn_weight", "share"]) if rows else None
-
-
-def _mean_share(used: pd.DataFrame) -> list[float] | None:
-    return clustered_ratio(used.off_turn_weight, used.weight)
 
 
 # The figure

@@ -57,8 +57,9 @@ def thinking(
             values = values.astype(float)
             sums[name][step] += len(values), values.sum(), (values**2).sum()
             bins[name] += np.histogram(values, EDGES)[0]
-        best.append(_best(pairs))
-        apart.append(_apart(pairs))
+        best.append(np.where(pairs.eligible, pairs.similarity, -np.inf).max(0))  # of each target's sources
+        turn = pairs.turns.turn.to_numpy()
+        apart.append(np.abs(turn[pairs.used[:, 0]] - turn[pairs.used[:, 1]]))
     if not best:
         raise ValueError(f"{name_of(run)} has no turn in these steps that the teacher was asked about")
     table = pd.DataFrame([_row(name, sums[name]) for name in SETS])
@@ -70,7 +71,8 @@ def thinking(
         "matching": _matching(frame, np.concatenate(apart)),
         "share of targets with a source above gamma_H": float((best >= threshold).mean()),
     }
-    flat = table.drop(columns="mean").assign(**_spread(table["mean"]))
+    ends = {name: [mean and mean[at] for mean in table["mean"]] for at, name in enumerate(("mean", "low", "high"))}
+    flat = table.drop(columns="mean").assign(**ends)
     tables = {"pairs": flat, "density": density, "coverage": coverage}
     return Finding("thinking", numbers, tables, _drawn(density, coverage, threshold, table))
 
@@ -86,27 +88,12 @@ def _sets(pairs: TaskPairs, threshold: float) -> dict[str, np.ndarray]:
     }
 
 
-def _best(pairs: TaskPairs) -> np.ndarray:
-    """H of the best eligible source of each target; -inf without one."""
-    return np.where(pairs.eligible, pairs.similarity, -np.inf).max(0)
-
-
-def _apart(pairs: TaskPairs) -> np.ndarray:
-    turn = pairs.turns.turn.to_numpy()
-    return np.abs(turn[pairs.used[:, 0]] - turn[pairs.used[:, 1]])
-
-
 def _row(name: str, sums: dict[int, np.ndarray]) -> dict[str, Any]:
     """Over all pairs; the interval of the mean resamples rollout steps."""
     by_step = np.array(list(sums.values())).reshape(-1, 3)
     count, total, squares = by_step.sum(0)
     spread = float(np.sqrt(max(squares / count - (total / count) ** 2, 0.0))) if count else None
     return {"set": name, "count": int(count), "mean": clustered_ratio(by_step[:, 1], by_step[:, 0]), "std": spread}
-
-
-def _spread(means: pd.Series) -> dict[str, list[float | None]]:
-    names = ("mean", "low", "high")
-    return {name: [None if one is None else one[at] for one in means] for at, name in enumerate(names)}
 
 
 def _densities(bins: dict[str, np.ndarray]) -> pd.DataFrame:

@@ -17,17 +17,8 @@ if TYPE_CHECKING:
     from alignopsd_trl.analysis.loading import Records
 
 _MEASURED = [
-    "credit_tokens",
-    "credit_identity_gap",
-    "credit_rectified_gap",
-    "credit_weight",
-    "credit_span",
-    "credit_sources",
-    "credit_rho",
+    f"credit_{name}" for name in ("tokens", "identity_gap", "rectified_gap", "weight", "span", "sources", "rho")
 ]
-
-_GAPS = ("identity", "rectified")
-
 PANELS = {
     "success": ("success of the step's episodes", "%"),
     "score": ("score of the step's episodes", "%"),
@@ -93,12 +84,11 @@ def _parts(frame: pd.DataFrame) -> dict[str, tuple[pd.Series, pd.Series]]:
     if "credit_rectified_gap" in frame:
         scored = frame[frame.credit_rectified_gap.notna() & (frame.credit_tokens > 0)]
         tokens = total(scored.credit_tokens, scored)
-        own, aligned = (total(scored[f"credit_{name}_gap"] * scored.credit_tokens, scored) for name in _GAPS)
-        parts |= {
-            "identity_gap": (own, tokens),
-            "rectified_gap": (aligned, tokens),
-            "correction": (aligned - own, tokens),
-        }
+        own, aligned = (
+            total(scored[f"credit_{name}_gap"] * scored.credit_tokens, scored) for name in ("identity", "rectified")
+        )
+        gaps = {"identity_gap": own, "rectified_gap": aligned, "correction": aligned - own}
+        parts |= {name: (gap, tokens) for name, gap in gaps.items()}
     if "credit_span" in frame:
         known = frame[frame.credit_span.notna()]
         spans = known.drop_duplicates([*EPISODE, "credit_span"])
@@ -111,12 +101,9 @@ def _parts(frame: pd.DataFrame) -> dict[str, tuple[pd.Series, pd.Series]]:
 
 def _share(name: str, top: pd.Series, bottom: pd.Series) -> pd.DataFrame:
     """The quotient of the sums of each step, and its interval over the step's tasks."""
-    rows = {}
-    for step, parts in bottom.groupby(level="step"):
-        rows[step] = clustered_ratio(top[step], parts) or [np.nan] * 3
-    return pd.DataFrame.from_dict(rows, orient="index", columns=[name, f"{name}_low", f"{name}_high"]).rename_axis(
-        "step"
-    )
+    rows = {step: clustered_ratio(top[step], part) or [np.nan] * 3 for step, part in bottom.groupby(level="step")}
+    columns = [name, f"{name}_low", f"{name}_high"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("step")
 
 
 def _length(value: Any) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -56,11 +56,11 @@ class Intended:
     groups: int | None = None
     factory: Any = None
     panel: Any = None
-    columns: tuple[str, ...] | None = field(init=False)
 
-    def __post_init__(self) -> None:
+    @property
+    def columns(self) -> tuple[str, ...] | None:
         names = getattr(self.tasks, "column_names", None)
-        object.__setattr__(self, "columns", None if names is None else tuple(names))
+        return None if names is None else tuple(names)
 
 
 def check(intended: Intended) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -50,6 +50,17 @@ class Estimate:
     low: float
     high: float
     episodes: int
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Estimate:
+        """From JSON, which has null for NaN."""
+        known: dict[str, Any] = {name: math.nan if value is None else value for name, value in content.items()}
+        return cls(**known)
+
+    def __str__(self) -> str:
+        if math.isnan(self.mean):
+            return "unknown"
+        return f"{self.mean:.1f}" + ("" if math.isnan(self.low) else f" [{self.low:.1f}, {self.high:.1f}]")
 
 
 FEWEST = 5
@@ -128,7 +139,7 @@ class EvaluationResult:
         known = ("score",) if all(math.isnan(row["success"].mean) for row in rows.values()) else ("success", "score")
         lines = [f"{'':<16}" + "".join(f"{f'{kind} %':>22}" for kind in known) + f"{'episodes':>10}"]
         for name, row in rows.items():
-            shown = "".join(f"{_shown(row[kind]):>22}" for kind in known)
+            shown = "".join(f"{str(row[kind]):>22}" for kind in known)
             lines.append(f"{name:<16}{shown}{row['success'].episodes:>10}")
         lines.append(
             f"panel {self.panel} of {self.environment}, checksum {self.checksum}, "
@@ -137,14 +148,6 @@ class EvaluationResult:
             + (f"macro success {self.success_macro:.1f} %" if "success" in known else "success unknown")
         )
         return "\n".join(lines)
-
-
-def _shown(estimate: Estimate) -> str:
-    if math.isnan(estimate.mean):
-        return "unknown"
-    if math.isnan(estimate.low):
-        return f"{estimate.mean:.1f}"
-    return f"{estimate.mean:.1f} [{estimate.low:.1f}, {estimate.high:.1f}]"
 
 
 def summarise(

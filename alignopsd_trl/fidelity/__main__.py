@@ -10,7 +10,6 @@ measurement that was cut off goes on, and one with other methods or ``--vary`` p
 from __future__ import annotations
 
 import argparse
-import json
 import pickle
 import resource
 import shlex
@@ -25,79 +24,64 @@ import torch
 
 from alignopsd_trl.fidelity import report
 from alignopsd_trl.fidelity.arguments import read_arguments, read_set
-from alignopsd_trl.fidelity.mc_rollouts import MCRollout, ReplayError
-from alignopsd_trl.fidelity.measure import (
-    Bench,
-    Measurement,
-    assign_credit,
-    columns,
-    play_groups,
-    take_rollouts,
-)
+from alignopsd_trl.fidelity.mc_rollouts import ReplayError
+from alignopsd_trl.fidelity.measure import Bench, Measurement, assign_credit, columns, play_groups, take_rollouts
 from alignopsd_trl.fidelity.metrics import agreement, by_kind, kinds, reliability
 from alignopsd_trl.fidelity.pooling import pool
-from alignopsd_trl.fidelity.setup import Settings, Subject, bank_of, environment_preset, make_bench, usable_device
+from alignopsd_trl.fidelity.setup import (
+    Settings,
+    Subject,
+    bank_of,
+    digest,
+    environment_preset,
+    make_bench,
+    usable_device,
+)
 from alignopsd_trl.fidelity.variants import Variant, make_variants, read_vary
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.records import write_records
+from alignopsd_trl.runs.files import plain, read_json, write_bytes, write_json, write_text
+from alignopsd_trl.runs.folder import differences
 from alignopsd_trl.turns import Trajectory
 
 
 class Kept:
-    """Played episodes and rollouts in the output folder, and the CPU seconds of all commands that worked on it.
+    """What was played, in the output folder, and the CPU seconds of all commands that worked on it.
 
     Args:
         clock: CPU seconds of this command so far.
 
     Raises:
-        ValueError: if the folder holds those of another measurement.
+        ValueError: if the folder holds the parts of another measurement.
     """
 
     def __init__(self, folder: Path, identity: dict[str, Any], clock: Callable[[], float]):
-        self.folder, self._clock = folder, clock
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "identity.json"
-        if path.is_file():
-            before = json.loads(path.read_text(encoding="utf-8"))
-            now = json.loads(json.dumps(identity))
-            if changed := [name for name in now | before if now.get(name) != before.get(name)]:
-                told = [f"{name}={before.get(name)!r}, this one has {now.get(name)!r}" for name in changed]
-                raise ValueError(
-                    f"{folder.parent} holds a measurement with {'; '.join(told)}; choose another --output or remove "
-                    "the folder"
-                )
-        self._identity = path, json.dumps(identity, indent=2).encode()
-        self._seconds = folder / "cpu_seconds.json"
-        self._before = json.loads(self._seconds.read_text()) if self._seconds.is_file() else 0.0
+        self.folder, self._identity, self._clock = folder, plain(identity), clock
+        before = read_json(folder / "identity.json") or self._identity
+        if changed := differences(before, self._identity):
+            told = [f"{name}={there!r}, this one has {here!r}" for name, (there, here) in changed.items()]
+            raise ValueError(
+                f"{folder.parent} holds a measurement with {'; '.join(told)}; choose another --output or remove the "
+                "folder"
+            )
+        self._before = read_json(folder / "cpu_seconds.json") or 0.0
 
-    def trajectories(self, play: Callable[[], list[Trajectory]], name: str = "played") -> list[Trajectory]:
+    def take(self, name: str, play: Callable[[], list[Any]]) -> list[Any]:
+        """What is kept under this name, else what is played now."""
         path = self.folder / f"{name}.pkl"
         if not path.is_file():
             played = play()  # what can't be measured raises, and does not bind the folder
-            _write(*self._identity)
-            _write(path, pickle.dumps(played))
+            write_json(self.folder / "identity.json", self._identity)
+            write_bytes(path, pickle.dumps(played))
             self.cpu_seconds()
         return pickle.loads(path.read_bytes())
-
-    def rollouts(self, name: str, play: Callable[[], list[MCRollout]]) -> list[MCRollout]:
-        path = self.folder / f"{name}.json"
-        if not path.is_file():
-            _write(path, json.dumps([one.to_list() for one in play()]).encode())
-            self.cpu_seconds()
-        return [MCRollout.of(content) for content in json.loads(path.read_text(encoding="utf-8"))]
 
     def cpu_seconds(self) -> float:
         """Of all commands so far; one that was cut off counts up to what it kept last."""
         total = self._before + self._clock()
-        _write(self._seconds, json.dumps(total).encode())
+        write_json(self.folder / "cpu_seconds.json", total)
         return total
-
-
-def _write(path: Path, content: bytes) -> None:
-    partial = path.with_suffix(path.suffix + ".partial")
-    partial.write_bytes(content)
-    partial.replace(path)
 
 
 def command(argv: Sequence[str] | None = None) -> None:
@@ -173,18 +157,17 @@ def measured(
             playable(found, arguments.value)
         return found
 
-    everyone = kept.trajectories(play)
+    everyone = kept.take("played", play)
     played = playable(everyone, arguments.value)
     choices = {name: getattr(arguments, name) for name in ("value", "everywhere", "enough", "seed")}
     try:
-        tree = take_rollouts(bench, played, arguments.walks, **choices, kept=kept.rollouts)
+        tree = take_rollouts(bench, played, arguments.walks, **choices, kept=kept.take)
     except ReplayError as error:
         raise ReplayError(f"{error}; what was played is kept in {kept.folder}, remove that after a change") from error
     credited = list(assign_credit(bench, played, variants, arguments.tasks_per_batch, arguments.seed, arguments.step))
-    sides = [outcome(one.batch, subject.config).advantage.cpu().numpy() for one in credited]
-    return Measurement(
-        everyone, played, tree, credited, sides, *columns(credited, tree, played, sides, arguments.value)
-    )
+    sides = np.concatenate([outcome(one.batch, subject.config).advantage.cpu().numpy() for one in credited])
+    turns = [turn for one in credited for turn in one.batch.turns]
+    return Measurement(everyone, played, tree, credited, sides, *columns(turns, tree, played, sides, arguments.value))
 
 
 def _measure(
@@ -201,33 +184,30 @@ def _measure(
             kept = Kept(arguments.output / "parts", identity, lambda: cpu_seconds() - began)
             rows = draw_tasks(subject.tasks, arguments.tasks, arguments.seed)
         one = measured(arguments, subject, bench, variants, rows, kept)
-    owner = {id(turn): played.task for played in one.played for turn in played.turns}
+    owner = {id(turn): episode.task for episode in one.played for turn in episode.turns}
     everything = [turn for part in one.credited for turn in part.batch.turns]
     names = kinds([turn.action for turn in everything], [owner[id(turn)] for turn in everything])
     credit = {variant.label: one.credit(variant.label) for variant in variants}
     reference = "align_opsd" if "align_opsd" in credit else variants[0].label
     figures = agreement(one.turns, credit, reference, arguments.seed) if one.known.any() else {}
     table = by_kind(one.turns, [name for name, keep in zip(names, one.known, strict=True) if keep], credit)
-    facts = {
-        "command": command,
-        **_facts(one),
-        "cpu_seconds": kept.cpu_seconds(),
-        "cpu_seconds_of_this_command": cpu_seconds() - began,
-    }
-    text = report.page(facts, figures, table)
-    result = {
-        **facts,
-        "figures": figures,
-        "kinds": table,
-        "identity": identity,
-        "encoder": arguments.encoder,
-        "step": arguments.step,
-        "environment": dict(subject.suite.description),
-        "settings": {variant.label: _settings(variant) for variant in variants},
-    }
-    result = report.plain(result)
-    records = report.turn_table(one.credited, one.played, one.outcome, one.found, names)
-    _leave(arguments, result, records, text, figures)
+    spent = {"cpu_seconds": kept.cpu_seconds(), "cpu_seconds_of_this_command": cpu_seconds() - began}
+    facts = {"command": command, **_facts(one), **spent}
+    result = plain(
+        {
+            **facts,
+            "figures": figures,
+            "kinds": table,
+            "identity": identity,
+            "encoder": arguments.encoder,
+            "step": arguments.step,
+            "environment": dict(subject.suite.description),
+            "settings": {variant.label: _settings(variant) for variant in variants},
+        }
+    )
+    write_json(arguments.output / "fidelity.json", result)
+    write_records(arguments.output / "turns.parquet", report.turn_table(one, names))
+    _show(arguments, report.page(facts, figures, table), figures)
     return result
 
 
@@ -268,20 +248,19 @@ def identity_of(arguments: argparse.Namespace, subject: Subject, skills_in_rollo
         **{name: getattr(subject.config, name) for name in _PLAYED},
         "skills_in_rollout": skills_in_rollout,
         "weights": subject.checksum(),
-        "chat_template": subject.template_checksum(),
+        "chat_template": digest(subject.tokenizer.chat_template),
     }
 
 
 def _facts(one: Measurement) -> dict[str, Any]:
     played, turns, known = one.played, one.turns, one.known
+    won = [episode.won for episode in played if episode.won is not None]
     return {
         "rollouts": len(played),
         "failed_rollouts": len(one.everyone) - len(played),
         "first_failure": next((episode.message for episode in one.everyone if episode.failed), None),
         "tasks": len({episode.task for episode in played}),
-        "success": None
-        if any(episode.won is None for episode in played)
-        else float(np.mean([episode.won for episode in played])),
+        "success": float(np.mean(won)) if len(won) == len(played) else None,
         "reward": float(np.mean([episode.reward for episode in played])),
         "turns": len(known),
         "measured_turns": int(known.sum()),
@@ -301,32 +280,17 @@ def cpu_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in usage)
 
 
+_OF_CREDIT = ("rectify", "alpha_max", "similarity_threshold", "allocation", "credit_temperature", "credit_spread")
+
+
 def _settings(variant: Variant) -> dict[str, Any]:
-    config = variant.method.config
-    own = (
-        "method",
-        "method_options",
-        "rectify",
-        "alpha_max",
-        "similarity_threshold",
-        "allocation",
-        "credit_temperature",
-        "credit_spread",
-    )
-    return {name: getattr(config, name) for name in own}
+    return {name: getattr(variant.method.config, name) for name in ("method", "method_options", *_OF_CREDIT)}
 
 
-def _leave(
-    arguments: argparse.Namespace,
-    result: dict[str, Any],
-    records: list[dict[str, Any]],
-    text: str,
-    figures: dict[str, Any],
-) -> None:
+def _show(arguments: argparse.Namespace, text: str, figures: dict[str, Any]) -> None:
+    """Prints the page, and leaves it and its picture."""
     folder = arguments.output
-    _write(folder / "fidelity.json", json.dumps(result, indent=2, default=str).encode())
-    _write(folder / "report.md", text.encode())
-    write_records(folder / "turns.parquet", records)
+    write_text(folder / "report.md", text)
     pictured = bool(figures) and not arguments.no_pictures
     if pictured:
         drawn = report.picture(figures, f"{arguments.model} in {arguments.environment}")

@@ -69,9 +69,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--tasks", type=_count, default=8, help="sibling groups")
     add("--walks", type=_count, default=12, help="Monte Carlo rollouts a state on average, at most")
     add(
-        "--enough",
-        type=_reliability,
-        help="reliability of A_MC at which rollouts end, by default by the states; 1: never",
+        "--enough", type=_reliability, help="reliability of A_MC that ends rollouts; by default by the states; 1: never"
     )
     add("--split", default="train", help="whose tasks are drawn")
     add("--tasks_per_batch", type=_count, help="groups that get credit together; as many as a training round has")
@@ -79,10 +77,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--everywhere", action="store_true", help="measure also groups whose siblings were all rewarded alike")
     add("--seed", type=_from(0), default=0, help="of the tasks that are drawn and of all sampling")
     add("--step", type=_from(0), default=0, help="training round at which schedules of methods are asked")
-    add(
-        "--skill_bank",
-        help="shipped name, path, column of the rows or module:function; by default the environment's",
-    )
+    add("--skill_bank", help="shipped name, path, column of the rows or module:function; by default the environment's")
     add("--encoder", help="'lexical', an id or a path; the preset's by default")
     add("--slots", type=_count, default=256, help="episodes side by side")
     add("--batch_size", type=_count, default=256, help="responses generated side by side")

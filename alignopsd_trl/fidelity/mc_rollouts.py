@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import torch
 
 from alignopsd_trl.fidelity.tree import Tree
 from alignopsd_trl.rollout import Player
@@ -28,14 +30,6 @@ class MCRollout:
     steps: tuple[tuple[str, str], ...]
     outcome: float
 
-    def to_list(self) -> list:
-        return list(asdict(self).values())
-
-    @classmethod
-    def of(cls, content: Sequence) -> MCRollout:
-        half, state, steps, outcome = content
-        return cls(half, state, tuple((action, observation) for action, observation in steps), outcome)
-
 
 def together(agree: Callable[[int], int], act: Callable[[], Result]) -> Result:
     """Calls ``act`` on every process. If a replay fails on one, the measurement ends on all of them, in the same place.
@@ -52,10 +46,6 @@ def together(agree: Callable[[int], int], act: Callable[[], Result]) -> Result:
     if agree(int(failed is not None)):
         raise failed or ReplayError("a replay failed on another process; its own error says where")
     return result
-
-
-OutcomeOf = Callable[[Trajectory], float]
-"""Outcome of a finished episode."""
 
 
 def verify(player: Player, trajectories: Sequence[Trajectory], slots: int) -> None:
@@ -75,12 +65,7 @@ def verify(player: Player, trajectories: Sequence[Trajectory], slots: int) -> No
             [one.task for one in played],
             [[turn.action for turn in one.turns] for one in played],
         )
-        together(player.agree, lambda played=played, again=again: _compare_all(played, again))
-
-
-def _compare_all(played: Sequence[Trajectory], again: Sequence[Trajectory]) -> None:
-    for one, other in zip(played, again, strict=True):
-        _compare(one, other)
+        together(player.agree, lambda played=played, again=again: [*map(_compare, played, again)])
 
 
 def _compare(played: Trajectory, again: Trajectory) -> None:
@@ -130,7 +115,12 @@ def portions(tree: Tree, wanted: Sequence[tuple[int, int, int]], slots: int) -> 
 
 
 def roll_out(
-    player: Player, trajectories: Sequence[Trajectory], tree: Tree, starts: Sequence[Start], outcome: OutcomeOf
+    player: Player,
+    trajectories: Sequence[Trajectory],
+    tree: Tree,
+    starts: Sequence[Start],
+    outcome: Callable[[Trajectory], float],
+    seed: int,
 ) -> list[MCRollout]:
     """Plays from states of the tree to the end, and leaves out the rollouts that the environment fails.
 
@@ -140,10 +130,12 @@ def roll_out(
     Args:
         player: with a slot a rollout.
         outcome: of a finished episode.
+        seed: of the sampling.
 
     Raises:
         ReplayError: where the prompt that a rollout begins with is not the one that was played.
     """
+    torch.manual_seed(seed)
     origins = []
     for half, state, number in starts:
         visits = tree.states[state].visits

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from alignopsd_trl.fidelity.mc_rollouts import MCRollout, Start, portions, roll_out, together, verify
+from alignopsd_trl.fidelity.mc_rollouts import MCRollout, portions, roll_out, together, verify
 from alignopsd_trl.fidelity.metrics import Turns
 from alignopsd_trl.fidelity.plan import rounds, worth_measuring
 from alignopsd_trl.fidelity.tree import HALVES, Advantages, Tree, advantages, doubts
 from alignopsd_trl.fidelity.variants import CachedTeacher, Variant, turn_credit
 from alignopsd_trl.methods import Credit, Teacher, checked_credit
 from alignopsd_trl.rollout import Player, episode_seeds
-from alignopsd_trl.turns import Trajectory, TurnBatch
+from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
 
 
 def _won(one: Trajectory) -> float:
@@ -26,10 +27,7 @@ def _won(one: Trajectory) -> float:
     return float(one.won)
 
 
-OUTCOMES: dict[str, Callable[[Trajectory], float]] = {
-    "success": _won,
-    "reward": lambda one: float(one.reward),
-}
+OUTCOMES: dict[str, Callable[[Trajectory], float]] = {"success": _won, "reward": lambda one: float(one.reward)}
 """What a state's value is the mean of."""
 
 Bars = Callable[[int, str], AbstractContextManager[Callable[..., None]]]
@@ -113,39 +111,23 @@ def take_rollouts(
     states = worth_measuring(tree, trajectories, everywhere)
     tasks = {tree.states[state].task for state in states}
     verify(bench.player, [one for one in trajectories if one.task in tasks], bench.slots)
-    ends = [outcome(one) for one in trajectories]
-    for number, wanted in enumerate(rounds(tree, trajectories, states, ends, rollouts, enough, value == "success"), 1):
+    ends, until_lost, agree = [outcome(one) for one in trajectories], value == "success", bench.player.agree
+    for number, wanted in enumerate(rounds(tree, trajectories, states, ends, rollouts, enough, until_lost), 1):
         parts = portions(tree, wanted, bench.slots)
         # All processes of a launch play equally often: a round of generation may hold collectives.
-        parts += [[]] * (bench.player.agree(len(parts)) - len(parts))
+        parts += [[]] * (agree(len(parts)) - len(parts))
         with bench.bars(sum(map(len, parts)), f"Monte Carlo rollouts, round {number}") as progress:
+            player = bench.rollout_player(progress, until_lost)
             for place, starts in enumerate(parts):
                 own = seed + 7919 * place + number
-                play = _Portion(bench, trajectories, tree, starts, value, own, progress)
-                name = f"walks_{number}_{place:04d}"
-                for one in together(bench.player.agree, lambda name=name, play=play: kept(name, play)):
+                play = partial(roll_out, player, trajectories, tree, starts, outcome, own)
+                for one in together(agree, partial(kept, f"walks_{number}_{place:04d}", play)):
                     tree.add_rollout(one.half, one.state, one.steps, one.outcome)
     return tree
 
 
-@dataclass(frozen=True)
-class _Portion:
-    bench: Bench
-    trajectories: Sequence[Trajectory]
-    tree: Tree
-    starts: Sequence[Start]
-    value: str
-    seed: int
-    progress: Callable[..., None]
-
-    def __call__(self) -> list[MCRollout]:
-        torch.manual_seed(self.seed)
-        player = self.bench.rollout_player(self.progress, until_lost=self.value == "success")
-        return roll_out(player, self.trajectories, self.tree, self.starts, OUTCOMES[self.value])
-
-
 def turn_advantages(
-    tree: Tree, trajectories: Sequence[Trajectory], turns: Sequence[Any], value: str = "success"
+    tree: Tree, trajectories: Sequence[Trajectory], turns: Sequence[Turn], value: str = "success"
 ) -> Advantages:
     """A_MC of `Turn` objects of the trajectories, in the order of ``turns``."""
     place = {id(turn): (row, turn.number) for row, one in enumerate(trajectories) for turn in one.turns}
@@ -191,26 +173,20 @@ def assign_credit(
 
 
 def columns(
-    credited: Sequence[Credited],
-    tree: Tree,
-    trajectories: Sequence[Trajectory],
-    outcome: Sequence[np.ndarray],
-    value: str,
+    turns: Sequence[Turn], tree: Tree, trajectories: Sequence[Trajectory], outcome: np.ndarray, value: str
 ) -> tuple[Turns, np.ndarray, Advantages]:
     """Collects the measured turns as `metrics` reads them, a mask of these among all turns, and A_MC of all.
 
     Args:
-        outcome: the outcome advantage of each turn, an array a batch.
+        outcome: the outcome advantage of each turn.
     """
-    turns = [turn for one in credited for turn in one.batch.turns]
     found = turn_advantages(tree, trajectories, turns, value)
     known = np.isfinite(found.advantage) & np.isfinite(found.error)
     owner = {id(turn): one for one in trajectories for turn in one.turns}
-    task = _numbers([owner[id(turn)].task for turn, keep in zip(turns, known, strict=True) if keep])
-    trajectory = _numbers([id(owner[id(turn)]) for turn, keep in zip(turns, known, strict=True) if keep])
-    sides = np.concatenate(outcome)[known] if len(outcome) else np.zeros(0)
-    chosen = Turns(task, trajectory, sides, found.advantage[known], found.error[known], found.halves[:, known])
-    return chosen, known, found
+    owners = [owner[id(turn)] for turn, keep in zip(turns, known, strict=True) if keep]
+    task, trajectory = (_numbers(names) for names in ([one.task for one in owners], map(id, owners)))
+    columns = found.advantage[known], found.error[known], found.halves[:, known]
+    return Turns(task, trajectory, outcome[known], *columns), known, found
 
 
 @dataclass(frozen=True)
@@ -221,7 +197,7 @@ class Measurement:
         everyone, played: all episodes, and those that did not fail.
         tree: with the Monte Carlo rollouts.
         credited: a batch of sibling groups each.
-        outcome: the outcome advantage of each turn, an array a batch.
+        outcome: the outcome advantage of each turn.
         turns, known, found: see `columns`.
     """
 
@@ -229,7 +205,7 @@ class Measurement:
     played: Sequence[Trajectory]
     tree: Tree
     credited: Sequence[Credited]
-    outcome: Sequence[np.ndarray]
+    outcome: np.ndarray
     turns: Turns
     known: np.ndarray
     found: Advantages
@@ -239,6 +215,6 @@ class Measurement:
         return np.concatenate([part.column(label) for part in self.credited])[self.known]
 
 
-def _numbers(names: Sequence[Any]) -> np.ndarray:
+def _numbers(names: Iterable[Any]) -> np.ndarray:
     place: dict[Any, int] = {}
     return np.array([place.setdefault(name, len(place)) for name in names], dtype=np.int64)

@@ -101,17 +101,13 @@ def expected_reliability(found: Advantages, turns: Sequence[tuple[int, int]], ha
 def first_rollouts(tree: Tree, states: Sequence[int], rollouts: int, odd: int) -> list[Wanted]:
     """Equally many rollouts in each state, in two rounds (``odd``: the parity of the depth). Rollouts of the first
     round that pass through states of odd depth count there."""
-    number = _started(rollouts)
+    number = max(1, round(rollouts * FIRST_SHARE / 2))
     return [
         (half, state, number - tree.seen[state][half].count)
         for state in states
         for half in HALVES
         if len(tree.states[state].path) % 2 == odd and tree.seen[state][half].count < number
     ]
-
-
-def _started(rollouts: int) -> int:
-    return max(1, round(rollouts * FIRST_SHARE / 2))
 
 
 def further_rollouts(

@@ -12,9 +12,11 @@ from alignopsd_trl.evaluation.play import ModelGenerator
 from alignopsd_trl.policy.decoding import LoopSampler
 from alignopsd_trl.policy.packing import Packed, why_plain
 from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.scoring import Mix, Padded
+from alignopsd_trl.policy.ragged import Ragged
+from alignopsd_trl.policy.scoring import Mix, Padded, score_pairs
 from alignopsd_trl.reading import Reader
 from alignopsd_trl.rollout import Responses, SortedByLength
+from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -78,11 +80,10 @@ class Scorer:
 
     @torch.no_grad()
     def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
+        cached = 0 if before is None else before.get_seq_length()
         hidden = self._model.base_model(
             input_ids=rows.ids,
-            attention_mask=rows.attention_mask(
-                _attention(self._model), 0 if before is None else before.get_seq_length()
-            ),
+            attention_mask=rows.attention_mask(_attention(self._model), cached),
             position_ids=rows.position,
             past_key_values=before,
             use_cache=before is not None,
@@ -104,6 +105,14 @@ class Scorer:
             logits = mix(rows, several.flatten(0, 1)).unflatten(0, several.shape[:2])
         found = logits.topk(count)
         return found.indices, found.values.float()
+
+    def own(self, batch: TurnBatch, pad_id: int, budget: int) -> torch.Tensor:
+        """Log-probs ``(M, L)`` of a batch's responses under their own prompts, ``budget`` tokens a forward."""
+        prompts = Ragged.of([turn.prompt_ids for turn in batch.turns])
+        responses = Ragged.of([turn.response_ids for turn in batch.turns])
+        rows = torch.arange(len(batch))
+        scores = score_pairs(self, prompts, responses, rows, rows, pad_id=pad_id, budget=budget, shared=False)
+        return scores[:, : batch.policy_mask.size(1)]
 
     def _log_probs(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         scaled = logits.float() / self._temperature

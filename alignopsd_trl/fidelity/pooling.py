@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as parquet
 
 from alignopsd_trl.fidelity.metrics import Turns, agreement
-from alignopsd_trl.fidelity.report import figure_lines, plain
-from alignopsd_trl.statistics import Interval
+from alignopsd_trl.fidelity.report import figure_lines
+from alignopsd_trl.runs.files import plain, read_json, write_json
 
 
 def pool(folders: Sequence[Path], output: Path | None = None) -> dict[str, Any]:
@@ -25,19 +25,12 @@ def pool(folders: Sequence[Path], output: Path | None = None) -> dict[str, Any]:
     turns, credit, known = pooled(folders)
     reference = "align_opsd" if "align_opsd" in credit else next(iter(credit))
     figures = agreement(turns, credit, reference, 0)
-    pages = [json.loads((folder / "fidelity.json").read_text(encoding="utf-8")) for folder in folders]
-    found = plain(
-        {
-            "commands": [page["command"].strip() for page in pages],
-            "measured_tasks": len(np.unique(turns.task)),
-            "measured_turns": known,
-            "figures": figures,
-        }
-    )
+    commands = [read_json(folder / "fidelity.json")["command"].strip() for folder in folders]
+    counts = {"measured_tasks": turns.tasks, "measured_turns": known}
+    found = plain({"commands": commands, **counts, "figures": figures})
     print(f"{known} measured turns of {found['measured_tasks']} groups that differ", *figure_lines(figures), sep="\n")
     if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        (output / "pooled.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        write_json(output / "pooled.json", found)
     return found
 
 
@@ -59,33 +52,14 @@ def _check(folders: Sequence[Path]) -> None:
 
 def pooled(folders: Sequence[Path]) -> tuple[Turns, dict[str, np.ndarray], int]:
     """The measured turns of all folders, every variant's credit of them, and how many turns there are."""
-    columns: dict[str, list[Any]] = {}
-    for number, folder in enumerate(folders):
-        table = parquet.read_table(folder / "turns.parquet").to_pydict()
-        kept = measured(folder).nonzero()[0].tolist()
-        for name, values in table.items():
-            columns.setdefault(name, []).extend(values[place] for place in kept)
-        columns.setdefault("folder", []).extend([number] * len(kept))
-    task = [f"{one} {other}" for one, other in zip(columns["folder"], columns["task"], strict=True)]
-    trajectory = [f"{one} {other}" for one, other in zip(task, columns["rollout"], strict=True)]
+    parts = [pd.read_parquet(folder / "turns.parquet").assign(folder=place) for place, folder in enumerate(folders)]
+    table = pd.concat(parts, ignore_index=True)
+    table = table[table.a_mc.notna()]
     turns = Turns(
-        np.unique(task, return_inverse=True)[1],
-        np.unique(trajectory, return_inverse=True)[1],
-        np.array(columns["outcome_advantage"]),
-        np.array(columns["a_mc"]),
-        np.array(columns["a_mc_error"]),
-        np.array([columns["a_mc_half_0"], columns["a_mc_half_1"]]),
+        table.groupby(["folder", "task"]).ngroup().to_numpy(),
+        table.groupby(["folder", "task", "rollout"]).ngroup().to_numpy(),
+        *(table[name].to_numpy() for name in ("outcome_advantage", "a_mc", "a_mc_error")),
+        table[["a_mc_half_0", "a_mc_half_1"]].to_numpy().T,
     )
-    credit = {name.removeprefix("credit "): np.array(columns[name]) for name in columns if name.startswith("credit ")}
-    return turns, credit, len(task)
-
-
-def measured(folder: Path) -> np.ndarray:
-    """Which of the folder's turns have an A_MC, bool."""
-    column = parquet.read_table(folder / "turns.parquet", columns=["a_mc"])["a_mc"].to_numpy()
-    return ~np.isnan(column.astype(float))
-
-
-def short(figure: dict[str, Any]) -> str:
-    """As `Interval` is shown."""
-    return str(Interval(*(np.nan if figure[name] is None else figure[name] for name in ("value", "low", "high"))))
+    credit = {name.removeprefix("credit "): table[name].to_numpy() for name in table if name.startswith("credit ")}
+    return turns, credit, len(table)

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alignopsd_trl.fidelity.measure import Credited
+from alignopsd_trl.fidelity.measure import Measurement
 from alignopsd_trl.fidelity.metrics import MEANING, PIVOTAL
-from alignopsd_trl.fidelity.tree import Advantages
 from alignopsd_trl.statistics import Interval
-from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,58 +18,37 @@ SHOWN = ("r_within", "r_praised", "r_blamed", "spearman", "cosine", "sign_agreem
 MOST_KINDS = 8
 
 
-def turn_table(
-    credited: Sequence[Credited],
-    trajectories: Sequence[Trajectory],
-    outcome: Sequence[np.ndarray],
-    found: Advantages,
-    names: Sequence[str],
-) -> list[dict[str, Any]]:
-    """Makes one record a turn: the turn, its Monte Carlo value, and every variant's credit."""
-    owner = {id(turn): one for one in trajectories for turn in one.turns}
-    turns = [turn for one in credited for turn in one.batch.turns]
-    labels = list(credited[0].credits) if credited else []
-    columns = {label: np.concatenate([one.column(label) for one in credited]) for label in labels}
-    sides = np.concatenate(outcome) if len(outcome) else []
+def turn_table(one: Measurement, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Makes one record a turn: the turn, its Monte Carlo value, and every variant's credit.
+
+    Args:
+        names: the kind of each turn's action.
+    """
+    owner = {id(turn): episode for episode in one.played for turn in episode.turns}
+    turns, found = [turn for part in one.credited for turn in part.batch.turns], one.found
+    columns = {
+        "outcome_advantage": one.outcome,
+        "a_mc": found.advantage,
+        "a_mc_error": found.error,
+        "a_mc_half_0": found.halves[0],
+        "a_mc_half_1": found.halves[1],
+        "value_before": found.before,
+        "value_after": found.after,
+        "walks": found.rollouts,
+    }
+    for label in one.credited[0].credits:
+        columns[f"credit {label}"] = np.concatenate([part.column(label) for part in one.credited])
     records = []
-    for row, turn in enumerate(turns):
-        one = owner[id(turn)]
+    for row, (turn, kind) in enumerate(zip(turns, names, strict=True)):
+        episode = owner[id(turn)]
         records.append(
             {
-                "task": one.task,
-                "rollout": one.rollout,
-                "turn": turn.number,
-                "category": one.category,
-                "won": one.won,
-                "reward": one.reward,
-                "kind": names[row],
-                "thinking": turn.thought.thinking,
-                "action": turn.action,
-                "outcome_advantage": float(sides[row]),
-                "a_mc": float(found.advantage[row]),
-                "a_mc_error": float(found.error[row]),
-                "a_mc_half_0": float(found.halves[0, row]),
-                "a_mc_half_1": float(found.halves[1, row]),
-                "value_before": float(found.before[row]),
-                "value_after": float(found.after[row]),
-                "walks": int(found.rollouts[row]),
-                **{f"credit {label}": float(column[row]) for label, column in columns.items()},
+                **{name: getattr(episode, name) for name in ("task", "rollout", "category", "won", "reward")},
+                **{"turn": turn.number, "kind": kind, "thinking": turn.thought.thinking, "action": turn.action},
+                **{name: values[row].item() for name, values in columns.items()},
             }
         )
     return records
-
-
-def plain(content: Any) -> Any:
-    """Converts intervals and numpy numbers for JSON; NaN becomes null."""
-    if isinstance(content, Interval):
-        return {"value": plain(content.value), "low": plain(content.low), "high": plain(content.high)}
-    if isinstance(content, Mapping):
-        return {str(name): plain(value) for name, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [plain(value) for value in content]
-    if isinstance(content, np.generic):
-        content = content.item()
-    return None if isinstance(content, float) and not np.isfinite(content) else content
 
 
 def page(
@@ -142,45 +119,31 @@ def _kind_lines(kinds: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*lines, ""]
 
 
+PANELS = {
+    "r_within": "r with A_MC, within trajectories",
+    "r_praised": "above the group",
+    "r_blamed": "below the group",
+    "lift": "lift on pivotal turns",
+}
+
+
 def picture(figures: Mapping[str, Mapping[str, Interval]], title: str) -> Figure:
     """One panel a figure, one line a variant: the value and its interval."""
     try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
+        from alignopsd_trl.analysis.drawing import BLUE, GREY, label, panels
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             "pictures need matplotlib: pip install 'alignopsd-trl[studies]', or --no_pictures"
         ) from error
-    style: dict[Any, Any] = {
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "font.size": 9,
-        "svg.hashsalt": "fidelity",
-    }
-    panels = {
-        "r_within": "r with A_MC, within trajectories",
-        "r_praised": "above the group",
-        "r_blamed": "below the group",
-    }
-    panels |= {"lift": "lift on pivotal turns"}
-    with plt.rc_context(style | {"svg.fonttype": "none"}):
-        height = 1.2 + 0.28 * len(figures)
-        figure, axes = plt.subplots(1, len(panels), figsize=(12, height), sharey=True, layout="constrained")
-        for axis, (name, label) in zip(axes, panels.items(), strict=True):
-            _panel(axis, [row[name] for row in figures.values()], 1.0 if name == "lift" else 0.0)
-            axis.set(title=label)
-        axes[0].set_yticks(range(len(figures)), list(figures))
-        axes[0].invert_yaxis()
-        figure.suptitle(title)
+    figure, axes = panels(len(PANELS), width=3.0, height=1.2 + 0.28 * len(figures))
+    for axis, (name, told) in zip(axes, PANELS.items(), strict=True):
+        axis.axvline(1.0 if name == "lift" else 0.0, color=GREY, linewidth=1)
+        for place, one in enumerate(row[name] for row in figures.values()):
+            if np.isfinite(one.value):
+                axis.plot([one.low, one.high], [place, place], color=BLUE, linewidth=1.5)
+                axis.plot(one.value, place, "o", color=BLUE, markersize=4)
+        axis.set_yticks(range(len(figures)), list(figures) if axis is axes[0] else [])
+        axis.invert_yaxis()
+        label(axis, told, "", "")
+    figure.suptitle(title)
     return figure
-
-
-def _panel(axis: Any, values: Sequence[Interval], neutral: float) -> None:
-    axis.axvline(neutral, color="0.7", linewidth=1)
-    for place, one in enumerate(values):
-        if np.isfinite(one.value):
-            axis.plot([one.low, one.high], [place, place], color="C0", linewidth=1.5)
-            axis.plot(one.value, place, "o", color="C0", markersize=4)
-    axis.grid(axis="x", alpha=0.3)

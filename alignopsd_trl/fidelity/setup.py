@@ -4,8 +4,7 @@ preset."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -22,13 +21,11 @@ from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.shipped import BENCHMARKS, SHIPPED
 from alignopsd_trl.fidelity.measure import Bench
-from alignopsd_trl.fidelity.policy import Sampler, Scorer, shares_prompts
+from alignopsd_trl.fidelity.policy import PLAIN, Sampler, Scorer, shares_prompts
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.methods import Method
 from alignopsd_trl.options import as_mapping, as_type
 from alignopsd_trl.policy.phases import Phases
-from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.scoring import score_pairs
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS, resolve_model
 from alignopsd_trl.policy.teacher import PrivilegedTeacher, skill_source
 from alignopsd_trl.policy.tokenizer import load_tokenizer
@@ -38,7 +35,6 @@ from alignopsd_trl.rollout import Player, no_skills
 from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.skills import load_skills
 from alignopsd_trl.training.compatibility import adapted
-from alignopsd_trl.turns import TurnBatch
 
 
 def usable_device(asked: str | None) -> str:
@@ -170,14 +166,10 @@ class Subject:
 
     def checksum(self) -> str:
         """Of the weights, cheaply: their sums."""
-        return _digest([float(one.detach().double().sum()) for one in self.model.parameters()])
-
-    def template_checksum(self) -> str:
-        """Of the chat template."""
-        return _digest(self.tokenizer.chat_template)
+        return digest([float(one.detach().double().sum()) for one in self.model.parameters()])
 
 
-def _digest(content: object) -> str:
+def digest(content: object) -> str:
     return hashlib.sha256(repr(content).encode()).hexdigest()[:12]
 
 
@@ -211,13 +203,11 @@ def make_bench(
     if skill_bank:
         bank = load_skills(skill_bank, loaded, subject.tasks.column_names)
         skills = skill_source(bank, tokenizer, config.skill_budget)
-    sampling = {name: getattr(config, name) for name in ("temperature", "top_p", "top_k", "min_p")}
-    sampling |= {"repetition_penalty": config.repetition_penalty}
-    sampling = {name: value for name, value in sampling.items() if value is not None}
-    sampler = Sampler(model, tokenizer, sampling, config.max_completion_length, batch_size)
-    think = Sampler(
-        model, tokenizer, sampling, config.teacher_max_completion_length or config.max_completion_length, batch_size
-    )
+    options = {name: getattr(config, name) for name in ("temperature", *PLAIN)}
+    options = {name: value for name, value in options.items() if value is not None}
+    longest = config.max_completion_length, config.teacher_max_completion_length or config.max_completion_length
+    sampler, think = (Sampler(model, tokenizer, options, length, batch_size) for length in longest)
+    scorer = Scorer(model, config.temperature)
     environments = open_batch(subject.suite.factory, slots, config.environment_time_limit)
     template = as_mapping(config.chat_template_kwargs)
     renderer = Renderer(tokenizer, environments.prompt, config.max_prompt_length, template)
@@ -236,7 +226,7 @@ def make_bench(
         ),
         slots=slots,
         teacher=PrivilegedTeacher(
-            Scorer(model, config.temperature),
+            scorer,
             think,
             tokenizer,
             loaded,
@@ -247,32 +237,8 @@ def make_bench(
             phases=Phases(),
             reader=reader,
         ),
-        score=own_scores(Scorer(model, config.temperature), tokenizer.pad_token_id, config.scoring_tokens),
+        score=lambda batch: scorer.own(batch, tokenizer.pad_token_id, config.scoring_tokens),
         pad_id=tokenizer.pad_token_id,
         device=model.device,
-        bars=_bars(quiet),
+        bars=lambda total, title: Bar(total, title, disable=quiet),
     )
-
-
-def own_scores(scorer: Scorer, pad_id: int, budget: int) -> Callable[[TurnBatch], torch.Tensor]:
-    """Log-probs of a batch's responses under their own prompts, ``(M, L)``."""
-
-    def score(batch: TurnBatch) -> torch.Tensor:
-        rows = torch.arange(len(batch))
-        scores = score_pairs(
-            scorer,
-            Ragged.of([turn.prompt_ids for turn in batch.turns]),
-            Ragged.of([turn.response_ids for turn in batch.turns]),
-            rows,
-            rows,
-            pad_id=pad_id,
-            budget=budget,
-            shared=False,
-        )
-        return scores[:, : batch.policy_mask.size(1)]
-
-    return score
-
-
-def _bars(quiet: bool) -> Callable[[int, str], AbstractContextManager[Callable[..., None]]]:
-    return lambda total, title: Bar(total, title, disable=quiet)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from alignopsd_trl.fidelity.measure import Bench, take_rollouts, turn_advantages
-from alignopsd_trl.fidelity.metrics import NAMES, Turns, agreement, reliability
+from alignopsd_trl.fidelity.measure import Bench, columns, take_rollouts, turn_advantages
+from alignopsd_trl.fidelity.metrics import NAMES, agreement, reliability
 from alignopsd_trl.fidelity.variants import turn_credit
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.methods.grpo import outcome
@@ -91,27 +91,16 @@ def fidelity_metrics(
         )
     place = {id(turn): row for row, turn in enumerate(batch.turns)}
     turns = [turn for one in counted for turn in one.turns]
-    found = turn_advantages(tree, counted, turns, value)
-    known = np.isfinite(found.advantage)
+    rows = [place[id(turn)] for turn in turns]
+    sides = outcome(batch, config).advantage.cpu().numpy()[rows]
+    measured, known, _ = columns(turns, tree, counted, sides, value)
     metrics = {"fidelity/tasks": float(len(chosen)), "fidelity/turns": float(known.sum())}
     if not known.any():
         return metrics
-    rows = [place[id(turn)] for turn in turns]
     values = turn_credit(credit, batch).cpu().numpy()[rows][known]
-    sides = outcome(batch, config).advantage.cpu().numpy()[rows][known]
-    task = np.repeat([chosen.index(one.task) for one in counted], [len(one.turns) for one in counted])[known]
-    trajectory = np.repeat(np.arange(len(counted)), [len(one.turns) for one in counted])[known]
-    columns = Turns(
-        np.unique(task, return_inverse=True)[1],
-        np.unique(trajectory, return_inverse=True)[1],
-        sides,
-        found.advantage[known],
-        found.error[known],
-        found.halves[:, known],
-    )
-    figures = agreement(columns, {"credit": values}, "credit")["credit"]
-    shown = {name: figures[name].value for name in NAMES} | {"reliability": reliability(columns)}
-    shown |= {"pivotal": float(columns.pivotal.mean())}
+    figures = agreement(measured, {"credit": values}, "credit")["credit"]
+    shown = {name: figures[name].value for name in NAMES} | {"reliability": reliability(measured)}
+    shown |= {"pivotal": float(measured.pivotal.mean())}
     return metrics | {f"fidelity/{name}": value for name, value in shown.items() if np.isfinite(value)}
 
 

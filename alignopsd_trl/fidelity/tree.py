@@ -80,26 +80,19 @@ class Tree:
     def _add(self, place: int, trajectory: Trajectory) -> None:
         before: int | None = None
         for number, turn in enumerate(trajectory.turns):
-            if before is None:
-                key = (trajectory.task, turn.prompt_text)
-                state = self._roots.get(key)
-                if state is None:
-                    state = self._roots[key] = self._new(trajectory.task, ())
-            else:
-                last = trajectory.turns[number - 1]
-                step = (last.action, last.observation)
-                children = self.states[before].children
-                state = children.get(step)
-                if state is None:
-                    state = children[step] = self._new(trajectory.task, (*self.states[before].path, last.action))
+            known, step, path = self._roots, (trajectory.task, turn.prompt_text), ()
+            if before is not None:
+                last, known = trajectory.turns[number - 1], self.states[before].children
+                step, path = (last.action, last.observation), (*self.states[before].path, last.action)
+            if step not in known:
+                known[step] = len(self.states)
+                self.states.append(State(trajectory.task, path))
+            state = known[step]
+            if before is not None:
                 self.turns[place, number - 1] = (before, state)
             self.states[state].visits.append((place, number))
             self.turns[place, number] = (state, None)
             before = state
-
-    def _new(self, task: str, path: tuple[str, ...]) -> int:
-        self.states.append(State(task, path))
-        return len(self.states) - 1
 
     def add_rollout(self, half: int, start: int, steps: Sequence[Step], outcome: float) -> None:
         """Counts a rollout of `steps` from the state `start` to its outcome."""

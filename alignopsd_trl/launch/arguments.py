@@ -226,18 +226,10 @@ def differences_from_preset(
 
 
 _OF_THE_LAUNCH = (
-    *(
-        "plan",
-        "plan_for",
-        "gpu_gib",
-        "output_dir",
-        "resume_from_checkpoint",
-        "overwrite_output_dir",
-        "run_name",
-        "use_cpu",
-    ),
-    *("per_device_train_batch_size", "generation_batch_size", "steps_per_generation"),  # follow from the round's shape
+    *("plan", "plan_for", "gpu_gib", "output_dir", "resume_from_checkpoint", "overwrite_output_dir", "run_name"),
+    *("use_cpu", "per_device_train_batch_size", "generation_batch_size", "steps_per_generation"),
 )
+"""Settings that say nothing of the run itself, or follow from the round's shape."""
 
 
 def everything() -> str:

@@ -41,20 +41,11 @@ def _fields(package: str, file: str, name: str) -> list[str]:
 
 
 def check_flags(argv: Sequence[str]) -> None:
-    """Raises for a flag that no recipe has.
-
-    Raises:
-        ValueError: with the name that is nearest.
-    """
+    """Raises `ValueError` for a flag that no recipe has, with the name that is nearest."""
+    known = (*flag_names(), *BESIDE)
     for word in argv:
         given = word.partition("=")[0]
-        if given.startswith("--") and not _known(given[2:].replace("-", "_")):
-            raise ValueError(f"{given} is unknown; {near(given, _shown())}--help all shows every argument")
-
-
-def _known(name: str) -> bool:
-    return name.removeprefix("no_") in flag_names() or name in (*flag_names(), *BESIDE)
-
-
-def _shown() -> list[str]:
-    return [f"--{name}" for name in (*flag_names(), *BESIDE)]
+        name = given[2:].replace("-", "_")
+        if given.startswith("--") and name not in known and name.removeprefix("no_") not in flag_names():
+            hint = near(given, [f"--{one}" for one in known])
+            raise ValueError(f"{given} is unknown; {hint}--help all shows every argument")

@@ -89,10 +89,8 @@ def from_file(path: str | Path) -> Launch:
     processes, nodes = int(content["num_processes"]), int(content.get("num_machines", 1))
     if kind == "FSDP":
         options: dict[str, Any] = content.get("fsdp_config") or {}
-        once = bool(options.get("fsdp_cpu_ram_efficient_loading"))
-        return Launch(
-            processes, nodes, f"FSDP{options.get('fsdp_version', 1)}", once, bool(options.get("fsdp_offload_params"))
-        )
+        once, offloads = (bool(options.get(f"fsdp_{name}")) for name in ("cpu_ram_efficient_loading", "offload_params"))
+        return Launch(processes, nodes, f"FSDP{options.get('fsdp_version', 1)}", once, offloads)
     if kind == "DEEPSPEED":
         options = content.get("deepspeed_config") or {}
         stage = options.get("zero_stage", 2)

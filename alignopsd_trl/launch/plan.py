@@ -14,26 +14,17 @@ from trl import ModelConfig
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments.base import Suite
-from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
+from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, gpu_memory, sampler
-from alignopsd_trl.launch.parts import check_parts, part_facts
 from alignopsd_trl.launch.values import policy_of
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.runs.files import json_lines
 from alignopsd_trl.runs.folder import LOG_FILE
 
 
-def plan(
-    recipe: RecipeArguments,
-    args: AlignOPSDConfig,
-    model: ModelConfig,
-    suite: Suite,
-    panel: TaskPanel,
-    changed: Mapping[str, Any],
-    whole: bool = False,
-) -> str:
+def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
     """Checks what a run would, then says what is not as usual, rows and tokens of a round, memory, time and parts.
 
     Args:
@@ -43,20 +34,21 @@ def plan(
     Raises:
         ValueError: for whatever would keep the run from ending well.
     """
+    recipe, args, suite, panel = job.recipe, job.args, job.suite, job.panel
     launch = planned_launch(recipe.plan_for)
     check_launch(launch, args, installed=recipe.plan_for is None)
     trajectories = args.per_device_train_batch_size * args.steps_per_generation * launch.processes
-    tasks = check_parts(recipe, args, model, suite, panel, trajectories // args.num_generations)
+    job.check(trajectories // args.num_generations)
     turns = args.max_turns or suite.factory().max_turns
     facts = {
         "recipe": f"{args.method} on {suite.name}, preset {recipe.preset}, {launch}",
         **round_facts(args, trajectories, turns),
-        **memory_facts(recipe, args, model, launch, turns * trajectories // launch.processes),
+        **memory_facts(recipe, args, job.model, launch, turns * trajectories // launch.processes),
         "seconds a round": seconds_a_round(Path(args.output_dir)),
-        "model": model.model_name_or_path,
-        "training tasks": len(tasks),
+        "model": job.model.model_name_or_path,
+        "training tasks": len(job.tasks),
         "panel": f"{panel.name} of {panel.environment}: {len(panel)} tasks, checksum {panel.checksum}",
-        **part_facts(recipe, args, model, suite, panel, tasks),
+        **job.part_facts(),
     }
     width = max(map(len, facts)) + 2
     lines = [_wrapped(f"{name:<{width}}", str(value)) for name, value in facts.items()]
@@ -76,10 +68,7 @@ def not_as_usual(args: AlignOPSDConfig, changed: Mapping[str, Any]) -> list[str]
     def shown(settings: Mapping[str, Any]) -> str:
         return ", ".join(f"{name}={getattr(one, 'value', one)}" for name, one in settings.items()) or "nothing"
 
-    return [
-        _wrapped("not as in the preset: ", shown(changed)),
-        _wrapped("not as by default: ", shown(preset)),
-    ]
+    return [_wrapped("not as in the preset: ", shown(changed)), _wrapped("not as by default: ", shown(preset))]
 
 
 MADE = (
@@ -179,15 +168,9 @@ def memory_facts(
 
 
 def _own_sampler(args: AlignOPSDConfig, prompts: float) -> str:
-    """What is said of sampling with the trainer's own weights.
-
-    Args:
-        prompts: GiB of what `estimate` counts for it.
-    """
+    """Says of sampling with the trainer's own weights what `estimate` counts for it, ``prompts`` GiB."""
     counted = f"keys and values take {prompts:.2f} GiB" if prompts else "its caches are not counted"
-    if args.use_cpu:
-        return f"the trainer's own weights; {counted}"
-    return f"the trainer's own weights; {counted}; {slow_sampling(args)}"
+    return f"the trainer's own weights; {counted}" + ("" if args.use_cpu else f"; {slow_sampling(args)}")
 
 
 def slow_sampling(args: AlignOPSDConfig) -> str:

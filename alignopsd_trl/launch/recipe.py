@@ -42,7 +42,12 @@ def main(
     given = [_spelt_out(word) for word in given]
     with reported(name, quietly=argv is None and not debug):
         if topic := wanted_help(given):
-            print(HELP.format(recipe=name) if topic == "page" else _everything())
+            if topic == "page":
+                print(HELP.format(recipe=name))
+            else:
+                from alignopsd_trl.launch.arguments import everything
+
+                print(everything())
             return None
         with setup():
             check_flags(given)
@@ -68,9 +73,3 @@ def parse(
     from alignopsd_trl.launch.arguments import parse
 
     return parse(name, argv, own)
-
-
-def _everything() -> str:
-    from alignopsd_trl.launch.arguments import everything
-
-    return everything()

@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.launch.screens import shown_estimate
-from alignopsd_trl.launch.values import policy_of
+from alignopsd_trl.launch.job import Job
 from alignopsd_trl.runs.files import plain, read_json, write_json
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.provenance import weights_checksum
 from alignopsd_trl.sharing.facts import facts_of
 
 if TYPE_CHECKING:
-    from trl import ModelConfig
-
-    from alignopsd_trl.environments.base import Suite
     from alignopsd_trl.trainer import AlignOPSDTrainer
 
 SCHEMA = 2
@@ -52,10 +48,10 @@ class Evaluations(TrainerCallback):
         own = {"run": self.folder.id, "update": update, "seconds": self.trainer.seconds["evaluation"] - before}
         content = plain(own | result.to_dict(outcomes=True))
         if self.folder.writes:
-            success, score = (shown_estimate(content[name]) for name in ("success", "score"))
+            success = str(result.success)
             found = f"success {success} %, " if success != "unknown" else ""
             sampled = f"temperature {result.temperature:g} (the updates' rounds: {self.trainer.args.temperature:g})"
-            print(f"{when} training: {found}score {score} %, {result.turns:.1f} turns, {sampled}", flush=True)
+            print(f"{when} training: {found}score {result.score} %, {result.turns:.1f} turns, {sampled}", flush=True)
             write_json(self._path(when), content)
         return content
 
@@ -73,30 +69,26 @@ class Evaluations(TrainerCallback):
 
 
 def run_results(
+    job: Job,
     folder: RunFolder,
     trainer: AlignOPSDTrainer,
     evaluations: Evaluations,
     config: Mapping[str, Any],
-    recipe: Mapping[str, Any],
-    suite: Suite,
-    model: ModelConfig,
     changed: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The content of ``results.json``: outcome, provenance, seconds of all sessions, and the log of every update."""
     before, after = evaluations.results.get("before"), evaluations.results["after"]
-    history = [entry for entry in trainer.state.log_history if "train_runtime" not in entry]  # of one session alone
-    name = policy_of(model)
-    facts = facts_of(trainer, before, after)
+    facts, name = facts_of(trainer, before, after), job.policy
     content = facts | {
         "schema": SCHEMA,
         "run": folder.id,
         "sessions": folder.sessions,
-        "model": {"name": name, "revision": model.model_revision, "checksum": weights_checksum(name)},
-        "environment": dict(suite.description),
-        "recipe": dict(recipe),
+        "model": {"name": name, "revision": job.model.model_revision, "checksum": weights_checksum(name)},
+        "environment": dict(job.suite.description),
+        "recipe": vars(job.recipe),
         "changed": dict(changed),
         "config": dict(config),
         "seconds": facts["seconds"] | {"evaluation": sum(one["seconds"] for one in (before, after) if one)},
-        "history": history,
+        "history": [entry for entry in trainer.state.log_history if "train_runtime" not in entry],  # of all sessions
     }
     return plain(content)

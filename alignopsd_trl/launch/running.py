@@ -13,17 +13,13 @@ from transformers.utils.logging import disable_progress_bar
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.environments.base import Suite
-from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.launch.errors import setup
+from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.machine import check_launch, launched
 from alignopsd_trl.launch.memory import GIB
-from alignopsd_trl.launch.parts import bank_of, check_parts, foreign_bank, needs_skills, run_configuration
 from alignopsd_trl.launch.plan import slow_sampling
 from alignopsd_trl.launch.results import Evaluations, run_results
 from alignopsd_trl.launch.screens import closing, opening
-from alignopsd_trl.launch.values import policy_of
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.options import as_mapping
 from alignopsd_trl.policy.shipped import resolve_model
@@ -36,54 +32,50 @@ from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
 
 
 def run(
-    recipe: RecipeArguments,
-    args: AlignOPSDConfig,
-    model: ModelConfig,
-    suite: Suite,
-    panel: TaskPanel,
+    job: Job,
     callbacks: Sequence[TrainerCallback] = (),
     changed: Mapping[str, Any] | None = None,
     machine: str = "",
 ) -> dict[str, Any]:
     """Evaluates, trains, evaluates again; leaves results, checkpoint, card and trajectories in the output folder.
 
+    Args:
+        changed: settings that differ from the preset.
+        machine: what to say of it.
+
     Raises:
         PushFailed: if the finished run could not be pushed; everything is in its folder.
         RunFolderError: if the folder is in use, or holds a run that this one does not continue.
     """
+    args = job.args
     disable_progress_bar()  # of files; what a run does is shown by its own lines
     with setup():
         check_launch(launched(), args)
-        tasks = check_parts(recipe, args, model, suite, panel)
-        configuration = run_configuration(recipe, args, model, suite, panel, tasks)
+        job.check()
         resume = args.resume_from_checkpoint
-        folder = claim_together(args.output_dir, configuration, resume, args.overwrite_output_dir)
+        folder = claim_together(args.output_dir, job.configuration(), resume, args.overwrite_output_dir)
     with claimed(folder):
         config = args.to_dict()  # as it was asked for: the trainer adds to it
         if folder.writes:
-            said = opening_facts(recipe, args, model, suite, panel, len(tasks)) | (
-                {"machine": machine} if machine else {}
-            )
+            said = opening_facts(job) | ({"machine": machine} if machine else {})
             print(opening(said, changed or {}, folder), flush=True)
         push, args.push_to_hub = args.push_to_hub, False  # once, after the results, not transformers' two commits
         with setup():
-            trainer = _trainer(recipe, args, model, suite, tasks, callbacks)
+            trainer = _trainer(job, callbacks)
             skilled = get_method(args.method).skills_in_evaluation
-            evaluations = Evaluations(panel, folder, trainer, skilled, recipe.evaluate_first)
+            evaluations = Evaluations(job.panel, folder, trainer, skilled, job.recipe.evaluate_first)
         trainer.run_folder = folder
         trainer.add_callback(evaluations)
         trainer.train()
         evaluations.play("after")
         trainer.save_model(args.output_dir)
-        results = run_results(
-            folder, trainer, evaluations, config, recipe=vars(recipe), suite=suite, model=model, changed=changed or {}
-        )
+        results = run_results(job, folder, trainer, evaluations, config, changed or {})
         if folder.writes:
             write_json(folder.path / RESULTS_FILE, results)
             name, place = args.hub_model_id or Path(args.output_dir).name, args.hub_model_id or args.output_dir
             write_text(folder.path / "README.md", model_card(results, name, place=place))
             print(closing(results["before"], results["after"], folder), flush=True)
-            _push(folder.path, name if push else None, recipe.trajectories_hub_repo, args)
+            _push(folder.path, name if push else None, job.recipe.trajectories_hub_repo, args)
     return results
 
 
@@ -100,50 +92,40 @@ def _push(folder: Path, model: str | None, trajectories: str | None, args: Align
         raise PushFailed("\n".join(failed))
 
 
-def _trainer(
-    recipe: RecipeArguments,
-    args: AlignOPSDConfig,
-    model: ModelConfig,
-    suite: Suite,
-    tasks: Any,
-    callbacks: Sequence[TrainerCallback],
-) -> Any:
+def _trainer(job: Job, callbacks: Sequence[TrainerCallback]) -> Any:
     from alignopsd_trl.trainer import AlignOPSDTrainer
 
-    skilled = needs_skills(get_method(args.method), args)
+    args, model = job.args, job.model
     args.model_init_kwargs = {**as_mapping(args.model_init_kwargs), **_model_options(model)}
     trainer = AlignOPSDTrainer(
-        resolve_model(policy_of(model)),
+        resolve_model(job.policy),
         args,
-        environment_factory=suite.factory,
-        train_dataset=tasks,
-        skill_bank=bank_of(recipe, suite) if skilled else None,
-        encoder=recipe.encoder if skilled else None,
+        environment_factory=job.suite.factory,
+        train_dataset=job.tasks,
+        skill_bank=job.bank,
+        encoder=job.encoder,
         peft_config=get_peft_config(model),
         quantization_config=get_quantization_config(model),
         callbacks=[*callbacks],
     )
-    strange = foreign_bank(trainer.skill_bank, suite) if trainer.skill_bank else ""
+    strange = job.foreign_bank(trainer.skill_bank) if trainer.skill_bank else ""
     if strange and trainer.is_world_process_zero():
         show_note(strange)
     return trainer
 
 
-def opening_facts(
-    recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, suite: Suite, panel: TaskPanel, tasks: int
-) -> dict[str, Any]:
+def opening_facts(job: Job) -> dict[str, Any]:
     """What the first screen says of a run."""
+    args, panel = job.args, job.panel
     groups = args.generation_batch_size // args.num_generations
-    rounds = args.max_steps / float(args.steps_per_round)
-    length = (
-        f"{rounds:g} rounds, {args.max_steps} updates" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
-    )
+    rounds = f"{args.max_steps / float(args.steps_per_round):g} rounds, {args.max_steps} updates"
+    length = rounds if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     device = "CPU" if args.use_cpu or not torch.cuda.is_available() else "GPU"
     return {
-        "method": f"{args.method}, preset {recipe.preset}, seed {args.seed}",
-        "model": f"{model.model_name_or_path} ({weights_checksum(policy_of(model))})",
-        "environment": f"{suite.name}, {tasks} training tasks",
+        "method": f"{args.method}, preset {job.recipe.preset}, seed {args.seed}",
+        "model": f"{job.policy} ({weights_checksum(job.policy)})",
+        "environment": f"{job.suite.name}, {len(job.tasks)} training tasks",
         "panel": f"{panel.name}, {len(panel)} tasks, checksum {panel.checksum}",
         "round": f"{groups} tasks x {args.num_generations} rollouts, {length}",
         "machine": f"{processes} process{'es' if processes > 1 else ''} on {device}",

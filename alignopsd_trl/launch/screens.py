@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from alignopsd_trl.evaluation import mean_score
+from alignopsd_trl.evaluation import Estimate, mean_score
 from alignopsd_trl.runs.console import columns
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.progress import WIDE, cut
@@ -40,16 +40,17 @@ def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: 
     def row(name: str, tasks: Any, old: str, new: str, difference: str) -> str:
         return cut(f"{name[: first - 1]:<{first}}{tasks:>5}  {old:<19}{new:<19}{difference}".rstrip(), width)
 
+    def shown(result: Mapping[str, Any] | None, kind: str = "success") -> str:
+        return str(Estimate.of(result[kind])) if result else "-"
+
     lines = [row("success %", "tasks", "before", "after", "difference by task")]
     for name in names:
         new = after["categories"][name] if name != "all" else after
         old = None if before is None else before if name == "all" else before["categories"].get(name)
-        shown = shown_estimate(old["success"]) if old else "-"
-        found = shown_estimate(new["success"])
-        lines.append(row(name, new["success"]["episodes"], shown, found, _difference(before, after, name, "won")))
-    score = shown_estimate(before["score"]) if before else "-"
+        difference = _difference(before, after, name, "won")
+        lines.append(row(name, new["success"]["episodes"], shown(old), shown(new), difference))
     difference = _difference(before, after, "all", "score")
-    lines.append(row("score %", after["episodes"], score, shown_estimate(after["score"]), difference))
+    lines.append(row("score %", after["episodes"], shown(before, "score"), shown(after, "score"), difference))
     if after["environment_errors"]:
         lines.append(f"{after['environment_errors']} episodes failed in their environment and count as not won")
     lines.append(f"panel {after['panel']}, checksum {after['checksum']}, temperature {after['temperature']:g}")
@@ -75,19 +76,6 @@ def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any], cate
     found = mean_score([new - earlier for earlier, new in pairs])
     interval = f" [{found.low:+.1f}, {found.high:+.1f}]" if found.low == found.low else ""
     return f"{found.mean:+.1f}{interval}"
-
-
-def shown_estimate(estimate: Mapping[str, Any]) -> str:
-    """A mean with its interval, where there is one."""
-    if _unknown(estimate["mean"]):
-        return "unknown"
-    if _unknown(estimate["low"]):
-        return f"{estimate['mean']:.1f}"
-    return f"{estimate['mean']:.1f} [{estimate['low']:.1f}, {estimate['high']:.1f}]"
-
-
-def _unknown(number: float | None) -> bool:
-    return number is None or number != number
 
 
 def _row(name: str, value: Any, width: int) -> str:

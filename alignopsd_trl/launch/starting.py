@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.arguments import differences_from_preset, parse
 from alignopsd_trl.launch.errors import setup
+from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.light import no_kubeflow
-from alignopsd_trl.launch.values import environment_options, named
 from alignopsd_trl.runs.cores import use_machine
 
 
@@ -25,19 +24,17 @@ def start(
     """
     with setup():
         with no_kubeflow() if "--plan" in argv else nullcontext():
-            recipe, args, model = parse(name, argv, preset)
-            changed = differences_from_preset(name, preset, recipe, args, model)
-        suite = load(recipe.environment, **environment_options(recipe.environment_options))
-        panel = named("panel", recipe.panel, lambda: suite.panel(recipe.panel))
-        panel = panel.head(recipe.panel_limit) if recipe.panel_limit else panel
-        if recipe.plan:
+            asked = parse(name, argv, preset)
+            changed = differences_from_preset(name, preset, *asked)
+        job = Job.of(*asked)
+        if job.recipe.plan:
             from alignopsd_trl.launch.plan import plan
 
-            text = plan(recipe, args, model, suite, panel, changed, whole)
+            text = plan(job, changed, whole)
             if int(os.environ.get("RANK", "0")) == 0:
                 print(text)
             return None
-        threads = use_machine(recipe.threads) if args.device.type == "cpu" else ""
+        threads = use_machine(job.recipe.threads) if job.args.device.type == "cpu" else ""
     from alignopsd_trl.launch.running import run
 
-    return run(recipe, args, model, suite, panel, changed=changed, machine=threads)
+    return run(job, changed=changed, machine=threads)

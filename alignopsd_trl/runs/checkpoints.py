@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,7 @@ STATE_FILE, MARK = "run_state.json", "trainer_state.json"
 
 def is_whole(checkpoint: Path) -> bool:
     """Whether a checkpoint was written to its end: its trainer state, the last file, can be read."""
-    try:
-        json.loads((checkpoint / MARK).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return True
+    return read_json(checkpoint / MARK) is not None
 
 
 def damage(checkpoint: Path) -> str | None:
@@ -34,20 +30,17 @@ def damage(checkpoint: Path) -> str | None:
     is no JSON was cut.
     """
     for file in sorted(path for path in checkpoint.rglob("*") if path.is_file()):
-        if problem := _checks.get(file.suffix, _nothing)(file):
+        check = _CHECKS.get(file.suffix)
+        if check and (problem := check(file)):
             return f"{file} is damaged ({problem})"
-    missing = next((name for name in STATES if not any(checkpoint.glob(name))), None)
-    goes_on = any(any(checkpoint.glob(name)) for name in STATES) and not any(checkpoint.glob("global_step*"))
-    return f"{checkpoint} is damaged (it has no {missing})" if missing and goes_on else None
+    missing = [name for name in STATES if not any(checkpoint.glob(name))]
+    complete = len(missing) in (0, len(STATES)) or any(checkpoint.glob("global_step*"))
+    return None if complete else f"{checkpoint} is damaged (it has no {missing[0]})"
 
 
 STATES = ("optimizer*", "scheduler.pt", "rng_state*.pth")
 """What training goes on from beside the weights: all of it is in a checkpoint, or none (``save_only_model``).
 DeepSpeed has a folder of its own."""
-
-
-def _nothing(file: Path) -> str | None:
-    return None
 
 
 def _short_safetensors(file: Path) -> str | None:
@@ -79,7 +72,7 @@ def _short_json(file: Path) -> str | None:
     return None
 
 
-_checks = {
+_CHECKS: dict[str, Callable[[Path], str | None]] = {
     **dict.fromkeys((".pt", ".pth", ".bin"), _short_archive),
     ".safetensors": _short_safetensors,
     ".json": _short_json,

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from scipy import stats
 from transformers import TrainerCallback
 
 from alignopsd_trl.runs.progress import WIDE, clear_status, cut
+from alignopsd_trl.statistics import wilson
 
 BARS = "▁▂▃▄▅▆▇█"
 _PHASES = {
@@ -110,7 +110,7 @@ def share(percent: float, episodes: int) -> str:
     if episodes < 5:
         return f"{percent:5.1f}"
     won = round(percent / 100 * episodes)
-    low, high = stats.binomtest(won, episodes).proportion_ci(0.95, method="wilson")
+    low, high = wilson(won, episodes)
     return f"{percent:5.1f} [{100 * low:.0f}, {100 * high:.0f}]"
 
 

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,19 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-    """Replaces a file in one step: whoever looks sees the old content or the new, also if this process is killed."""
+    """`write_bytes` of text in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: str | os.PathLike, content: bytes) -> Path:
+    """Replaces a file in one step: whoever looks sees the old content or the new, also if this process is killed.
+    Returns its path."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        partial.write_bytes(content)
+        return partial.replace(path)
     except OSError as error:
         reason = f"{error.strerror or error}; make room or choose another folder"
         raise OSError(error.errno, reason, str(path)) from error
@@ -38,9 +45,12 @@ def write_json(path: str | os.PathLike, content: Any) -> None:
 
 
 def plain(content: Any) -> Any:
-    """The content in JSON's own types: enums by value, numbers that are not finite as `None`, anything else as text."""
+    """The content in JSON's own types: enums by value, dataclasses by their fields, numbers that are not finite as
+    `None`, anything else as text."""
     if isinstance(content, Enum):
         return plain(content.value)
+    if is_dataclass(content) and not isinstance(content, type):
+        return plain(vars(content))
     if isinstance(content, bool | int | str) or content is None:
         return content
     if isinstance(content, float):

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import socket
@@ -23,6 +24,7 @@ from typing import Any
 
 from alignopsd_trl.runs.checkpoints import MARK, damage, is_numbered, resume_path, update_of, whole_checkpoints
 from alignopsd_trl.runs.files import plain, read_json, sweep_partials, write_json, write_text
+from alignopsd_trl.runs.progress import cut
 from alignopsd_trl.runs.provenance import code_checksum, versions
 
 SCHEMA = 1
@@ -102,29 +104,22 @@ class RunFolder:
         Raises:
             RunFolderError: if another process uses the folder, or it holds a run that this one does not continue.
         """
-        path = Path(path)
-        configuration = plain(configuration)
+        path, configuration, resumes = Path(path), plain(configuration), _wanted(resume)
         lock = _Lock(path)
         try:
-            left = look(path)
-            if overwrite and not _wanted(resume):
+            if overwrite and not resumes:
                 clear(path)
-                left = look(path)
-            elif aside and left.ended and not _wanted(resume):
+            elif aside and not resumes and look(path).ended:
                 say(f"{path} held a finished run, which is in {set_aside(path)} now")
-                left = look(path)
-            problem = left.refusal(configuration, resume)
-            if problem:
+            left = look(path)
+            if problem := left.refusal(configuration, resume):
                 raise RunFolderError(problem)
             checkpoint = _checkpoint(path, resume, left)
-            if checkpoint:
-                _refuse_damaged(Path(checkpoint), left)
-            if _wanted(resume):
-                _tell_of_unfinished(path, Path(checkpoint) if checkpoint else None, say)
-            going_on = _wanted(resume) and left.run is not None
-            if not going_on and not _wanted(resume):
+            if resumes:
+                _tell_of_unfinished(path, checkpoint, say)
+            else:
                 clear(path)
-            run = left.run if going_on else _new(configuration)
+            run = left.run if resumes and left.run else _new(configuration)
             _note_changes(run, configuration, say)
             run["configuration"] = configuration
             run["sessions"].append(_session(checkpoint))
@@ -133,7 +128,8 @@ class RunFolder:
         except BaseException:
             lock.release()
             raise
-        return cls(path, run["id"], checkpoint, len(run["sessions"]), release=lock.release)
+        resume_from = str(checkpoint) if checkpoint else None
+        return cls(path, run["id"], resume_from, len(run["sessions"]), release=lock.release)
 
     @property
     def update(self) -> int:
@@ -254,13 +250,7 @@ def set_aside(path: Path) -> Path:
     whole = path.resolve()
     place = next(one for one in (whole.with_name(f"{whole.name}.{number}") for number in count(1)) if not one.exists())
     place.mkdir()
-    patterns = (
-        *_LEFT_FILES,
-        *_LEFT_FOLDERS,
-        *_MODEL_FILES,
-        "checkpoint-*",
-        RUN_FILE,
-    )  # the folder is the run's to the last
+    patterns = (*_LEFT_FILES, *_LEFT_FOLDERS, *_MODEL_FILES, "checkpoint-*", RUN_FILE)  # the last says whose it is
     for found in [one for pattern in patterns for one in sorted(whole.glob(pattern))]:
         shutil.move(found, place / found.name)
     for name in _LEFT_FOLDERS:
@@ -320,33 +310,28 @@ def claimed(run: RunFolder) -> Generator[RunFolder]:
 
 
 def _shown(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    parts = [f"{name} {_short(before)} there, {_short(now)} here" for name, (before, now) in changed.items()]
+    parts = [
+        f"{name} {cut(str(before), 60)} there, {cut(str(now), 60)} here" for name, (before, now) in changed.items()
+    ]
     more = len(parts) - _SHOWN
     return "; ".join(parts[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _wanted(resume: str | bool | None) -> bool:
     return resume not in (None, False, "", "False", "false")
 
 
-def _checkpoint(path: Path, resume: str | bool | None, left: Left) -> str | None:
-    if resume in (True, "True", "true") and not left.checkpoints:
+def _checkpoint(path: Path, resume: str | bool | None, left: Left) -> Path | None:
+    """The undamaged checkpoint to go on from, if there is one yet."""
+    if not _wanted(resume) or (resume in (True, "True", "true") and not left.checkpoints):
         return None
     try:
-        return resume_path(resume, path) if _wanted(resume) else None
+        checkpoint = Path(resume_path(resume, path) or "")
     except (FileNotFoundError, ValueError) as error:
         raise RunFolderError(str(error)) from error
-
-
-def _refuse_damaged(checkpoint: Path, left: Left) -> None:
     problem = damage(checkpoint)
     if problem is None:
-        return
+        return checkpoint
     others = [one for one in reversed(left.checkpoints) if one != checkpoint and not damage(one)]
     remedy = "overwrite_output_dir=True starts again"
     if others:
@@ -366,10 +351,10 @@ def _new(configuration: Mapping[str, Any]) -> dict[str, Any]:
     return {"schema": SCHEMA, "id": uuid.uuid4().hex[:12], "configuration": dict(configuration), "sessions": []}
 
 
-def _session(checkpoint: str | None) -> dict[str, Any]:
+def _session(checkpoint: Path | None) -> dict[str, Any]:
     return {
         "started": _now(),
-        "from": Path(checkpoint).name if checkpoint else None,
+        "from": checkpoint.name if checkpoint else None,
         "host": socket.gethostname(),
         "processes": _processes(),
         "code": code_checksum(),
@@ -404,8 +389,6 @@ def _note_changes(run: Mapping[str, Any], configuration: Mapping[str, Any], say:
 
 def _update_of(line: str) -> float:
     """The update of a line of the log; one that a kill cut short counts as beyond every update."""
-    import json
-
     try:
         return json.loads(line)["step"]
     except (ValueError, KeyError, TypeError):

@@ -37,14 +37,14 @@ def code_checksum() -> str:
     return digest.hexdigest()[:16]
 
 
-def machine(processes: int) -> dict[str, str | int]:
+def machine() -> dict[str, str | int]:
     """What a run was made on."""
     import joblib
     import torch
 
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    cores = joblib.cpu_count()
-    return {"device": device, "processes": processes, "cores": cores, "platform": platform.platform(terse=True)}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    found = {"device": device, "cores": joblib.cpu_count(), "platform": platform.platform(terse=True)}
+    return found | {"python": platform.python_version()}
 
 
 def model_name(model: Any) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
+from alignopsd_trl.runs.progress import cut
+
 
 class RewardError(ValueError):
     """A reward that can't be trained on. The message names function, episode and value."""
@@ -127,5 +129,4 @@ def _name(function: Callable) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return cut(repr(value), 80)

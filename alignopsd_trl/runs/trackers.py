@@ -7,10 +7,11 @@ trackio and TensorBoard (as text). Nothing but records of episodes goes into it,
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from alignopsd_trl.runs.files import plain
+from alignopsd_trl.runs.progress import cut
 from alignopsd_trl.turns import Trajectory
 
 NAME = "trajectories"
@@ -39,8 +40,8 @@ def table_rows(
             rows.append(
                 {"step": step, "task": one.task, "rollout": one.rollout, "reward": one.reward, "won": one.won}
                 | {"turn": turn.number}
-                | {name: _finite(value) for name, value in credit.get(id(turn), {}).items()}
-                | {name: shortened(text) for name, text in texts.items()}
+                | {name: plain(value) for name, value in credit.get(id(turn), {}).items()}
+                | {name: cut(" ".join(text.split()), MOST_CHARACTERS) for name, text in texts.items()}
             )
     return rows[:MOST_ROWS]
 
@@ -56,17 +57,6 @@ def _chosen(trajectories: Sequence[Trajectory], most: int) -> list[Trajectory]:
     group = sorted(next(differ, next(iter(groups.values()))), key=lambda one: -one.reward)
     best, worst = (most + 1) // 2, most // 2
     return group if len(group) <= most else [*group[:best], *group[len(group) - worst :]]
-
-
-def _finite(value: Any) -> Any:
-    value = value.item() if hasattr(value, "item") else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def shortened(text: str) -> str:
-    """One line of at most `MOST_CHARACTERS`."""
-    line = " ".join(text.split())
-    return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 1]}…"
 
 
 def send_table(rows: Sequence[Mapping[str, Any]], step: int, trackers: Sequence[str], callbacks: Iterable[Any]) -> None:

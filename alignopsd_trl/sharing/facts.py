@@ -30,7 +30,7 @@ def facts_of(trainer: Any, before: Mapping[str, Any] | None, after: Mapping[str,
         "seed": trainer.args.seed,
         "versions": versions(),
         "code": code_checksum(),
-        "machine": machine(trainer.accelerator.num_processes),
+        "machine": machine() | {"processes": trainer.accelerator.num_processes},
         "updates": updates,
         "seconds": {
             "training": training,

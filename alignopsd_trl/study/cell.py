@@ -17,15 +17,13 @@ from typing import Any
 
 import yaml
 from transformers import TrainerCallback
-from trl import ModelConfig
 
-from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.environments.base import Suite
-from alignopsd_trl.environments.loading import load
-from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch import evaluate
-from alignopsd_trl.launch.arguments import RecipeArguments, parse
+from alignopsd_trl.launch.arguments import parse
+from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.running import run
+from alignopsd_trl.records import write_records
+from alignopsd_trl.runs.files import write_json, write_text
 from alignopsd_trl.study import rows
 
 
@@ -37,23 +35,15 @@ class Progress(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            partial = self._path.with_suffix(".partial")
-            partial.write_text(json.dumps([state.global_step, state.max_steps]), encoding="utf-8")
-            partial.replace(self._path)
+            write_json(self._path, [state.global_step, state.max_steps])
 
 
 def main(folder: Path) -> None:
     started = time.perf_counter()
     cell = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
-    chosen, args, model = parse(cell["recipe"], ["--config", str(_yaml(folder, cell))])
-    suite = load(chosen.environment, **json.loads(chosen.environment_options or "{}"))
-    panel = suite.panel(chosen.panel)
-    panel = panel.head(chosen.panel_limit) if chosen.panel_limit else panel
-    columns = rows.provenance(chosen, args, model, suite)  # before the run adds to its arguments
-    if cell["trains"]:
-        columns |= _train(folder, chosen, args, model, suite, panel)
-    else:
-        columns |= _evaluate(folder, cell, chosen, args, model)
+    job = Job.of(*parse(cell["recipe"], ["--config", str(_yaml(folder, cell))]))
+    columns = rows.provenance(job)  # before the run adds to its arguments
+    columns |= _train(folder, job) if cell["trains"] else _evaluate(folder, cell, job)
     if os.environ.get("RANK", "0") != "0":
         return
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -65,7 +55,7 @@ def main(folder: Path) -> None:
         "peak_memory_mib": usage.ru_maxrss / 1024,
         "threads": int(os.environ.get("OMP_NUM_THREADS", "0")),
     }
-    rows.write_rows(folder / "row.parquet", [columns])
+    write_records(folder / "row.parquet", [columns])
 
 
 def _yaml(folder: Path, cell: dict[str, Any]) -> Path:
@@ -74,39 +64,24 @@ def _yaml(folder: Path, cell: dict[str, Any]) -> Path:
     flat |= {"output_dir": str(folder / "run"), "evaluate_first": False, "disable_tqdm": True}
     path = folder / "config.yaml"
     if os.environ.get("RANK", "0") == "0" or not path.is_file():
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(yaml.safe_dump(flat), encoding="utf-8")
-        partial.replace(path)
+        write_text(path, yaml.safe_dump(flat))
     return path
 
 
-def _train(
-    folder: Path,
-    chosen: RecipeArguments,
-    args: AlignOPSDConfig,
-    model: ModelConfig,
-    suite: Suite,
-    panel: TaskPanel,
-) -> dict[str, Any]:
+def _train(folder: Path, job: Job) -> dict[str, Any]:
+    args = job.args
     args.resume_from_checkpoint = "True"  # whatever there is of it
-    results = run(chosen, args, model, suite, panel, callbacks=[Progress(folder / "progress.json")])
+    results = run(job, callbacks=[Progress(folder / "progress.json")])
     trained = rows.training_columns(results["history"])
-    rounds = math.ceil(trained["updates"] / args.steps_per_round)
-    return (
-        rows.outcome_columns(results["after"])
-        | trained
-        | {
-            "trajectories": args.generation_batch_size * rounds,
-            "task_order": rows.task_order(Path(args.output_dir) / "trajectories"),
-        }
-    )
+    played = args.generation_batch_size * math.ceil(trained["updates"] / args.steps_per_round)
+    order = rows.task_order(Path(args.output_dir) / "trajectories")
+    return rows.outcome_columns(results["after"]) | trained | {"trajectories": played, "task_order": order}
 
 
-def _evaluate(
-    folder: Path, cell: dict[str, Any], chosen: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig
-) -> dict[str, Any]:
+def _evaluate(folder: Path, cell: dict[str, Any], job: Job) -> dict[str, Any]:
+    chosen, args = job.recipe, job.args
     flags = {
-        "model": cell["model"] or model.model_name_or_path,
+        "model": cell["model"] or job.policy,
         "environment": chosen.environment,
         "environment_options": chosen.environment_options,
         "panel": chosen.panel,
@@ -121,7 +96,7 @@ def _evaluate(
         "history": args.history,
         "past_thinking": args.past_thinking,
         "batch_size": args.generation_batch_size,
-        "dtype": model.dtype,
+        "dtype": job.model.dtype,
         "device": "cpu" if args.use_cpu else None,
         "seed": args.seed if cell["model"] is None else 0,
         "output": folder / "run",

@@ -8,12 +8,14 @@ the best mean. No test task has a say.
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scipy import stats
+
+from alignopsd_trl.statistics import mean
 from alignopsd_trl.study.spec import STEPS
 
 if TYPE_CHECKING:
@@ -39,10 +41,8 @@ class Choice:
     chosen: int
 
     def __str__(self) -> str:
-        tried = ", ".join(
-            f"{self.labels[steps]} ({steps} steps): {math.fsum(values) / len(values):.1f}"
-            for steps, values in sorted(self.found.items())
-        )
+        success = ((steps, mean(values).value) for steps, values in sorted(self.found.items()))
+        tried = ", ".join(f"{self.labels[steps]} ({steps} steps): {value:.1f}" for steps, value in success)
         return f"{self.environment}: {self.labels[self.chosen]}. Success on training tasks: {tried}."
 
 
@@ -62,18 +62,16 @@ def fewest_near_best(found: Mapping[int, Sequence[float]]) -> int:
     Args:
         found: steps -> one number a seed. With a single seed the error is 0.
     """
-    means = {steps: math.fsum(values) / len(values) for steps, values in found.items()}
+    means = {steps: mean(values).value for steps, values in found.items()}
     best = max(means, key=lambda steps: (means[steps], -steps))
-    count = len(found[best])
-    squares = math.fsum((value - means[best]) ** 2 for value in found[best])
-    error = math.sqrt(squares / (count - 1) / count) if count > 1 else 0.0
-    return min(steps for steps, mean in means.items() if mean >= means[best] - error)
+    error = stats.sem(found[best]) if len(found[best]) > 1 else 0.0
+    return min(steps for steps, value in means.items() if value >= means[best] - error)
 
 
 def late_success(curve: Sequence[float]) -> float:
     """Percent: mean over the last third of the rounds, one round at least."""
     last = list(curve)[-max(len(curve) // 3, 1) :]
-    return 100 * math.fsum(last) / len(last)
+    return 100 * mean(last).value
 
 
 def _without_steps(settings: str) -> str:

@@ -72,6 +72,4 @@ def _draw(axis: Axes, line: Entry, reference: Entry, environment: str) -> None:
 def _told(line: Entry, reference: Entry, head: Column) -> str:
     """The difference in one average over the panel."""
     found = paired(per_seed(line, head), per_seed(reference, head))
-    if found is None:
-        return f"{head.title}: none"
-    return f"{head.title} {found.value:+.1f}" + ("" if math.isnan(found.half) else f" ± {found.half:.1f}")
+    return f"{head.title}: none" if found is None else f"{head.title} {found:+.1f}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -63,8 +62,4 @@ def _plain(found: Any) -> str:
 
 
 def _names(group: pd.DataFrame) -> str:
-    return ", ".join(_unique(f"{label} seed {seed}" for label, seed in zip(group.label, group.seed, strict=True)))
-
-
-def _unique(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
+    return ", ".join(dict.fromkeys(f"{label} seed {seed}" for label, seed in zip(group.label, group.seed, strict=True)))

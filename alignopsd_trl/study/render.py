@@ -86,6 +86,3 @@ def _broken(rows: pd.DataFrame) -> list[str]:
         return []
     lines = [f"- {row.environment} {row.label} seed {row.seed}: {row.error}" for row in broken.itertuples()]
     return ["## Broken cells", "\n".join(lines)]
-
-
-__all__ = ["render"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,18 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from alignopsd_trl.launch.values import policy_of
-from alignopsd_trl.runs.cores import available_cores
-from alignopsd_trl.runs.provenance import code_checksum, versions, weights_checksum
+from alignopsd_trl.runs.provenance import code_checksum, machine, versions, weights_checksum
 from alignopsd_trl.study.spec import METHOD_FIELDS
 
 if TYPE_CHECKING:
     import pandas as pd
-    from trl import ModelConfig
 
-    from alignopsd_trl.config import AlignOPSDConfig
-    from alignopsd_trl.environments.base import Suite
-    from alignopsd_trl.launch.arguments import RecipeArguments
+    from alignopsd_trl.launch.job import Job
     from alignopsd_trl.study.planning import Cell
 
 CURVES = {
@@ -88,32 +82,24 @@ def training_columns(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return columns | means | {"seconds": sum(means.values())}
 
 
-def provenance(recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, suite: Suite) -> dict[str, Any]:
+def provenance(job: Job) -> dict[str, Any]:
     """Columns that make rows comparable: versions, config, weights, environment, machine."""
-    config = {**vars(recipe), **vars(model), **args.to_dict()}
+    config = {**vars(job.recipe), **vars(job.model), **job.args.to_dict()}
     return {
-        "suite": suite.name,
-        "suite_categories": list(suite.categories),
-        "suite_facts": _json(dict(suite.description)),
-        "weights": weights_checksum(policy_of(model)),
+        "suite": job.suite.name,
+        "suite_categories": list(job.suite.categories),
+        "suite_facts": _json(dict(job.suite.description)),
+        "weights": weights_checksum(job.policy),
         "protocol": _json({k: v for k, v in config.items() if k not in (*METHOD_FIELDS, *_OF_THE_CELL)}),
         "config": _json(config),
         "code": code_checksum(),
         "versions": _json(versions()),
-        "machine": _json(_machine()),
+        "machine": _json(machine()),
     }
 
 
 def _json(content: Mapping[str, Any]) -> str:
     return json.dumps(content, sort_keys=True, default=str)
-
-
-def _machine() -> dict[str, Any]:
-    import torch
-
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
-    found = {"platform": platform.platform(), "python": platform.python_version(), "device": device}
-    return found | {"cores": available_cores()}
 
 
 def task_order(folder: Path) -> str | None:
@@ -138,13 +124,6 @@ def collect(cells: Iterable[Cell], errors: Mapping[Path, str]) -> list[dict[str,
         elif cell.folder in errors:
             found.append({"status": "broken", **cell.columns, "error": errors[cell.folder]})
     return found
-
-
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes one parquet row each; readers see the whole file or none."""
-    from alignopsd_trl.records import write_records
-
-    write_records(path, rows)
 
 
 def read_rows(path: Path) -> pd.DataFrame:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import queue
 import shlex
@@ -25,8 +24,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from alignopsd_trl.launch.machine import processes_of
+from alignopsd_trl.records import write_records
+from alignopsd_trl.runs.files import read_json, write_json
 from alignopsd_trl.study.planning import Cell
-from alignopsd_trl.study.rows import ROWS, collect, write_rows
+from alignopsd_trl.study.rows import ROWS, collect
 from alignopsd_trl.study.spec import Study, StudyError
 
 _PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
@@ -81,7 +82,7 @@ def run_study(study: Study, cells: Sequence[Cell], console: Console) -> dict[Pat
 def save_rows(study: Study, cells: Sequence[Cell], errors: dict[Path, str]) -> None:
     """Writes the rows of all cells that ended, at once and whole."""
     if rows := collect(cells, errors):
-        write_rows(study.output / ROWS, rows)
+        write_records(study.output / ROWS, rows)
 
 
 class _Workers:
@@ -175,8 +176,7 @@ def _prepare(cell: Cell, study: Study) -> list[str]:
         "model": str(cell.source.folder / "run") if cell.source else None,
         "command": shlex.join("python" if part == sys.executable else part for part in command),
     }
-    cell.folder.mkdir(parents=True, exist_ok=True)
-    (cell.folder / "cell.json").write_text(json.dumps(content, indent=2), encoding="utf-8")
+    write_json(cell.folder / "cell.json", content)
     return command
 
 
@@ -209,9 +209,8 @@ def _show(bars: Progress, shown: dict[Path, TaskID], busy: Sequence[Cell]) -> No
     for cell in busy:
         if cell.folder not in shown:
             shown[cell.folder] = bars.add_task("  " + cell.name, total=None)
-        with contextlib.suppress(FileNotFoundError):  # no update yet, or an evaluation
-            done, updates = json.loads((cell.folder / "progress.json").read_text(encoding="utf-8"))
-            bars.update(shown[cell.folder], completed=done, total=updates)
+        done, updates = read_json(cell.folder / "progress.json") or (0, None)  # no update yet, or an evaluation
+        bars.update(shown[cell.folder], completed=done, total=updates)
 
 
 def _report(console: Console, cell: Cell, error: str | None, errors: dict[Path, str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +101,7 @@ def differences_table(rows: pd.DataFrame, table: str, reference: Entry) -> str:
     for line in entries(rows, table):
         if (line.method, line.settings, _starred(line)) != (reference.method, reference.settings, False):
             found = [paired(per_seed(line, head), other) for head, other in zip(heads, base, strict=True)]
-            body.append([line.label, *(_signed(one) for one in found)])
+            body.append([line.label, *("" if one is None else f"{one:+.1f}" for one in found)])
     return markdown([f"minus {reference.label}", *_titles(heads)], body)
 
 
@@ -123,8 +123,7 @@ def _whole(trained: dict[int, dict[str, Any]], reference: Entry | None, environm
     other = reference.rows.get(environment, {}) if reference else {}
     seconds = {seed: row["seconds"] for seed, row in trained.items()}
     found = paired_ratio(seconds, {seed: row["seconds"] for seed, row in other.items() if _number(row.get("seconds"))})
-    shown = "" if found is None else f"{found.value:.2f}" + ("" if math.isnan(found.half) else f" ± {found.half:.2f}")
-    return [f"{mean(list(seconds.values())).value:.2f}", shown]
+    return [f"{mean(list(seconds.values())).value:.2f}", "" if found is None else f"{found:.2f}"]
 
 
 def _number(found: Any) -> bool:
@@ -153,22 +152,8 @@ def _mean(values: dict[int, float]) -> Mean | None:
 
 def _mark(column: Sequence[Mean | None]) -> list[str]:
     printed = sorted({round(one.value, 1) for one in column if one is not None}, reverse=True)
-    marks: dict[float, Callable[[str], str]] = dict(zip(printed, (_bold, _underlined), strict=False))
-    return ["" if one is None else marks.get(round(one.value, 1), str)(str(one)) for one in column]
-
-
-def _bold(text: str) -> str:
-    return f"**{text}**"
-
-
-def _underlined(text: str) -> str:
-    return f"<u>{text}</u>"
-
-
-def _signed(found: Mean | None) -> str:
-    if found is None:
-        return ""
-    return f"{found.value:+.1f}" + ("" if math.isnan(found.half) else f" ± {found.half:.1f}")
+    marks = dict(zip(printed, ("**{}**", "<u>{}</u>"), strict=False))
+    return ["" if one is None else marks.get(round(one.value, 1), "{}").format(one) for one in column]
 
 
 def _titles(heads: Sequence[Column]) -> list[str]:

@@ -62,8 +62,7 @@ def _lines(variant: Variant, variants: Sequence[Variant]) -> dict[str, Any]:
 def _leave(
     given: argparse.Namespace, shown: str, found: Found, settings: dict[str, dict[str, Any]], siblings: int
 ) -> dict[str, Any]:
-    from alignopsd_trl.fidelity.report import plain
-    from alignopsd_trl.runs.files import write_json, write_text
+    from alignopsd_trl.runs.files import plain, write_json, write_text
     from alignopsd_trl.tune.page import page, yaml_text
     from alignopsd_trl.tune.ranking import EVERYTHING, advise, rank
 

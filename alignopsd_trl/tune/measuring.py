@@ -99,7 +99,7 @@ def _batch(
         torch.manual_seed(asked.seed)
         return play_groups(replace(bench, player=player), rows, siblings, asked.seed)
 
-    return Batch(measurement, kept.trajectories(play, "skilled") if skilled else [])
+    return Batch(measurement, kept.take("skilled", play) if skilled else [])
 
 
 def _told(batches: Sequence[Batch], tasks: int, seconds: float) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from alignopsd_trl.viewer.page import Page
@@ -51,13 +51,4 @@ def compare_runs(runs: Sequence[str | os.PathLike]) -> Page:
     return compare_page(compare([read_run(run) for run in runs]))
 
 
-def __getattr__(name: str) -> Any:
-    """Imports the page when it is asked for: a command's help needs none of it."""
-    if name == "Page":
-        from alignopsd_trl.viewer.page import Page
-
-        return Page
-    raise AttributeError(f"module 'alignopsd_trl.viewer' has no attribute {name!r}")
-
-
-__all__ = ["Page", "compare_runs", "view_run"]
+__all__ = ["compare_runs", "view_run"]

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from alignopsd_trl.runs.files import plain
+from alignopsd_trl.statistics import bootstrap_mean
 from alignopsd_trl.viewer.run import Curve, Run
-
-_DRAWS = 2000
 
 
 def compare(runs: Sequence[Run]) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
         ],
         "curves": [[asdict(curve) for curve in run.curves] for run in runs],
         "differences": [[asdict(curve) for curve in curve_differences(first, run)] for run in runs],
-        "paired": [_known(paired(first.evaluation.get("after"), run.evaluation.get("after"))) for run in runs],
+        "paired": [plain(paired(first.evaluation.get("after"), run.evaluation.get("after"))) for run in runs],
     }
 
 
@@ -93,14 +93,6 @@ def _differences(won: np.ndarray, score: np.ndarray) -> dict[str, Any]:
     return {"tasks": len(won), "success": _interval(won), "score": _interval(score)}
 
 
-def _known(value: Any) -> Any:
-    """NaN as `None`, as the page's JSON has it."""
-    if isinstance(value, dict):
-        return {name: _known(one) for name, one in value.items()}
-    return None if value != value else value
-
-
 def _interval(values: np.ndarray) -> dict[str, float]:
-    picks = np.random.default_rng(0).integers(0, len(values), (_DRAWS, len(values)))
-    low, high = np.quantile(values[picks].mean(1), [0.025, 0.975])
-    return {"mean": 100 * float(values.mean()), "low": 100 * float(low), "high": 100 * float(high)}
+    low, high = bootstrap_mean(values)
+    return {"mean": 100 * float(values.mean()), "low": 100 * low, "high": 100 * high}

@@ -19,6 +19,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, select_autoescape
 
+from alignopsd_trl.runs.files import write_bytes
 from alignopsd_trl.viewer.run import Run, step_content
 
 _ENVIRONMENT = Environment(loader=PackageLoader("alignopsd_trl.viewer", "assets"), autoescape=select_autoescape())
@@ -41,11 +42,8 @@ class Page:
     tokens: Callable[[int, int], bytes | None] = field(default=lambda step, task: None)
 
     def save(self, path: str | os.PathLike) -> Path:
-        """Writes the self-contained file, at once and whole; its folder must be there."""
-        path = Path(path)
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_text(self.html(), encoding="utf-8")
-        return partial.replace(path)
+        """Writes the self-contained file, at once and whole."""
+        return write_bytes(path, self.html().encode())
 
     def show(self, height: int = 900) -> Any:
         """The page inside a notebook's cell, ``height`` pixels high."""
@@ -74,12 +72,6 @@ def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = No
         "task": task,
     }
 
-    def content(step: int) -> bytes:
-        return split(step)[0]
-
-    def tokens(step: int, task: int) -> bytes | None:
-        return split(step)[1].get(task)
-
     @lru_cache(maxsize=1)
     def split(step: int) -> tuple[bytes, dict[int, bytes]]:
         found, apart = step_content(run, step), {}
@@ -89,31 +81,29 @@ def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = No
         return _packed(found), apart
 
     def whole() -> str:
-        blobs = [
-            (name, base64.b64encode(blob).decode())
-            for step in chosen
-            for name, blob in [(f"step-{step}", content(step))]
-            + [(f"tokens-{step}-{task}", blob) for task, blob in split(step)[1].items()]
-        ]
-        return _render("view.js", run.name, head | {"served": False}, blobs)
+        blobs = {}
+        for step in chosen:
+            blobs[f"step-{step}"], tokens = split(step)
+            blobs |= {f"tokens-{step}-{task}": blob for task, blob in tokens.items()}
+        coded = [(name, base64.b64encode(blob).decode()) for name, blob in blobs.items()]
+        return _render("view.js", run.name, head | {"served": False}, coded)
 
-    return Page(whole, lambda: _render("view.js", run.name, head | {"served": True}, []), content, tokens)
+    return Page(
+        whole,
+        head=lambda: _render("view.js", run.name, head | {"served": True}, []),
+        content=lambda step: split(step)[0],
+        tokens=lambda step, task: split(step)[1].get(task),
+    )
 
 
 def _taken_tokens(task: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """What a task's turns say of single tokens, by rollout and turn, taken away from them; empty if that is nothing."""
-    parts = [
-        [
-            {
-                name: place.pop(name)
-                for place in (turn, turn["credit"])
-                for name in list(place)
-                if name.startswith("token_")
-            }
-            for turn in rollout["turns"]
-        ]
-        for rollout in task["rollouts"]
-    ]
+
+    def taken(turn: dict[str, Any]) -> dict[str, Any]:
+        places = turn, turn["credit"]
+        return {name: one.pop(name) for one in places for name in list(one) if name.startswith("token_")}
+
+    parts = [[taken(turn) for turn in rollout["turns"]] for rollout in task["rollouts"]]
     return parts if any(turn for rollout in parts for turn in rollout) else []
 
 

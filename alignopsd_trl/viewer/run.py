@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.records import read_records
 from alignopsd_trl.runs.files import json_lines, whole_json
+from alignopsd_trl.statistics import wilson
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,20 +26,8 @@ CREDIT = "credit_"
 _THOUGHT = f"{CREDIT}teacher_thinking"
 TRAJECTORY = ("privileged", "reward", "won", "score", "stop", "message")
 TURN = (
-    "turn",
-    "prompt",
-    "response",
-    "thinking",
-    "action",
-    "action_valid",
-    "observation",
-    "prompt_tokens",
-    "response_tokens",
-    "truncated",
-    "history_shortened",
-    "turn_reward",
-    "info",
-    "token_texts",
+    *("turn", "prompt", "response", "thinking", "action", "action_valid", "observation", "prompt_tokens"),
+    *("response_tokens", "truncated", "history_shortened", "turn_reward", "info", "token_texts"),
 )
 TASK = ("task_id", "category", "task_text", "skill_ids", "skill_text")
 _CURVES = {
@@ -137,22 +126,18 @@ def episode_curves(frame: pd.DataFrame) -> list[Curve]:
     frame = frame[frame.privileged != True] if "privileged" in frame else frame  # noqa: E712 (missing in older files)
     episodes = frame.drop_duplicates(["step", "task", "rollout"])
     groups = episodes.groupby("step")
-    count, won = groups.size(), groups.won.mean()
-    bounds = [_wilson(share, number) for share, number in zip(won, count, strict=True)]
-    steps = [int(step) for step in count.index]
+    count, steps = groups.size(), [int(step) for step in groups.size().index]
     turns = frame[frame.turn.notna()].groupby("step").size().reindex(count.index, fill_value=0) / count
-    success = Curve("success, %", steps, *([100 * v for v in column] for column in (won, *zip(*bounds, strict=True))))
-    return [
-        *([success] if episodes.won.notna().all() else []),
+    curves = [
         Curve("score, %", steps, [100 * value for value in groups.score.mean()], [], []),
         Curve("turns an episode", steps, turns.tolist(), [], []),
     ]
-
-
-def _wilson(share: float, count: int) -> tuple[float, float]:
-    z = 1.959964
-    middle, spread = share + z * z / (2 * count), z * math.sqrt(share * (1 - share) / count + z * z / (4 * count**2))
-    return (middle - spread) / (1 + z * z / count), (middle + spread) / (1 + z * z / count)
+    if not episodes.won.notna().all():
+        return curves
+    won = groups.won.sum()
+    bounds = [wilson(int(wins), int(number)) for wins, number in zip(won, count, strict=True)]
+    columns = ([100 * value for value in column] for column in (won / count, *zip(*bounds, strict=True)))
+    return [Curve("success, %", steps, *columns), *curves]
 
 
 def log_curves(history: Iterable[Mapping[str, Any]]) -> list[Curve]:
@@ -195,16 +180,10 @@ def _turn(row: Mapping[str, Any], places: Mapping[tuple[str, Any], Mapping[str, 
     keys = credit.pop("sources", None) or []
     similarities, weights = credit.pop("source_similarities", []), credit.pop("source_weights", [])
     sources = []
-    for number, key in enumerate(keys):
+    for key, similarity, weight in zip(keys, similarities, weights, strict=True):
         found = places[row["task"], key]
-        sources.append(
-            {
-                "rollout": found["rollout"],
-                "turn": int(found["turn"]),
-                "similarity": similarities[number],
-                "weight": weights[number],
-            }
-        )
+        place = {"rollout": found["rollout"], "turn": int(found["turn"])}
+        sources.append(place | {"similarity": similarity, "weight": weight})
     unasked = {"unasked": True} if row.get("credit_row") is not None and row.get(_THOUGHT, "") is None else {}
     return {**_part(row, TURN), "turn": int(row["turn"]), "credit": credit, "sources": sources} | unasked
 

@@ -25,10 +25,11 @@ import torch
 from transformers import AutoTokenizer
 
 from alignopsd_trl.fidelity.metrics import Turns, agreement
-from alignopsd_trl.fidelity.pooling import measured, pooled, short
-from alignopsd_trl.fidelity.report import plain
+from alignopsd_trl.fidelity.pooling import pooled
 from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.runs.files import plain
 from alignopsd_trl.turns import Turn
+from research.pools import measured, short
 from research.rectified.views import Views, ask
 
 SHOWN = ("r_within", "r_praised", "r_blamed", "r_within_minus_own")

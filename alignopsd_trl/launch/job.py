@@ -1,0 +1,132 @@
+"""What a recipe's command line asks for, and whether it can be done: a plan looks at it as a run does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trl import ModelConfig
+
+from alignopsd_trl.checks.intended import Intended, check, check_hub
+from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.encoder import check_encoder
+from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.environments.loading import load
+from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.environments.shipped import SHIPPED
+from alignopsd_trl.launch.values import environment_options, named, policy_of
+from alignopsd_trl.methods import get_method
+from alignopsd_trl.runs.files import plain
+from alignopsd_trl.runs.folder import RunFolderError, configuration_of, look
+from alignopsd_trl.runs.provenance import weights_checksum
+from alignopsd_trl.skills import SkillBank, load_skills
+from alignopsd_trl.skills.loading import Skills
+
+if TYPE_CHECKING:
+    from alignopsd_trl.launch.arguments import RecipeArguments
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe's arguments, with the suite and the panel that they name."""
+
+    recipe: RecipeArguments
+    args: AlignOPSDConfig
+    model: ModelConfig
+    suite: Suite
+    panel: TaskPanel
+
+    @classmethod
+    def of(cls, recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig) -> Job:
+        """Loads the environment and its panel, as far as ``panel_limit`` goes."""
+        suite = load(recipe.environment, **environment_options(recipe.environment_options))
+        panel = named("panel", recipe.panel, lambda: suite.panel(recipe.panel))
+        return cls(recipe, args, model, suite, panel.head(recipe.panel_limit) if recipe.panel_limit else panel)
+
+    @cached_property
+    def tasks(self) -> Any:
+        """The tasks to train on."""
+        return named("train_split", self.recipe.train_split, lambda: self.suite.tasks(self.recipe.train_split))
+
+    @property
+    def policy(self) -> str:
+        return policy_of(self.model)
+
+    @property
+    def bank(self) -> str | None:
+        """The skill bank by its name; `None` where nobody reads skills."""
+        method = get_method(self.args.method)(self.args)
+        asked = method.needs_teacher or method.skills_in_rollout or method.skills_in_evaluation
+        if not asked and not self.args.privileged_siblings:
+            return None
+        return self.recipe.skill_bank or self.suite.skill_bank or self.suite.name
+
+    @property
+    def encoder(self) -> str | None:
+        return self.recipe.encoder if self.bank else None
+
+    def foreign_bank(self, bank: Skills) -> str:
+        """What to say of a bank that was written for another environment; nothing of one that was not."""
+        suite = self.suite
+        family = (suite.name, suite.name.partition("_")[0], suite.skill_bank)  # searchqa_hops is a variant of searchqa
+        if not isinstance(bank, SkillBank) or bank.environment in family:
+            return ""
+        own = f"its own is {suite.skill_bank!r}" if suite.skill_bank else "it has none of its own"
+        return f"skill bank of {bank.environment!r} is used for environment {suite.name!r}; {own}"
+
+    def configuration(self) -> dict[str, Any]:
+        """What decides what the run computes, for ``run.json``."""
+        return configuration_of(
+            self.args,
+            self.tasks,
+            **vars(self.recipe),
+            **vars(self.model),
+            environment_facts=dict(self.suite.description),
+            panel_checksum=self.panel.checksum,
+            weights=weights_checksum(self.policy),
+        )
+
+    def check(self, groups: int | None = None) -> None:
+        """Asks the list of `alignopsd_trl.checks`, as the trainer will.
+
+        Args:
+            groups: tasks of one round; by default of this launch.
+
+        Raises:
+            ValueError: for whatever would keep the run from ending well.
+        """
+        args, recipe, method = self.args, self.recipe, get_method(self.args.method)(self.args)
+        own = None if recipe.environment in SHIPPED else self.panel
+        check(
+            Intended(
+                *(args, method, self.model.model_name_or_path, self.tasks, self.bank, self.encoder),
+                groups=groups,
+                factory=self.suite.factory,
+                panel=own,
+            )
+        )
+        if recipe.trajectories_hub_repo:
+            check_hub(args.hub_token, f"trajectories_hub_repo={recipe.trajectories_hub_repo!r}")
+
+    def part_facts(self) -> dict[str, str]:
+        """What a plan says of skill bank, encoder and output folder.
+
+        Raises:
+            RunFolderError: if the folder holds what this run can't go on with.
+        """
+        args, found = self.args, {}
+        if self.bank:
+            bank = load_skills(self.bank, columns=self.tasks.column_names)
+            found["skill bank"] = f"{bank.environment}, version {bank.version or '-'}, checksum {bank.checksum}"
+            if strange := self.foreign_bank(bank):
+                found["NOTE"] = strange
+            found["encoder"] = check_encoder(self.recipe.encoder)
+        left, now = look(Path(args.output_dir)), plain(self.configuration())
+        if left.run:  # a plan is drawn up where it will not run
+            now |= {name: left.run["configuration"].get(name) for name in ("use_cpu", "plan")}
+        problem = None if args.overwrite_output_dir else left.refusal(now, args.resume_from_checkpoint)
+        if problem:
+            raise RunFolderError(problem)
+        return found | {"output folder": f"{args.output_dir}, {'holds a run' if left.anything else 'free'}"}
