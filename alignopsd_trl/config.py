@@ -269,6 +269,13 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             "to the one with the fewest. None: TRL's vllm_server_base_url, or vllm_server_host and _port."
         },
     )
+    vllm_teacher_addresses: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Addresses of vLLM servers that think and play for teacher_model_kind='base' with continuous_play: "
+            "started with the model as it was before training; no weights are pushed to them."
+        },
+    )
     vllm_requests_in_flight: PositiveCount = field(
         default=256, metadata={"help": "Requests that a process has on their way to the servers, at most."}
     )
@@ -387,6 +394,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             )
         if self.rounds_ahead:
             self._check_ahead()
+        self._check_teacher_servers()
         addresses = self.vllm_server_addresses
         if addresses is None:
             return
@@ -395,10 +403,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
                 f"vllm_server_addresses={addresses} is read with servers only, but use_vllm={self.use_vllm} and "
                 f"vllm_mode={self.vllm_mode!r}; set use_vllm=True and vllm_mode='server'"
             )
-        if wrong := [one for one in addresses if not one.startswith(("http://", "https://"))]:
-            raise ValueError(f"vllm_server_addresses has {wrong[0]!r}; write it as http://HOST:PORT")
-        if len(set(addresses)) < max(len(addresses), 1):
-            raise ValueError(f"vllm_server_addresses={addresses} must name each server once, and at least one")
+        self._check_addresses("vllm_server_addresses")
         if self.vllm_server_base_url not in (None, addresses[0]):
             raise ValueError(
                 f"vllm_server_base_url={self.vllm_server_base_url!r} is not the first of vllm_server_addresses="
@@ -416,6 +421,30 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
                 "rounds_ahead=1 plays on vLLM's servers, with weights that are a round old and a correction for that, "
                 f"but {found}; set {remedy}"
             )
+
+    def _check_teacher_servers(self) -> None:
+        addresses = self.vllm_teacher_addresses
+        if addresses is None:
+            return
+        wanted = {"use_vllm": True, "continuous_play": True, "teacher_model_kind": "base"}
+        for name, value in wanted.items():
+            if getattr(self, name) != value:
+                raise ValueError(
+                    f"vllm_teacher_addresses={addresses} keep the initial weights and are asked turn by turn, but "
+                    f"{name}={getattr(self, name)!r}; set {name}={value!r}, or leave them out"
+                )
+        self._check_addresses("vllm_teacher_addresses")
+        if self.vllm_mode == "server" and (both := set(addresses) & set(self.server_addresses)):
+            raise ValueError(
+                f"{both.pop()} is given the policy's weights, so it can't be in vllm_teacher_addresses too"
+            )
+
+    def _check_addresses(self, name: str) -> None:
+        addresses = getattr(self, name)
+        if wrong := [one for one in addresses if not one.startswith(("http://", "https://"))]:
+            raise ValueError(f"{name} has {wrong[0]!r}; write it as http://HOST:PORT")
+        if len(set(addresses)) < max(len(addresses), 1):
+            raise ValueError(f"{name}={addresses} must name each server once, and at least one")
 
     def _check_engine(self) -> None:
         for name in ("vllm_max_num_seqs", "vllm_max_num_batched_tokens", "vllm_engine_options"):

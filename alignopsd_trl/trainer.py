@@ -419,7 +419,8 @@ class AlignOPSDTrainer(GRPOTrainer):
                 return
             with kept_prefixes(self, caches) as own:
                 player = self.make_sampler(self.temperature, self.max_completion_length, own)
-                yield Snapshot(sampler, self.make_thinker(own), teacher=self._of_teacher(player))
+                of_teacher = self._of_teacher(player, self.max_completion_length)
+                yield Snapshot(sampler, self.make_thinker(own), teacher=of_teacher)
 
     def make_sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
         """Makes what samples from the current policy: the project's own loop where ``prefixes`` are kept, as in a
@@ -438,14 +439,16 @@ class AlignOPSDTrainer(GRPOTrainer):
         fits = partial(rows_at_once, self, limit=limit, least=self.rollouts.slots, prefixes=prefixes)
         sampler = self.make_sampler(self.temperature, limit, prefixes)
         if isinstance(sampler, SlotSampler):
-            return self._of_teacher(replace(sampler, rows=fits))
-        thinker = SortedByLength(self._of_teacher(sampler), fits)
+            return self._of_teacher(replace(sampler, rows=fits), limit)
+        thinker = SortedByLength(self._of_teacher(sampler, limit), fits)
         return thinker if self.engine is None else self.engine.together(thinker)
 
-    def _of_teacher(self, sampler: Any) -> Any:
-        """The same sampler with the teacher's weights."""
+    def _of_teacher(self, sampler: Any, limit: int) -> Any:
+        """The same sampler with the teacher's weights; ``limit`` are the tokens of a response."""
         if self.teacher_weights is None:
             return sampler
+        if self.engine is not None and self.args.vllm_teacher_addresses:
+            return self.engine.sampler(self.temperature, limit, initial=True)
         if self.use_vllm:
             return SilentTeacher(self.args.teacher_model_kind)
         made = ContinuousTeacher if isinstance(sampler, Sampler) else TeacherSampler

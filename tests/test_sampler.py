@@ -16,6 +16,7 @@ from alignopsd_trl.trl_compat.sampling import awake, push_weights
 
 COLOCATE = {"use_vllm": True, "vllm_mode": "colocate"}
 SERVER = {"use_vllm": True, "vllm_mode": "server", "continuous_play": True}
+STILL = SERVER | {"continuous_play": True, "teacher_model_kind": "base", "vllm_teacher_addresses": ["http://a:1"]}
 
 
 def engine_arguments(monkeypatch: pytest.MonkeyPatch, folder: Path, **options: Any) -> dict[str, Any]:
@@ -63,6 +64,10 @@ def test_engine_options_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (SERVER | {"vllm_server_addresses": ["a:1"]}, "'a:1'; write it as http://HOST:PORT"),
         (SERVER | {"vllm_server_addresses": ["http://a:1"] * 2}, "name each server once"),
         (SERVER | {"vllm_server_addresses": ["http://a:1"], "vllm_server_base_url": "http://b:1"}, "leave it out"),
+        (STILL | {"continuous_play": False}, "continuous_play=False; set continuous_play=True"),
+        (STILL | {"teacher_model_kind": "ema"}, "teacher_model_kind='ema'; set teacher_model_kind='base'"),
+        (STILL | {"vllm_teacher_addresses": ["a:1"]}, "vllm_teacher_addresses has 'a:1'"),
+        (STILL | {"vllm_server_addresses": ["http://a:1"]}, "it can't be in vllm_teacher_addresses too"),
         (COLOCATE | {"vllm_max_model_length": 140, "teacher_max_completion_length": 40}, "set it to 168"),
     ],
 )

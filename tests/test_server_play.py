@@ -31,6 +31,10 @@ def played(folder: Path, *servers: ScriptedServer, options: Any = (), **config: 
     return trainer
 
 
+def as_text(ids: list[int]) -> str:
+    return "".join(f"{number}," for number in ids)
+
+
 def same(one: Any, other: Any) -> bool:
     pairs = [
         (left[name], right[name]) for left, right in zip(one.seen_rows, other.seen_rows, strict=True) for name in left
@@ -104,6 +108,24 @@ def test_thinking_and_panels_come_from_the_servers_too(tmp_path: Path) -> None:
         trainer = played(tmp_path, server, method="align_opsd", teacher_max_completion_length=10)
         limits = {body["max_tokens"] for body in server.bodies}
     assert limits == {10, 12} and trainer.state.global_step == 2
+
+
+def test_a_teacher_that_stands_still_thinks_and_plays_on_servers_of_its_own(tmp_path: Path) -> None:
+    def restarted(body: dict[str, Any]) -> list[int]:
+        kept.born += 1  # it has the weights that it was started with, so it may be started again
+        return acting(body)
+
+    options = {"method": "align_opsd", "teacher_max_completion_length": 10, "save_trajectories": True}
+    options |= {"teacher_model_kind": "base", "privileged_siblings": 2}
+    with ScriptedServer(acting) as pushed, ScriptedServer(restarted) as kept:
+        trainer = played(tmp_path, pushed, options={"vllm_teacher_addresses": [kept.address]}, **options)
+    assert trainer.pushes == [0, 1]
+    assert {body["max_tokens"] for body in pushed.bodies} == {12}
+    assert {body["max_tokens"] for body in kept.bodies} == {10, 12}
+    found = read_records(tmp_path / "trajectories").skill_text.unique()
+    skills = [as_text(trainer.processing_class(text)["input_ids"]) for text in found]
+    assert all(any(skill in as_text(body["prompt"]) for skill in skills) for body in kept.bodies)
+    assert not any(skill in as_text(body["prompt"]) for skill in skills for body in pushed.bodies)
 
 
 @pytest.fixture(scope="module")

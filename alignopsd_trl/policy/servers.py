@@ -68,12 +68,13 @@ class _Server:
 
 
 class Servers:
-    """Equal vLLM servers, each with the policy's weights.
+    """Equal vLLM servers, each with the same weights.
 
     Args:
         addresses: e.g. ``http://10.0.0.5:8000``. A request goes to the server with the fewest on their way.
         in_flight: requests on their way at most, each on a thread of its own.
         patience: how long a request is tried.
+        pushed: weights were pushed to them, which a server that is started again does not have.
 
     Attributes:
         weights: updates that the policy's weights had had when they were pushed, for `Response.weights`.
@@ -82,8 +83,8 @@ class Servers:
         SamplerDown: if one of them is not there within ``patience.away`` seconds.
     """
 
-    def __init__(self, addresses: Sequence[str], in_flight: int, patience: Patience | None = None):
-        self._patience = patience or Patience()
+    def __init__(self, addresses: Sequence[str], in_flight: int, patience: Patience | None = None, pushed: bool = True):
+        self._patience, self._pushed = patience or Patience(), pushed
         limits = httpx.Limits(max_connections=in_flight, max_keepalive_connections=in_flight, keepalive_expiry=IDLE)
         self._client = httpx.Client(timeout=httpx.Timeout(self._patience.timeout, connect=PROBE), limits=limits)
         self._probes = httpx.Client(timeout=PROBE)
@@ -110,7 +111,8 @@ class Servers:
         return self._threads.submit(lambda: self._complete(body, wanted))
 
     def check(self) -> None:
-        """Raises `SamplerDown` if a server is another process than it was when it was met."""
+        """Raises `SamplerDown` if a server has lost the weights that were pushed: it is another process than it was
+        when it was met."""
         for server in self._servers:
             self._refuse_new(server)
 
@@ -224,7 +226,7 @@ class Servers:
 
     def _is_new(self, server: _Server) -> bool:
         """Whether another process answers at the address, which has the weights that it was started with."""
-        return bool(server.born) and self._birth(server) not in ("", server.born)
+        return self._pushed and bool(server.born) and self._birth(server) not in ("", server.born)
 
     def _refuse_new(self, server: _Server) -> None:
         if self._is_new(server):

@@ -53,8 +53,9 @@ FREE_ON_RESUME = frozenset(
     "share_prefixes skip_zero_advantage threads gradient_checkpointing gradient_checkpointing_kwargs "
     "dataloader_num_workers dataloader_pin_memory dataloader_prefetch_factor dataloader_persistent_workers "
     "local_rank ddp_backend torch_empty_cache_steps vllm_gpu_memory_utilization vllm_server_host vllm_server_port "
-    "vllm_server_base_url vllm_server_timeout vllm_group_port vllm_server_addresses vllm_requests_in_flight "
-    "vllm_request_tries vllm_request_backoff vllm_request_timeout ds3_gather_for_generation".split()
+    "vllm_server_base_url vllm_server_timeout vllm_group_port vllm_server_addresses vllm_teacher_addresses "
+    "vllm_requests_in_flight vllm_request_tries vllm_request_backoff vllm_request_timeout "
+    "ds3_gather_for_generation".split()
 )
 """Settings that a resumed run may change: they leave what was computed so far as it is."""
 

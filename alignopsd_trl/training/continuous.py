@@ -35,7 +35,7 @@ class ContinuousEngine:
     ):
         self._args, self._processes, self._push = args, processes, push
         self._options, self._stepping = options, stepping
-        self._servers: Servers | None = None
+        self._servers: dict[bool, Servers] = {}
         self._weights: int | None = None
 
     def push_weights(self, update: int) -> None:
@@ -48,8 +48,8 @@ class ContinuousEngine:
         frozen = self._args.rounds_ahead and self._weights not in (None, update)
         with self._frozen() if frozen else contextlib.nullcontext():
             self._weights = self._processes.together(self._push, SamplerDown)
-            if self._servers is not None:
-                self._servers.weights = self._weights
+            if False in self._servers:
+                self._servers[False].weights = self._weights
 
     @contextlib.contextmanager
     def _frozen(self) -> Generator[None]:
@@ -67,15 +67,18 @@ class ContinuousEngine:
         act = partial(order, addresses, what, self._args.vllm_request_timeout)
         self._processes.together(act, SamplerDown)
 
-    def sampler(self, temperature: float, max_tokens: int) -> Sampler:
+    def sampler(self, temperature: float, max_tokens: int, initial: bool = False) -> Sampler:
         """Makes what samples from the weights that were pushed. A collective with servers.
+
+        Args:
+            initial: the servers are asked that keep the initial weights.
 
         Raises:
             SamplerDown: on all processes, if one of them does not reach a server, or another process answers there.
         """
-        if self._args.vllm_mode == "colocate":
+        if self._args.vllm_mode == "colocate" and not initial:
             return self._stepping(temperature, max_tokens)
-        servers = self._processes.together(self._open, SamplerDown)
+        servers = self._processes.together(lambda: self._open(initial), SamplerDown)
         return ServerSampler(servers, self._options(temperature, max_tokens))
 
     def together(self, sampler: BatchSampler) -> BatchSampler:
@@ -84,18 +87,19 @@ class ContinuousEngine:
 
     def close(self) -> None:
         """Ends the connections to servers; who samples next opens new ones."""
-        if self._servers is not None:
-            self._servers.close()
-            self._servers = None
+        for servers in self._servers.values():
+            servers.close()
+        self._servers.clear()
 
-    def _open(self) -> Servers:
-        if self._servers is not None:
-            self._servers.check()
-            return self._servers
+    def _open(self, initial: bool) -> Servers:
+        if initial in self._servers:
+            self._servers[initial].check()
+            return self._servers[initial]
         args = self._args
         patience = Patience(
             args.vllm_request_tries, args.vllm_request_backoff, args.vllm_request_timeout, args.vllm_server_timeout
         )
-        self._servers = Servers(args.server_addresses, args.vllm_requests_in_flight, patience)
-        self._servers.weights = self._weights
-        return self._servers
+        addresses = args.vllm_teacher_addresses if initial else args.server_addresses
+        found = Servers(addresses or [], args.vllm_requests_in_flight, patience, pushed=not initial)
+        found.weights = None if initial else self._weights
+        return self._servers.setdefault(initial, found)
