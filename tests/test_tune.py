@@ -15,6 +15,7 @@ from fakes import corridor
 
 from alignopsd_trl import cli
 from alignopsd_trl.fidelity.metrics import Turns, agreement
+from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.launch.recipe import parse
 from alignopsd_trl.statistics import Interval, for_several
 from alignopsd_trl.tune import measuring
@@ -213,6 +214,32 @@ def test_the_shipped_shop_is_measured(tmp_path: Path) -> None:
     }
     cosines = [one["cosine"]["value"] for one in found["ranking"]]
     assert cosines == sorted(cosines, key=lambda one: -math.inf if one is None else -one)
+
+
+@pytest.mark.full
+def test_a_written_task_is_tuned_by_its_name_and_trains_with_what_is_advised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = set(sys.modules)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    cli.main(["new", "vault"])
+    with pytest.raises(SystemExit):
+        cli.main(["tune", "vault"])
+    assert "vault/policy' is no folder" in (told := capsys.readouterr().err) and "alignopsd warm_start" in told
+    monkeypatch.chdir(tmp_path / "vault")
+    cli.main(["demonstrate", "vault", "--episodes", "6"])
+    cli.main(["warm_start", "vault", "--max_steps", "2", "--tasks", "0"])
+    cli.main(["tune", "vault", "--tasks", "2", "--rollouts", "1", "--methods", "gigpo", "--quiet"])
+    written = Path("outputs", "tune_vault", "tuned.yaml")
+    assert "# Credit: nothing can be told from GRPO here" in written.read_text()
+    assert "train with it: alignopsd train vault --config outputs/tune_vault/tuned.yaml" in capsys.readouterr().out
+    for own in (None, preset("vault")):  # alignopsd train vault, python train.py
+        recipe, args, model = parse("vault", ["--config", str(written)], own)
+        assert (recipe.environment, args.method, args.privileged_siblings) == ("vault", "grpo", 0)
+        assert model.model_name_or_path == str(tmp_path / "vault" / "policy")
+    for name in {one for one in sys.modules if one.startswith("vault")} - known:
+        del sys.modules[name]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def check_model_name(name: str, argument: str = "model_name_or_path") -> None:
     if not _HUB_ID.fullmatch(name):
         raise ValueError(
             f"{argument}={name!r} is no folder, no shipped policy ({', '.join(SHIPPED_MODELS)}) and no Hub id "
-            "'owner/name'; correct the path"
+            "'owner/name'; correct the path, or make a first policy of your task there (alignopsd warm_start)"
         )
 
 
