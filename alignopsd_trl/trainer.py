@@ -320,7 +320,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             self.phases,
             shared=args.share_prefixes and self._can_share(),
             as_sampled=lambda: not self.use_vllm and scores_as_sampled(self),
-            updated=lambda: needs_old_log_probs(self),
+            updated=needs_old_log_probs(self),
         )
         self.row_maker = RowMaker(
             args,
@@ -328,7 +328,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             tokenizer.pad_token_id,
             tokenizer.eos_token_id,
             sampling=partial(sampling_columns, self, log=partial(self.recorder.metrics, "train")),
-            updated=lambda: needs_old_log_probs(self),
+            updated=needs_old_log_probs(self),
         )
         self.panels = Panels(
             lambda: self.model, self._evaluated, self.rollouts, self.rewards, processes, self.checkpoints.seconds

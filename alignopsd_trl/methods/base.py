@@ -59,7 +59,7 @@ class Teacher(Protocol):
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
         """``(n, D)`` float32 embeddings of the frozen encoder; a zero row for an empty text."""
 
-    def gather(self, values: torch.Tensor) -> torch.Tensor:
+    def gather(self, values: torch.Tensor, /) -> torch.Tensor:
         """The one-dimensional tensors of all processes, concatenated; lengths may differ."""
 
 

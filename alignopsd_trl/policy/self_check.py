@@ -11,8 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 
@@ -82,6 +81,7 @@ def checks(exact: bool) -> dict[str, Check]:
     }
 
 
+@dataclass(eq=False)
 class SelfCheck:
     """The comparisons of one run. Every process makes the same calls.
 
@@ -96,25 +96,17 @@ class SelfCheck:
         exact: whether the policy computes in float32.
     """
 
-    def __init__(
-        self,
-        processes: ProcessGroup,
-        policy: ScoringModel,
-        reference: ScoringModel | None,
-        teacher: Callable[[TurnBatch, torch.Tensor, torch.Tensor], torch.Tensor] | None,
-        encoder: Callable[[Sequence[str]], torch.Tensor] | None,
-        *,
-        pad_id: int,
-        budget: int,
-        shared: bool,
-        sampled: bool,
-        exact: bool,
-    ):
-        self._processes, self._policy, self._reference = processes, policy, reference
-        self._teacher, self._encoder = teacher, encoder
-        self._score_pairs = partial(score_pairs, pad_id=pad_id, budget=budget, agree=processes.agree)
-        self._shared, self._sampled = shared, sampled
-        self._checks = checks(exact)
+    processes: ProcessGroup
+    policy: ScoringModel
+    reference: ScoringModel | None
+    teacher: Callable[[TurnBatch, torch.Tensor, torch.Tensor], torch.Tensor] | None
+    encoder: Callable[[Sequence[str]], torch.Tensor] | None
+    _: KW_ONLY
+    pad_id: int
+    budget: int
+    shared: bool
+    sampled: bool
+    exact: bool
 
     def first_round(self, batch: TurnBatch) -> dict[str, float]:
         """All comparisons.
@@ -127,15 +119,15 @@ class SelfCheck:
         """
         few = shortest(batch, ROWS)
         rows = torch.arange(len(few))
-        plain = self._score(self._policy, few, rows)
+        plain = self._score(self.policy, few, rows)
         found = self._cheap(few, plain)
-        if self._reference is not None:
-            found["reference"] = _mean(plain - self._score(self._reference, few, rows), few)
-        if self._teacher is not None:
-            found["empty_skill"] = _mean(plain - self._teacher(few, rows, rows), few)
-        if self._shared:
+        if self.reference is not None:
+            found["reference"] = _mean(plain - self._score(self.reference, few, rows), few)
+        if self.teacher is not None:
+            found["empty_skill"] = _mean(plain - self.teacher(few, rows, rows), few)
+        if self.shared:
             first = torch.zeros_like(rows)
-            pair = [self._score(self._policy, few, first, shared) for shared in (True, False)]
+            pair = [self._score(self.policy, few, first, shared) for shared in (True, False)]
             found["shared_prefix"] = _mean(pair[0] - pair[1], few)
         return self._judge(found)
 
@@ -143,34 +135,37 @@ class SelfCheck:
         """The cheap comparisons; ``strict`` ones raise as in the first round (a sampler shows only after an update
         whether it gets the weights)."""
         few = shortest(batch, ROWS)
-        plain = self._score(self._policy, few, torch.arange(len(few))) if self._sampled else None
+        plain = self._score(self.policy, few, torch.arange(len(few))) if self.sampled else None
         return self._judge(self._cheap(few, plain), strict)
 
     def _cheap(self, few: TurnBatch, plain: torch.Tensor | None) -> dict[str, float | None]:
         found: dict[str, float | None] = {}
-        if self._encoder is not None:
-            row = self._encoder([TEXT])[0].float().cpu()
-            first = torch.tensor(self._processes.each(row.tolist())[0])
+        if self.encoder is not None:
+            row = self.encoder([TEXT])[0].float().cpu()
+            first = torch.tensor(self.processes.each(row.tolist())[0])
             found["encoder"] = max(float((row - first).abs().max()), abs(float(row.norm()) - 1.0))
-        if self._sampled and plain is not None:
+        if self.sampled and plain is not None:
             found["sampler"] = _mean(plain - _sampler(few, plain), few)
         return found
 
     def _score(self, model: ScoringModel, few: TurnBatch, prompts: torch.Tensor, shared: bool = False) -> torch.Tensor:
-        return self._score_pairs(
+        return score_pairs(
             model,
             Ragged.of([turn.prompt_ids for turn in few.turns]),
             Ragged.of([turn.response_ids for turn in few.turns]),
             prompts,
             torch.arange(len(few)),
+            pad_id=self.pad_id,
+            budget=self.budget,
             shared=shared,
+            agree=self.processes.agree,
         )
 
     def _judge(self, found: Mapping[str, float | None], strict: bool = True) -> dict[str, float]:
-        everywhere = self._processes.each(dict(found))
-        lines, largest = [], {}
+        everywhere = self.processes.each(dict(found))
+        lines, largest, known_checks = [], {}, checks(self.exact)
         for name in found:
-            check = self._checks[name]
+            check = known_checks[name]
             values = [one[name] for one in everywhere]
             known = {process: value for process, value in enumerate(values) if value is not None}
             largest[f"self_check/{name}"] = max(known.values(), default=0.0)

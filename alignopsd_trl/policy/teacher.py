@@ -6,7 +6,7 @@ Nothing here has gradients, and all of it uses the snapshot that made the rollou
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from alignopsd_trl.skills import SkillBank, SkillColumn, SkillFunction
 from alignopsd_trl.turns import Thought, TurnBatch
 
 
+@dataclass(eq=False)
 class PrivilegedTeacher:
     """A `Teacher` over one policy snapshot.
 
@@ -37,33 +38,23 @@ class PrivilegedTeacher:
         agree: maximum of a number over all processes.
         gather: concatenates one-dimensional tensors of all processes.
         phases: where the seconds go.
-        reader: finds thinking and actions in it; between ``<think>`` tags by default.
+        reader: finds thinking and actions in it.
         prefixes: what ``sampler`` made of prompts, where scoring would make the same of them.
     """
 
-    def __init__(
-        self,
-        model: ScoringModel,
-        sampler: BatchSampler,
-        tokenizer: PreTrainedTokenizerBase,
-        encoder: Callable[[Sequence[str]], torch.Tensor] | None,
-        *,
-        budget: int,
-        share_prefixes: bool,
-        nested: bool = False,
-        agree: Agree,
-        gather: Callable[[torch.Tensor], torch.Tensor],
-        phases: Phases,
-        reader: Reader | None = None,
-        prefixes: PrefixCache | None = None,
-    ):
-        self._model, self._sampler, self._tokenizer, self._encoder = model, sampler, tokenizer, encoder
-        self._budget, self._share, self._nested = budget, share_prefixes, nested
-        self._agree, self._phases, self._prefixes = agree, phases, prefixes
-        self._gather, self._reader = gather, reader or Reader(tokenizer)
-
-    def gather(self, values: torch.Tensor) -> torch.Tensor:
-        return self._gather(values)
+    model: ScoringModel
+    sampler: BatchSampler
+    tokenizer: PreTrainedTokenizerBase
+    encoder: Callable[[Sequence[str]], torch.Tensor] | None
+    _: KW_ONLY
+    budget: int
+    share_prefixes: bool
+    nested: bool = False
+    agree: Agree
+    gather: Callable[[torch.Tensor], torch.Tensor]
+    phases: Phases
+    reader: Reader
+    prefixes: PrefixCache | None = None
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Log-probs ``(P, L)`` of the responses of turns ``target`` under the privileged prompts of turns ``source``;
@@ -71,19 +62,19 @@ class PrivilegedTeacher:
         scored (`TurnBatch.scored`)."""
         source, target = source.cpu(), target.cpu()
         wanted = torch.ones(len(target), dtype=torch.bool) if batch.scored is None else batch.scored.cpu()[target]
-        with self._phases("scoring"):
+        with self.phases("scoring"):
             scores = score_pairs(
-                self._model,
+                self.model,
                 Ragged.of([turn.privileged_ids for turn in batch.turns]),
                 Ragged.of([turn.response_ids for turn in batch.turns]),
                 source[wanted],
                 target[wanted],
-                pad_id=self._tokenizer.pad_token_id,
-                budget=self._budget,
-                shared=self._share,
-                nested=self._nested,
-                agree=self._agree,
-                prefixes=self._prefixes,
+                pad_id=self.tokenizer.pad_token_id,
+                budget=self.budget,
+                shared=self.share_prefixes,
+                nested=self.nested,
+                agree=self.agree,
+                prefixes=self.prefixes,
             )
         result = scores.new_zeros((len(target), batch.policy_mask.size(1)))
         result[wanted.to(result.device)] = scores[:, : result.size(1)]
@@ -94,15 +85,15 @@ class PrivilegedTeacher:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and values ``(M, L, count)`` of the privileged view's largest logits along each turn's own response, or
         of what is mixed of it and the views of the turns ``sources``, ``(M, K)``, -1 behind them."""
-        with self._phases("scoring"):
+        with self.phases("scoring"):
             ids, logits = largest_logits(
-                self._model,
+                self.model,
                 Ragged.of([turn.privileged_ids for turn in batch.turns]),
                 Ragged.of([turn.response_ids for turn in batch.turns]),
-                min(count, len(self._tokenizer)),
-                pad_id=self._tokenizer.pad_token_id,
-                budget=self._budget,
-                agree=self._agree,
+                min(count, len(self.tokenizer)),
+                pad_id=self.tokenizer.pad_token_id,
+                budget=self.budget,
+                agree=self.agree,
                 sources=sources,
                 mix=mix,
             )
@@ -113,24 +104,24 @@ class PrivilegedTeacher:
         """What the privileged view thinks and, unless nobody asks for it, does at each turn, or at some: one generation
         for all of them."""
         turns = batch.turns if rows is None else [batch.turns[row] for row in rows.tolist()]
-        width = self._agree(len(turns))
+        width = self.agree(len(turns))
         if width == 0:
             return []
-        if self._prefixes is not None and batch.scored is not None:
+        if self.prefixes is not None and batch.scored is not None:
             places = range(len(batch.turns)) if rows is None else rows.tolist()
             wanted = batch.scored.tolist()
             scored = [turn for place, turn in zip(places, turns, strict=True) if wanted[place]]
-            self._prefixes.keep([turn.privileged_ids[:-1] for turn in scored])
-        filler = [[self._tokenizer.pad_token_id] * 2] * (width - len(turns))
-        with self._phases("privileged_thinking"):
+            self.prefixes.keep([turn.privileged_ids[:-1] for turn in scored])
+        filler = [[self.tokenizer.pad_token_id] * 2] * (width - len(turns))
+        with self.phases("privileged_thinking"):
             prompts = [turn.privileged_ids for turn in turns] + filler
-            responses = self._sampler.respond(prompts, until=None if actions else self._reader).ids
+            responses = self.sampler.respond(prompts, until=None if actions else self.reader).ids
         if not turns:  # decoding no response gives one text
             return []
-        texts = self._tokenizer.batch_decode(
+        texts = self.tokenizer.batch_decode(
             responses[: len(turns)], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        read = self._reader.read
+        read = self.reader.read
         views = zip(turns, responses, texts, strict=False)  # without the responses to fillers
         found = [read(turn.privileged_ids, response, text).thought for turn, response, text in views]
         return found if actions else [replace(thought, action="") for thought in found]
@@ -141,13 +132,13 @@ class PrivilegedTeacher:
         Raises:
             RuntimeError: if the trainer was given no encoder.
         """
-        if self._encoder is None:
+        if self.encoder is None:
             raise RuntimeError(
                 "the method compares thinking traces, but there is no encoder; pass encoder='lexical', a "
                 "sentence-transformers id or path, or a callable"
             )
-        with self._phases("encoding"):
-            return self._encoder(texts).to(self._model.device)
+        with self.phases("encoding"):
+            return self.encoder(texts).to(self.model.device)
 
 
 def skill_source(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.turns import Trajectory
 
 
+@dataclass(frozen=True, eq=False)
 class Panels:
     """What a trainer evaluates panels with.
 
@@ -31,17 +33,12 @@ class Panels:
         seconds: of the run, which evaluations are added to.
     """
 
-    def __init__(
-        self,
-        model: Callable[[], torch.nn.Module],
-        sampling: Callable[[float], AbstractContextManager[AnySampler]],
-        rollouts: Rollouts,
-        rewards: Rewards,
-        processes: ProcessGroup,
-        seconds: Seconds,
-    ):
-        self._model, self._sampling, self._rollouts, self._rewards = model, sampling, rollouts, rewards
-        self._processes, self._seconds = processes, seconds
+    model: Callable[[], torch.nn.Module]
+    sampling: Callable[[float], AbstractContextManager[AnySampler]]
+    rollouts: Rollouts
+    rewards: Rewards
+    processes: ProcessGroup
+    seconds: Seconds
 
     def evaluate(self, panel: TaskPanel, skills: bool, temperature: float, seed: int, state: Any) -> EvaluationResult:
         """The result over all processes, the same on each.
@@ -56,26 +53,26 @@ class Panels:
         played = self._play(panel, skills, temperature, seed, state)
         outcomes = gather_object([Outcome.of(one) for one in played])
         tally = Tally.total(gather_object([Tally.of(played)]))
-        self._seconds.evaluated(time.perf_counter() - started)
+        self.seconds.evaluated(time.perf_counter() - started)
         if tally.usable == 0:
             raise RunStopped(f"panel {panel.name}: no episode could be played. The first reason: {tally.message}")
         return summarise(panel, outcomes, skills=skills, temperature=temperature, seed=seed)
 
     def _play(self, panel: TaskPanel, skills: bool, temperature: float, seed: int, state: Any) -> list[Trajectory]:
         """This process's share of a panel's episodes."""
-        process, processes = self._processes.process, self._processes.processes
+        process, processes = self.processes.process, self.processes.processes
         own = len(panel.rows[process::processes])
         with (
-            self._sampling(temperature) as sampler,
-            self._rollouts.bar(own, f"panel {panel.name}", sampler) as progress,
+            self.sampling(temperature) as sampler,
+            self.rollouts.bar(own, f"panel {panel.name}", sampler) as progress,
         ):
             return play_panel(
-                self._rollouts.player(sampler, skills, skills, progress),
-                self._model(),
+                self.rollouts.player(sampler, skills, skills, progress),
+                self.model(),
                 panel,
-                slots=self._rollouts.slots,
+                slots=self.rollouts.slots,
                 seed=seed,
                 process=process,
                 processes=processes,
-                finished=partial(self._rewards.score, state=state),
+                finished=partial(self.rewards.score, state=state),
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ def environment_reward(trajectory: Sequence[Trajectory], **columns: Any) -> list
     return [None if one.failed else one.reward for one in trajectory]
 
 
+@dataclass(frozen=True, eq=False)
 class Rewards:
     """Gives finished episodes their reward: the environment's, plus the user's functions.
 
@@ -36,19 +38,14 @@ class Rewards:
         log: where rewards are shown.
     """
 
-    def __init__(
-        self,
-        ask: Callable[..., torch.Tensor],
-        functions: Sequence[Callable],
-        names: Sequence[str],
-        weights: torch.Tensor,
-        check: RewardCheck,
-        rollouts: Rollouts,
-        processes: ProcessGroup,
-        log: Log,
-    ):
-        self._ask, self._functions, self._names, self._weights = ask, functions, names, weights
-        self._check, self._rollouts, self._processes, self._log = check, rollouts, processes, log
+    ask: Callable[..., torch.Tensor]
+    functions: Sequence[Callable]
+    names: Sequence[str]
+    weights: torch.Tensor
+    check: RewardCheck
+    rollouts: Rollouts
+    processes: ProcessGroup
+    log: Log
 
     def give(self, inputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Trajectory], update: int) -> None:
         """Sets `Trajectory.reward`, and `Trajectory.score` where the environment has no number of its own.
@@ -61,8 +58,8 @@ class Rewards:
         table = self._asked(inputs, trajectories, prompts, completions)
         self._blank_failed(table, trajectories)
         self._refuse_infinite(table, update)
-        total = (table * self._weights.to(table.device)).nansum(dim=1)
-        first, own_weight = self._processes.process * len(trajectories), self._weights[0].item()
+        total = (table * self.weights.to(table.device)).nansum(dim=1)
+        first, own_weight = self.processes.process * len(trajectories), self.weights[0].item()
         for one, reward in zip(trajectories, total[first : first + len(trajectories)].tolist(), strict=True):
             one.reward, one.environment_weight = reward, own_weight
             if not self._knows_score:
@@ -87,7 +84,7 @@ class Rewards:
         given |= {"completion_ids": [_response_ids(one) for one in trajectories], "trainer_state": state}
         given |= {"log_extra": lambda column, values: None, "log_metric": lambda name, value: None}
         totals = [0.0] * len(trajectories)
-        for function, weight in zip(self._functions, self._weights.tolist(), strict=True):
+        for function, weight in zip(self.functions, self.weights.tolist(), strict=True):
             if hasattr(function, "forward"):  # a reward model, which TRL asks on all processes together
                 totals = [math.nan] * len(totals)
                 continue
@@ -98,12 +95,12 @@ class Rewards:
 
     @property
     def _knows_score(self) -> bool:
-        factory = self._rollouts.factory
+        factory = self.rollouts.factory
         return not is_adapted(factory) or factory.knows_score
 
     def _conversations(self, trajectories: Sequence[Trajectory]) -> tuple[list[Any], list[Any], list[Any]]:
         """The objects that played episodes just now, and prompts and completions as messages."""
-        slots = self._rollouts.environments.environment
+        slots = self.rollouts.environments.environment
         played = [None if one.failed else slots(place) for place, one in enumerate(trajectories)]
         pairs = [conversation(one, environment) for one, environment in zip(trajectories, played, strict=True)]
         prompts, completions = map(list, zip(*pairs, strict=True))
@@ -119,36 +116,36 @@ class Rewards:
         """What was written for TRL's tool classes is handed messages and the environments themselves."""
         rows = [{**row, "trajectory": one} for row, one in zip(inputs, trajectories, strict=True)]
         ids, environments = [_response_ids(one) for one in trajectories], None
-        if is_adapted(self._rollouts.factory):
+        if is_adapted(self.rollouts.factory):
             environments, prompts, completions = self._conversations(trajectories)
-        return self._ask(rows, list(prompts), list(completions), ids, environments)
+        return self.ask(rows, list(prompts), list(completions), ids, environments)
 
     def _blank_failed(self, table: torch.Tensor, trajectories: Sequence[Trajectory]) -> None:
         """The rewards of failed episodes count nowhere."""
-        failed = [one for part in self._processes.each([one.failed for one in trajectories]) for one in part]
+        failed = [one for part in self.processes.each([one.failed for one in trajectories]) for one in part]
         table[torch.tensor(failed, dtype=torch.bool, device=table.device)] = math.nan
 
     def _refuse_infinite(self, table: torch.Tensor, update: int) -> None:
-        problem, silent = self._check.take()
+        problem, silent = self.check.take()
         problems = [one for one in gather_object([problem]) if one]
         for column, row in (torch.isinf(table).T.nonzero()[:1]).tolist():
-            name = self._names[column]
+            name = self.names[column]
             problems.append(f"reward function {name!r} returned {table[row, column]} for row {row} of all processes")
         if problems:
             raise RewardError(f"update {update + 1}: {problems[0]}")
         for name, count in silent.items():
-            self._log.value("train", f"rewards/{name}/none", count)
+            self.log.value("train", f"rewards/{name}/none", count)
 
     def _show(
         self, table: torch.Tensor, total: torch.Tensor, prompts: Sequence[str], completions: Sequence[str]
     ) -> None:
-        for column, name in enumerate(self._names):
-            self._log.value("train", f"rewards/{name}/mean", torch.nanmean(table[:, column]).item())
-        self._log.value("train", "reward", torch.nanmean(total).item())
-        self._log.samples("prompt", gather_object(list(prompts)))
-        self._log.samples("completion", gather_object(list(completions)))
-        for column, name in enumerate(self._names):
-            self._log.reward_samples(name, table[:, column].tolist())
+        for column, name in enumerate(self.names):
+            self.log.value("train", f"rewards/{name}/mean", torch.nanmean(table[:, column]).item())
+        self.log.value("train", "reward", torch.nanmean(total).item())
+        self.log.samples("prompt", gather_object(list(prompts)))
+        self.log.samples("completion", gather_object(list(completions)))
+        for column, name in enumerate(self.names):
+            self.log.reward_samples(name, table[:, column].tolist())
 
 
 def _response_ids(trajectory: Trajectory) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -13,26 +14,22 @@ from alignopsd_trl.policy.turn_rows import TARGET, Layout, collate_rows
 from alignopsd_trl.turns import TurnBatch
 
 
+@dataclass(frozen=True, eq=False)
 class RowMaker:
     """Makes TRL's rows of a batch and its credit, equally many on each process.
 
     Args:
         pad_id, end_id: of the tokenizer.
         sampling: gives the columns that correct for the sampler's own log-probs, of a batch; none without an engine.
-        updated: says whether the update must be told the snapshot's log-probs.
+        updated: whether the update must be told the snapshot's log-probs.
     """
 
-    def __init__(
-        self,
-        config: AlignOPSDConfig,
-        processes: ProcessGroup,
-        pad_id: int,
-        end_id: int,
-        sampling: Callable[[TurnBatch], dict[str, torch.Tensor]],
-        updated: Callable[[], bool],
-    ):
-        self._config, self._processes, self._pad_id, self._end_id = config, processes, pad_id, end_id
-        self._sampling, self._updated = sampling, updated
+    config: AlignOPSDConfig
+    processes: ProcessGroup
+    pad_id: int
+    end_id: int
+    sampling: Callable[[TurnBatch], dict[str, torch.Tensor]]
+    updated: bool
 
     def rows(self, batch: TurnBatch, credit: Credit, coefficient: float) -> dict[str, torch.Tensor]:
         """One row a turn, or a run of turns where rows are merged.
@@ -40,20 +37,20 @@ class RowMaker:
         Args:
             coefficient: of the policy term; multiplies the advantages.
         """
-        parts = self._config.steps_per_generation
-        layout = Layout.of(batch, merge=self._config.merges_rows)
+        parts = self.config.steps_per_generation
+        layout = Layout.of(batch, merge=self.config.merges_rows)
         columns = self._columns(batch, credit, coefficient)
-        count = -(-max(self._processes.agree(len(layout)), 1) // parts) * parts
-        rows = collate_rows(batch, columns, count, self._pad_id, self._end_id, layout)
-        rows["num_items_in_batch"] = self._processes.total(batch.policy_mask.sum())
+        count = -(-max(self.processes.agree(len(layout)), 1) // parts) * parts
+        rows = collate_rows(batch, columns, count, self.pad_id, self.end_id, layout)
+        rows["num_items_in_batch"] = self.processes.total(batch.policy_mask.sum())
         return rows
 
     def _columns(self, batch: TurnBatch, credit: Credit, coefficient: float) -> dict[str, torch.Tensor]:
         columns = {"advantages": credit.advantages * coefficient}
-        if self._updated():
+        if self.updated:
             assert batch.student_log_probs is not None, "`Scorer.batch` scores where the update asks"
             columns["old_per_token_logps"] = batch.student_log_probs
         if batch.reference_log_probs is not None:
             columns["ref_per_token_logps"] = batch.reference_log_probs
         columns |= {TARGET + name: values for name, values in credit.targets.items()}
-        return columns | self._sampling(batch)
+        return columns | self.sampling(batch)

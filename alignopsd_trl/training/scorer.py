@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -22,93 +22,87 @@ from alignopsd_trl.training.round import Snapshot
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
 
+@dataclass(eq=False)
 class Scorer:
     """The views of one policy on its responses.
 
     Args:
         policy: scores with the trained weights.
         reference: scores with the weights that the loss holds the policy to; `None` without such a term.
-        teacher: scores with the teacher's weights; `None` if the policy itself is the teacher.
+        privileged: scores with the teacher's weights; `None` if the policy itself is the teacher.
         encoder: of thinking traces.
         processes: who scores at the same time.
         phases: where the seconds go.
         shared: whether a prompt may be encoded once for several responses.
         as_sampled: says whether scoring would give the log-probs that the sampler kept.
-        updated: says whether the update must be told the snapshot's log-probs.
+        updated: whether the update must be told the snapshot's log-probs.
     """
 
-    def __init__(
-        self,
-        policy: ScoringModel,
-        reference: ScoringModel | None,
-        teacher: ScoringModel | None,
-        config: AlignOPSDConfig,
-        tokenizer: PreTrainedTokenizerBase,
-        encoder: Callable[[Sequence[str]], torch.Tensor] | None,
-        processes: ProcessGroup,
-        phases: Phases,
-        *,
-        shared: bool,
-        as_sampled: Callable[[], bool],
-        updated: Callable[[], bool],
-    ):
-        self._policy, self._reference, self._teacher = policy, reference, teacher
-        self._config, self._tokenizer = config, tokenizer
-        self._encoder, self._processes, self._phases, self._shared = encoder, processes, phases, shared
-        self._as_sampled, self._updated = as_sampled, updated
-        self._checks = 0
+    policy: ScoringModel
+    reference: ScoringModel | None
+    privileged: ScoringModel | None
+    config: AlignOPSDConfig
+    tokenizer: PreTrainedTokenizerBase
+    encoder: Callable[[Sequence[str]], torch.Tensor] | None
+    processes: ProcessGroup
+    phases: Phases
+    _: KW_ONLY
+    shared: bool
+    as_sampled: Callable[[], bool]
+    updated: bool
+    _checks: int = field(default=0, init=False)
 
     def teacher(self, snapshot: Snapshot, reader: Reader, phases: Phases | None = None) -> PrivilegedTeacher:
         """Makes the privileged view of a snapshot."""
         return PrivilegedTeacher(
-            self._teacher or self._policy,
+            self.privileged or self.policy,
             snapshot.thinker,
-            self._tokenizer,
-            self._encoder,
-            budget=self._config.scoring_tokens,
-            share_prefixes=self._shared,
-            nested=self._config.merges_rows,
-            agree=self._processes.agree,
-            gather=self._processes.gather,
-            phases=phases or self._phases,
+            self.tokenizer,
+            self.encoder,
+            budget=self.config.scoring_tokens,
+            share_prefixes=self.shared,
+            nested=self.config.merges_rows,
+            agree=self.processes.agree,
+            gather=self.processes.gather,
+            phases=phases or self.phases,
             reader=reader,
-            prefixes=snapshot.prefixes if self._shared and self._as_sampled() else None,
+            prefixes=snapshot.prefixes if self.shared and self.as_sampled() else None,
         )
 
     def batch(self, trajectories: Sequence[Trajectory], method: Method) -> TurnBatch:
         """The turns of a round with the masks and log-probs that the method and the update ask for."""
-        batch = TurnBatch.of(trajectories, self._tokenizer.pad_token_id, self._policy.device)
-        if self._config.mask_truncated_completions:
+        batch = TurnBatch.of(trajectories, self.tokenizer.pad_token_id, self.policy.device)
+        if self.config.mask_truncated_completions:
             kept = torch.tensor([not turn.truncated for turn in batch.turns], dtype=torch.bool)
-            batch = replace(batch, policy_mask=batch.policy_mask & kept.to(self._policy.device)[:, None])
-        if self._config.skip_zero_advantage:
+            batch = replace(batch, policy_mask=batch.policy_mask & kept.to(self.policy.device)[:, None])
+        if self.config.skip_zero_advantage:
             batch = replace(batch, scored=~method.zero_advantage(batch))
-        with self._phases("scoring"):
-            if method.needs_student_log_probs or self._updated():
+        with self.phases("scoring"):
+            if method.needs_student_log_probs or self.updated:
                 batch = replace(batch, student_log_probs=self.student(batch))
-            if self._reference is not None:
+            if self.reference is not None:
                 batch = replace(batch, reference_log_probs=self.own(batch, reference=True))
         return batch
 
     def student(self, batch: TurnBatch) -> torch.Tensor:
         """The policy's log-probs ``(M, L)``: what sampling kept, if it is what scoring would give, and scores of the
         turns without."""
-        if not self._as_sampled():
+        if not self.as_sampled():
             return self.own(batch)
-        found = sampling_log_probs(batch.turns, batch.policy_mask.size(1), self._policy.device)
+        found = sampling_log_probs(batch.turns, batch.policy_mask.size(1), self.policy.device)
         missing = found.isnan().any(dim=1)
-        if not self._processes.agree(int(missing.any())):
+        if not self.processes.agree(int(missing.any())):
             return found
         return torch.where(missing[:, None], self.own(batch, among=missing.cpu()), found)
 
     def own(self, batch: TurnBatch, reference: bool = False, among: torch.Tensor | None = None) -> torch.Tensor:
         """Log-probs ``(M, L)`` of the responses under their own prompts, by the policy or by the reference. 0 for turns
         that nobody asks for, and for those that are not ``among`` them, ``(M,)`` bool."""
-        every = reference or self._updated() or batch.scored is None
+        every = reference or self.updated or batch.scored is None
         wanted = torch.ones(len(batch), dtype=torch.bool) if every else batch.scored.cpu()
         wanted = wanted if among is None else wanted & among
         rows = wanted.nonzero().squeeze(1)
-        model = self._reference if reference else self._policy
+        model = self.reference if reference else self.policy
         assert model is not None, "who asks for the reference's has one"
         scores = score_pairs(
             model,
@@ -116,11 +110,11 @@ class Scorer:
             Ragged.of([turn.response_ids for turn in batch.turns]),
             rows,
             rows,
-            pad_id=self._tokenizer.pad_token_id,
-            budget=self._config.scoring_tokens,
-            shared=self._shared,
-            nested=self._config.merges_rows,
-            agree=self._processes.agree,
+            pad_id=self.tokenizer.pad_token_id,
+            budget=self.config.scoring_tokens,
+            shared=self.shared,
+            nested=self.config.merges_rows,
+            agree=self.processes.agree,
         )
         result = scores.new_zeros(batch.policy_mask.shape)
         result[rows.to(result.device)] = scores[:, : result.size(1)]
@@ -137,18 +131,18 @@ class Scorer:
             sampled: an engine samples.
             exact: the policy's forward is float32 throughout.
         """
-        if not self._config.self_check:
+        if not self.config.self_check:
             return {}
-        with self._phases("self_check"):
+        with self.phases("self_check"):
             check = SelfCheck(
-                self._processes,
-                self._policy,
-                self._reference if fresh else None,
-                teacher.score if method.needs_teacher and self._teacher is None else None,
-                self._encoder if method.needs_encoder else None,
-                pad_id=self._tokenizer.pad_token_id,
-                budget=self._config.scoring_tokens,
-                shared=self._shared,
+                self.processes,
+                self.policy,
+                self.reference if fresh else None,
+                teacher.score if method.needs_teacher and self.privileged is None else None,
+                self.encoder if method.needs_encoder else None,
+                pad_id=self.tokenizer.pad_token_id,
+                budget=self.config.scoring_tokens,
+                shared=self.shared,
                 sampled=sampled,
                 exact=exact,
             )
