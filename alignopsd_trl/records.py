@@ -104,34 +104,23 @@ def turn_records(
     return records
 
 
-def trace_types(trace: Mapping[str, Any]) -> dict[str, str | None]:
-    """The type of each column of a trace by its name in Arrow; `None` where its values do not tell."""
-    found: dict[str, str | None] = {}
-    for name, values in trace.items():
-        kind = _KNOWN_COLUMNS.get(name) or _wide(pa.array(_column(values)).type)
-        found[name] = None if _untold(kind) else str(kind)
-    return found
+def trace_types(trace: Mapping[str, Any]) -> dict[str, pa.DataType | None]:
+    """The type of each column of a trace; `None` where its values do not tell."""
+    kinds = {name: _KNOWN_COLUMNS.get(name) or _wide(pa.array(_column(one)).type) for name, one in trace.items()}
+    return {name: None if _untold(kind) else kind for name, kind in kinds.items()}
 
 
-def merge_types(several: Sequence[Mapping[str, str | None]]) -> dict[str, str | None]:
+def merge_types(several: Sequence[Mapping[str, pa.DataType | None]]) -> dict[str, pa.DataType | None]:
     """The types of all processes' traces as one, in an order that does not depend on who had turns to tell them by."""
     names = sorted({name for types in several for name in types})
-    return {name: next((types[name] for types in several if types.get(name)), None) for name in names}
+    told = {name: [types[name] for types in several if types.get(name) is not None] for name in names}
+    return {name: kinds[0] if kinds else None for name, kinds in told.items()}
 
 
-def record_schema(types: Mapping[str, str | None]) -> pa.Schema:
-    """`SCHEMA` and the columns of a trace with these types."""
-    schema = SCHEMA
-    for name, kind in types.items():
-        schema = schema.append(pa.field(f"credit_{name}", _NAMED.get(kind, _NUMBER)))
-    return schema
-
-
-_NAMED = {
-    str(kind): kind
-    for one in (_TEXT, _WHOLE, _NUMBER, _FLAG, pa.float16())
-    for kind in (one, pa.list_(one), pa.list_(pa.list_(one)))
-}
+def record_schema(types: Mapping[str, pa.DataType | None]) -> pa.Schema:
+    """`SCHEMA` and the columns of a trace with these types; numbers where that is not known."""
+    own = [pa.field(f"credit_{name}", _NUMBER if kind is None else kind) for name, kind in types.items()]
+    return pa.schema([*SCHEMA, *own])
 
 
 def _wide(kind: pa.DataType) -> pa.DataType:
