@@ -8,7 +8,6 @@ the method assigns credit, the `row_maker` makes TRL's rows, the `recorder` writ
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,23 +31,16 @@ from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.policy.shipped import resolve_model
-from alignopsd_trl.policy.slots import SlotSampler
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.policy.teacher_weights import (
-    ContinuousTeacher,
     FollowingTeacher,
-    SilentTeacher,
-    TeacherSampler,
     TeacherWeights,
 )
 from alignopsd_trl.policy.temporarily import temporarily
 from alignopsd_trl.reading import require_tools
 from alignopsd_trl.rollout import (
     AnySampler,
-    BatchSampler,
-    Sampler,
     SamplerDown,
-    SortedByLength,
     episode_seed,
     no_skills,
     rollout_metrics,
@@ -67,7 +59,7 @@ from alignopsd_trl.sharing.card import model_card
 from alignopsd_trl.sharing.facts import trainer_results
 from alignopsd_trl.skills import SkillSpec, load_skills
 from alignopsd_trl.training.checkpoints import Checkpoints
-from alignopsd_trl.training.checks import check_policy, weights_of_rewards
+from alignopsd_trl.training.checks import check_policy, shares_prefixes, weights_of_rewards
 from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted
 from alignopsd_trl.training.continuous import ContinuousEngine
 from alignopsd_trl.training.drift import Drift
@@ -77,6 +69,7 @@ from alignopsd_trl.training.rewards import Rewards, environment_reward
 from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.training.round import Replays, Round, Snapshot, listeners, turn_advantages
 from alignopsd_trl.training.rows import RowMaker
+from alignopsd_trl.training.samplers import Samplers, engine_of
 from alignopsd_trl.training.scorer import Scorer
 from alignopsd_trl.training.sharing import push, push_checkpoint
 from alignopsd_trl.training.update import auxiliary_sum, chunks_of
@@ -84,16 +77,6 @@ from alignopsd_trl.trl_compat.model import (
     initial_weights,
     loaded_whole,
     made_for_turns,
-    why_not_shared,
-)
-from alignopsd_trl.trl_compat.own_loop import kept_prefixes, loop_sampler, rows_at_once, slot_sampler
-from alignopsd_trl.trl_compat.sampling import (
-    EngineSampler,
-    awake,
-    join_servers,
-    push_weights,
-    sampling_options,
-    stepping_sampler,
 )
 from alignopsd_trl.trl_compat.scoring import PolicyScorer, scores_as_sampled
 from alignopsd_trl.trl_compat.update import (
@@ -112,8 +95,6 @@ if TYPE_CHECKING:
     from alignopsd_trl.trl_compat import Trainer as GRPOTrainer
 else:
     from trl import GRPOTrainer
-
-logger = logging.getLogger(__name__)
 
 
 class AlignOPSDTrainer(GRPOTrainer):
@@ -216,11 +197,11 @@ class AlignOPSDTrainer(GRPOTrainer):
                 peft_config=peft_config,
             )
         self._prepare_processes()
-        self.engine = self._make_engine()
+        engine = engine_of(self, self.processes)
         self._check_model(Path(model) if isinstance(model, str) else None)
         self._load_privileged(skill_bank, encoder)
         self.teacher_weights = self._make_teacher_weights()
-        self._make_parts(reward_check)
+        self._make_parts(reward_check, engine)
         self._add_callbacks()
 
     def _prepare_processes(self) -> None:
@@ -253,29 +234,11 @@ class AlignOPSDTrainer(GRPOTrainer):
         strategies.refuse_other_shards(self.accelerator, f"teacher_model_kind={kind!r}")
         return initial_weights(self, moves=kind == "ema")
 
-    def _make_engine(self) -> ContinuousEngine | None:
-        """`None` where all processes sample together, or without vLLM."""
-        if not (self.use_vllm and self.args.continuous_play):
-            return None
-        if self.vllm_mode == "server":
-            join_servers(self, self.args.server_addresses)
-        return ContinuousEngine(
-            self.args,
-            self.processes,
-            partial(push_weights, self),
-            partial(sampling_options, self),
-            partial(stepping_sampler, self),
-        )
-
-    def _make_parts(self, reward_check: RewardCheck) -> None:
+    def _make_parts(self, reward_check: RewardCheck, engine: ContinuousEngine | None) -> None:
         args, tokenizer, processes = self.args, self.processing_class, self.processes
         self.run_folder: RunFolder | None = None
         self.evaluations: dict[str, dict[str, Any]] = {}
-        self.phases, log, failed = (
-            Phases(self._show_phase),
-            TrainerLog(self),
-            FailedShare(args.max_failed_share),
-        )
+        self.phases, log, failed = Phases(self._show_phase), TrainerLog(self), FailedShare(args.max_failed_share)
         self.checkpoints = Checkpoints(
             args.output_dir,
             processes,
@@ -298,6 +261,9 @@ class AlignOPSDTrainer(GRPOTrainer):
             template=as_mapping(self.chat_template_kwargs),
             beyond=self._updates_left,
         )
+        self.samplers = Samplers(
+            self, lambda *asked: self.make_sampler(*asked), self.teacher_weights, engine, self.rollouts.slots
+        )
         self.recorder = Recorder(args, processes, tokenizer, log, lambda: self.callback_handler.callbacks)
         self.rewards = Rewards(
             partial(rewards, self),
@@ -318,9 +284,9 @@ class AlignOPSDTrainer(GRPOTrainer):
             self.encoder,
             processes,
             self.phases,
-            shared=args.share_prefixes and self._can_share(),
+            shared=shares_prefixes(self, self.method),
             as_sampled=lambda: not self.use_vllm and scores_as_sampled(self),
-            updated=needs_old_log_probs(self),
+            updated=lambda: needs_old_log_probs(self),
         )
         self.row_maker = RowMaker(
             args,
@@ -328,7 +294,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             tokenizer.pad_token_id,
             tokenizer.eos_token_id,
             sampling=partial(sampling_columns, self, log=partial(self.recorder.metrics, "train")),
-            updated=needs_old_log_probs(self),
+            updated=lambda: needs_old_log_probs(self),
         )
         self.panels = Panels(
             lambda: self.model, self._evaluated, self.rollouts, self.rewards, processes, self.checkpoints.seconds
@@ -348,20 +314,12 @@ class AlignOPSDTrainer(GRPOTrainer):
             rate, steps = self.args.teacher_update_rate, self.args.teacher_sync_steps
             self.add_callback(FollowingTeacher(self.teacher_weights, rate, steps))
 
-    def _can_share(self) -> bool:
-        reason = why_not_shared(self)
-        if reason and self.method.needs_teacher and self.accelerator.is_main_process:
-            logger.warning(
-                f"share_prefixes=True scores each pair of prompt and response alone with this model: {reason}"
-            )
-        return reason is None
-
     # A round
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """Plays a round of whole sibling groups and gives TRL its rows. Every process makes the same calls."""
         self.checkpoints.check_weights(self.state.global_step)
-        with self._saved_if_down(), self._snapshot() as snapshot:
+        with self._saved_if_down(), self.samplers.snapshot() as snapshot:
             update = self.state.global_step
             with self.phases("rollout"):
                 trajectories = self.rollouts.play(*self._asked(inputs, update, snapshot))
@@ -400,59 +358,11 @@ class AlignOPSDTrainer(GRPOTrainer):
             self.checkpoints.save_last(self.state.global_step)
             raise
 
-    @contextlib.contextmanager
-    def _awake(self) -> Generator[None]:
-        """vLLM's engine or servers, where they sample, are ready and have the policy's weights."""
-        with awake(self):
-            if self.engine is not None:
-                self.engine.push_weights(self.state.global_step)
-            yield
-
-    @contextlib.contextmanager
-    def _snapshot(self) -> Generator[Snapshot]:
-        """The policy while its weights stand still."""
-        caches = 1 if self.teacher_weights is None else 2
-        with self._awake(), kept_prefixes(self, caches) as prefixes:
-            sampler = self.make_sampler(self.temperature, self.max_completion_length, prefixes)
-            if self.teacher_weights is None:
-                yield Snapshot(sampler, self.make_thinker(prefixes), prefixes)
-                return
-            with kept_prefixes(self, caches) as own:
-                player = self.make_sampler(self.temperature, self.max_completion_length, own)
-                of_teacher = self._of_teacher(player, self.max_completion_length)
-                yield Snapshot(sampler, self.make_thinker(own), teacher=of_teacher)
-
     def make_sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
         """Makes what samples from the current policy: the project's own loop where ``prefixes`` are kept, as in a
         round of training that `samples_plainly`; else TRL's path. Override it to put another sampler under the
         rollouts."""
-        if prefixes is not None:
-            made = slot_sampler if self.args.continuous_play else loop_sampler
-            return made(self, temperature, max_tokens, prefixes)
-        if self.engine is not None:
-            return self.engine.sampler(temperature, max_tokens)
-        return EngineSampler(self, temperature, max_tokens)
-
-    def make_thinker(self, prefixes: PrefixCache | None = None) -> BatchSampler:
-        """Makes what samples privileged thinking, with its own token limit."""
-        limit = self.args.teacher_max_completion_length or self.max_completion_length
-        fits = partial(rows_at_once, self, limit=limit, least=self.rollouts.slots, prefixes=prefixes)
-        sampler = self.make_sampler(self.temperature, limit, prefixes)
-        if isinstance(sampler, SlotSampler):
-            return self._of_teacher(replace(sampler, rows=fits), limit)
-        thinker = SortedByLength(self._of_teacher(sampler, limit), fits)
-        return thinker if self.engine is None else self.engine.together(thinker)
-
-    def _of_teacher(self, sampler: Any, limit: int) -> Any:
-        """The same sampler with the teacher's weights; ``limit`` are the tokens of a response."""
-        if self.teacher_weights is None:
-            return sampler
-        if self.engine is not None and self.args.vllm_teacher_addresses:
-            return self.engine.sampler(self.temperature, limit, initial=True)
-        if self.use_vllm:
-            return SilentTeacher(self.args.teacher_model_kind)
-        made = ContinuousTeacher if isinstance(sampler, Sampler) else TeacherSampler
-        return made(sampler, self.teacher_weights)
+        return self.samplers.own(temperature, max_tokens, prefixes)
 
     def _batch(self, trajectories: Sequence[Trajectory], snapshot: Snapshot) -> TurnBatch:
         """The turns of a round with all that the method is told of them."""
@@ -547,11 +457,10 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     @contextlib.contextmanager
     def _evaluated(self, temperature: float) -> Generator[AnySampler]:
-        """What plays an evaluation."""
+        """What plays an evaluation, when nothing is played ahead of it."""
         self.rollouts.settle()
-        kept = kept_prefixes(self) if self.args.continuous_play else contextlib.nullcontext()
-        with self._awake(), kept as prefixes:
-            yield self.make_sampler(temperature, self.max_completion_length, prefixes)
+        with self.samplers.evaluation(temperature) as sampler:
+            yield sampler
 
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
@@ -640,8 +549,7 @@ class AlignOPSDTrainer(GRPOTrainer):
     def close(self) -> None:
         """Closes the environments and the connections to servers; the next round or evaluation opens new ones.
         Training does it when it ends, and what is open still goes with the trainer."""
-        if self.engine is not None:
-            self.engine.close()  # first: what is played ahead ends with its requests
+        self.samplers.close()  # first: what is played ahead ends with its requests
         self.rollouts.close()
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> EpochSampler:

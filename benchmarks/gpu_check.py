@@ -149,9 +149,9 @@ class Meter(TrainerCallback):
         self.tokens = {"sampled": 0, "thought": 0, "scored": 0, "updated": 0}
 
     def watch(self, trainer: AlignOPSDTrainer) -> None:
-        self.trainer, sampler, thinker = trainer, trainer.make_sampler, trainer.make_thinker
+        self.trainer, sampler, thinker = trainer, trainer.make_sampler, trainer.samplers.thinker
         trainer.make_sampler = lambda *settings: Counted(self, "sampled", sampler(*settings))
-        trainer.make_thinker = lambda *settings: Counted(self, "thought", thinker(*settings))
+        trainer.samplers.thinker = lambda *settings: Counted(self, "thought", thinker(*settings))
 
     @contextlib.contextmanager
     def counting_scores(self) -> Iterator[None]:

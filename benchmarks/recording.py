@@ -43,7 +43,7 @@ def record(trainer: AlignOPSDTrainer) -> list[Round]:
     inner_round, sampler, thinker = (
         trainer._generate_and_score_completions,
         trainer.make_sampler,
-        trainer.make_thinker,
+        trainer.samplers.thinker,
     )
 
     def whole_round(inputs: list[dict[str, Any]]) -> Any:
@@ -73,7 +73,7 @@ def record(trainer: AlignOPSDTrainer) -> list[Round]:
     thinking: list[bool] = []
     trainer._generate_and_score_completions = whole_round
     trainer.make_sampler = lambda *settings: Through(generate, sampler(*settings))
-    trainer.make_thinker = lambda *settings: Through(think, thinker(*settings))
+    trainer.samplers.thinker = lambda *settings: Through(think, thinker(*settings))
     trainer.train()
     return rounds
 
@@ -126,9 +126,9 @@ class Replay:
         self._calls: Iterator[list[list[int]]] = iter(())
         self._thoughts: defaultdict[tuple[int, ...], list[list[int]]] = defaultdict(list)
         self._responses: list[list[int]] = []
-        self._generate, sampler, thinker = trainer.model.generate, trainer.make_sampler, trainer.make_thinker
+        self._generate, sampler, thinker = trainer.model.generate, trainer.make_sampler, trainer.samplers.thinker
         trainer.make_sampler = lambda *settings: Through(self._generate_turn, sampler(*settings))
-        trainer.make_thinker = lambda *settings: Through(self._think, thinker(*settings))
+        trainer.samplers.thinker = lambda *settings: Through(self._think, thinker(*settings))
         trainer.model.generate = self._generate_tokens
 
     def load(self, one: Round) -> None:

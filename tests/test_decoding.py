@@ -164,7 +164,7 @@ def test_thoughts_without_actions_are_sampled_until_they_end(tmp_path: Path, mon
     counted = Counted(trainer.model)
     for actions, thought, steps in ((True, Thought("go", "left"), script.width), (False, Thought("go", ""), 3)):
         with kept_prefixes(trainer) as prefixes:
-            snapshot = Snapshot(trainer.make_sampler(1.0, 12, prefixes), trainer.make_thinker(prefixes), prefixes)
+            snapshot = Snapshot(trainer.make_sampler(1.0, 12, prefixes), trainer.samplers.thinker(prefixes), prefixes)
             teacher = trainer.scorer.teacher(snapshot, trainer.rollouts.reader)
             assert teacher.thoughts(batch, torch.arange(2), actions) == [thought] * 2
         assert counted.tokens == 2 + 2 * steps  # what both prompts begin with, and a token a step each

@@ -285,7 +285,7 @@ def test_it_plays_thinks_and_scores_with_its_own_weights(tmp_path: Path) -> None
         return Responses([[1] for _ in prompts], None)
 
     trainer.make_sampler = lambda *arguments, **options: SimpleNamespace(respond=respond)
-    with trainer._snapshot() as snapshot:
+    with trainer.samplers.snapshot() as snapshot:
         for sampler in (snapshot.sampler, snapshot.thinker, snapshot.teacher):
             sampler.respond([[1, 2]])
     assert seen[0] > 1e-3 and seen[1:] == [0.0, 0.0]
@@ -383,4 +383,4 @@ def test_an_engine_has_the_policys_weights_alone(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, teacher_model_kind="base", method="rlsd")
     with_sampler(trainer, 0.0)
     with pytest.raises(ValueError, match="can't think or play with use_vllm=True"):
-        trainer.make_thinker().respond([[1, 2]])
+        trainer.samplers.thinker().respond([[1, 2]])

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.methods import Method
-from alignopsd_trl.trl_compat.model import logits_after_head, why_not_merged
+from alignopsd_trl.trl_compat.model import logits_after_head, why_not_merged, why_not_shared
 from alignopsd_trl.trl_compat.own_loop import samples_plainly
 
 if TYPE_CHECKING:
     from alignopsd_trl.trl_compat import Trainer
+
+logger = logging.getLogger(__name__)
 
 
 def weights_of_rewards(given: Sequence[float] | None, functions: Sequence[Callable]) -> list[float] | None:
@@ -57,3 +60,11 @@ def check_policy(trainer: Trainer, method: Method) -> None:
             "auxiliary_loss='distribution' mixes views where the head makes logits, which this model changes "
             f"afterwards ({changed}); use rectify=False"
         )
+
+
+def shares_prefixes(trainer: Trainer, method: Method) -> bool:
+    """Whether a prompt is encoded once for all responses scored under it; warns where the model does not allow it."""
+    reason = why_not_shared(trainer)
+    if reason and trainer.args.share_prefixes and method.needs_teacher and trainer.accelerator.is_main_process:
+        logger.warning(f"share_prefixes=True scores each pair of prompt and response alone with this model: {reason}")
+    return trainer.args.share_prefixes and reason is None

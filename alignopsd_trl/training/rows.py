@@ -21,7 +21,7 @@ class RowMaker:
     Args:
         pad_id, end_id: of the tokenizer.
         sampling: gives the columns that correct for the sampler's own log-probs, of a batch; none without an engine.
-        updated: whether the update must be told the snapshot's log-probs.
+        updated: says whether the update must be told the snapshot's log-probs.
     """
 
     config: AlignOPSDConfig
@@ -29,7 +29,7 @@ class RowMaker:
     pad_id: int
     end_id: int
     sampling: Callable[[TurnBatch], dict[str, torch.Tensor]]
-    updated: bool
+    updated: Callable[[], bool]
 
     def rows(self, batch: TurnBatch, credit: Credit, coefficient: float) -> dict[str, torch.Tensor]:
         """One row a turn, or a run of turns where rows are merged.
@@ -47,7 +47,7 @@ class RowMaker:
 
     def _columns(self, batch: TurnBatch, credit: Credit, coefficient: float) -> dict[str, torch.Tensor]:
         columns = {"advantages": credit.advantages * coefficient}
-        if self.updated:
+        if self.updated():
             assert batch.student_log_probs is not None, "`Scorer.batch` scores where the update asks"
             columns["old_per_token_logps"] = batch.student_log_probs
         if batch.reference_log_probs is not None:

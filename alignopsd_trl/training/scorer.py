@@ -35,7 +35,7 @@ class Scorer:
         phases: where the seconds go.
         shared: whether a prompt may be encoded once for several responses.
         as_sampled: says whether scoring would give the log-probs that the sampler kept.
-        updated: whether the update must be told the snapshot's log-probs.
+        updated: says whether the update must be told the snapshot's log-probs.
     """
 
     policy: ScoringModel
@@ -49,7 +49,7 @@ class Scorer:
     _: KW_ONLY
     shared: bool
     as_sampled: Callable[[], bool]
-    updated: bool
+    updated: Callable[[], bool]
     _checks: int = field(default=0, init=False)
 
     def teacher(self, snapshot: Snapshot, reader: Reader, phases: Phases | None = None) -> PrivilegedTeacher:
@@ -78,7 +78,7 @@ class Scorer:
         if self.config.skip_zero_advantage:
             batch = replace(batch, scored=~method.zero_advantage(batch))
         with self.phases("scoring"):
-            if method.needs_student_log_probs or self.updated:
+            if method.needs_student_log_probs or self.updated():
                 batch = replace(batch, student_log_probs=self.student(batch))
             if self.reference is not None:
                 batch = replace(batch, reference_log_probs=self.own(batch, reference=True))
@@ -98,7 +98,7 @@ class Scorer:
     def own(self, batch: TurnBatch, reference: bool = False, among: torch.Tensor | None = None) -> torch.Tensor:
         """Log-probs ``(M, L)`` of the responses under their own prompts, by the policy or by the reference. 0 for turns
         that nobody asks for, and for those that are not ``among`` them, ``(M,)`` bool."""
-        every = reference or self.updated or batch.scored is None
+        every = reference or self.updated() or batch.scored is None
         wanted = torch.ones(len(batch), dtype=torch.bool) if every else batch.scored.cpu()
         wanted = wanted if among is None else wanted & among
         rows = wanted.nonzero().squeeze(1)

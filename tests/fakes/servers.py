@@ -52,7 +52,7 @@ def with_servers(trainer: Any, *servers: ScriptedServer, **options: Any) -> list
     def asks(temperature: float, max_tokens: int) -> dict[str, Any]:
         return {"temperature": temperature, "max_tokens": max_tokens, "logprobs": 0}
 
-    trainer.engine = ContinuousEngine(args, trainer.processes, push, asks, lambda *settings: None)
+    trainer.samplers.engine = ContinuousEngine(args, trainer.processes, push, asks, lambda *settings: None)
     return pushes
 
 
