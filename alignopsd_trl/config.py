@@ -225,7 +225,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     )
 
     # Sampling with a colocated vLLM
-    vllm_max_num_seqs: int | None = field(
+    vllm_max_num_seqs: PositiveCount | None = field(
         default=None,
         metadata={
             "help": "Responses that a colocated vLLM samples at once, at most; fewer where its cache is full. None: "
@@ -454,8 +454,6 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
                     f"{name}={value!r} is read by a colocated vLLM only, but use_vllm={self.use_vllm} and vllm_mode="
                     f"{self.vllm_mode!r}; set use_vllm=True and vllm_mode='colocate', or give it to `vllm serve`"
                 )
-        if self.vllm_max_num_seqs is not None and self.vllm_max_num_seqs < 1:
-            raise ValueError(f"vllm_max_num_seqs={self.vllm_max_num_seqs} must be at least 1")
         tokens, sequences = self.sampler_tokens, self.sampler_sequences
         if tokens < sequences:
             raise ValueError(

@@ -253,7 +253,7 @@ def test_thinking_and_scores_are_the_teachers(tmp_path: Path) -> None:
     for kind in ("live", "base"):
         folder = tmp_path / kind
         trainer = make_trainer(folder, teacher_model_kind=kind, method="rlsd", max_steps=2, self_check=False)
-        trainer._skills = trainer.rollouts._skills = lambda *task: ("", ())
+        trainer._skills = trainer.rollouts.skills = lambda *task: ("", ())
         assigned = trainer.method.assign
         seen = gaps[kind] = []
 

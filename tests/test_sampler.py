@@ -56,7 +56,7 @@ def test_engine_options_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         ({"vllm_max_num_seqs": 8}, "vllm_max_num_seqs=8 is read by a colocated vLLM only"),
         ({"use_vllm": True, "vllm_mode": "server", "vllm_max_num_seqs": 8}, "give it to `vllm serve`"),
-        (COLOCATE | {"vllm_max_num_seqs": 0}, "at least 1"),
+        (COLOCATE | {"vllm_max_num_seqs": 0}, "must be greater than 0"),
         (COLOCATE | {"vllm_max_num_batched_tokens": 100}, "set it to 256 or more"),
         (COLOCATE | {"vllm_max_model_length": 100}, "set it to 140"),
         (COLOCATE | {"continuous_play": True, "vllm_tensor_parallel_size": 2}, "vllm_tensor_parallel_size=2"),

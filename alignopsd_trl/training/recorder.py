@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from accelerate.utils import gather_object
@@ -23,23 +24,14 @@ from alignopsd_trl.runs.trackers import send_table, table_rows
 from alignopsd_trl.training.round import Round
 from alignopsd_trl.turns import Trajectory
 
+if TYPE_CHECKING:
+    from alignopsd_trl.trl_compat.update import TrainerLog
+
 GAP_OF_WON = "teacher/gap_of_won_turns"
 LOST_GAP = 0.01  # nats a token below 0, and below the first rounds, that the teacher likes won turns before it is said
 
 
-class Log(Protocol):
-    """The trainer's log."""
-
-    def value(self, mode: str, name: str, value: float) -> None:
-        """Adds a number to the next line of ``train`` or ``eval``, which prints means."""
-
-    def samples(self, column: str, values: list[Any]) -> None:
-        """Extends a column of the table of completions: ``prompt``, ``completion`` or ``advantages``."""
-
-    def reward_samples(self, name: str, values: list[float]) -> None:
-        """Extends the column of a reward function."""
-
-
+@dataclass(eq=False)
 class Recorder:
     """Writes down rounds.
 
@@ -51,16 +43,13 @@ class Recorder:
         callbacks: the trainer's, among them the trackers.
     """
 
-    def __init__(
-        self,
-        config: AlignOPSDConfig,
-        processes: ProcessGroup,
-        tokenizer: PreTrainedTokenizerBase,
-        log: Log,
-        callbacks: Callable[[], Sequence[Any]],
-    ):
-        self._config, self._processes, self._tokenizer = config, processes, tokenizer
-        self._log, self._callbacks = log, callbacks
+    config: AlignOPSDConfig
+    processes: ProcessGroup
+    tokenizer: PreTrainedTokenizerBase
+    log: TrainerLog
+    callbacks: Callable[[], Sequence[Any]]
+
+    def __post_init__(self) -> None:
         self._written: tuple[int, int] = (-1, 0)  # update and number of rounds recorded in it
         self._told_of_breaks = False
         self._decays = {
@@ -70,9 +59,9 @@ class Recorder:
 
     def metrics(self, mode: str, metrics: Mapping[str, float]) -> dict[str, float]:
         """Logs the mean of each number over the processes, and gives these. Every process must call it."""
-        reduced = self._processes.reduce(metrics)
+        reduced = self.processes.reduce(metrics)
         for name, value in reduced.items():
-            self._log.value(mode, name, value)
+            self.log.value(mode, name, value)
         return reduced
 
     def record(
@@ -85,19 +74,19 @@ class Recorder:
             seconds: by phase.
         """
         ordinary = [one for one in played.trajectories if not one.privileged]
-        stale = staleness_metrics(played.trajectories) if self._config.rounds_ahead else {}
+        stale = staleness_metrics(played.trajectories) if self.config.rounds_ahead else {}
         self.metrics("train", rollout_metrics(ordinary) | stale | played.credit.metrics)
         self._teacher(played)
-        if self._config.history == "conversation":
+        if self.config.history == "conversation":
             self.metrics("train", conversation_metrics(played.trajectories))
             self._tell_of_breaks(played.trajectories)
         self.metrics("train", counters)
         self.metrics("train", {f"seconds/{name}": value for name, value in seconds.items()})
         values = (played.credit.advantages.sum(1) / played.batch.policy_mask.sum(1).clamp(min=1)).tolist()
         self._sample_advantages(played, values)
-        if self._config.tracked_trajectories and self._processes.process == 0:
+        if self.config.tracked_trajectories and self.processes.process == 0:
             self._send(played, values)
-        if self._config.save_trajectories:
+        if self.config.save_trajectories:
             self._write(played, run_id)
 
     def _teacher(self, played: Round) -> None:
@@ -105,10 +94,10 @@ class Recorder:
         worse."""
         privileged = [one for one in played.trajectories if one.privileged]
         logged = self.metrics("train", privileged_metrics(privileged) | gap_of_won(played))
-        kind = self._config.teacher_model_kind
+        kind = self.config.teacher_model_kind
         for name, decay in self._decays.items():
             problem = decay.problem(logged[name]) if name in logged and kind != "base" else None
-            if problem and self._processes.process == 0:
+            if problem and self.processes.process == 0:
                 show_note(
                     f"{problem}: the teacher moves with the policy (teacher_model_kind={kind!r}); 'base' stands still"
                 )
@@ -116,7 +105,7 @@ class Recorder:
     def _sample_advantages(self, played: Round, values: Sequence[float]) -> None:
         place = _places(played)
         first = [place.get(id(one.turns[0])) if one.turns else None for one in played.trajectories]
-        self._log.samples("advantages", gather_object([0.0 if row is None else values[row] for row in first]))
+        self.log.samples("advantages", gather_object([0.0 if row is None else values[row] for row in first]))
 
     def _send(self, played: Round, values: Sequence[float]) -> None:
         trace = played.credit.trace
@@ -124,30 +113,30 @@ class Recorder:
         of_turns = {
             key: {name: column[row] for name, column in columns.items()} for key, row in _places(played).items()
         }
-        rows = table_rows(played.trajectories, of_turns, played.update, self._config.tracked_trajectories)
-        trackers: Any = self._config.report_to  # a list, once a configuration is made
-        send_table(rows, played.update, trackers, self._callbacks())
+        rows = table_rows(played.trajectories, of_turns, played.update, self.config.tracked_trajectories)
+        trackers: Any = self.config.report_to  # a list, once a configuration is made
+        send_table(rows, played.update, trackers, self.callbacks())
 
     def _tell_of_breaks(self, trajectories: Sequence[Trajectory]) -> None:
         """Says once what to do where the chat template keeps dialogues from being rows."""
         later = [(one, two) for played in trajectories for one, two in pairwise(played.turns)]
         broken = sum(not two.extends(one) and not two.history_shortened for one, two in later)
-        if broken and not self._told_of_breaks and self._config.past_thinking == "template":
+        if broken and not self._told_of_breaks and self.config.past_thinking == "template":
             self._told_of_breaks = True
-            if self._processes.process == 0:
+            if self.processes.process == 0:
                 show_note(
                     f"past_thinking='keep' would save rows: the chat template rewrites past responses in {broken} of "
                     f"{len(later)} prompts (docs/conversations.md)"
                 )
 
     def _write(self, played: Round, run_id: str | None) -> None:
-        tokens, step = self._config.record_tokens, played.update
+        tokens, step = self.config.record_tokens, played.update
         trace = {name: kept for name, kept in played.credit.trace.items() if tokens or not name.startswith("token_")}
-        texts = TokenTexts(self._tokenizer) if tokens else None
+        texts = TokenTexts(self.tokenizer) if tokens else None
         records = turn_records(played.trajectories, step, played.batch, trace, run_id, texts)
         schema = record_schema(merge_types(gather_object([trace_types(trace)])))
         file = self._file(step)
-        with full_disk_named(self._config.output_dir, file.name):
+        with full_disk_named(self.config.output_dir, file.name):
             write_records(file, records, schema)
 
     def _file(self, step: int) -> Path:
@@ -155,8 +144,8 @@ class Recorder:
         count = self._written[1] + 1 if self._written[0] == step else 1
         self._written = step, count
         part = f"_round{count:03d}" if count > 1 else ""
-        name = f"step_{step:06d}{part}_rank{self._processes.process:03d}.parquet"
-        return Path(self._config.output_dir) / "trajectories" / name
+        name = f"step_{step:06d}{part}_rank{self.processes.process:03d}.parquet"
+        return Path(self.config.output_dir) / "trajectories" / name
 
 
 def gap_of_won(played: Round) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import gather_object
@@ -14,9 +14,11 @@ from alignopsd_trl.environments.adapters.waiting import settled
 from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.runs.reward_check import RewardCheck, RewardError
 from alignopsd_trl.training.compatibility import conversation, is_adapted
-from alignopsd_trl.training.recorder import Log
 from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.turns import Trajectory
+
+if TYPE_CHECKING:
+    from alignopsd_trl.trl_compat.update import TrainerLog
 
 
 def environment_reward(trajectory: Sequence[Trajectory], **columns: Any) -> list[float | None]:
@@ -45,7 +47,7 @@ class Rewards:
     check: RewardCheck
     rollouts: Rollouts
     processes: ProcessGroup
-    log: Log
+    log: TrainerLog
 
     def give(self, inputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Trajectory], update: int) -> None:
         """Sets `Trajectory.reward`, and `Trajectory.score` where the environment has no number of its own.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from accelerate.utils import gather_object
@@ -49,6 +50,7 @@ class Played(NamedTuple):
     counters: dict[str, float]
 
 
+@dataclass(eq=False)
 class Rollouts:
     """Plays episodes on environments that are opened when they are first needed.
 
@@ -64,33 +66,28 @@ class Rollouts:
         beyond: says how long the run takes after what is played now.
     """
 
-    def __init__(
-        self,
-        factory: Any,
-        config: AlignOPSDConfig,
-        tokenizer: PreTrainedTokenizerBase,
-        end_ids: Sequence[int],
-        processes: ProcessGroup,
-        skills: SkillSource = no_skills,
-        failed: FailedShare | None = None,
-        save: Callable[[], None] = lambda: None,
-        template: Mapping[str, Any] | None = None,
-        beyond: Callable[[], str] = lambda: "",
-    ):
-        self.factory, self._config, self._tokenizer, self._end_ids = factory, config, tokenizer, end_ids
-        self._processes, self._skills, self._save, self._template = processes, skills, save, template
-        self._beyond = beyond
-        self._failed = failed or FailedShare(config.max_failed_share)
+    factory: Any
+    config: AlignOPSDConfig
+    tokenizer: PreTrainedTokenizerBase
+    end_ids: Sequence[int]
+    processes: ProcessGroup
+    skills: SkillSource
+    failed: FailedShare
+    save: Callable[[], None]
+    template: Mapping[str, Any]
+    beyond: Callable[[], str]
+
+    def __post_init__(self) -> None:
+        self.slots = self.config.episodes_at_once
         self._batch: ValidatedBatch | None = None
-        self.slots = config.episodes_at_once
-        self._ahead: Ahead[Played] = Ahead(processes)
+        self._ahead: Ahead[Played] = Ahead(self.processes)
 
     @property
     def environments(self) -> ValidatedBatch:
         if self._batch is None:
-            self._batch = open_batch(self.factory, self.slots, self._config.environment_time_limit)
+            self._batch = open_batch(self.factory, self.slots, self.config.environment_time_limit)
             self.counters = Counters(self._batch)
-            self._reader = reader_for(self._tokenizer, self._batch, self._config.thinking_tags)
+            self._reader = reader_for(self.tokenizer, self._batch, self.config.thinking_tags)
             self._closer = weakref.finalize(self, self._batch.close)
         return self._batch
 
@@ -123,22 +120,22 @@ class Rollouts:
         return Player(
             environments=self.environments,
             renderer=Renderer(
-                self._tokenizer,
+                self.tokenizer,
                 self.environments.prompt,
-                self._config.max_prompt_length,
-                self._template,
-                self._config.history,
-                self._config.past_thinking,
-                self._config.thinking_tags,
+                self.config.max_prompt_length,
+                self.template,
+                self.config.history,
+                self.config.past_thinking,
+                self.config.thinking_tags,
             ),
             sampler=sampler,
-            tokenizer=self._tokenizer,
-            end_ids=self._end_ids,
-            skills=self._skills if skilled else no_skills,
+            tokenizer=self.tokenizer,
+            end_ids=self.end_ids,
+            skills=self.skills if skilled else no_skills,
             skills_in_rollout=skills_in_rollout,
-            max_turns=self._config.max_turns,
-            agree=self._processes.agree,
-            each=self._processes.each,
+            max_turns=self.config.max_turns,
+            agree=self.processes.agree,
+            each=self.processes.each,
             progress=progress,
             reader=self.reader,
         )
@@ -149,14 +146,14 @@ class Rollouts:
         method: Method,
         progress: Callable[[int, int], None] = lambda ended, turns: None,
     ) -> Player:
-        skilled = method.needs_teacher or method.skills_in_rollout or self._config.privileged_siblings > 0
+        skilled = method.needs_teacher or method.skills_in_rollout or self.config.privileged_siblings > 0
         player = self.player(sampler, skilled, method.skills_in_rollout, progress)
-        player.sampling_seed = self._config.seed
+        player.sampling_seed = self.config.seed
         return player
 
     def replays(self, sampler: AnySampler, method: Method, number: int) -> Replays:
         """How this process plays episodes of a round again."""
-        seed = 1_000_003 * self._processes.process + number
+        seed = 1_000_003 * self.processes.process + number
         return Replays(self.training_player(sampler, method), self.slots, seed)
 
     def play(
@@ -181,9 +178,9 @@ class Rollouts:
         """
         asked = (inputs, update, updates, sampler, method, privileged, teacher)
         try:
-            trajectories = self._taken_up(*asked) if self._config.rounds_ahead else self._played_now(*asked)
+            trajectories = self._taken_up(*asked) if self.config.rounds_ahead else self._played_now(*asked)
         except (EnvironmentsDown, SamplerDown):
-            self._save()
+            self.save()
             raise
         self._check(trajectories, update)
         return trajectories
@@ -228,7 +225,7 @@ class Rollouts:
 
     def take_counters(self) -> dict[str, float]:
         """What the last round added to the environments' counters."""
-        return self._counted if self._config.rounds_ahead else self.counters.take()
+        return self._counted if self.config.rounds_ahead else self.counters.take()
 
     def play_groups(
         self,
@@ -246,7 +243,7 @@ class Rollouts:
         Args:
             alone: makes no collective, and shows this bar.
         """
-        siblings = self._config.num_generations
+        siblings = self.config.num_generations
         tasks = group_names([row["task_id"] for row in inputs], siblings)
         seeds = [episode_seeds(row["task_id"], update, place % siblings) for place, row in enumerate(inputs)]
         with alone or self._bar_of(len(inputs), update, updates, sampler) as progress:
@@ -259,7 +256,7 @@ class Rollouts:
     def play_rows(self, inputs: Sequence[Mapping[str, Any]], sampler: AnySampler, skills: bool) -> list[Trajectory]:
         """Plays the rows of an evaluation. A task's seeds do not depend on how rows are cut into batches."""
         tasks = [row["task_id"] for row in inputs]
-        places = siblings_before(gather_object([tasks]), self._processes.process)
+        places = siblings_before(gather_object([tasks]), self.processes.process)
         seeds = [episode_seeds(task, 0, place) for task, place in zip(tasks, places, strict=True)]
         return self.player(sampler, skills, skills).play(inputs, seeds, tasks)
 
@@ -269,19 +266,19 @@ class Rollouts:
     def bar(self, total: int, title: str, sampler: AnySampler) -> Bar:
         """Shows how many turns were played and episodes ended, on the first process of a machine; where nobody waits
         for anybody, also how many requests are in flight."""
-        hidden = self._config.disable_tqdm or not self._processes.is_local_main
+        hidden = self.config.disable_tqdm or not self.processes.is_local_main
         in_flight = (lambda: sampler.waiting) if isinstance(sampler, Sampler) else None
-        turns = self._config.max_turns or self.environments.max_turns
-        return Bar(total, title, hidden, turns, self._beyond, in_flight)
+        turns = self.config.max_turns or self.environments.max_turns
+        return Bar(total, title, hidden, turns, self.beyond, in_flight)
 
     def _check(self, trajectories: Sequence[Trajectory], update: int) -> None:
         tally = Tally.total(gather_object([Tally.of(trajectories)]))
-        if tally.failed and self._processes.process == 0:
+        if tally.failed and self.processes.process == 0:
             show_note(f"{tally.failed} of {tally.episodes} episodes failed; the first: {tally.message}")
-        problem = self._failed.problem(tally)
+        problem = self.failed.problem(tally)
         if problem:
-            self._save()
-            raise RunStopped(f"update {update + 1}: {problem}; {last_good(self._config.output_dir)}")
+            self.save()
+            raise RunStopped(f"update {update + 1}: {problem}; {last_good(self.config.output_dir)}")
 
 
 def group_names(task_ids: Sequence[str], siblings: int) -> list[str]:

@@ -152,18 +152,21 @@ def rewards(
 
 
 class TrainerLog:
-    """TRL's log as a `training.recorder.Log`: numbers since the last line, and the table of completions."""
+    """TRL's log: numbers since its last line, and the table of completions."""
 
     def __init__(self, trainer: Trainer):
         self._trainer = trainer
 
     def value(self, mode: str, name: str, value: float) -> None:
+        """Adds a number to the next line of ``train`` or ``eval``, which prints means."""
         self._trainer._metrics[mode][name].append(value)
 
     def samples(self, column: str, values: list[Any]) -> None:
+        """Extends a column of the table: ``prompt``, ``completion`` or ``advantages``."""
         log: Any = self._trainer._logs
         log[column].extend(values)
 
     def reward_samples(self, name: str, values: list[float]) -> None:
+        """Extends the column of a reward function."""
         log: Any = self._trainer._logs
         log["rewards"][name].extend(values)
