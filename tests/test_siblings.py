@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from datasets import concatenate_datasets
 from fakes.toy import NUMBERS, ToyEnvironment, ToyPrompt, toy_dataset
-from fakes.trainers import make_trainer
+from fakes.trainers import make_config, make_trainer
 
+from alignopsd_trl.checks.intended import Intended, check
+from alignopsd_trl.checks.tasks import SIBLINGS
 from alignopsd_trl.environments import Opening, PlainEnvironment, Step, TextEnvironment, load, open_batch
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment, ToolEnvironment
 from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.methods import get_method
 from alignopsd_trl.rollout import SiblingsDiffer, check_openings
 
 
@@ -40,6 +44,7 @@ def fresh(kind: type, **fields: Any) -> type:
 def test_an_environment_that_draws_its_world_from_seed_gets_one_world_a_group(tmp_path: Path) -> None:
     kind = fresh(Drawn)
     trainer = make_trainer(tmp_path, kind, max_steps=2)
+    kind.worlds.clear()  # of the look at one task before the start
     trainer.train()
     assert len(kind.worlds) == 4
     assert all(len(worlds) == 4 and len(set(worlds)) == 1 for worlds in kind.worlds.values())
@@ -50,6 +55,7 @@ def test_an_environment_that_draws_its_world_from_seed_gets_one_world_a_group(tm
 def test_rows_of_an_evaluation_with_one_task_share_their_world_too(tmp_path: Path) -> None:
     kind = fresh(Drawn)
     trainer = make_trainer(tmp_path, kind, parts={"eval_dataset": toy_dataset(4)}, num_generations_eval=2)
+    kind.worlds.clear()
     trainer.evaluate()
     assert len(kind.worlds) == 4 and all(len(worlds) == 2 and len(set(worlds)) == 1 for worlds in kind.worlds.values())
 
@@ -71,7 +77,9 @@ class ThrownBelow(Thrown):
 @pytest.mark.parametrize("parent", [Thrown, ThrownBelow])
 def test_dynamics_get_a_seed_of_the_siblings_own_where_they_ask_for_it_by_name(tmp_path: Path, parent: type) -> None:
     kind = fresh(parent)
-    make_trainer(tmp_path, kind).train()
+    trainer = make_trainer(tmp_path, kind)
+    kind.worlds.clear()
+    trainer.train()
     throws = [seen for name, seen in kind.worlds.items() if name.startswith("throws of")]
     assert len(throws) == 2 and all(len(set(seen)) == 4 for seen in throws)
     assert all(len(set(seen)) == 1 for name, seen in kind.worlds.items() if not name.startswith("throws of"))
@@ -102,14 +110,53 @@ class Forgetful(TextEnvironment):
 
 def test_openings_are_compared_unless_the_environment_says_that_they_may_differ(tmp_path: Path) -> None:
     random.seed(3)
-    with pytest.raises(SiblingsDiffer, match="'seed'.*openings_may_differ = True if they are meant to"):
-        make_trainer(tmp_path / "compared", Forgetful).train()
+    with pytest.raises(ValueError, match="'seed'.*openings_may_differ = True if they are meant to"):
+        make_trainer(tmp_path / "compared", Forgetful)
     make_trainer(tmp_path / "declared", ToyEnvironment).train()
+
+
+class ForgetfulLater(Forgetful):
+    """Draws all starts but the first ones."""
+
+    opened = 0
+
+    def reset(self, **columns: Any) -> Opening:
+        type(self).opened += 1
+        return super().reset(**columns) if self.opened > 2 * SIBLINGS else Opening(NUMBERS[0], "go")
+
+
+def test_openings_are_compared_in_every_round(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, ForgetfulLater)
+    with pytest.raises(SiblingsDiffer, match="'seed'"):
+        trainer.train()
+
+
+class Remembering(Drawn):
+    """Opens otherwise after an episode."""
+
+    played = False
+
+    def reset(self, **columns: Any) -> Opening:
+        return Opening("left" if self.played else "right", "go")
+
+    def step(self, action: str) -> Step:
+        self.played = True
+        return super().step(action)
+
+
+def test_a_trainer_looks_at_its_task_before_it_starts(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="after an episode the same task opens otherwise.*alignopsd check"):
+        make_trainer(tmp_path / "left over", fresh(Remembering, _secret=0))
+    rows = concatenate_datasets([toy_dataset(4), toy_dataset(1)])
+    config = make_config(tmp_path, method="grpo")
+    with pytest.raises(ValueError, match="1 of 5 task_ids occur twice"):
+        check(Intended(config, get_method("grpo")(config), object(), rows, factory=fresh(Drawn)))
 
 
 def test_a_panel_plays_the_same_world_every_time(tmp_path: Path) -> None:
     kind = fresh(Drawn)
     trainer = make_trainer(tmp_path, kind)
+    kind.worlds.clear()
     panel = TaskPanel.of("drawn", "test", list(toy_dataset(3)))
     for number in range(2):
         trainer.evaluate_panel(panel, seed=number)

@@ -337,9 +337,8 @@ class Wandering(Drawing):
 def test_siblings_that_open_differently_are_refused(chat_policy: Any, tmp_path: Path) -> None:
     rows = Dataset.from_list([{"prompt": "Walk"}, {"prompt": "Run"}])
     parts = {"train_dataset": rows, "reward_funcs": lambda environments, **columns: [0.0] * len(environments)}
-    trainer = trainer_of(chat_policy, tmp_path / "wandering", environment_factory=Wandering, **parts)
     with pytest.raises(ValueError, match="siblings open differently.*Give reset\\(\\) a parameter 'seed'"):
-        trainer.train()
+        trainer_of(chat_policy, tmp_path / "wandering", environment_factory=Wandering, **parts)
     plans = [["no"]] * 4
     trainer = trainer_of(chat_policy, tmp_path / "drawing", plans, environment_factory=Drawing, **parts)
     trainer.train()

@@ -40,8 +40,8 @@ class Intended:
         own_environment (`bool`): whether the environment is one of this package's kind, not one of TRL's convention.
         rewards (`bool`): whether there are reward functions beside the environment's own reward.
         groups (`int`, *optional*): tasks of one round; by default of this launch.
-        factory (*optional*): of the environments; its server's sessions are counted.
-        panel (*optional*): of a task of the user's own; how its tasks open is looked at, too.
+        factory (*optional*): of the environments; its server's sessions are counted, or it is looked at how a task
+            opens.
     """
 
     args: AlignOPSDConfig
@@ -55,7 +55,6 @@ class Intended:
     rewards: bool = False
     groups: int | None = None
     factory: Any = None
-    panel: Any = None
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -184,13 +183,17 @@ def _sessions(run: Intended) -> None:
 
 
 def _task(run: Intended) -> None:
-    """Asked by the first process; opens one task four times, and once more after a step."""
-    if run.panel is None or isinstance(run.factory, OpenEnvEnvironment) or int(os.environ.get("RANK", "0")):
+    """Asked by the first process; opens one task four times, and once more after a step. A factory with a batch of its
+    own is not asked: to make one may take long."""
+    if not isinstance(run.tasks, Dataset) or int(os.environ.get("RANK", "0")):
         return
     from alignopsd_trl.checks.tasks import FATAL, splits, starts  # plays, which a plan of a shipped task does without
 
-    rows = list(run.tasks)
-    for finding in (*splits(rows, ()), *starts(run.factory, rows[:1], run.args.environment_time_limit)):
+    factory, names = run.factory, run.tasks["task_id"] if run.own_environment else ()
+    found = list(splits([{"task_id": name} for name in names], ()))
+    if factory is not None and not hasattr(factory, "batch") and not isinstance(factory, OpenEnvEnvironment):
+        found += starts(factory, [run.tasks[0]], run.args.environment_time_limit)
+    for finding in found:
         if finding.about in FATAL:
             raise ValueError(f"{finding.text} (alignopsd check says more)")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from alignopsd_trl.checks.findings import Finding
@@ -61,7 +62,8 @@ def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding
         if isinstance(failed, Failure):
             yield Finding(FAILED_RESET, f"task {name!r}: {failed.message}; mend reset()")
             return
-    for about, others in (("siblings", openings), ("reset", [*openings, *_again(batch, rows, opened[0])])):
+    again = [_shown(one) for one in (*openings, *_again(batch, rows, opened[0]))]
+    for about, others in (("siblings", openings), ("reset", again)):
         try:
             if not batch.openings_may_differ:
                 check_openings(others, [name] * len(others), batch.name)
@@ -73,6 +75,11 @@ def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding
         yield Finding(
             "task text", f"task {name!r}: Opening.task_text is empty; skills are retrieved by it: say the request"
         )
+
+
+def _shown(opening: Opening | Failure) -> Opening | Failure:
+    """Without its context, which the episode goes on to write into."""
+    return replace(opening, context=None) if isinstance(opening, Opening) else opening
 
 
 def _again(batch: ValidatedBatch, rows: Sequence[Mapping[str, Any]], opening: Opening) -> list[Opening | Failure]:

@@ -15,7 +15,6 @@ from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.launch.values import environment_options, named, policy_of
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.runs.files import plain
@@ -98,13 +97,11 @@ class Job:
             ValueError: for whatever would keep the run from ending well.
         """
         args, recipe, method = self.args, self.recipe, get_method(self.args.method)(self.args)
-        own = None if recipe.environment in SHIPPED else self.panel
         check(
             Intended(
                 *(args, method, self.model.model_name_or_path, self.tasks, self.bank, self.encoder),
                 groups=groups,
                 factory=self.suite.factory,
-                panel=own,
             )
         )
         if recipe.trajectories_hub_repo:

@@ -10,11 +10,11 @@ from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.environments.base import Opening
-from alignopsd_trl.own_task.playing import ENDED, FAILED, TURN_LIMIT, PlayedEpisode, PlayedTurn
+from alignopsd_trl.own_task.playing import ENDED, FAILED, SLOTS, TURN_LIMIT, PlayedEpisode, PlayedTurn
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.prompts import Renderer, text_of
 
-SLOW = 1.0  # seconds of a step
+SLOW = 1.0  # seconds of a turn's steps
 LARGE = 100.0
 """A reward beyond this, or so many times another one's size, is out of proportion."""
 
@@ -118,8 +118,8 @@ def seconds(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
     if taken and statistics.mean(taken) > SLOW:
         yield Finding(
             "time",
-            f"a step takes {statistics.mean(taken):.1f} s; a round of 64 episodes of 10 turns would wait long for it: "
-            "make steps cheaper, or give the factory a method batch(size, time_limit)",
+            f"a turn of {min(SLOTS, len(episodes))} episodes waits {statistics.mean(taken):.1f} s for its steps, and a "
+            "round waits at each turn: make steps cheaper, or give the factory a method batch(size, time_limit)",
             ruins=False,
         )
 

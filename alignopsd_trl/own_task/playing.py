@@ -39,7 +39,8 @@ Actor = Callable[[Sequence[Situation]], Sequence[Answer]]
 
 @dataclass(frozen=True)
 class PlayedTurn:
-    """One turn: what was seen and answered, what was executed, and what came of it."""
+    """One turn: what was seen and answered, what was executed, and what came of it. ``seconds`` passed until the steps
+    of all episodes side by side were done."""
 
     view: View
     response: str
@@ -159,7 +160,7 @@ def _take_turn(batch: ValidatedBatch, live: Sequence[tuple[int, PlayedEpisode]],
     projected = [_projected(batch, view, answer) for view, answer in zip(views, answers, strict=True)]
     begun = time.perf_counter()
     steps = batch.step([slot for slot, _ in live], [action for action, _ in projected])
-    seconds = (time.perf_counter() - begun) / len(live)
+    seconds = time.perf_counter() - begun
     for (_, episode), view, answer, (action, valid), step in zip(live, views, answers, projected, steps, strict=True):
         if isinstance(step, Failure):
             episode.fail(step)

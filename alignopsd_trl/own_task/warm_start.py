@@ -19,7 +19,7 @@ from alignopsd_trl.own_task.tiny import tiny_model, tiny_tokenizer
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.tokenizer import load_tokenizer
 from alignopsd_trl.rollout import no_skills
-from alignopsd_trl.runs.files import replacing
+from alignopsd_trl.runs.files import readable_as_others, replacing
 
 PLAIN = "without the skill"
 ENOUGH_TURNS = 5000
@@ -56,8 +56,7 @@ def warm_start(
         trained = trained.merge_and_unload() if config.use_peft else trained
         trained.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
-        for weights in partial.glob("*.safetensors"):
-            weights.chmod(0o644)  # safetensors writes them for their owner alone
+        readable_as_others(partial)
     budget = trainer.budget
     return WarmStarted(trained.eval(), tokenizer, trainer.state.global_step, budget is not None and budget.out_of_time)
 

@@ -146,26 +146,42 @@ def _for_want_of_room(error: BaseException) -> bool:
 
 @contextmanager
 def replacing(folder: str | os.PathLike) -> Generator[Path]:
-    """A folder to write files into, which then take their places in another one, each in one step."""
+    """A folder to write files into. They take their places in another one, each in one step; a folder that is not
+    there yet appears whole, or not at all."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=".files.", suffix=".partial", dir=folder))
+    new = not folder.exists()
+    home, name = (folder.parent, folder.name) if new else (folder, "files")
+    home.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".partial", dir=home))
     try:
         yield partial
-        for path in sorted(one for one in partial.rglob("*") if one.is_file()):
-            place = folder / path.relative_to(partial)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(place)
+        if new:
+            partial.chmod(0o777 & ~_hidden())
+            partial.rename(folder)
+        else:
+            _move_files(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def _move_files(source: Path, folder: Path) -> None:
+    for path in sorted(one for one in source.rglob("*") if one.is_file()):
+        place = folder / path.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(place)
+
+
 def readable_as_others(folder: Path) -> None:
     """Gives weights the mode that every other new file has; safetensors writes them for their owner alone."""
+    for weights in folder.glob("*.safetensors"):
+        weights.chmod(0o666 & ~_hidden())
+
+
+def _hidden() -> int:
+    """The permissions that new files of this process lack."""
     hidden = os.umask(0o077)
     os.umask(hidden)
-    for weights in folder.glob("*.safetensors"):
-        weights.chmod(0o666 & ~hidden)
+    return hidden
 
 
 def sweep_partials(folder: str | os.PathLike) -> None:
