@@ -324,8 +324,9 @@ def _trained(losses: list[float], minutes: float = 60.0) -> tuple[int, Any]:
 
     from alignopsd_trl.own_task.supervised import Budget
 
-    budget, control = Budget(minutes), TrainerControl()
+    budget, control = Budget(minutes, warm_up=50), TrainerControl()
     for number, loss in enumerate(losses, start=1):
+        budget.on_step_end(None, TrainerState(), control)
         budget.on_evaluate(None, TrainerState(), control, {"eval_loss": loss})
         if control.should_training_stop:
             return number, budget
@@ -348,10 +349,37 @@ def test_held_out_turns_are_of_other_tasks() -> None:
     from alignopsd_trl.own_task.supervised import held_out
 
     rows = [{"task_id": f"t{number // 3}", "turn": number % 3} for number in range(90)]
-    learnt, held = held_out(rows)
+    learnt, held = held_out(rows, 128)
     assert not {one["task_id"] for one in learnt} & {one["task_id"] for one in held}
     assert (len(learnt), len(held)) == (81, 9)
-    assert held_out(rows[:3]) == (rows[:3], rows[:3])
+    assert held_out(rows[:3], 128) == (rows[:3], rows[:3]) and len(held_out(rows, 5)[1]) == 5
+
+
+def test_exchanged_words_are_the_same_all_over_a_row() -> None:
+    from alignopsd_trl.own_task.supervised import exchanged
+
+    torch.manual_seed(0)
+    words, ids = torch.arange(10, 60), torch.tensor([[1, 12, 3, 40, 12, 59, 40]]).repeat(64, 1)
+    rows = exchanged(ids, words)
+    assert 16 < (rows != ids).any(dim=1).sum() < 48 and torch.equal(rows[:, [0, 2]], ids[:, [0, 2]])
+    assert torch.equal(rows[:, 1], rows[:, 4]) and torch.equal(rows[:, 3], rows[:, 6])
+    assert (rows[:, 1] != rows[:, 3]).all() and set(rows[:, 1].tolist()) <= set(words.tolist())
+
+
+def test_an_interrupted_warm_start_leaves_nothing(maze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from alignopsd_trl.own_task import supervised
+    from alignopsd_trl.own_task.first_policy import first_policy
+
+    def interrupted(model: Any, tokenizer: Any, rows: Any, folder: Path, config: Any) -> None:
+        (folder / "model.safetensors").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(supervised, "train", interrupted)
+    before = sorted(maze.rglob("*"))
+    with pytest.raises(KeyboardInterrupt):
+        first_policy("maze", "made/policy", [], episodes=2)
+    left = {path.name for path in maze.rglob("*") if path not in before} - {"made"}
+    assert not [name for name in left if not name.endswith((".pyc", "__pycache__"))]
 
 
 def test_a_poor_policy_is_told_with_a_remedy() -> None:

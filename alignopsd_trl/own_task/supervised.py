@@ -26,14 +26,17 @@ from transformers.utils.logging import disable_progress_bar
 from trl import SFTConfig, SFTTrainer
 
 from alignopsd_trl.own_task.options import WarmStartConfig
+from alignopsd_trl.own_task.tokenizer import OPEN
 
 IGNORED = -100
 PROMPT_WEIGHT = 0.25
 """Of the loss on prompts, from which a fresh model learns to copy. One that knows a language learns responses alone."""
+EXCHANGED = 0.5
+"""Share of the rows whose words are exchanged while prompts are learnt."""
 PROMPTS_FIRST = 0.3  # of the updates, where their number is given
-HELD_OUT, HELD_TURNS = 0.1, 128
-"""Share of the tasks, and turns at most, whose loss says when training ends."""
-WARM_UP, WARM_UP_SHARE = 50, 0.05
+HELD_OUT, HELD_TURNS = 0.1, {True: 128, False: 32}
+"""Share of the tasks, and turns at most of a fresh and of another model, whose loss says when training ends."""
+WARM_UP_SHARE = 0.05
 BETTER = 0.99
 """A loss below this share of the best one counts as an improvement."""
 PATIENCE = (8, 3, 3)
@@ -44,15 +47,16 @@ FALL = 0.25
 
 
 class Budget(TrainerCallback):
-    """Lets the learning rate fall when the held-out loss stops falling, ends training after the third time, and prints
-    a line an evaluation.
+    """Lets the learning rate fall when the held-out loss stops falling or a share of the time is spent, ends training
+    after the third time, and prints a line an evaluation.
 
     Args:
         minutes: of computing time of this thread, which does not count while other programs have the processor.
+        warm_up: updates in which the learning rate rises.
     """
 
-    def __init__(self, minutes: float):
-        self.minutes = minutes
+    def __init__(self, minutes: float, warm_up: int):
+        self.minutes, self.warm_up = minutes, warm_up
         self.begun = time.thread_time()
         self.falls, self.without_better, self.best = 0, 0, math.inf
         self.out_of_time = False
@@ -64,7 +68,7 @@ class Budget(TrainerCallback):
 
     def rate(self, update: int) -> float:
         """The learning rate as a share of the highest."""
-        return min(1.0, (update + 1) / WARM_UP) * FALL**self.falls
+        return min(1.0, (update + 1) / self.warm_up) * FALL**self.falls
 
     def on_evaluate(
         self,
@@ -78,10 +82,18 @@ class Budget(TrainerCallback):
         print(f"{state.global_step} updates, {self.spent:.1f} min: held-out loss {loss:.3f}", flush=True)
         better = loss < BETTER * self.best
         self.best, self.without_better = min(loss, self.best), 0 if better else self.without_better + 1
-        late = self.spent >= TIMES[self.falls] * self.minutes
-        if late or self.without_better >= PATIENCE[self.falls]:
-            self.falls, self.without_better, self.out_of_time = self.falls + 1, 0, self.out_of_time or late
-        control.should_training_stop = self.falls == len(TIMES)
+        if self.falls < len(PATIENCE) and self.without_better >= PATIENCE[self.falls]:
+            self._fall(control)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self.spent >= TIMES[self.falls] * self.minutes:
+            self.out_of_time = True
+            self._fall(control)
+
+    def _fall(self, control: TrainerControl) -> None:
+        self.falls, self.without_better = self.falls + 1, 0
+        if self.falls == len(TIMES):
+            control.should_training_stop = True
 
 
 class WarmStartTrainer(SFTTrainer):
@@ -98,6 +110,7 @@ class WarmStartTrainer(SFTTrainer):
         self.remove_callback(PrinterCallback)
         if budget is not None:
             self.add_callback(budget)
+        self.words = words_of(self.processing_class) if fresh and budget is not None else None
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Follows the budget, if there is one."""
@@ -111,7 +124,8 @@ class WarmStartTrainer(SFTTrainer):
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         if self.fresh and model.training and self._reads_prompts():
-            response, prompt = losses(self.accelerator.unwrap_model(model), inputs)
+            ids = inputs["input_ids"] if self.words is None else exchanged(inputs["input_ids"], self.words)
+            response, prompt = losses(self.accelerator.unwrap_model(model), inputs | {"input_ids": ids})
             return response + PROMPT_WEIGHT * prompt
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
@@ -119,6 +133,30 @@ class WarmStartTrainer(SFTTrainer):
         if self.budget is None:
             return self.state.global_step < PROMPTS_FIRST * self.state.max_steps
         return self.budget.falls == 0
+
+
+def words_of(tokenizer: Any) -> Tensor:
+    """Ids of whole words, in a tokenizer of one token a word."""
+    return torch.tensor([id for token, id in tokenizer.get_vocab().items() if token.startswith(OPEN)])
+
+
+def exchanged(ids: Tensor, words: Tensor) -> Tensor:
+    """Half of the rows with some of their words exchanged for others, the same way all over a row: what follows
+    a word can then be known from where the row had it before, and from nothing else. So copying is learnt.
+
+    Args:
+        ids: of shape `(B, T)`.
+        words: ids that may be exchanged.
+    """
+    rows = [_exchange(row, words) if torch.rand(()) < EXCHANGED else row for row in ids]
+    return torch.stack(rows)
+
+
+def _exchange(row: Tensor, words: Tensor) -> Tensor:
+    some = words[torch.rand(len(words)) < torch.rand(())]
+    named = torch.arange(int(max(words.max(), row.max())) + 1)
+    named[some] = some[torch.randperm(len(some))]
+    return named.to(row.device)[row]
 
 
 def losses(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -139,8 +177,8 @@ def _loss(model: PreTrainedModel, hidden: Tensor, ids: Tensor, chosen: Tensor) -
     return functional.cross_entropy(model.get_output_embeddings()(hidden[:, :-1][chosen]), ids[:, 1:][chosen])
 
 
-def held_out(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Rows to learn and rows of other tasks, which are not; of a single task both are all rows."""
+def held_out(rows: Sequence[Mapping[str, Any]], turns: int) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Rows to learn, and so many turns at most of other tasks; of a single task both are all rows."""
     names = sorted({str(row.get("task_id", number)) for number, row in enumerate(rows)})
     if len(names) < 2:
         return list(rows), list(rows)
@@ -149,7 +187,7 @@ def held_out(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]]
     for number, row in enumerate(rows):
         parts[str(row.get("task_id", number)) in held].append(row)
     learnt, kept = parts
-    return learnt, random.Random(0).sample(kept, min(HELD_TURNS, len(kept)))
+    return learnt, random.Random(0).sample(kept, min(turns, len(kept)))
 
 
 def train(
@@ -170,8 +208,8 @@ def train(
     """
     disable_progress_bar()
     disable_progress_bars()
-    learnt, held = (list(rows), []) if config.max_steps > 0 else held_out(rows)
-    budget = None if config.max_steps > 0 else Budget(config.minutes)
+    learnt, held = (list(rows), []) if config.max_steps > 0 else held_out(rows, HELD_TURNS[config.fresh])
+    budget = None if config.max_steps > 0 else Budget(config.minutes, _evaluated_every(config))
     trainer = WarmStartTrainer(
         model,
         args=_arguments(folder, config, len(learnt), max(_lengths(tokenizer, rows))),
@@ -210,16 +248,28 @@ def _lengths(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any
     return [len(one) for one in encoded["input_ids"]]
 
 
+def _evaluated_every(config: WarmStartConfig) -> int:
+    """Updates. A model that knows a language learns a task in fewer."""
+    return 50 if config.fresh else 20
+
+
+def _fast_bfloat16(on_gpu: bool) -> bool:
+    """Whether the GPU, or else the processor, multiplies matrices of bfloat16 in hardware."""
+    if on_gpu:
+        return torch.cuda.is_bf16_supported()
+    return bool(getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16"))
+
+
 def _arguments(folder: Path, config: WarmStartConfig, rows: int, longest: int) -> SFTConfig:
     on_gpu, counted = torch.cuda.is_available(), config.max_steps > 0
-    every = 50 if config.fresh else 20  # updates; one that knows a language learns a task in fewer
     return SFTConfig(
         output_dir=str(folder),
         max_steps=config.max_steps if counted else 10**6,
         per_device_train_batch_size=min(config.batch_size, rows),
         per_device_eval_batch_size=config.batch_size,
         eval_strategy="no" if counted else "steps",
-        eval_steps=every,
+        eval_steps=_evaluated_every(config),
+        eval_on_start=not counted,
         learning_rate=config.rate,
         lr_scheduler_type="cosine",
         adam_beta2=0.98,
@@ -228,7 +278,7 @@ def _arguments(folder: Path, config: WarmStartConfig, rows: int, longest: int) -
         max_length=longest,
         completion_only_loss=True,
         use_cpu=not on_gpu,
-        bf16=on_gpu and torch.cuda.is_bf16_supported() and not config.fresh,
+        bf16=not config.fresh and _fast_bfloat16(on_gpu),
         gradient_checkpointing=False,
         train_sampling_strategy="group_by_length",
         seed=config.seed,

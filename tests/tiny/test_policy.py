@@ -8,17 +8,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import alignopsd_trl
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
+from alignopsd_trl.own_task.tiny import CONTEXT, ROLES, tiny_model
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies import shoppers
 from assets.tiny_policies.curricula import CURRICULA, guidance
 from assets.tiny_policies.demonstrations import demonstrations
 from assets.tiny_policies.make_policy import measure
+from assets.tiny_policies.tokenizer import build_tokenizer
 
 CURRICULUM = CURRICULA["webshop_tiny"]
 SETTING = CURRICULUM.setting
@@ -54,6 +56,28 @@ def test_every_word_of_the_shop_and_the_bank_is_one_token(suite: Suite, tokenize
         ids = tokenizer(text)["input_ids"]
         assert tokenizer.decode(ids) == text
         assert len(ids) <= 2 * len(text.split())
+
+
+def _cut(backend, text: str) -> list:
+    return backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text))
+
+
+def test_the_maker_makes_what_is_shipped(tokenizer):
+    made = tiny_model(tokenizer, layers=4).config.to_dict()
+    shipped = AutoConfig.from_pretrained(FOLDER, local_files_only=True).to_dict()
+    free = {
+        "architectures",
+        "max_position_embeddings",
+        "initializer_range",
+        "dtype",
+        "transformers_version",
+        "_name_or_path",
+    }
+    assert {name for name in made.keys() - free if made[name] != shipped[name]} == set()
+    anew = build_tokenizer([*ROLES, "find me"], CONTEXT, CURRICULUM.phrases, CURRICULUM.pieces)
+    cut = [_cut(one.backend_tokenizer, "click[1234567890] 'wool, (22.5) 123'") for one in (anew, tokenizer)]
+    assert cut[0] == cut[1] and len(cut[0]) == 13
+    assert anew.chat_template == tokenizer.chat_template and anew.eos_token == tokenizer.eos_token
 
 
 def test_prompts_with_a_skill_fit_the_limit(suite: Suite, tokenizer, bank: SkillBank):
