@@ -91,8 +91,13 @@ PLAY = {"privileged_siblings": 4, "teacher_model_kind": "base", "num_iterations"
 @pytest.mark.parametrize(
     ("figures", "lift", "expected", "told"),
     [
-        ({}, None, {"method": "grpo"}, ["nothing can be told from GRPO here", "no skills"]),
-        (FLAT, WIDE, {"method": "grpo"}, ["nothing can be told from GRPO here", "does not clearly lift"]),
+        ({}, None, {"method": "grpo"}, ["nothing can be told from GRPO here: no task's siblings differ", "no skills"]),
+        (
+            FLAT,
+            WIDE,
+            {"method": "grpo"},
+            ["nothing can be told from GRPO here, so it is GRPO's", "does not clearly lift"],
+        ),
         (FLAT, CLEAR, {"method": "grpo", **PLAY}, ["nothing can be told", "privileged_siblings=4"]),
         (SPREAD, CLEAR, {"method": "align_opsd", "rectify": False, **PLAY}, ["+0.20 [+0.10, +0.30]", "lifts"]),
         (SPREAD, Interval(-0.2, -0.3, -0.1), {"method": "align_opsd", "rectify": False}, ["clear of 0", "so none"]),

@@ -34,9 +34,9 @@ class HGPO(Baseline):
     """A^H = sum over k of w_k A_k: discounted returns compared at K + 1 depths of shared history.
 
     The group of depth k holds the task's turns with the same state and the same k states before it; A_k is the return
-    less the group's mean, over its deviation (``scale_rewards="none"``: not divided). w_k = (k + 1)^alpha over their
-    sum. A^H takes the place of the outcome advantage. No skill, no teacher, no further forward pass; all of it is
-    detached.
+    less the group's mean, over its deviation (``scale_rewards="none"``, the published default: not divided).
+    w_k = (k + 1)^alpha over their sum. A^H takes the place of the outcome advantage. No skill, no teacher, no further
+    forward pass; all of it is detached.
 
     Source: HGPO (arXiv 2602.22817, Eq. 3 to 7) and its published code. A group whose returns are all equal is left out
     and the other weights add up to 1, as in both; so is a depth for which a turn has not enough history, as in the

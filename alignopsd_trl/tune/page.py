@@ -48,7 +48,7 @@ def _shown(one: Interval, scale: float, form: str) -> str:
 
 def _credit(found: Found, ranking: Sequence[Standing]) -> list[str]:
     if not ranking:
-        return ["No task's siblings differ in their rewards, so there is no credit to measure.", ""]
+        return []
     lines = ["| credit | cosine with A_MC | less GRPO's | r within | lift | |", "|---|---|---|---|---|---|"]
     for one in ranking:
         own = [str(found.figures[one.label][name]) for name in COLUMNS]

@@ -15,6 +15,11 @@ REFERENCE = "grpo"
 LEAST = 0.02  # of a cosine: a smaller difference is nothing to choose by
 ABOVE, BELOW, UNTOLD = "above GRPO", "below GRPO", "can't be told from GRPO"
 EVERYTHING = "all"
+MORE_TASKS = ", so it is GRPO's. More --tasks narrow the intervals."
+NO_DIFFERENCE = (
+    ": no task's siblings differ in their rewards, and nothing is learnt from such tasks. Measure more --tasks or take "
+    "a policy that wins some of them and not all (alignopsd warm_start)."
+)
 PRIVILEGED_PLAY = {"teacher_model_kind": "base", "num_iterations": 4}
 """Beside half of the siblings: the teacher keeps the initial weights, and each round is passed over four times."""
 
@@ -142,7 +147,7 @@ def advise(
         ]
     else:
         chosen = {"method": REFERENCE}
-        reasons = ["Credit: nothing can be told from GRPO here, so it is GRPO's. More --tasks narrow the intervals."]
+        reasons = [f"Credit: nothing can be told from GRPO here{MORE_TASKS if ranking else NO_DIFFERENCE}"]
     if lift is None:
         return Advice(chosen, [*reasons, "Privileged play: there are no skills to play with."])
     if lift.low > 0 and siblings > 1:
