@@ -1,9 +1,10 @@
 """What it costs that episodes wait for each other: rounds with each turn taken together, and with nobody waiting.
 
-Both go through the project's own player, in three parts. In the model, an engine has a clock of its own: a decoding
+Both go through the project's own player, in four parts. In the model, an engine has a clock of its own: a decoding
 step takes some time and a little more for each live response, a prompt takes time to be read, and environments take
-theirs. With the server, delays are real: requests over loopback, and environments that sleep. The last part is what a
-turn takes in the player's own machinery.
+theirs. With the server, delays are real: requests over loopback, and environments that sleep. The third part is what a
+turn takes in the player's own machinery. The last trains on such a server with updates that sleep, with and without
+`rounds_ahead`.
 
     python benchmarks/continuous_play.py --output play.json
 """
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from statistics import mean
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -38,7 +40,8 @@ from alignopsd_trl.rollout.driver import Driver, Gathered, answer
 from alignopsd_trl.turns import Seeds
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from fakes.servers import ScriptedServer  # noqa: E402
+from fakes.servers import ScriptedServer, acting, with_servers  # noqa: E402
+from fakes.trainers import make_trainer  # noqa: E402
 
 TICK = 0.01  # seconds: prompts say times in so many
 MOST_TICKS = 999
@@ -317,6 +320,43 @@ def overhead(episodes: int, turns: int) -> float:
     return min(seconds() for _ in range(5)) / episodes / turns * 1e6
 
 
+# Rounds that overlap
+
+
+def trained(ahead: int, turn: float, update: float, rounds: int) -> dict[str, float]:
+    """Seconds of a round of training on the toy game, between its first and its last one, and those that it waits for
+    episodes, of up to five turns.
+
+    Args:
+        turn: seconds of a response.
+        update: seconds that the update takes beside its own.
+    """
+    with TemporaryDirectory() as folder, ScriptedServer(acting, lambda body: turn) as server:
+        trainer = make_trainer(Path(folder), max_steps=rounds, self_check=False, save_trajectories=True)
+        with_servers(trainer, server, rounds_ahead=ahead)
+        inner, began = trainer.compute_loss, []
+
+        def compute_loss(*arguments: Any, **options: Any) -> Any:
+            began.append(time.perf_counter())
+            time.sleep(update)
+            return inner(*arguments, **options)
+
+        trainer.compute_loss = compute_loss
+        trainer.train()
+        lines = [entry for entry in trainer.state.log_history if "loss" in entry][1:]
+    seconds = (began[-1] - began[0]) / (rounds - 1)
+    return {"seconds": seconds, "waits": mean(line["seconds/rollout"] for line in lines)}
+
+
+def overlapped(turn: float, update: float, rounds: int) -> dict[str, float]:
+    """A round with `rounds_ahead`, beside the longer of playing and all the rest as they are one after the other."""
+    apart, ahead = (trained(one, turn, update, rounds) for one in (0, 1))
+    longer = max(apart["waits"], apart["seconds"] - apart["waits"])
+    found = {"play": apart["waits"], "rest": apart["seconds"] - apart["waits"], "apart": apart["seconds"]}
+    found |= {"ahead": ahead["seconds"], "still_waits": ahead["waits"]}
+    return found | {"ahead_over_max": ahead["seconds"] / longer, "faster": apart["seconds"] / ahead["seconds"]}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="JSON file")
@@ -324,8 +364,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3, help="rounds of each case of the model")
     parser.add_argument("--server_turns", type=int, default=20, help="of the longest episodes that the server plays")
     parser.add_argument("--token_seconds", type=float, default=0.004, help="of the server, for each token")
+    parser.add_argument("--rounds", type=int, default=6, help="of training, with and without rounds_ahead")
+    parser.add_argument("--only_ahead", action="store_true", help="measure the last part alone")
     given = parser.parse_args(arguments)
-    console, costs = Console(), Costs()
+    console = Console()
+    cases = [overlapped(0.8, update, given.rounds) for update in (2.0, 4.0, 6.0)]
+    for one in cases:
+        shown = "{play:.1f} s play and {rest:.1f} s the rest: {apart:.1f} s a round, {ahead:.1f} s ahead"
+        console.print(shown.format(**one) + f", {one['ahead_over_max']:.2f} of the longer")
+    ahead = {"ahead_over_max": max(one["ahead_over_max"] for one in cases), "ahead": cases}
+    found = ahead if given.only_ahead else measured(given, console) | ahead
+    given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def measured(given: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """The model, the server and the player's own share."""
+    costs = Costs()
     table = Table("variation", "latency", "steps", "fewer", "live", "", "less wall")
     cases = []
     for variation in (0.3, 0.6, 1.0):
@@ -349,7 +403,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     micro = overhead(given.episodes, 200)
     console.print(f"{micro:.0f} microseconds a turn for coroutines and futures")
     headline = next(one for one in cases if one["shape"]["variation"] == 0.6 and not one["shape"]["latency"])
-    found = {
+    return {
         "step_ratio": headline["step_ratio"],
         "wall_ratio": server["wall_ratio"],
         "over_bound": server["over_bound"],
@@ -358,7 +412,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "model": cases,
         "server": server,
     }
-    given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
