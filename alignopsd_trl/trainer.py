@@ -240,7 +240,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.evaluations: dict[str, dict[str, Any]] = {}
         self.phases, log, failed = Phases(self._show_phase), TrainerLog(self), FailedShare(args.max_failed_share)
         self.checkpoints = Checkpoints(
-            args.output_dir,
+            Path(args.output_dir),
             processes,
             model=lambda: self.model,
             norm=lambda: strategies.gradient_norm(self.accelerator, self.model_wrapped),
@@ -615,12 +615,9 @@ class AlignOPSDTrainer(GRPOTrainer):
         knows. Call `evaluate_panel` before the first update and after the last, and the card has both.
 
         Args:
-            model_name (`str`, *optional*):
-                Title of the card; the repository's or the folder's name by default.
-            dataset_name, tags (*optional*):
-                Of TRL's signature; a card names the environment in place of a data set, and the method as a tag.
-            licence (`str`, *optional*):
-                Licence id of the weights.
+            model_name: title of the card; the repository's or the folder's name by default.
+            dataset_name, tags: of TRL's signature; a card names the environment and the method in their place.
+            licence: licence id of the weights.
         """
         if not self.is_world_process_zero():
             return

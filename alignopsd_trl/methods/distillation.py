@@ -13,7 +13,7 @@ import torch
 
 from alignopsd_trl.methods.base import Coefficients, Credit, Teacher
 from alignopsd_trl.methods.baseline import Baseline, identity_scores, token_mean
-from alignopsd_trl.methods.objectives import divergence_loss
+from alignopsd_trl.methods.objectives import divergence_loss, gated_loss, sampled_token_loss
 from alignopsd_trl.methods.token_gaps import token_gaps
 from alignopsd_trl.options import Count, Size
 from alignopsd_trl.turns import TurnBatch
@@ -51,7 +51,8 @@ class VocabularyOptions:
 
 
 class Distillation(Baseline):
-    """Outcome advantages plus ``coefficient`` times an auxiliary loss toward the teacher of the same tokens."""
+    """Outcome advantages plus ``coefficient`` times an auxiliary loss toward the teacher of the same tokens: with a
+    `gate_slope` the gated one, else the sampled-token loss; or the divergence over the teacher's likeliest tokens."""
 
     Options = AuxiliaryOptions
     needs_teacher = True
@@ -80,12 +81,21 @@ class Distillation(Baseline):
             credit.trace |= token_gaps(batch, identity=gap)
         return credit
 
-    def vocabulary_loss(self, targets: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The divergence over the teacher's likeliest tokens, ``(R, L)``."""
-        options = self.options
-        return divergence_loss(
-            targets["vocabulary"], targets["teacher"], options.divergence_beta, options.divergence_temperature
-        )
+    @property
+    def gate_slope(self) -> float | None:
+        """beta of the gate sigmoid(beta (l+ - l)); `None` for a loss without one."""
+        return None
+
+    def auxiliary(
+        self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
+    ) -> torch.Tensor:
+        options, teacher = self.options, targets["teacher"]
+        if self.compares_vocabularies:
+            beta, temperature = options.divergence_beta, options.divergence_temperature
+            return divergence_loss(targets["vocabulary"], teacher, beta, temperature)
+        if self.gate_slope is not None:
+            return gated_loss(log_probs, teacher, self.gate_slope)
+        return sampled_token_loss(log_probs, teacher, old_log_probs)
 
     def coefficients(self, step: int) -> Coefficients:
         return Coefficients(policy=1.0, auxiliary=self.options.coefficient)

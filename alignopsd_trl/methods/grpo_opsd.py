@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-import torch
-
 from alignopsd_trl.methods.base import Coefficients
 from alignopsd_trl.methods.distillation import AuxiliaryOptions, Distillation, VocabularyOptions
-from alignopsd_trl.methods.objectives import gated_loss, sampled_token_loss
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.options import OneOf
 
@@ -44,14 +41,9 @@ class GRPOOPSD(Distillation):
     name = "grpo_opsd"
     Options = GRPOOPSDOptions
 
-    def auxiliary(
-        self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
-    ) -> torch.Tensor:
-        if self.compares_vocabularies:
-            return self.vocabulary_loss(targets)
-        if self.options.form == "constant_gate":
-            return gated_loss(log_probs, targets["teacher"], beta=0.0)
-        return sampled_token_loss(log_probs, targets["teacher"], old_log_probs)
+    @property
+    def gate_slope(self) -> float | None:
+        return 0.0 if self.options.form == "constant_gate" else None
 
     def coefficients(self, step: int) -> Coefficients:
         if self.compares_vocabularies:

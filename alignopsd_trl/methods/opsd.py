@@ -9,7 +9,6 @@ import torch
 
 from alignopsd_trl.methods.base import Coefficients, Credit, Teacher
 from alignopsd_trl.methods.distillation import Distillation, VocabularyOptions
-from alignopsd_trl.methods.objectives import gated_loss, sampled_token_loss
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.options import OneOf, Size
 from alignopsd_trl.turns import TurnBatch
@@ -62,15 +61,9 @@ class OPSD(Distillation):
         credit = Credit(torch.zeros_like(batch.policy_mask, dtype=torch.float32))
         return self.with_teacher(credit, batch, teacher)
 
-    def auxiliary(
-        self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
-    ) -> torch.Tensor:
-        options = self.options
-        if self.compares_vocabularies:
-            return self.vocabulary_loss(targets)
-        if options.form == "gated":
-            return gated_loss(log_probs, targets["teacher"], options.gate_beta)
-        return sampled_token_loss(log_probs, targets["teacher"], old_log_probs)
+    @property
+    def gate_slope(self) -> float | None:
+        return self.options.gate_beta if self.options.form == "gated" else None
 
     def coefficients(self, step: int) -> Coefficients:
         options = self.options

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
-
 from alignopsd_trl.methods.distillation import AuxiliaryOptions, Distillation
-from alignopsd_trl.methods.objectives import gated_loss
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.options import Size
 
@@ -34,7 +31,6 @@ class SDAR(Distillation):
     name = "sdar"
     Options = SDAROptions
 
-    def auxiliary(
-        self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
-    ) -> torch.Tensor:
-        return gated_loss(log_probs, targets["teacher"], self.options.gate_beta)
+    @property
+    def gate_slope(self) -> float:
+        return self.options.gate_beta

@@ -57,9 +57,8 @@ class PrivilegedTeacher:
     prefixes: PrefixCache | None = None
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Log-probs ``(P, L)`` of the responses of turns ``target`` under the privileged prompts of turns ``source``;
-        identity (``source == target``) and matched views in one pass. 0 for turns that are not to be
-        scored (`TurnBatch.scored`)."""
+        """Log-probs ``(P, L)``, identity and matched views in one pass; 0 for turns that are not to be scored
+        (`TurnBatch.scored`)."""
         source, target = source.cpu(), target.cpu()
         wanted = torch.ones(len(target), dtype=torch.bool) if batch.scored is None else batch.scored.cpu()[target]
         with self.phases("scoring"):

@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ class Seconds:
         self._total["training"] = training
 
 
+@dataclass(eq=False)
 class Checkpoints(TrainerCallback):
     """What of a run goes into its checkpoints, and the numbers that must be finite before one is written.
 
@@ -65,19 +67,16 @@ class Checkpoints(TrainerCallback):
         teacher: weights of a teacher that follows the policy; `None` where there is none to keep.
     """
 
-    def __init__(
-        self,
-        output_dir: str,
-        processes: ProcessGroup,
-        model: Callable[[], torch.nn.Module],
-        norm: Callable[[], float | None],
-        save: Callable[[], None],
-        phases: Phases,
-        failed: FailedShare,
-        teacher: TeacherWeights | None = None,
-    ):
-        self._folder, self._processes, self._model, self._norm = Path(output_dir), processes, model, norm
-        self._save, self._phases, self._failed, self._teacher = save, phases, failed, teacher
+    output_dir: Path
+    processes: ProcessGroup
+    model: Callable[[], torch.nn.Module]
+    norm: Callable[[], float | None]
+    save: Callable[[], None]
+    phases: Phases
+    failed: FailedShare
+    teacher: TeacherWeights | None = None
+
+    def __post_init__(self) -> None:
         self._loss_is_finite = True
         self.seconds = Seconds()
 
@@ -88,55 +87,55 @@ class Checkpoints(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **also: Any) -> None:
         """The last look before the optimiser's step: a loss or a gradient that is not finite ends the run here, with
         the weights as they were."""
-        norm = self._norm()
+        norm = self.norm()
         value = 0.0 if norm is None else norm
         finite, self._loss_is_finite = self._loss_is_finite and math.isfinite(value), True
-        if self._processes.agree(int(not finite)):
+        if self.processes.agree(int(not finite)):
             raise RunStopped(
                 f"update {state.global_step + 1}: the loss or its gradient is not finite (gradient norm "
-                f"{value:g}); nothing was changed or saved, and {last_good(self._folder)}. Look "
+                f"{value:g}); nothing was changed or saved, and {last_good(self.output_dir)}. Look "
                 "at this update's records for rewards out of range; lower learning_rate or set max_grad_norm"
             )
 
     def check_weights(self, update: int) -> None:
         """Raises `RunStopped` on all processes if the weights are not finite."""
-        if self._processes.agree(int(not weights_are_finite(self._model()))):
+        if self.processes.agree(int(not weights_are_finite(self.model()))):
             raise RunStopped(
                 f"after update {update} the weights are not finite; they were not saved, and "
-                f"{last_good(self._folder)}. Lower learning_rate or set max_grad_norm"
+                f"{last_good(self.output_dir)}. Lower learning_rate or set max_grad_norm"
             )
 
     def folder(self, update: int) -> Path:
-        return self._folder / f"{PREFIX}-{update}"
+        return self.output_dir / f"{PREFIX}-{update}"
 
     def save_last(self, update: int) -> None:
         """Saves the weights as the round began, unless there is such a checkpoint."""
-        if not self._processes.agree(int(is_whole(self.folder(update)))):
-            self._save()
+        if not self.processes.agree(int(is_whole(self.folder(update)))):
+            self.save()
 
     @contextlib.contextmanager
     def saving(self, update: int) -> Generator[None]:
         """While a checkpoint is written, after what is ours. The mark of a whole checkpoint goes first, if it is
         written again, and comes last."""
         self.check_weights(update)
-        with full_disk_named(self._folder, self.folder(update).name):
-            if self._processes.process == 0:
+        with full_disk_named(self.output_dir, self.folder(update).name):
+            if self.processes.process == 0:
                 (self.folder(update) / MARK).unlink(missing_ok=True)
-                phases, failed = dict(self._phases.total), self._failed.recent
+                phases, failed = dict(self.phases.total), self.failed.recent
                 state = {"seconds": self.seconds.total["training"], "phases": phases, "failed": failed}
                 save_state(self.folder(update), state)
-            if self._teacher is not None:
-                self._teacher.save(self.folder(update), writes=self._processes.process == 0)
-            self._processes.wait()
+            if self.teacher is not None:
+                self.teacher.save(self.folder(update), writes=self.processes.process == 0)
+            self.processes.wait()
             yield
 
     def resume(self, run: RunFolder) -> None:
         """Takes up what the checkpoint knows and takes back what was written beyond it."""
         state = load_state(run.resume)
         self.seconds.resume(state.get("seconds", 0.0))
-        self._phases.total.update(state.get("phases", {}))
-        self._failed.recent = state.get("failed", [])
-        if self._teacher is not None and run.resume is not None:
-            self._teacher.load(Path(run.resume))
+        self.phases.total.update(state.get("phases", {}))
+        self.failed.recent = state.get("failed", [])
+        if self.teacher is not None and run.resume is not None:
+            self.teacher.load(Path(run.resume))
         run.forget_after(run.update)
-        self._processes.wait()
+        self.processes.wait()
