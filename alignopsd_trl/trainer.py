@@ -72,7 +72,7 @@ from alignopsd_trl.training.rows import RowMaker
 from alignopsd_trl.training.samplers import Samplers, engine_of
 from alignopsd_trl.training.scorer import Scorer
 from alignopsd_trl.training.sharing import push, push_checkpoint
-from alignopsd_trl.training.update import auxiliary_sum, chunks_of
+from alignopsd_trl.training.update import Update
 from alignopsd_trl.trl_compat.model import (
     initial_weights,
     loaded_whole,
@@ -81,13 +81,9 @@ from alignopsd_trl.trl_compat.model import (
 from alignopsd_trl.trl_compat.scoring import PolicyScorer, scores_as_sampled
 from alignopsd_trl.trl_compat.update import (
     TrainerLog,
-    filled_up,
-    live_logits,
     needs_old_log_probs,
-    policy_loss,
     rewards,
     sampling_columns,
-    token_normalizer,
 )
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
@@ -300,6 +296,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             lambda: self.model, self._evaluated, self.rollouts, self.rewards, processes, self.checkpoints.seconds
         )
         self.drift = Drift(args, processes, partial(self.recorder.metrics, "train"))
+        self.update = Update(self, self.method, processes, self.drift)
         self._listeners = listeners(args)
 
     def _add_callbacks(self) -> None:
@@ -427,31 +424,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         """TRL's loss over sub-chunks of ``tokens_per_forward``: memory does not grow with the number of turns."""
         if return_outputs:
             raise ValueError("AlignOPSDTrainer does not return outputs")
-        *earlier, last = chunks = chunks_of(inputs, self.args, self.processes)
-        most = self.processes.agree(max(len(chunk["advantages"]) for chunk in chunks))
-        done: torch.Tensor | float = 0.0
-        with filled_up(self, most):
-            for chunk in earlier:
-                with strategies.unsynchronised(self.accelerator, model):
-                    loss = self._chunk_loss(model, chunk)
-                    strategies.backward(self.accelerator, loss)
-                done = done + loss.detach()
-            return self._chunk_loss(model, last) + done
-
-    def _chunk_loss(self, model: Any, chunk: dict[str, torch.Tensor]) -> torch.Tensor:
-        """TRL's loss, and what the method and the entropy bonus add, as means over the same global tokens."""
-        loss, log_probs, entropies = policy_loss(self, model, chunk)
-        self.drift.saw(chunk, log_probs)
-        added = auxiliary_sum(
-            self.method,
-            self.method.coefficients(self._round).auxiliary,
-            self.args.entropy_coef,
-            chunk,
-            log_probs,
-            entropies,
-            logits=partial(live_logits, self, model, chunk),
-        )
-        return loss + added / token_normalizer(self, chunk)
+        return self.update.loss(model, inputs, self.method.coefficients(self._round).auxiliary)
 
     # Evaluation
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.methods import Method
+from alignopsd_trl.policy import strategies
 from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.policy.turn_rows import TARGET, VOCABULARY, live_rows, sub_chunks
+from alignopsd_trl.training.drift import Drift
+from alignopsd_trl.trl_compat.update import filled_up, live_logits, policy_loss, token_normalizer
+
+if TYPE_CHECKING:
+    from alignopsd_trl.trl_compat import Trainer
 
 Rows = dict[str, torch.Tensor]
-
-
-def chunks_of(rows: Rows, config: AlignOPSDConfig, processes: ProcessGroup) -> list[Rows]:
-    """Cuts a micro-batch into sub-chunks of ``tokens_per_forward``, without the rows that add exactly nothing."""
-    every = torch.ones(len(rows["advantages"]), dtype=torch.bool)
-    live = live_rows(rows) if only_live_rows_count(rows, config) else every
-    return sub_chunks(rows, live, config.rows_per_forward, config.tokens_per_forward, processes.agree)
 
 
 def only_live_rows_count(rows: Rows, config: AlignOPSDConfig) -> bool:
@@ -27,31 +27,68 @@ def only_live_rows_count(rows: Rows, config: AlignOPSDConfig) -> bool:
     return config.skip_zero_advantage and config.beta == 0.0 and config.entropy_coef == 0.0 and not targets
 
 
-def auxiliary_sum(
-    method: Method,
-    coefficient: float,
-    entropy_coef: float,
-    rows: Rows,
-    log_probs: torch.Tensor,
-    entropies: torch.Tensor,
-    logits: Callable[[torch.Tensor], torch.Tensor],
-) -> torch.Tensor | float:
-    """The method's auxiliary loss and the entropy bonus, summed over the optimised tokens; 0 where there is neither.
+@dataclass(frozen=True, eq=False)
+class Update:
+    """The loss of a trainer: TRL's, the method's auxiliary one and the entropy bonus.
 
     Args:
-        coefficient: of the auxiliary loss.
-        log_probs, entropies: ``(rows, L)`` of TRL's own forward, with gradient.
-        logits: gives the live logits of tokens ``(rows, L, K)``.
+        drift: is told the log-probs.
     """
-    targets = {name.removeprefix(TARGET): value for name, value in rows.items() if name.startswith(TARGET)}
-    if not targets and entropy_coef == 0.0:
-        return 0.0
-    mask = rows["completion_mask"] * rows["tool_mask"]
-    log_probs = log_probs.masked_fill(mask == 0, 0.0)  # a difference from a target of 0 must stay finite
-    per_token = -entropy_coef * entropies
-    if VOCABULARY in targets:
-        targets["vocabulary"] = logits(targets[VOCABULARY])
-    if targets:
-        old = rows.get("old_per_token_logps", log_probs.detach())
-        per_token = per_token + coefficient * method.auxiliary(targets, log_probs, old)
-    return (per_token * mask).sum()
+
+    trainer: Trainer
+    method: Method
+    processes: ProcessGroup
+    drift: Drift
+
+    def loss(self, model: Any, rows: Rows, auxiliary: float) -> torch.Tensor:
+        """The loss of a micro-batch; all its sub-chunks but the last have had their backward pass.
+
+        Args:
+            auxiliary: coefficient of the method's auxiliary loss.
+        """
+        accelerator, chunks = self.trainer.accelerator, self._chunks(rows)
+        most = self.processes.agree(max(len(chunk["advantages"]) for chunk in chunks))
+        done: torch.Tensor | float = 0.0
+        with filled_up(self.trainer, most):
+            for chunk in chunks[:-1]:
+                with strategies.unsynchronised(accelerator, model):
+                    loss = self._chunk_loss(model, chunk, auxiliary)
+                    strategies.backward(accelerator, loss)
+                done = done + loss.detach()
+            return self._chunk_loss(model, chunks[-1], auxiliary) + done
+
+    def _chunks(self, rows: Rows) -> list[Rows]:
+        """Sub-chunks of ``tokens_per_forward``, without the rows that add exactly nothing."""
+        config = self.trainer.args
+        every = torch.ones(len(rows["advantages"]), dtype=torch.bool)
+        live = live_rows(rows) if only_live_rows_count(rows, config) else every
+        return sub_chunks(rows, live, config.rows_per_forward, config.tokens_per_forward, self.processes.agree)
+
+    def _chunk_loss(self, model: Any, rows: Rows, auxiliary: float) -> torch.Tensor:
+        """TRL's loss, and what is added to it, as means over the same global tokens."""
+        loss, log_probs, entropies = policy_loss(self.trainer, model, rows)
+        self.drift.saw(rows, log_probs)
+        added = self._added(model, rows, auxiliary, log_probs, entropies)
+        return loss + added / token_normalizer(self.trainer, rows)
+
+    def _added(
+        self, model: Any, rows: Rows, auxiliary: float, log_probs: torch.Tensor, entropies: torch.Tensor
+    ) -> torch.Tensor | float:
+        """The auxiliary loss and the entropy bonus, summed over the optimised tokens; 0 where there is neither.
+
+        Args:
+            log_probs, entropies: ``(rows, L)`` of TRL's own forward, with gradient.
+        """
+        targets = {name.removeprefix(TARGET): value for name, value in rows.items() if name.startswith(TARGET)}
+        bonus = self.trainer.args.entropy_coef
+        if not targets and bonus == 0.0:
+            return 0.0
+        mask = rows["completion_mask"] * rows["tool_mask"]
+        log_probs = log_probs.masked_fill(mask == 0, 0.0)  # a difference from a target of 0 must stay finite
+        per_token = -bonus * entropies
+        if VOCABULARY in targets:
+            targets["vocabulary"] = live_logits(self.trainer, model, rows, targets[VOCABULARY])
+        if targets:
+            old = rows.get("old_per_token_logps", log_probs.detach())
+            per_token = per_token + auxiliary * self.method.auxiliary(targets, log_probs, old)
+        return (per_token * mask).sum()
