@@ -66,10 +66,8 @@ def train(argv: list[str], command: str = "train") -> None:
         return
     if not argv or argv[0].startswith("-"):
         _refuse(f"{command} needs the name of a recipe first: {recipes}")
-    sys.argv = [
-        f"alignopsd {command} {argv[0]}",
-        *argv[1:],
-    ]  # a recipe's own command line ends with a message, not a trace
+    # A recipe's own command line ends with a message, not a trace.
+    sys.argv = [f"alignopsd {command} {argv[0]}", *argv[1:]]
     _found("alignopsd_trl.launch.recipe:main")(argv[0])
 
 

@@ -272,16 +272,16 @@ def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pyte
         (["--skill_bank", "no_such_bank"], "no_such_bank"),
         (["--environment_options", '{"unskilled": true}'], "'corridor' has no skills.* --skill_bank"),
         (["--device", "abacus"], "--device abacus"),
-        (["--walks", "0"], "must be at least 1"),
+        (["--walks", "0"], "--walks 0 must be 1 or more"),
         (["--slots", "4"], "slots=4 can't hold a sibling group.* take 8 .* or more"),
         (["--set", "max_turns=["], r"--set max_turns=\[: .* can't be read"),
         (["--vary", "rectify=["], r"--vary rectify=\[: .* can't be read"),
         (["--dtype", "int9"], "--dtype: invalid choice: 'int9' .*float32"),
         (["--model", "outputs/gone"], "--model outputs/gone is no folder and no shipped policy .*, and as a Hub id: "),
         (["--model", "/nonexistent/x"], "--model '/nonexistent/x' is no folder, no shipped policy .* and no Hub id"),
-        (["--seed", "-1"], "--seed: must be at least 0, not -1"),
-        (["--enough", "7"], "--enough: must lie above 0 and be 1 at most, not 7"),
-        (["--enough", "-1"], "--enough: must lie above 0"),
+        (["--seed", "-1"], "--seed -1 must be 0 or more"),
+        (["--enough", "7"], "--enough 7 must lie above 0 and be 1 at most"),
+        (["--enough", "-1"], "--enough -1 must lie above 0"),
     ):
         with pytest.raises(SystemExit) as end:
             command([*flags, "--output", str(tmp_path / "_".join(more).replace("/", "")), *more])

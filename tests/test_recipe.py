@@ -10,7 +10,7 @@ import torch
 from alignopsd_trl import AlignOPSDTrainer
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch import recipe
-from alignopsd_trl.launch.arguments import differences_from_preset
+from alignopsd_trl.launch.arguments import differences_from_preset, parse
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, sampler
@@ -22,7 +22,7 @@ CPU = ["--use_cpu", "True"]
 
 
 def test_paper_preset_has_the_papers_tables(tmp_path: Path) -> None:
-    arguments, config, model = recipe.parse("webshop_7b", [*CPU, "--output_dir", str(tmp_path)])
+    arguments, config, model = parse("webshop_7b", [*CPU, "--output_dir", str(tmp_path)])
     assert model.model_name_or_path == "Qwen/Qwen2.5-7B-Instruct" and arguments.encoder == "Qwen/Qwen3-Embedding-0.6B"
     rectification = {"similarity_threshold": 0.8, "max_sources": 3, "aggregation_temperature": 0.1, "alpha_max": 0.8}
     credit = {"profile_temperature": 0.1, "boundary_quantile": 0.8, "boundary_min": 0.01, "boundary_max": 0.1}
@@ -44,7 +44,7 @@ def test_paper_preset_has_the_papers_tables(tmp_path: Path) -> None:
     ],
 )
 def test_released_preset_has_the_launchers_settings(tmp_path: Path, name: str, expected: dict) -> None:
-    _, config, _ = recipe.parse(name, [*CPU, "--preset", "released", "--output_dir", str(tmp_path)])
+    _, config, _ = parse(name, [*CPU, "--preset", "released", "--output_dir", str(tmp_path)])
     for field, value in expected.items():
         assert getattr(config, field) == value, field
     assert config.steps_per_generation == 16 and config.max_steps == 150 * 16
@@ -53,7 +53,7 @@ def test_released_preset_has_the_launchers_settings(tmp_path: Path, name: str, e
 @pytest.mark.parametrize("name", ["webshop_7b", "alfworld_3b", "searchqa_7b", "webshop_tiny"])
 def test_checkpoints_are_few_and_fall_between_rounds(tmp_path: Path, name: str) -> None:
     for flags in ([], ["--updates_per_round", "4"], ["--save_rounds", "5"]):
-        _, config, _ = recipe.parse(name, [*CPU, *flags, "--output_dir", str(tmp_path)])
+        _, config, _ = parse(name, [*CPU, *flags, "--output_dir", str(tmp_path)])
         per_round = config.steps_per_generation // config.gradient_accumulation_steps
         assert config.save_steps % per_round == 0 and config.save_total_limit == 2
         assert config.save_steps == per_round * (5 if flags[:1] == ["--save_rounds"] else 6 if "tiny" in name else 25)
@@ -73,7 +73,7 @@ def test_checkpoints_are_few_and_fall_between_rounds(tmp_path: Path, name: str) 
 def test_rounds_are_rounds_however_many_steps_they_take(tmp_path: Path, flags: list[str], steps: int) -> None:
     rounds = [] if flags[:1] == ["--max_steps"] else ["--rounds", "12"]
     given = [*CPU, *rounds, *flags, "--output_dir", str(tmp_path)]
-    chosen, config, model = recipe.parse("webshop_tiny", given)
+    chosen, config, model = parse("webshop_tiny", given)
     assert config.max_steps == steps
     changed = differences_from_preset("webshop_tiny", None, chosen, config, model)
     assert ("max_steps" in changed) == (flags[:1] == ["--max_steps"]) and "save_steps" not in changed
@@ -82,7 +82,7 @@ def test_rounds_are_rounds_however_many_steps_they_take(tmp_path: Path, flags: l
 def test_rounds_that_end_inside_a_step_are_refused(tmp_path: Path) -> None:
     flags = ["--rounds", "3", "--gradient_accumulation_steps", "2", "--output_dir", str(tmp_path)]
     with pytest.raises(ValueError, match="rounds=3 would end inside an optimiser step, which takes 2 rounds.*use 4"):
-        recipe.parse("webshop_tiny", [*CPU, *flags])
+        parse("webshop_tiny", [*CPU, *flags])
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_step_has_about_the_launchers_rows(
 
 
 def test_one_step_a_round_is_an_option(tmp_path: Path) -> None:
-    _, config, _ = recipe.parse("webshop_7b", [*CPU, "--updates_per_round", "1", "--output_dir", str(tmp_path)])
+    _, config, _ = parse("webshop_7b", [*CPU, "--updates_per_round", "1", "--output_dir", str(tmp_path)])
     assert config.steps_per_generation == 1 and config.max_steps == 150 and config.save_steps == 25
 
 
@@ -119,7 +119,7 @@ def test_one_step_a_round_is_an_option(tmp_path: Path) -> None:
     ],
 )
 def test_opsd_alone_has_no_reference_but_in_the_published_form(tmp_path: Path, flags: list[str], beta: float) -> None:
-    _, config, _ = recipe.parse("webshop_3b", [*CPU, *flags, "--output_dir", str(tmp_path)])
+    _, config, _ = parse("webshop_3b", [*CPU, *flags, "--output_dir", str(tmp_path)])
     assert config.beta == beta
 
 
@@ -131,10 +131,10 @@ def test_alfworld_is_evaluated_on_a_panel_that_it_has(backbone: str) -> None:
 def test_flags_override_yaml_and_yaml_overrides_the_preset(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("learning_rate: 0.5\ntop_p: 0.9\ntasks_per_round: 4\nrounds: 7\n")
     argv = ["--config", str(tmp_path / "run.yaml"), "--learning_rate", "0.25", "--method", "grpo"]
-    _, config, _ = recipe.parse("webshop_tiny", [*argv, "--output_dir", str(tmp_path)])
+    _, config, _ = parse("webshop_tiny", [*argv, "--output_dir", str(tmp_path)])
     assert (config.learning_rate, config.top_p, config.method) == (0.25, 0.9, "grpo")
     assert config.generation_batch_size == 32 and config.max_steps == 7
-    _, explicit, _ = recipe.parse("webshop_tiny", ["--max_steps", "20", "--output_dir", str(tmp_path)])
+    _, explicit, _ = parse("webshop_tiny", ["--max_steps", "20", "--output_dir", str(tmp_path)])
     assert explicit.max_steps == 20
 
 
@@ -323,22 +323,22 @@ def test_recipe_of_ones_own_needs_no_edit_of_the_package(tmp_path: Path, monkeyp
     (tmp_path / "own_broken.py").write_text("import not_installed_anywhere\n")
     monkeypatch.syspath_prepend(tmp_path)
     for name, own in (("maze", OWN), ("own_maze", None)):
-        arguments, config, model = recipe.parse(name, ["--rounds", "5"], own)
+        arguments, config, model = parse(name, ["--rounds", "5"], own)
         assert (arguments.environment, model.model_name_or_path, config.max_steps) == ("webshop_tiny", "tiny", 5)
         assert config.generation_batch_size == 32 and config.output_dir == f"outputs/{name}"
     for name, own, message in (
         ("maze", {"environment": "maze"}, "does not set 'model_name_or_path'"),
         ("maze", [1], "is a list; write a mapping"),
-        ("own_empty", None, "which has no PRESET"),
+        ("own_empty", None, "with no PRESET in it"),
         ("no_such_module", None, "is unknown; known are .*webshop_tiny.*PRESET"),
         ("no such", None, "is unknown"),
     ):
         with pytest.raises(ValueError, match=message):
-            recipe.parse(name, [], own)
+            parse(name, [], own)
     with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
-        recipe.parse("own_broken", [])
+        parse("own_broken", [])
     with pytest.raises(ValueError, match="has no preset 'released'"):
-        recipe.parse("maze", ["--preset", "released"], OWN)
+        parse("maze", ["--preset", "released"], OWN)
 
 
 class _Gpu:
@@ -370,7 +370,7 @@ def test_bfloat16_is_the_default_where_a_gpu_has_it(
 
 
 def test_a_tiny_recipe_leaves_a_gpu_alone_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job.of(*recipe.parse("webshop_tiny", ["--output_dir", str(tmp_path)]))
+    job = Job.of(*parse("webshop_tiny", ["--output_dir", str(tmp_path)]))
     assert job.args.use_cpu and job.args.bf16 is False
     assert "GPU" not in opening_facts(job)
     _Gpu(monkeypatch)

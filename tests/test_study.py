@@ -26,7 +26,7 @@ from alignopsd_trl.statistics import mean, paired, paired_ratio
 from alignopsd_trl.study.__main__ import main
 from alignopsd_trl.study.choice import choices, fewest_near_best, late_success
 from alignopsd_trl.study.differences import difference_figure
-from alignopsd_trl.study.figures import save, sensitivity_figure, training_figure
+from alignopsd_trl.study.figures import sensitivity_figure, training_figure
 from alignopsd_trl.study.matched import matched
 from alignopsd_trl.study.planning import plan
 from alignopsd_trl.study.render import render
@@ -429,6 +429,13 @@ def test_everything_is_rendered_from_the_rows_alone(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / "training_methods.svg").read_text() == drawn
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made and not written, which takes seconds."""
+    monkeypatch.setattr("alignopsd_trl.study.render.save", lambda figure, path: None)
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_steps_are_chosen_on_training_tasks_by_the_one_standard_error_rule(tmp_path: Path) -> None:
     assert fewest_near_best({12: [50.0, 52.0], 48: [53.0, 55.0]}) == 48  # 51 against 54, error 1
     assert fewest_near_best({12: [50.0, 52.0], 24: [52.0, 54.2], 48: [53.0, 55.0]}) == 24
@@ -446,6 +453,7 @@ def test_steps_are_chosen_on_training_tasks_by_the_one_standard_error_rule(tmp_p
     assert "Steps of a round" not in alone
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_given_rows_are_rendered_and_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Path(__file__).parents[1] / "research" / "results" / "tiny" / "table1_tiny.parquet"
     shutil.copy(kept, tmp_path / "rows.parquet")
@@ -458,21 +466,19 @@ def test_given_rows_are_rendered_and_nothing_runs(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "outputs").exists()
 
 
-def test_figures_show_means_over_seeds(tmp_path: Path) -> None:
+def test_figures_show_means_over_seeds() -> None:
     figure = training_figure(example(), "methods")
     (axis,) = figure.axes
     line = next(line for line in axis.lines if line.get_label() == "GRPO")
     assert list(line.get_xdata()) == [1, 2, 3] and line.get_ydata()[0] == pytest.approx(10.0)
     assert len(axis.lines) == 3, "only what was trained"
-    save(figure, tmp_path / "curve")
     figure = sensitivity_figure(with_sweep(), reference_entry(with_sweep(), "grpo"))
     points = figure.axes[0].lines[0]
     assert list(points.get_xdata()) == [2, 3, 4] and list(points.get_ydata()) == [72.5, 73.5, 74.5]
-    save(figure, tmp_path / "sensitivity")
     assert sensitivity_figure(example()) is None
 
 
-def test_differences_have_a_panel_a_method_paired_by_seed(tmp_path: Path) -> None:
+def test_differences_have_a_panel_a_method_paired_by_seed() -> None:
     rows = example()
     moved = (rows["label"] == "SDAR") & (rows["seed"] == 1)
     rows.loc[moved, "curve_success"] = rows.loc[moved, "curve_success"].map(lambda curve: [one + 0.3 for one in curve])
@@ -483,7 +489,6 @@ def test_differences_have_a_panel_a_method_paired_by_seed(tmp_path: Path) -> Non
     *seeds, zero, mean = figure.axes[0].lines
     assert [line.get_ydata()[0] for line in seeds] == pytest.approx([0.0, 30.0, 0.0])
     assert list(mean.get_xdata()) == [1, 2, 3] and mean.get_ydata()[0] == pytest.approx(10.0)
-    save(figure, tmp_path / "differences")
     assert difference_figure(rows, "ablations", reference_entry(rows, "grpo")) is None
     assert difference_figure(rows, "methods", None) is None
 

@@ -15,8 +15,8 @@ from fakes import corridor
 
 from alignopsd_trl import cli
 from alignopsd_trl.fidelity.metrics import Turns, agreement
+from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.presets import preset
-from alignopsd_trl.launch.recipe import parse
 from alignopsd_trl.statistics import Interval, for_several
 from alignopsd_trl.tune import measuring
 from alignopsd_trl.tune.__main__ import main

@@ -9,23 +9,20 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from alignopsd_trl.analysis.drawing import BLUE, GREY, ORANGE, label, panels
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.loading import EPISODE, name_of, turns_of
+from alignopsd_trl.analysis.loading import EPISODE, Records, name_of, turns_of
 from alignopsd_trl.analysis.span_lengths import NEEDED
 from alignopsd_trl.runs.files import write_json, write_text
 from alignopsd_trl.statistics import clustered_ratio
 
-if TYPE_CHECKING:
-    from alignopsd_trl.analysis.loading import Records
-
-    Annotations = Mapping[str, tuple[list[int], int]]
-    """Episode ``step/task/rollout`` to the turns at which spans begin (not the first) and its number of turns."""
+Annotations = Mapping[str, tuple[list[int], int]]
+"""Episode ``step/task/rollout`` to the turns at which spans begin (not the first) and its number of turns."""
 
 LEAST, MOST = 2, 8  # turns of a span
 INSTRUCTIONS = f"""\

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
 try:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("analyses draw with matplotlib: pip install 'alignopsd-trl[studies]'") from error
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 BLUE, ORANGE, PURPLE, GREEN, GREY = "#2166ac", "#b35806", "#7b3294", "#1b7837", "#8a919c"
 """Told apart by colour-blind people and in grey; lines also differ in dashes."""
@@ -59,12 +58,7 @@ def percent(axis: Axes) -> None:
 
 def smoothed(values: Iterable[float], span: int = SMOOTH) -> np.ndarray:
     """Exponential moving average with weight 2 / (span + 1) of the newest; missing values are passed over."""
-    kept, found = None, []
-    for value in values:
-        if value == value:
-            kept = value if kept is None else kept + (value - kept) * 2 / (span + 1)
-        found.append(np.nan if kept is None else kept)
-    return np.array(found)
+    return pd.Series(list(values), dtype=float).ewm(span=span, adjust=False, ignore_na=True).mean().to_numpy()
 
 
 def curve(

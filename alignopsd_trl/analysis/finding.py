@@ -7,13 +7,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+
+from alignopsd_trl.analysis.drawing import Figure
 from alignopsd_trl.runs.files import write_bytes, write_json, write_text
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
 
 DOTS = 160  # an inch
 

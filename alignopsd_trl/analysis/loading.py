@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from alignopsd_trl.records import read_records
 from alignopsd_trl.runs.files import whole_json
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    Records = str | os.PathLike | pd.DataFrame
-    """Output folder of a run, a folder of parquet files, or a frame that was read already."""
+Records = str | os.PathLike | pd.DataFrame
+"""Output folder of a run, a folder of parquet files, or a frame that was read already."""
 
 EPISODE = ["step", "task", "rollout"]
 BASE = [*EPISODE, "turn", "task_id", "category", "task_text", "reward", "won", "score", "action", "action_valid"]
@@ -69,6 +68,12 @@ def folder_of(run: str | os.PathLike) -> Path:
 
 def name_of(run: Records) -> str:
     return Path(run).resolve().name if isinstance(run, str | os.PathLike) else "the frame"
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """The names, with a number behind those that occur twice."""
+    known = list(names)
+    return [name if known.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(known, 1)]
 
 
 def results_of(run: Records) -> Mapping[str, Any]:

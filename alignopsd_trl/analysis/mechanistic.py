@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from alignopsd_trl.analysis.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, label, panels
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.loading import name_of, results_of, turns_of
+from alignopsd_trl.analysis.loading import Records, name_of, results_of, turns_of
 from alignopsd_trl.analysis.similarity import COLUMNS, TaskPairs, encoder_of, task_pairs
 from alignopsd_trl.analysis.span_lengths import NEEDED, draw_lengths, span_table
-
-if TYPE_CHECKING:
-    from alignopsd_trl.analysis.loading import Records
-    from alignopsd_trl.encoder import Encoder
+from alignopsd_trl.encoder import Encoder
 
 _GAPS = ["credit_identity_gap", "credit_rectified_gap", "credit_divergence", "credit_divergence_counts", "credit_alpha"]
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from alignopsd_trl.checks.model_files import load_policy
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.evaluation.play import ModelGenerator, evaluating
-from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.records import SCHEMA, turn_records, write_records
@@ -51,13 +51,7 @@ def play_siblings(
     Returns:
         The two folders.
     """
-    from transformers import AutoModelForCausalLM
-
-    from alignopsd_trl.policy.tokenizer import load_tokenizer
-
-    path = resolve_model(model)
-    policy = AutoModelForCausalLM.from_pretrained(path).to(device)
-    tokenizer = load_tokenizer(path, policy)
+    policy, tokenizer = load_policy(model, device=device)
     bank = load_skills(skill_bank or suite.skill_bank or suite.name, load_encoder("lexical"))
     skills = skill_source(bank, tokenizer, skill_tokens or skill_budget(max_prompt_length))
     rows = [row for row in suite.panel(panel).head(tasks).rows for _ in range(siblings)]

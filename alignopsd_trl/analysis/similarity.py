@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import torch
 
-from alignopsd_trl.analysis.loading import name_of, places, results_of
+from alignopsd_trl.analysis.loading import Records, name_of, places, results_of
 from alignopsd_trl.encoder import Encoder, load_encoder
 from alignopsd_trl.methods.align_opsd.correspondence import cosine, eligibility
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from alignopsd_trl.analysis.loading import Records
 
 COLUMNS = [
     *("thinking", "credit_teacher_thinking", "credit_row"),

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from alignopsd_trl.analysis.drawing import BLUE, GREY, label, panels
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.loading import EPISODE, name_of, turns_of
-
-if TYPE_CHECKING:
-    from alignopsd_trl.analysis.loading import Records
+from alignopsd_trl.analysis.loading import EPISODE, Records, distinct, name_of, turns_of
 
 NEEDED = ["credit_span", "credit_cut"]
 REASONS = {"": "first of a rollout", "threshold": "shift", "guided": "too long, shift", "forced": "too long, length"}
 
 
-def spans(
-    run: Records | Sequence[Records],
-    steps: Sequence[int] | None = None,
-    annotations: Any = None,
-) -> Finding:
+def spans(run: Records | Sequence[Records], steps: Sequence[int] | None = None, annotations: Any = None) -> Finding:
     """Lengths of decision spans by task category, and why spans begin; a panel a run.
 
     Args:
@@ -34,19 +27,17 @@ def spans(
         ValueError: if a run recorded no spans.
     """
     runs = list(run) if isinstance(run, list | tuple) else [run]
-    found = {_key(name_of(one), number, runs): span_table(one, steps) for number, one in enumerate(runs)}
+    found = {name: span_table(one, steps) for name, one in zip(distinct(map(name_of, runs)), runs, strict=True)}
     table = pd.concat([lengths.assign(run=name) for name, lengths in found.items()], ignore_index=True)
-    noted = None if annotations is None else _noted(annotations)
+    noted = None
+    if annotations is not None:
+        noted = sum(turns for _, turns in annotations.values()) / sum(len(cuts) + 1 for cuts, _ in annotations.values())
     numbers: dict[str, Any] = {name: _numbers(lengths) for name, lengths in found.items()}
     if noted is not None:
         numbers["annotated spans, mean length (turns)"] = noted
     counts: Any = table.groupby(["run", "category", "length"]).size()
     lengths = counts.rename("spans").reset_index()
     return Finding("spans", numbers, {"lengths": lengths, "spans": table}, _drawn(found, noted))
-
-
-def _key(name: str, number: int, runs: list) -> str:
-    return name if [name_of(one) for one in runs].count(name) == 1 else f"{name} ({number + 1})"
 
 
 def span_table(run: Records, steps: Sequence[int] | None = None) -> pd.DataFrame:
@@ -72,10 +63,6 @@ def _numbers(table: pd.DataFrame) -> dict[str, Any]:
         "mean length by category": {str(k): float(v) for k, v in means.items()},
         "spans by why they begin": named,
     }
-
-
-def _noted(annotations: dict[str, Any]) -> float:
-    return sum(turns for _, turns in annotations.values()) / sum(len(cuts) + 1 for cuts, _ in annotations.values())
 
 
 def _drawn(found: dict[str, pd.DataFrame], noted: float | None) -> Any:

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from alignopsd_trl.analysis.drawing import BLUE, LINES, ORANGE, band, curve, label, panels, percent
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.loading import name_of, places, turns_of
+from alignopsd_trl.analysis.loading import Records, name_of, places, turns_of
 from alignopsd_trl.analysis.operations import Operation, operations
 from alignopsd_trl.statistics import clustered_ratio
-
-if TYPE_CHECKING:
-    from alignopsd_trl.analysis.loading import Records
 
 _SOURCES = ["credit_row", "credit_sources", "credit_source_weights"]
 

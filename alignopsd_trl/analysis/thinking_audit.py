@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from alignopsd_trl.analysis.drawing import BLUE, GREY, ORANGE, PURPLE, label, panels, percent
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.loading import name_of, setting, turns_of
+from alignopsd_trl.analysis.loading import Records, name_of, setting, turns_of
 from alignopsd_trl.analysis.similarity import COLUMNS, TaskPairs, encoder_of, task_pairs
+from alignopsd_trl.encoder import Encoder
 from alignopsd_trl.statistics import clustered_ratio
-
-if TYPE_CHECKING:
-    from alignopsd_trl.analysis.loading import Records
-    from alignopsd_trl.encoder import Encoder
 
 EDGES = np.linspace(-1, 1, 201)
 SETS = {"same state": GREY, "all cross-rollout": BLUE, "above threshold": PURPLE, "used": ORANGE}

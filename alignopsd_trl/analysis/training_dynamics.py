@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from alignopsd_trl.analysis.drawing import SMOOTH, curve, label, panels
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.loading import EPISODE, name_of, setting, turns_of
+from alignopsd_trl.analysis.loading import EPISODE, Records, distinct, name_of, setting, turns_of
 from alignopsd_trl.statistics import clustered_ratio
-
-if TYPE_CHECKING:
-    from alignopsd_trl.analysis.loading import Records
 
 _MEASURED = [
     f"credit_{name}" for name in ("tokens", "identity_gap", "rectified_gap", "weight", "span", "sources", "rho")
@@ -42,17 +39,12 @@ def dynamics(runs: Records | Sequence[Records]) -> Finding:
         runs: one or several of any method; what a method doesn't have is absent from its line.
     """
     several: list[Any] = list(runs) if isinstance(runs, list | tuple) else [runs]
-    names = _names(several)
+    names = distinct(" ".join(dict.fromkeys([name_of(run), setting(run, "method", "")])).strip() for run in several)
     table = pd.concat(
         [by_step(one).assign(run=name) for name, one in zip(names, several, strict=True)], ignore_index=True
     )
     numbers = {name: _ends(table[table.run == name]) for name in names}
     return Finding("dynamics", numbers, {"steps": table}, _drawn(table, names))
-
-
-def _names(runs: list[Records]) -> list[str]:
-    names = [" ".join(dict.fromkeys([name_of(run), str(setting(run, "method", ""))])).strip() for run in runs]
-    return [name if names.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(names, 1)]
 
 
 def by_step(run: Records) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +14,8 @@ from alignopsd_trl.policy.shipped import SHIPPED_MODELS
 from alignopsd_trl.runs.command import CommandParser
 
 VALUES = ("reward", "success")
+COUNTS = ("tasks", "walks", "tasks_per_batch", "slots", "batch_size")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-
-
-def _from(least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        number = int(text)
-        if number < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, not {number}")
-        return number
-
-    read.__name__ = "whole number"  # what argparse calls it in a message
-    return read
-
-
-_count = _from(1)
-
-
-def _reliability(text: str) -> float:
-    number = float(text)
-    if not 0 < number <= 1:
-        raise argparse.ArgumentTypeError(f"must lie above 0 and be 1 at most, not {text}")
-    return number
-
-
-_reliability.__name__ = "number"
 
 
 def read_set(given: Sequence[str]) -> dict[str, Any]:
@@ -66,21 +43,19 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--methods", default="grpo,align_opsd", help="names, separated by commas")
     add("--vary", action="append", default=[], metavar="NAME=A,B", help="further variants; A=1+B=2 sets two together")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of AlignOPSDConfig, or METHOD.OPTION")
-    add("--tasks", type=_count, default=8, help="sibling groups")
-    add("--walks", type=_count, default=12, help="Monte Carlo rollouts a state on average, at most")
-    add(
-        "--enough", type=_reliability, help="reliability of A_MC that ends rollouts; by default by the states; 1: never"
-    )
+    add("--tasks", type=int, default=8, help="sibling groups")
+    add("--walks", type=int, default=12, help="Monte Carlo rollouts a state on average, at most")
+    add("--enough", type=float, help="reliability of A_MC that ends rollouts; by default by the states; 1: never")
     add("--split", default="train", help="whose tasks are drawn")
-    add("--tasks_per_batch", type=_count, help="groups that get credit together; as many as a training round has")
+    add("--tasks_per_batch", type=int, help="groups that get credit together; as many as a training round has")
     add("--value", choices=VALUES, default="success", help="what a state's value is the mean of")
     add("--everywhere", action="store_true", help="measure also groups whose siblings were all rewarded alike")
-    add("--seed", type=_from(0), default=0, help="of the tasks that are drawn and of all sampling")
-    add("--step", type=_from(0), default=0, help="training round at which schedules of methods are asked")
+    add("--seed", type=int, default=0, help="of the tasks that are drawn and of all sampling")
+    add("--step", type=int, default=0, help="training round at which schedules of methods are asked")
     add("--skill_bank", help="shipped name, path, column of the rows or module:function; by default the environment's")
     add("--encoder", help="'lexical', an id or a path; the preset's by default")
-    add("--slots", type=_count, default=256, help="episodes side by side")
-    add("--batch_size", type=_count, default=256, help="responses generated side by side")
+    add("--slots", type=int, default=256, help="episodes side by side")
+    add("--batch_size", type=int, default=256, help="responses generated side by side")
     add("--dtype", choices=DTYPES, default="auto", help="of the weights; auto: as they were saved")
     add("--device", help="by default the GPU, or the CPU where there is none")
     add("--no_pictures", action="store_true", help="leave out PNG and SVG (which need matplotlib)")
@@ -90,6 +65,9 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     given = parser.parse_args(argv)
     if given.pool:
         return given
+    parser.at_least(given, {"seed": 0, "step": 0, **dict.fromkeys(COUNTS, 1)})
+    if given.enough is not None and not 0 < given.enough <= 1:
+        parser.error(f"--enough {given.enough:g} must lie above 0 and be 1 at most")
     if missing := [f"--{name}" for name in ("model", "environment", "output") if not getattr(given, name)]:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
     with setup():

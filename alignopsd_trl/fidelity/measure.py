@@ -61,9 +61,6 @@ class Bench:
     device: torch.device | str = "cpu"
     bars: Bars = silent
 
-    def with_progress(self, progress: Callable[..., None]) -> Player:
-        return replace(self.player, progress=progress)
-
     def rollout_player(self, progress: Callable[..., None], until_lost: bool) -> Player:
         """Makes the player of Monte Carlo rollouts, which needs no privileged prompts."""
         return replace(self.player, progress=progress, privileged=False, until_lost=until_lost)
@@ -75,11 +72,11 @@ def play_groups(bench: Bench, rows: Sequence[Mapping[str, Any]], siblings: int, 
     played: list[Trajectory] = []
     group = max(bench.slots // siblings, 1) * siblings
     with bench.bars(len(wanted), "groups") as progress:
+        player = replace(bench.player, progress=progress)
         for first in range(0, len(wanted), group):
             part = wanted[first : first + group]
             seeds = [episode_seeds(row["task_id"], step, sibling) for row, sibling in part]
-            tasks = [row["task_id"] for row, _ in part]
-            played += bench.with_progress(progress).play([row for row, _ in part], seeds, tasks)
+            played += player.play([row for row, _ in part], seeds, [row["task_id"] for row, _ in part])
     return played
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from transformers import Cache
+from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 
 from alignopsd_trl.evaluation.play import ModelGenerator
 from alignopsd_trl.policy.decoding import LoopSampler
@@ -17,9 +17,6 @@ from alignopsd_trl.policy.scoring import Mix, Padded, score_pairs
 from alignopsd_trl.reading import Reader
 from alignopsd_trl.rollout import Responses, SortedByLength
 from alignopsd_trl.turns import TurnBatch
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 PLAIN = {"top_p": (None, 1.0), "top_k": (None, 0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
 """Options of sampling that leave the model's distribution as it is."""

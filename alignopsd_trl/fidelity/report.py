@@ -52,9 +52,7 @@ def turn_table(one: Measurement, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def page(
-    facts: Mapping[str, Any],
-    figures: Mapping[str, Mapping[str, Interval]],
-    kinds: Sequence[Mapping[str, Any]],
+    facts: Mapping[str, Any], figures: Mapping[str, Mapping[str, Interval]], kinds: Sequence[Mapping[str, Any]]
 ) -> str:
     """The page of text (Markdown)."""
     lines = ["# Credit fidelity", "", facts["command"], "", _summary(facts), *_failed(facts), ""]

@@ -11,9 +11,9 @@ from typing import Any, get_type_hints
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from alignopsd_trl.checks.model_files import check_complete
+from alignopsd_trl.checks.model_files import load_policy
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
@@ -26,9 +26,7 @@ from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.methods import Method
 from alignopsd_trl.options import as_mapping, as_type
 from alignopsd_trl.policy.phases import Phases
-from alignopsd_trl.policy.shipped import SHIPPED_MODELS, resolve_model
 from alignopsd_trl.policy.teacher import PrivilegedTeacher, skill_source
-from alignopsd_trl.policy.tokenizer import load_tokenizer
 from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.reading import reader_for
 from alignopsd_trl.rollout import Player, no_skills
@@ -140,21 +138,9 @@ class Subject:
         """Loads what is named; a class of TRL's convention is played as in training.
 
         Raises:
-            ValueError: for a model that is no folder, no shipped policy, and not to be had from the Hub, or whose
-                tokenizer can't be used; for tasks without a ``task_id``.
+            ValueError: for a model that `load_policy` refuses, or tasks without a ``task_id``.
         """
-        path = resolve_model(model)
-        try:
-            loaded = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(device).eval()
-        except OSError as error:
-            if Path(path).is_dir():
-                raise
-            reason = str(error).strip().splitlines()[0]
-            shipped = ", ".join(SHIPPED_MODELS)
-            raise ValueError(
-                f"--model {model} is no folder and no shipped policy ({shipped}), and as a Hub id: {reason}"
-            ) from error
-        check_complete(Path(path), loaded)
+        loaded, tokenizer = load_policy(model, dtype, device)
         suite = load(environment, **options)
         factory, tasks, _ = adapted(suite.factory, None, suite.tasks(split), None, config)
         if "task_id" not in tasks.column_names:
@@ -162,7 +148,7 @@ class Subject:
                 f"the rows of environment {suite.name!r} have no column 'task_id' (one row per task), only "
                 f"{tasks.column_names}"
             )
-        return cls(loaded, load_tokenizer(path, loaded), replace(suite, factory=factory), tasks, config)
+        return cls(loaded, tokenizer, replace(suite, factory=factory), tasks, config)
 
     def checksum(self) -> str:
         """Of the weights, cheaply: their sums."""

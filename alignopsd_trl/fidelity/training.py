@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.fidelity.measure import Bench, columns, take_rollouts, turn_advantages
 from alignopsd_trl.fidelity.metrics import NAMES, agreement, reliability
 from alignopsd_trl.fidelity.variants import turn_credit
@@ -16,9 +16,6 @@ from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.rollout import Player
 from alignopsd_trl.training.round import Replays, Round
 from alignopsd_trl.turns import Trajectory, TurnBatch
-
-if TYPE_CHECKING:
-    from alignopsd_trl.config import AlignOPSDConfig
 
 
 def monte_carlo_advantages(

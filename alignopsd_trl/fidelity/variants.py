@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.values import read_value
 from alignopsd_trl.methods import Credit, Method, Teacher, get_method
 from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
 from alignopsd_trl.policy.scoring import Mix
 from alignopsd_trl.turns import Thought, TurnBatch
-
-if TYPE_CHECKING:
-    from alignopsd_trl.config import AlignOPSDConfig
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Variant:
     method: Method
 
 
-Configure = Callable[[str, Mapping[str, Any]], "AlignOPSDConfig"]
+Configure = Callable[[str, Mapping[str, Any]], AlignOPSDConfig]
 """(method, settings) -> the configuration of the method under these settings."""
 
 

@@ -25,73 +25,56 @@ from alignopsd_trl.methods import method_names
 from alignopsd_trl.options import Above, Within, as_type, near
 
 
+def _said(default: Any, told: str) -> Any:
+    """A field with its help."""
+    return field(default=default, metadata={"help": told})
+
+
 @dataclass
 class RecipeArguments:
     """What a recipe adds to the trainer's and the model's arguments."""
 
-    preset: str = field(
-        default="paper", metadata={"help": "'paper', or 'released' for the published launcher's settings."}
+    preset: str = _said("paper", "'paper', or 'released' for the published launcher's settings.")
+    plan: bool = _said(False, "Print what would run (config, rows, memory, panel) and load no weights.")
+    plan_for: str | None = _said(
+        None,
+        "With --plan: the launch to plan for, an accelerate configuration such as recipes/accelerate/fsdp2.yaml, "
+        "or the name of a shipped one (fsdp2). None: the launch that this process is part of.",
     )
-    plan: bool = field(
-        default=False, metadata={"help": "Print what would run (config, rows, memory, panel) and load no weights."}
+    gpu_gib: float | None = _said(
+        None, "With --plan: memory of one GPU in GiB. None: of the GPU that is here, else 80."
     )
-    plan_for: str | None = field(
-        default=None,
-        metadata={
-            "help": "With --plan: the launch to plan for, an accelerate configuration such as "
-            "recipes/accelerate/fsdp2.yaml, or the name of a shipped one (fsdp2). None: the launch that this process "
-            "is part of."
-        },
+    environment: str = _said("webshop", "Environment by name, or a module with suite().")
+    environment_options: str | None = _said(None, "JSON, handed to the environment's suite().")
+    trajectories_hub_repo: str | None = _said(
+        None, "Data set on the Hub that the trajectories are pushed to at the end. None: they stay here."
     )
-    gpu_gib: float | None = field(
-        default=None,
-        metadata={"help": "With --plan: memory of one GPU in GiB. None: of the GPU that is here, else 80."},
+    licence: str | None = _said(None, "Licence id of the weights, for the card. None: the base model's.")
+    train_split: str = _said("train", "Split of the environment's tasks to train on.")
+    panel: str = _said("test", "Panel that is evaluated before and after training.")
+    panel_limit: int | None = _said(None, "Only the first tasks of the panel.")
+    evaluate_first: bool = _said(True, "Evaluate the panel before training as well.")
+    skill_bank: str | None = _said(None, "Shipped skill bank or a JSON file; by default the environment's own.")
+    encoder: str = _said("lexical", "Sentence encoder: 'lexical' (no weights), an id or a path.")
+    tasks_per_round: int | None = _said(
+        None, "Task groups per rollout round over all processes; sets the batch arguments."
     )
-    environment: str = field(default="webshop", metadata={"help": "Environment by name, or a module with suite()."})
-    environment_options: str | None = field(
-        default=None, metadata={"help": "JSON, handed to the environment's suite()."}
+    updates_per_round: int | None = _said(
+        None, "Optimiser steps per pass over a rollout round. None: by rows_per_step; 1 without it."
     )
-    trajectories_hub_repo: str | None = field(
-        default=None,
-        metadata={"help": "Data set on the Hub that the trajectories are pushed to at the end. None: they stay here."},
+    rows_per_step: int | None = _said(
+        None,
+        "Turn rows of one optimiser step, about (64 or 256 in the published launchers): the round is cut into as "
+        "many equal parts as come nearest. updates_per_round=1 makes the round one step.",
     )
-    licence: str | None = field(
-        default=None, metadata={"help": "Licence id of the weights, for the card. None: the base model's."}
+    rounds: int | None = _said(
+        None, "Rollout rounds, however often each is passed over (num_iterations); sets max_steps."
     )
-    train_split: str = field(default="train", metadata={"help": "Split of the environment's tasks to train on."})
-    panel: str = field(default="test", metadata={"help": "Panel that is evaluated before and after training."})
-    panel_limit: int | None = field(default=None, metadata={"help": "Only the first tasks of the panel."})
-    evaluate_first: bool = field(default=True, metadata={"help": "Evaluate the panel before training as well."})
-    skill_bank: str | None = field(
-        default=None, metadata={"help": "Shipped skill bank or a JSON file; by default the environment's own."}
+    save_rounds: int | None = _said(
+        None, "Rounds between two checkpoints, which never fall inside one; sets save_steps."
     )
-    encoder: str = field(
-        default="lexical", metadata={"help": "Sentence encoder: 'lexical' (no weights), an id or a path."}
-    )
-    tasks_per_round: int | None = field(
-        default=None, metadata={"help": "Task groups per rollout round over all processes; sets the batch arguments."}
-    )
-    updates_per_round: int | None = field(
-        default=None,
-        metadata={"help": "Optimiser steps per pass over a rollout round. None: by rows_per_step; 1 without it."},
-    )
-    rows_per_step: int | None = field(
-        default=None,
-        metadata={
-            "help": "Turn rows of one optimiser step, about (64 or 256 in the published launchers): the round is cut "
-            "into as many equal parts as come nearest. updates_per_round=1 makes the round one step."
-        },
-    )
-    rounds: int | None = field(
-        default=None,
-        metadata={"help": "Rollout rounds, however often each is passed over (num_iterations); sets max_steps."},
-    )
-    save_rounds: int | None = field(
-        default=None, metadata={"help": "Rounds between two checkpoints, which never fall inside one; sets save_steps."}
-    )
-    threads: int | None = field(
-        default=None,
-        metadata={"help": "CPU threads of a process. None: OMP_NUM_THREADS, else the process's share of the cores."},
+    threads: int | None = _said(
+        None, "CPU threads of a process. None: OMP_NUM_THREADS, else the process's share of the cores."
     )
 
 

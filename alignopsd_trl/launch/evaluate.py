@@ -20,7 +20,12 @@ from alignopsd_trl.runs.progress import Bar
 if TYPE_CHECKING:
     from alignopsd_trl.evaluation.summary import EvaluationResult
 
-SAMPLING = ("top_p", "top_k", "min_p", "repetition_penalty")
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+PLAYED = (
+    *("seed", "max_prompt_length", "max_completion_length", "max_turns", "batch_size", "history", "past_thinking"),
+    *("thinking_tags", "chat_template_kwargs"),
+)
+"""Arguments that `evaluation.evaluate` takes under the same names."""
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -53,8 +58,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", help="by default the GPU, or the CPU where there is none")
     parser.add_argument("--output", type=Path, help="folder for results.json and trajectories")
     given = parser.parse_args(argv)
-    if given.limit is not None and given.limit < 1:
-        parser.error(f"--limit {given.limit} must be 1 or more")
+    parser.at_least(given, {"limit": 1})
     with setup():
         given.environment_options = environment_options(given.environment_options)
         given.chat_template_kwargs = json_mapping(
@@ -77,28 +81,21 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     """
     arguments = _arguments(argv)  # before PyTorch is imported
     import torch
-    from transformers import AutoModelForCausalLM
 
-    from alignopsd_trl.checks.model_files import check_complete
+    from alignopsd_trl.checks.model_files import load_policy
     from alignopsd_trl.encoder import load_encoder
     from alignopsd_trl.evaluation.play import evaluate
-    from alignopsd_trl.policy.shipped import resolve_model
     from alignopsd_trl.policy.teacher import skill_source
-    from alignopsd_trl.policy.tokenizer import load_tokenizer
     from alignopsd_trl.records import SCHEMA, turn_records, write_records
     from alignopsd_trl.runs.files import write_json
     from alignopsd_trl.skills import load_skills, skill_budget
 
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    sampling = {name: getattr(arguments, name) for name in SAMPLING}
     with setup():
         suite = load(arguments.environment, **arguments.environment_options)
         panel = suite.panel(arguments.panel)
         panel = panel.head(arguments.limit) if arguments.limit else panel
-        path = resolve_model(arguments.model)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=arguments.dtype).to(device).eval()
-        check_complete(Path(path), model)
-        tokenizer = load_tokenizer(path, model)
+        model, tokenizer = load_policy(arguments.model, arguments.dtype, device)
         skills = None
         if arguments.skills:
             named, columns = arguments.skill_bank or suite.skill_bank or suite.name, tuple(panel.rows[0])
@@ -111,23 +108,13 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
             suite.factory,
             panel,
             skills=skills,
-            temperature=arguments.temperature,
-            **sampling,
-            chat_template_kwargs=arguments.chat_template_kwargs,
-            seed=arguments.seed,
-            max_prompt_length=arguments.max_prompt_length,
-            max_completion_length=arguments.max_completion_length,
-            max_turns=arguments.max_turns,
-            batch_size=arguments.batch_size,
-            history=arguments.history,
-            past_thinking=arguments.past_thinking,
-            thinking_tags=arguments.thinking_tags,
             progress=bar,
+            **{name: getattr(arguments, name) for name in (*SAMPLING, *PLAYED)},
         )
     print(result.table())
     if arguments.output:
         content = {**result.to_dict(outcomes=True), "model": arguments.model, "suite": dict(suite.description)}
-        content["sampling"] = {"temperature": arguments.temperature, **sampling}
+        content["sampling"] = {name: getattr(arguments, name) for name in SAMPLING}
         write_json(arguments.output / "results.json", content)
         write_records(arguments.output / "trajectories" / "evaluation.parquet", turn_records(played, step=0), SCHEMA)
     return result

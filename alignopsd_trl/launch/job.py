@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trl import ModelConfig
 
@@ -15,6 +15,7 @@ from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.panel import TaskPanel
+from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.launch.values import environment_options, named, policy_of
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.runs.files import plain
@@ -22,9 +23,6 @@ from alignopsd_trl.runs.folder import RunFolderError, configuration_of, look
 from alignopsd_trl.runs.provenance import weights_checksum
 from alignopsd_trl.skills import SkillBank, load_skills
 from alignopsd_trl.skills.loading import Skills
-
-if TYPE_CHECKING:
-    from alignopsd_trl.launch.arguments import RecipeArguments
 
 
 @dataclass(frozen=True)

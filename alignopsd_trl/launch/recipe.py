@@ -10,19 +10,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from alignopsd_trl.launch import presets
 from alignopsd_trl.launch.errors import reported, setup, without_debug
 from alignopsd_trl.launch.flags import check_flags
 from alignopsd_trl.launch.help import HELP, wanted_help
 from alignopsd_trl.launch.light import import_configs
-
-if TYPE_CHECKING:
-    from trl import ModelConfig
-
-    from alignopsd_trl.config import AlignOPSDConfig
-    from alignopsd_trl.launch.arguments import RecipeArguments
 
 
 def main(
@@ -64,12 +58,3 @@ def _spelt_out(word: str) -> str:
     """``--model``, as the other commands call it, is TRL's ``--model_name_or_path``."""
     flag, sign, value = word.partition("=")
     return f"--model_name_or_path{sign}{value}" if flag == "--model" else word
-
-
-def parse(
-    name: str, argv: Sequence[str] | None = None, own: Mapping[str, Any] | None = None
-) -> tuple[RecipeArguments, AlignOPSDConfig, ModelConfig]:
-    """As `alignopsd_trl.launch.arguments.parse`."""
-    from alignopsd_trl.launch.arguments import parse
-
-    return parse(name, argv, own)

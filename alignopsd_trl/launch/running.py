@@ -32,10 +32,7 @@ from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
 
 
 def run(
-    job: Job,
-    callbacks: Sequence[TrainerCallback] = (),
-    changed: Mapping[str, Any] | None = None,
-    machine: str = "",
+    job: Job, callbacks: Sequence[TrainerCallback] = (), changed: Mapping[str, Any] | None = None, machine: str = ""
 ) -> dict[str, Any]:
     """Evaluates, trains, evaluates again; leaves results, checkpoint, card and trajectories in the output folder.
 

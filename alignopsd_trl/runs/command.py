@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -21,6 +21,12 @@ class CommandParser(argparse.ArgumentParser):
             if near := difflib.get_close_matches(found["word"], known, 1):
                 message = f"{message}; did you mean {near[0]!r}?"
         self.exit(2, f"{self.prog}: {message}; --help shows the arguments\n")
+
+    def at_least(self, given: argparse.Namespace, least: Mapping[str, int]) -> None:
+        """Ends the process where an argument that was given is smaller than it may be."""
+        for name, low in least.items():
+            if (value := getattr(given, name)) is not None and value < low:
+                self.error(f"--{name} {value} must be {low} or more")
 
     @contextmanager
     def told(self) -> Generator[None]:

@@ -77,11 +77,7 @@ class SkillBank:
 
     @classmethod
     def load(
-        cls,
-        bank: str | Path | SkillBank,
-        encoder: Encoder | None = None,
-        columns: Collection[str] = (),
-        **options: Any,
+        cls, bank: str | Path | SkillBank, encoder: Encoder | None = None, columns: Collection[str] = (), **options: Any
     ) -> SkillBank:
         """A shipped bank by name, a bank from a file, or a bank that is loaded already (returned as it is).
 

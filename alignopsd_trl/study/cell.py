@@ -78,23 +78,18 @@ def _train(folder: Path, job: Job) -> dict[str, Any]:
     return rows.outcome_columns(results["after"]) | trained | {"trajectories": played, "task_order": order}
 
 
+_PLAYED = ("max_prompt_length", "max_completion_length", "skill_tokens", "max_turns", "history", "past_thinking")
+
+
 def _evaluate(folder: Path, cell: dict[str, Any], job: Job) -> dict[str, Any]:
     chosen, args = job.recipe, job.args
     flags = {
-        "model": cell["model"] or job.policy,
-        "environment": chosen.environment,
-        "environment_options": chosen.environment_options,
-        "panel": chosen.panel,
-        "limit": chosen.panel_limit,
-        "skill_bank": chosen.skill_bank,
+        **{name: getattr(chosen, name) for name in ("environment", "environment_options", "panel", "skill_bank")},
+        **{name: getattr(args, name) for name in _PLAYED},
         "encoder": chosen.encoder,
+        "model": cell["model"] or job.policy,
+        "limit": chosen.panel_limit,
         "temperature": args.eval_temperature,
-        "max_prompt_length": args.max_prompt_length,
-        "max_completion_length": args.max_completion_length,
-        "skill_tokens": args.skill_tokens,
-        "max_turns": args.max_turns,
-        "history": args.history,
-        "past_thinking": args.past_thinking,
         "batch_size": args.generation_batch_size,
         "dtype": job.model.dtype,
         "device": "cpu" if args.use_cpu else None,

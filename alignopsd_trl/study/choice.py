@@ -11,15 +11,12 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import pandas as pd
 from scipy import stats
 
 from alignopsd_trl.statistics import mean
 from alignopsd_trl.study.spec import STEPS
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)

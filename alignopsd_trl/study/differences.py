@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from alignopsd_trl.statistics import mean, paired
-from alignopsd_trl.study.figures import band, common_updates, grid, smoothed, trained
+from alignopsd_trl.study.figures import Axes, Figure, band, common_updates, grid, smoothed, trained
 from alignopsd_trl.study.tables import Column, Entry, columns, entries, per_seed
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 ACROSS = 4
 """Panels side by side."""

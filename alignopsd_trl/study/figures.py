@@ -6,7 +6,9 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from alignopsd_trl.statistics import Mean, mean
 from alignopsd_trl.study.tables import Column, Entry, columns, entries, per_seed
@@ -16,13 +18,11 @@ try:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("figures need matplotlib: pip install 'alignopsd-trl[studies]'") from error
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SPAN = 7
 """Updates of the exponential moving average, as in the paper's figure of training curves."""
@@ -87,8 +87,6 @@ def common_updates(curves: Sequence[Mapping[int, float]]) -> list[int]:
 
 def smoothed(row: dict[str, Any], curve: str) -> dict[int, float]:
     """A row's curve by update: the moving average over `SPAN` updates."""
-    import pandas as pd
-
     scale = 100.0 if _percent(curve) else 1.0
     values = pd.Series(row[f"curve_{curve}"], index=row["curve_update"], dtype=float) * scale
     return values.ewm(span=SPAN).mean().to_dict()

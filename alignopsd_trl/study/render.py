@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from alignopsd_trl.study.choice import choices
 from alignopsd_trl.study.differences import difference_figure
 from alignopsd_trl.study.figures import save, sensitivity_figure, sweeps, training_figure
 from alignopsd_trl.study.matched import matched
-from alignopsd_trl.study.tables import (
-    Entry,
-    cost_table,
-    differences_table,
-    entries,
-    reference_entry,
-    results_table,
-)
-
-if TYPE_CHECKING:
-    import pandas as pd
+from alignopsd_trl.study.tables import Entry, cost_table, differences_table, entries, reference_entry, results_table
 
 _NOTES = """\
 Figures are percent on the panel, from the last checkpoint: mean over seeds ± half the width of Student's 95 % interval

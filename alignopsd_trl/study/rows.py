@@ -10,18 +10,15 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import pyarrow.parquet as pq
 
+from alignopsd_trl.launch.job import Job
 from alignopsd_trl.runs.provenance import code_checksum, machine, versions, weights_checksum
+from alignopsd_trl.study.planning import Cell
 from alignopsd_trl.study.spec import METHOD_FIELDS
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from alignopsd_trl.launch.job import Job
-    from alignopsd_trl.study.planning import Cell
 
 CURVES = {
     "success": "episodes/success",
@@ -132,8 +129,6 @@ def read_rows(path: Path) -> pd.DataFrame:
     Raises:
         FileNotFoundError: if no cell has ended yet.
     """
-    import pandas as pd
-
     if not path.is_file():
         raise FileNotFoundError(f"no rows at {path}: run the study first")
     return pd.DataFrame(pq.read_table(path).to_pylist())

@@ -10,12 +10,11 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from alignopsd_trl.statistics import Mean, mean, paired, paired_ratio
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PHASES = ("rollout", "privileged_thinking", "encoding", "scoring", "credit", "update")
 

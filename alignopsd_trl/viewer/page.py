@@ -119,11 +119,7 @@ def compare_page(comparison: dict[str, Any]) -> Page:
 def _render(script: str, title: str, head: dict[str, Any], blobs: Sequence[tuple[str, str]]) -> str:
     scripts = [_asset(name) for name in ("draw.js", "terms.js", script)]
     return _ENVIRONMENT.get_template("page.html.jinja").render(
-        title=title,
-        style=_asset("view.css"),
-        scripts=scripts,
-        head=_json(head).replace("<", "\\u003c"),
-        blobs=blobs,
+        title=title, style=_asset("view.css"), scripts=scripts, head=_json(head).replace("<", "\\u003c"), blobs=blobs
     )
 
 

@@ -13,14 +13,13 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from alignopsd_trl.records import read_records
 from alignopsd_trl.runs.files import json_lines, whole_json
 from alignopsd_trl.statistics import wilson
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 CREDIT = "credit_"
 _THOUGHT = f"{CREDIT}teacher_thinking"

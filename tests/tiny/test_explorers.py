@@ -17,7 +17,7 @@ from alignopsd_trl.environments.alfworld import AlfWorldPrompt
 from alignopsd_trl.environments.alfworld.engine.rooms import layout, scenes
 from alignopsd_trl.environments.base import Record, Suite, View
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.launch import recipe
+from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import SkillBank
 from assets.tiny_policies import explorers
@@ -75,7 +75,7 @@ def test_the_policy_writes_a_command(tokenizer):
 
 
 def test_the_recipe_has_the_policys_limits(tmp_path: Path):
-    arguments, config, model = recipe.parse("alfworld_tiny", ["--output_dir", str(tmp_path)])
+    arguments, config, model = parse("alfworld_tiny", ["--output_dir", str(tmp_path)])
     assert (arguments.environment, arguments.panel, model.model_name_or_path) == (
         SETTING.environment,
         SETTING.panel,

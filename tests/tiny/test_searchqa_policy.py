@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.launch import recipe
+from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.skills import SkillBank
@@ -49,7 +49,7 @@ def test_size_and_recipe():
 
 
 def test_the_recipe_has_the_limits_that_the_policy_was_made_for(tmp_path: Path):
-    chosen, config, model = recipe.parse("searchqa_tiny", ["--output_dir", str(tmp_path)])
+    chosen, config, model = parse("searchqa_tiny", ["--output_dir", str(tmp_path)])
     assert (chosen.environment, model.model_name_or_path) == (SETTING.environment, "tiny_searchqa")
     for name in ("max_prompt_length", "max_completion_length", "skill_tokens"):
         assert getattr(config, name) == getattr(SETTING, name)
