@@ -153,7 +153,7 @@ def for_several(interval: Interval, comparisons: int, tasks: int) -> Interval:
 # Clusters of turns
 
 
-def clustered_ratio(top: ArrayLike, bottom: ArrayLike, draws: int = DRAWS) -> list[float] | None:
+def clustered_ratio(top: ArrayLike, bottom: ArrayLike) -> list[float] | None:
     """sum(top) / sum(bottom) over clusters as ``[value, low, high]``, 95 %; `None` without anything to divide by. With
     fewer than `LEAST_CLUSTERS` clusters low and high are NaN.
 
@@ -166,7 +166,7 @@ def clustered_ratio(top: ArrayLike, bottom: ArrayLike, draws: int = DRAWS) -> li
     value = float(above.sum() / below.sum())
     if len(above) < LEAST_CLUSTERS:
         return [value, np.nan, np.nan]
-    picks = np.random.default_rng(0).integers(0, len(above), (draws, len(above)))
+    picks = np.random.default_rng(0).integers(0, len(above), (DRAWS, len(above)))
     compared = below[picks].sum(1)
     drawn = above[picks].sum(1)[compared > 0] / compared[compared > 0]
     low, high = np.quantile(drawn, [0.025, 0.975])

@@ -10,7 +10,7 @@ import torch
 from fakes.sweeps import mostly_full
 from fakes.trainers import losses, make_trainer, with_sampler
 
-from alignopsd_trl.policy.self_check import SelfCheckError, checks
+from alignopsd_trl.policy.self_check import SelfCheckError, bound
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
@@ -108,7 +108,7 @@ def test_a_sampler_that_gets_no_weights_stops_the_second_round(tmp_path: Path) -
 def test_bounds_leave_room_for_rounding_and_none_for_another_prompt() -> None:
     for exact, noise in ((True, 5e-6), (False, 5e-4)):
         for name in ("reference", "shared_prefix", "empty_skill"):
-            assert 10 * noise < checks(exact)[name].bound < 0.12 / 10
+            assert 10 * noise < bound(name, exact) < 0.12 / 10
 
 
 @pytest.mark.full

@@ -22,63 +22,44 @@ from alignopsd_trl.turns import TurnBatch
 
 ROWS = 4
 TEXT = "I have looked at the first page; the next thing to do is to open the cheapest item that fits."
-_EXACT, _ROUNDED, _SAMPLER, _VECTOR = 1e-4, 1e-2, 0.2, 1e-3
 
 
 class SelfCheckError(RuntimeError):
     """Two signals differ that must be equal. The same on all processes."""
 
 
-@dataclass(frozen=True)
-class Check:
-    """One comparison.
+CHECKS = {
+    "encoder": (
+        "the encoder's vector of one text is not process 0's, or is no unit vector",
+        "pass encoder as a name or path, which every process then loads whole, or, if you load it yourself, set "
+        "fsdp_cpu_ram_efficient_loading: false and load it before the trainer is made",
+    ),
+    "reference": (
+        "the reference's log-probs differ from the policy's before the first update",
+        "pass the policy as the path of its weights, or set fsdp_cpu_ram_efficient_loading: false; beta=0.0 does "
+        "without a reference",
+    ),
+    "shared_prefix": (
+        "responses scored under one shared prompt differ from the same scored plainly",
+        "set share_prefixes=False",
+    ),
+    "empty_skill": (
+        "the teacher under a prompt without a skill differs from the student",
+        "keep disable_dropout=True and set share_prefixes=False",
+    ),
+    "sampler": (
+        "the sampler's log-probs of its own responses differ from the trainer's",
+        "see that the sampler runs the trained weights at the trainer's temperature (a server: the same model, "
+        "--logprobs-mode processed_logprobs, a connection for the weight push; colocated: vllm_model_impl, "
+        "vllm_engine_options)",
+    ),
+}
+"""What differs, in words, and what to set, by the name under which a difference is logged (``self_check/<name>``)."""
 
-    Args:
-        differs: what does, in words.
-        remedy: what to set.
-        bound: largest difference that rounding explains.
-    """
 
-    differs: str
-    remedy: str
-    bound: float
-
-
-def checks(exact: bool) -> dict[str, Check]:
-    """By the name under which the difference is logged (``self_check/<name>``). ``exact``: the policy computes in
-    float32."""
-    bound = _EXACT if exact else _ROUNDED
-    return {
-        "encoder": Check(
-            "the encoder's vector of one text is not process 0's, or is no unit vector",
-            "pass encoder as a name or path, which every process then loads whole, or, if you load it yourself, set "
-            "fsdp_cpu_ram_efficient_loading: false and load it before the trainer is made",
-            _VECTOR,
-        ),
-        "reference": Check(
-            "the reference's log-probs differ from the policy's before the first update",
-            "pass the policy as the path of its weights, or set fsdp_cpu_ram_efficient_loading: false; beta=0.0 does "
-            "without a reference",
-            bound,
-        ),
-        "shared_prefix": Check(
-            "responses scored under one shared prompt differ from the same scored plainly",
-            "set share_prefixes=False",
-            bound,
-        ),
-        "empty_skill": Check(
-            "the teacher under a prompt without a skill differs from the student",
-            "keep disable_dropout=True and set share_prefixes=False",
-            bound,
-        ),
-        "sampler": Check(
-            "the sampler's log-probs of its own responses differ from the trainer's",
-            "see that the sampler runs the trained weights at the trainer's temperature (a server: the same model, "
-            "--logprobs-mode processed_logprobs, a connection for the weight push; colocated: vllm_model_impl, "
-            "vllm_engine_options)",
-            _SAMPLER,
-        ),
-    }
+def bound(name: str, exact: bool) -> float:
+    """The largest difference that rounding explains. ``exact``: the policy computes in float32."""
+    return {"encoder": 1e-3, "sampler": 0.2}.get(name, 1e-4 if exact else 1e-2)
 
 
 @dataclass(eq=False)
@@ -163,16 +144,16 @@ class SelfCheck:
 
     def _judge(self, found: Mapping[str, float | None], strict: bool = True) -> dict[str, float]:
         everywhere = self.processes.each(dict(found))
-        lines, largest, known_checks = [], {}, checks(self.exact)
+        lines, largest = [], {}
         for name in found:
-            check = known_checks[name]
+            most, (differs, remedy) = bound(name, self.exact), CHECKS[name]
             values = [one[name] for one in everywhere]
             known = {process: value for process, value in enumerate(values) if value is not None}
             largest[f"self_check/{name}"] = max(known.values(), default=0.0)
-            bad = [process for process, value in known.items() if not value <= check.bound]  # NaN is bad
+            bad = [process for process, value in known.items() if not value <= most]  # NaN is bad
             if bad and strict:
                 where = ", ".join(f"{values[process]:.3g} on process {process}" for process in bad)
-                lines.append(f"- {name}: {check.differs}: by {where} (bound {check.bound:g}). To do: {check.remedy}.")
+                lines.append(f"- {name}: {differs}: by {where} (bound {most:g}). To do: {remedy}.")
         if lines:
             raise SelfCheckError(
                 "the run's signals are not sound:\n" + "\n".join(lines) + "\nself_check=False trains regardless"

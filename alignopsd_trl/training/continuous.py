@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from alignopsd_trl.policy.vllm_samplers import ServerSampler, TogetherSampler
 from alignopsd_trl.rollout import BatchSampler, Sampler, SamplerDown
 
 
+@dataclass(eq=False)
 class ContinuousEngine:
     """Makes samplers with which no episode waits for another.
 
@@ -25,16 +27,13 @@ class ContinuousEngine:
         stepping: makes a sampler on this process's engine, by temperature and token limit.
     """
 
-    def __init__(
-        self,
-        args: AlignOPSDConfig,
-        processes: ProcessGroup,
-        push: Callable[[], int],
-        options: Callable[[float, int], dict[str, Any]],
-        stepping: Callable[[float, int], Sampler],
-    ):
-        self._args, self._processes, self._push = args, processes, push
-        self._options, self._stepping = options, stepping
+    args: AlignOPSDConfig
+    processes: ProcessGroup
+    push: Callable[[], int]
+    options: Callable[[float, int], dict[str, Any]]
+    stepping: Callable[[float, int], Sampler]
+
+    def __post_init__(self) -> None:
         self._servers: dict[bool, Servers] = {}
         self._weights: int | None = None
 
@@ -45,9 +44,9 @@ class ContinuousEngine:
         Raises:
             SamplerDown: on all processes.
         """
-        frozen = self._args.rounds_ahead and self._weights not in (None, update)
+        frozen = self.args.rounds_ahead and self._weights not in (None, update)
         with self._frozen() if frozen else contextlib.nullcontext():
-            self._weights = self._processes.together(self._push, SamplerDown)
+            self._weights = self.processes.together(self.push, SamplerDown)
             if False in self._servers:
                 self._servers[False].weights = self._weights
 
@@ -63,9 +62,9 @@ class ContinuousEngine:
         self._order("resume")
 
     def _order(self, what: str) -> None:
-        addresses = self._args.server_addresses if self._processes.process == 0 else []
-        act = partial(order, addresses, what, self._args.vllm_request_timeout)
-        self._processes.together(act, SamplerDown)
+        addresses = self.args.server_addresses if self.processes.process == 0 else []
+        act = partial(order, addresses, what, self.args.vllm_request_timeout)
+        self.processes.together(act, SamplerDown)
 
     def sampler(self, temperature: float, max_tokens: int, initial: bool = False) -> Sampler:
         """Makes what samples from the weights that were pushed. A collective with servers.
@@ -76,14 +75,14 @@ class ContinuousEngine:
         Raises:
             SamplerDown: on all processes, if one of them does not reach a server, or another process answers there.
         """
-        if self._args.vllm_mode == "colocate" and not initial:
-            return self._stepping(temperature, max_tokens)
-        servers = self._processes.together(lambda: self._open(initial), SamplerDown)
-        return ServerSampler(servers, self._options(temperature, max_tokens))
+        if self.args.vllm_mode == "colocate" and not initial:
+            return self.stepping(temperature, max_tokens)
+        servers = self.processes.together(lambda: self._open(initial), SamplerDown)
+        return ServerSampler(servers, self.options(temperature, max_tokens))
 
     def together(self, sampler: BatchSampler) -> BatchSampler:
         """The same sampler for a call that all processes make."""
-        return TogetherSampler(sampler, self._processes.together)
+        return TogetherSampler(sampler, self.processes.together)
 
     def close(self) -> None:
         """Ends the connections to servers; who samples next opens new ones."""
@@ -95,7 +94,7 @@ class ContinuousEngine:
         if initial in self._servers:
             self._servers[initial].check()
             return self._servers[initial]
-        args = self._args
+        args = self.args
         patience = Patience(
             args.vllm_request_tries, args.vllm_request_backoff, args.vllm_request_timeout, args.vllm_server_timeout
         )
