@@ -70,12 +70,14 @@ class AlignOPSD(Method):
     @torch.no_grad()
     def assign(self, batch: TurnBatch, teacher: Teacher, step: int) -> Credit:
         result = outcome(batch, self.config)  # A
-        thinking = self._think(batch, teacher)  # d+, wherever it can matter by itself
+        thinking = think_where_credit_moves(batch, teacher) if self.needs_encoder else None  # d+, where it can matter
         matches = self._match(batch, thinking)  # d+ and d of each turn, H, Psi
         identity, views = self.rectify(batch, teacher, matches)  # l+ of the turn's own view; the rectified gap
         thinking = self._think_on(batch, teacher, thinking, matches)  # d+ of as many more as the threshold takes
         spans = self._segment(batch, teacher, matches, thinking)  # P, D, S
-        weights = self._weigh(batch, teacher, result, views, spans)  # E, B, Q, W
+        span, weights = None if spans is None else spans.span, None
+        if views is not None:  # E, B, Q, W
+            weights = weigh(views, batch.policy_mask, result.advantage, batch.groups, span, self.config, teacher.gather)
         metrics, trace = report(self.config, batch, result, thinking, matches, views, spans, weights)
         targets = self._targets(identity, views)
         if self.config.auxiliary_loss == "distribution" and views is not None and weights is not None:
@@ -130,9 +132,6 @@ class AlignOPSD(Method):
 
     # What the stages ask of the teacher, each only if the config needs it
 
-    def _think(self, batch: TurnBatch, teacher: Teacher) -> Thinking | None:
-        return think_where_credit_moves(batch, teacher) if self.needs_encoder else None
-
     def _match(self, batch: TurnBatch, thinking: Thinking | None) -> Correspondence | None:
         if thinking is None:
             return None
@@ -154,19 +153,6 @@ class AlignOPSD(Method):
             return None
         tasks = [*matches.tasks, *thinking.tasks]
         return decision_spans(tasks, batch.groups, self.config, teacher.gather, thinking.bounds)
-
-    def _weigh(
-        self,
-        batch: TurnBatch,
-        teacher: Teacher,
-        result: OutcomeAdvantage,
-        views: Rectification | None,
-        spans: Spans | None,
-    ) -> CreditWeights | None:
-        if views is None:
-            return None
-        span = None if spans is None else spans.span
-        return weigh(views, batch.policy_mask, result.advantage, batch.groups, span, self.config, teacher.gather)
 
     def _distribution(
         self,
