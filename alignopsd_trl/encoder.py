@@ -36,16 +36,11 @@ class Encoder:
     """Texts in, unit vectors out. Made by `load_encoder`.
 
     Args:
-        encode (`Callable[[list[str]], Any]`):
-            From n distinct texts, none of them empty, to an ``(n, D)`` array.
-        name (`str`):
-            What was asked for; it goes into results.
-        device (`torch.device` or `str`, *optional*, defaults to the CPU):
-            Where the rows are returned.
-        checksum (`Callable[[], str]`, *optional*):
-            Computes `revision` when it is first asked for.
-        semantic (`bool`, *optional*, defaults to `True`):
-            Whether texts without a common word can be near each other. Not so for the lexical encoder.
+        encode: from n distinct texts, none of them empty, to an ``(n, D)`` array.
+        name: what was asked for; it goes into results.
+        device: where the rows are returned; the CPU by default.
+        checksum: computes `revision` when that is first asked for.
+        semantic: whether texts without a common word can be near each other. Not so for the lexical encoder.
     """
 
     def __init__(
@@ -116,15 +111,13 @@ def load_encoder(
     """The encoder of a specification.
 
     Args:
-        spec (`str`, callable or `SentenceTransformer`):
-            ``"lexical"`` (hashed words and character 4-grams: offline, no weights), ``"tiny"`` and ``"tiny_situated"``
-            (come with the package; tell the decisions of shoppers' thoughts apart, and those of trips, hops and pairs),
-            ``"minilm"`` (all-MiniLM-L6-v2, with the extra ``offline``),
-            a folder with a sentence-transformers model, a Hub id ``owner/name`` (downloaded unless it is in the local
-            cache), a loaded `SentenceTransformer`, or a function from n strings to an ``(n, D)`` array. An `Encoder` is
-            returned as it is.
-        device (`torch.device`, *optional*, defaults to the CPU):
-            Where the model runs and the rows are returned.
+        spec: ``"lexical"`` (hashed words and character 4-grams: offline, no weights), ``"tiny"`` and
+            ``"tiny_situated"`` (come with the package; tell the decisions of shoppers' thoughts apart, and those of
+            trips, hops and pairs), ``"minilm"`` (all-MiniLM-L6-v2, with the extra ``offline``), a folder with a
+            sentence-transformers model, a Hub id ``owner/name`` (downloaded unless it is in the local cache), a loaded
+            `SentenceTransformer`, or a function from n strings to an ``(n, D)`` array. An `Encoder` is returned as it
+            is.
+        device: where the model runs and the rows are returned; the CPU by default.
 
     Raises:
         ValueError: for a specification that is none of these, and if the model can't be loaded.

@@ -116,8 +116,7 @@ def check_options(options: Any, place: str = "{name}={value!r}") -> None:
     """Holds each field of a dataclass to its rule. `None` passes where it is the default.
 
     Args:
-        options (dataclass):
-            What is checked.
+        options: what is checked.
         place: how the message names a field and its value.
 
     Raises:

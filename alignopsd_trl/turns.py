@@ -188,18 +188,13 @@ class Groups:
     """Groups of turns by task and by rollout, derived once from their identities.
 
     Args:
-        task (`torch.Tensor`):
-            ``(M,)`` int64 task of each turn, numbered from 0 without holes.
-        rollout (`torch.Tensor`):
-            ``(M,)`` int64 rollout of each turn, numbered over all tasks in the order (task, rollout), without holes.
-        position (`torch.Tensor`):
-            ``(M,)`` int64 place of each turn in its rollout, from 0; a gap in turn numbers leaves none here.
-        siblings (`torch.Tensor`):
-            ``(M,)`` int64 number of rollouts in the task of each turn.
-        by_task (`list[torch.Tensor]`):
-            Rows of each task, in the order (rollout, turn).
-        by_rollout (`list[torch.Tensor]`):
-            Rows of each rollout, in the order of turns.
+        task: ``(M,)`` int64 task of each turn, numbered from 0 without holes.
+        rollout: ``(M,)`` int64 rollout of each turn, numbered over all tasks in the order (task, rollout), without
+            holes.
+        position: ``(M,)`` int64 place of each turn in its rollout, from 0; a gap in turn numbers leaves none here.
+        siblings: ``(M,)`` int64 number of rollouts in the task of each turn.
+        by_task: rows of each task, in the order (rollout, turn).
+        by_rollout: rows of each rollout, in the order of turns.
     """
 
     task: torch.Tensor
@@ -222,10 +217,8 @@ class Groups:
         """The groups of rows that may stand in any order.
 
         Args:
-            task, rollout (`torch.Tensor`):
-                ``(M,)`` integers that rise with the identities' order.
-            turn (`torch.Tensor`, *optional*):
-                ``(M,)`` integers; by default a rollout's rows stand in the order of its turns.
+            task, rollout: ``(M,)`` integers that rise with the identities' order.
+            turn: ``(M,)`` integers; by default a rollout's rows stand in the order of its turns.
         """
         rollout, task = number_rows(task, rollout), number_rows(task)
         order = torch.arange(len(task), device=task.device) if turn is None else turn.argsort(stable=True)
@@ -250,34 +243,23 @@ class TurnBatch:
     once a method sees it.
 
     Args:
-        turns (`list[Turn]`):
-            The M turns.
-        task, rollout, turn (`torch.Tensor`):
-            ``(M,)`` int64 identities. Equal numbers mean equal identities and numbers rise with the identities' order
-            (ids compared as strings), so sorting rows by (task, rollout, turn) leaves them as they are.
-        response_ids (`torch.Tensor`):
-            ``(M, L)`` int64.
-        policy_mask (`torch.Tensor`):
-            ``(M, L)`` bool, the optimised tokens.
-        reward (`torch.Tensor`):
-            ``(M,)`` float32, reward of the turn's episode: equal for all turns of a rollout.
-        action_valid (`torch.Tensor`):
-            ``(M,)`` bool, the environment's verdict.
-        student_log_probs (`torch.Tensor`, *optional*):
-            ``(M, L)`` float32 under the rollout snapshot and the ordinary prompt; `None` until a method that needs
-            them is about to be asked.
-        scored (`torch.Tensor`, *optional*):
-            ``(M,)`` bool, turns whose log-probs are computed; `None`: all. Other turns have log-probs 0, since their
-            credit does not depend on them (`Method.zero_advantage`).
-        reference_log_probs (`torch.Tensor`, *optional*):
-            ``(M, L)`` float32 by the reference model; `None` where the loss has no such term.
-        turn_advantages (`torch.Tensor`, *optional*):
-            ``(M,)`` float64 Monte Carlo advantages in units of the reward, NaN where they were not measured; `None`
-            unless a method asks for them.
-        turn_reward (`torch.Tensor`, *optional*):
-            ``(M,)`` float64, the rewards where they fall: `Trajectory.turn_rewards`, which sum to ``reward``.
-        privileged (`torch.Tensor`, *optional*):
-            ``(M,)`` bool, turns of episodes that the teacher played (`Trajectory.privileged`); `None`: none.
+        turns: the M turns.
+        task, rollout, turn: ``(M,)`` int64 identities. Equal numbers mean equal identities and numbers rise with the
+            identities' order (ids compared as strings), so sorting rows by (task, rollout, turn) leaves them as they
+            are.
+        response_ids: ``(M, L)`` int64.
+        policy_mask: ``(M, L)`` bool, the optimised tokens.
+        reward: ``(M,)`` float32, reward of the turn's episode: equal for all turns of a rollout.
+        action_valid: ``(M,)`` bool, the environment's verdict.
+        student_log_probs: ``(M, L)`` float32 under the rollout snapshot and the ordinary prompt; `None` until a method
+            that needs them is about to be asked.
+        scored: ``(M,)`` bool, turns whose log-probs are computed; `None`: all. Other turns have log-probs 0, since
+            their credit does not depend on them (`Method.zero_advantage`).
+        reference_log_probs: ``(M, L)`` float32 by the reference model; `None` where the loss has no such term.
+        turn_advantages: ``(M,)`` float64 Monte Carlo advantages in units of the reward, NaN where they were not
+            measured; `None` unless a method asks for them.
+        turn_reward: ``(M,)`` float64, the rewards where they fall: `Trajectory.turn_rewards`, which sum to ``reward``.
+        privileged: ``(M,)`` bool, turns of episodes that the teacher played (`Trajectory.privileged`); `None`: none.
     """
 
     turns: list[Turn]

@@ -25,19 +25,13 @@ class ModelGenerator:
     """A transformers model as a `BatchSampler`.
 
     Args:
-        model ([`~transformers.PreTrainedModel`]):
-            The policy.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            Pads prompts on the left.
-        temperature (`float`):
-            Of the sampling; `0` decodes greedily.
-        max_tokens (`int`):
-            Tokens of a response at most.
-        batch_size (`int`, *optional*, defaults to `64`):
-            Prompts that are continued together.
-        top_p, top_k, min_p, repetition_penalty (*optional*, default to `1.0`, `0`, `None` and `1.0`):
-            As in [`~trl.GRPOConfig`]. What the model's own ``generation_config`` says of them does not count, as it
-            does not in training.
+        model: the policy.
+        tokenizer: pads prompts on the left.
+        temperature: of the sampling; `0` decodes greedily.
+        max_tokens: tokens of a response at most.
+        batch_size: prompts that are continued together.
+        top_p, top_k, min_p, repetition_penalty: as in [`~trl.GRPOConfig`]. What the model's own ``generation_config``
+            says of them does not count, as it does not in training.
     """
 
     def __init__(
@@ -168,40 +162,24 @@ def evaluate(
     """Plays each task of a panel once with a model that nobody trains.
 
     Args:
-        model ([`~transformers.PreTrainedModel`]):
-            The policy.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
-            With a chat template.
-        factory (`Callable[[], Any]`):
-            Makes an environment, of this project's or of TRL's convention.
-        panel (`TaskPanel`):
-            The tasks.
-        skills (`SkillSource`, *optional*):
-            Puts the skill into the policy's own prompt (the starred rows of the table), see
+        model: the policy.
+        tokenizer: with a chat template.
+        factory: makes an environment, of this project's or of TRL's convention.
+        panel: the tasks.
+        skills: puts the skill into the policy's own prompt (the starred rows of the table), see
             `policy.teacher.skill_source`.
-        temperature (`float`, *optional*, defaults to `0.4`):
-            Of the sampling; `0` decodes greedily.
-        top_p, top_k, min_p, repetition_penalty (*optional*, default to `1.0`, `0`, `None` and `1.0`):
-            Of the sampling, as in [`~trl.GRPOConfig`], whose values a trainer's own evaluations use. The model's
-            ``generation_config`` does not count.
-        seed (`int`, *optional*, defaults to `0`):
-            Of the sampling's random numbers. An episode's own seed depends on its task alone.
-        max_prompt_length, max_completion_length (`int`, *optional*, default to `4096` and `512`):
-            Tokens of one turn's prompt and response.
-        max_turns (`int`, *optional*):
-            Turns of an episode; the environment's own number by default.
-        batch_size (`int`, *optional*, defaults to `64`):
-            Episodes side by side.
-        time_limit (`float`, *optional*, defaults to `60.0`):
-            Seconds for one call of an environment.
-        chat_template_kwargs (`Mapping[str, Any]`, *optional*):
-            Handed to the chat template.
-        history, past_thinking (`str`, *optional*, default to `"window"` and `"template"`):
-            What prompts show of the past, as in [`AlignOPSDConfig`].
-        thinking_tags (`Sequence[str]`, *optional*, defaults to `("<think>", "</think>")`):
-            Between which the model thinks.
-        progress (`Callable[[int, int], None]`, *optional*):
-            Called with the numbers of episodes that ended and of turns that were played since the last call.
+        temperature: of the sampling; `0` decodes greedily.
+        top_p, top_k, min_p, repetition_penalty: of the sampling, as in [`~trl.GRPOConfig`], whose values a trainer's
+            own evaluations use. The model's ``generation_config`` does not count.
+        seed: of the sampling's random numbers. An episode's own seed depends on its task alone.
+        max_prompt_length, max_completion_length: tokens of one turn's prompt and response.
+        max_turns: turns of an episode; the environment's own number by default.
+        batch_size: episodes side by side.
+        time_limit: seconds for one call of an environment.
+        chat_template_kwargs: handed to the chat template.
+        history, past_thinking: what prompts show of the past, as in [`AlignOPSDConfig`].
+        thinking_tags: between which the model thinks.
+        progress: called with the numbers of episodes that ended and of turns that were played since the last call.
 
     Returns:
         The result and the trajectories, in the panel's order.

@@ -68,16 +68,12 @@ class Credit:
     """Credit for a batch of M turns of at most L response tokens.
 
     Args:
-        advantages (`torch.Tensor`):
-            ``(M, L)`` float32 on the batch's device: finite, 0 outside the policy mask, without gradient.
-        metrics (`dict[str, float]`, *optional*, defaults to `{}`):
-            Numbers of this process for the log; the mean over processes is logged.
-        targets (`dict[str, torch.Tensor]`, *optional*, defaults to `{}`):
-            ``(M, L)`` or ``(M, L, K)`` tensors, finite and without gradient, that `Method.auxiliary` will get back row
-            by row; empty if there is no such loss. ``vocabulary_ids`` among them asks for the live logits of these
+        advantages: ``(M, L)`` float32 on the batch's device: finite, 0 outside the policy mask, without gradient.
+        metrics: numbers of this process for the log; the mean over processes is logged.
+        targets: ``(M, L)`` or ``(M, L, K)`` tensors, finite and without gradient, that `Method.auxiliary` will get back
+            row by row; empty if there is no such loss. ``vocabulary_ids`` among them asks for the live logits of these
             tokens as ``vocabulary``.
-        trace (`dict[str, Any]`, *optional*, defaults to `{}`):
-            Columns for the records, one value for each turn: lists or tensors of length M.
+        trace: columns for the records, one value for each turn: lists or tensors of length M.
     """
 
     advantages: torch.Tensor
@@ -91,10 +87,8 @@ class Coefficients:
     """Weights of the two losses at one step.
 
     Args:
-        policy (`float`, *optional*, defaults to `1.0`):
-            Of the clipped policy loss; it multiplies the advantages.
-        auxiliary (`float`, *optional*, defaults to `0.0`):
-            Of the auxiliary loss.
+        policy: of the clipped policy loss; it multiplies the advantages.
+        auxiliary: of the auxiliary loss.
     """
 
     policy: float = 1.0
@@ -105,8 +99,7 @@ class Method:
     """One row of the results table. A subclass overrides what differs from plain GRPO.
 
     Args:
-        config ([`AlignOPSDConfig`]):
-            Of the run. A method is made from it alone; what an instance needs may depend on it.
+        config: of the run. A method is made from it alone; what an instance needs may depend on it.
 
     Class attributes:
 

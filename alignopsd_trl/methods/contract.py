@@ -34,14 +34,10 @@ def checked_credit(method: Method, batch: TurnBatch, teacher: Teacher, step: int
     advantages over each turn's optimised tokens.
 
     Args:
-        method ([`Method`]):
-            Who assigns.
-        batch ([`TurnBatch`]):
-            With ``student_log_probs`` if the method declares that it needs them.
-        teacher ([`Teacher`]):
-            Who answers.
-        step (`int`):
-            Rollout rounds before this one.
+        method: who assigns.
+        batch: with ``student_log_probs`` if the method declares that it needs them.
+        teacher: who answers.
+        step: rollout rounds before this one.
 
     Raises:
         MethodError: for a call that was not declared, or credit of a wrong shape, dtype or value.
@@ -105,12 +101,9 @@ def check_credit(credit: Credit, batch: TurnBatch, name: str) -> None:
     """Raises [`MethodError`] unless ``credit`` fits the batch: see [`Credit`] for what it must be.
 
     Args:
-        credit ([`Credit`]):
-            What the method called ``name`` gave.
-        batch ([`TurnBatch`]):
-            What it was given.
-        name (`str`):
-            For the message.
+        credit: what the method called ``name`` gave.
+        batch: what it was given.
+        name: for the message.
     """
 
     def fail(problem: str) -> None:

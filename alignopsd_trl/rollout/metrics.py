@@ -78,8 +78,7 @@ class Counters:
     """The counters that an environment batch may keep (``metrics()``: totals since it began), a round at a time.
 
     Args:
-        environments ([`ValidatedBatch`]):
-            What it counts already belongs to no round.
+        environments: what it counts already belongs to no round.
     """
 
     def __init__(self, environments: ValidatedBatch) -> None:

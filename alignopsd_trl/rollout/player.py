@@ -45,44 +45,30 @@ class Player:
     """Plays episodes with a policy.
 
     Args:
-        environments ([`ValidatedBatch`]):
-            From `alignopsd_trl.environments.batch.open_batch`; as many slots as episodes are played at once, at least.
-        renderer ([`Renderer`]):
-            Makes token ids of views.
-        sampler ([`Sampler`] or [`BatchSampler`]):
-            The policy. With a batch sampler all episodes of all processes take each turn together.
-        tokenizer ([`PreTrainedTokenizerBase`]):
-            Decodes responses.
-        end_ids (`Sequence[int]`):
-            Tokens that end a response.
-        skills ([`SkillSource`], *optional*, defaults to `no_skills`):
-            Privileged text of a task.
-        skills_in_rollout (`bool`, *optional*, defaults to `False`):
-            The policy itself sees the skill (rows of the table that say so); else only `Turn.privileged_ids` holds it.
-        max_turns (`int`, *optional*):
-            Turns after which an episode ends; the environment's own number by default, and no more than that.
-        agree (`Callable[[int], int]`, *optional*, defaults to `lambda number: number`):
-            Maximum of a number over all processes.
-        each (`Callable[[Any], list[Any]]`, *optional*, defaults to `lambda value: [value]`):
-            The values of all processes.
-        progress (`Callable[[int, int], None]`, *optional*, defaults to `lambda ended, turns: None`):
-            Called with the numbers of episodes that ended and of turns that were played since the last call.
-        reader ([`Reader`], *optional*):
-            Finds thinking and actions in responses; by default as the environments say, between ``<think>`` tags.
-        privileged (`bool`, *optional*, defaults to `True`):
-            Turns hold the privileged prompt too (`Turn.privileged_ids`). Without it, prompts are cut as if they did.
-        until_lost (`bool`, *optional*, defaults to `False`):
-            An episode ends as at its turn limit once the environment says that the turns left can't win it
+        environments: from `alignopsd_trl.environments.batch.open_batch`; as many slots as episodes are played at once,
+            at least.
+        renderer: makes token ids of views.
+        sampler: the policy. With a batch sampler all episodes of all processes take each turn together.
+        tokenizer: decodes responses.
+        end_ids: tokens that end a response.
+        skills: privileged text of a task.
+        skills_in_rollout: the policy itself sees the skill (rows of the table that say so); else only
+            `Turn.privileged_ids` holds it.
+        max_turns: turns after which an episode ends; the environment's own number by default, and no more than that.
+        agree: maximum of a number over all processes.
+        each: the values of all processes.
+        progress: called with the numbers of episodes that ended and of turns that were played since the last call.
+        reader: finds thinking and actions in responses; by default as the environments say, between ``<think>`` tags.
+        privileged: turns hold the privileged prompt too (`Turn.privileged_ids`). Without it, prompts are cut as if they
+            did.
+        until_lost: an episode ends as at its turn limit once the environment says that the turns left can't win it
             (`Step.lost`): for who only asks who wins.
-        privileged_siblings (`int`, *optional*, defaults to 0):
-            The first so many episodes of each group are played with the skill in the prompt. What is trained on is
-            the ordinary prompt, so the sampler's log-probs of these turns are dropped.
-        teacher ([`Sampler`] or [`BatchSampler`], *optional*):
-            Plays them; by default ``sampler``.
-        sampling_seed (`int`, *optional*, defaults to 0):
-            Goes into the seed of each request (`turn_seed`), beside the episode's own seeds and the turn's number.
-        update (`int`, *optional*):
-            Updates before these episodes are trained on; tells `Turn.staleness`.
+        privileged_siblings: the first so many episodes of each group are played with the skill in the prompt. What is
+            trained on is the ordinary prompt, so the sampler's log-probs of these turns are dropped.
+        teacher: plays them; by default ``sampler``.
+        sampling_seed: goes into the seed of each request (`turn_seed`), beside the episode's own seeds and the turn's
+            number.
+        update: updates before these episodes are trained on; tells `Turn.staleness`.
     """
 
     environments: ValidatedBatch
