@@ -22,6 +22,7 @@ from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.checks.model_files import check_loaded
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation import EvaluationResult, evaluating
 from alignopsd_trl.methods import checked_credit, get_method
@@ -66,7 +67,7 @@ from alignopsd_trl.training.drift import Drift
 from alignopsd_trl.training.panels import Panels
 from alignopsd_trl.training.recorder import Recorder
 from alignopsd_trl.training.rewards import Rewards, environment_reward
-from alignopsd_trl.training.rollouts import Rollouts
+from alignopsd_trl.training.rollouts import Rollouts, ToPlay
 from alignopsd_trl.training.round import Replays, Round, Snapshot, listeners, turn_advantages
 from alignopsd_trl.training.rows import RowMaker
 from alignopsd_trl.training.samplers import Samplers, engine_of
@@ -319,7 +320,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         with self._saved_if_down(), self.samplers.snapshot() as snapshot:
             update = self.state.global_step
             with self.phases("rollout"):
-                trajectories = self.rollouts.play(*self._asked(inputs, update, snapshot))
+                trajectories = self.rollouts.play(self._to_play(inputs, update, snapshot))
                 self.rewards.give(inputs, trajectories, update)
                 if self.args.rounds_ahead:
                     self._begin_next(snapshot)
@@ -333,25 +334,24 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.recorder.record(played, self.run_id, self.rollouts.take_counters(), self.phases.take())
         return rows
 
-    def _asked(self, inputs: list[dict[str, Any]], update: int, snapshot: Snapshot) -> tuple[Any, ...]:
-        """What the rollouts are told of a round."""
+    def _to_play(self, rows: list[dict[str, Any]], update: int, snapshot: Snapshot) -> ToPlay:
         privileged = self.args.privileged_in(int(update // self.args.steps_per_round))
         teacher = snapshot.teacher if privileged else None
-        return inputs, update, self.state.max_steps, snapshot.sampler, self.method, privileged, teacher
+        return ToPlay(rows, update, self.state.max_steps, snapshot.sampler, self.method, privileged, teacher)
 
     def _begin_next(self, snapshot: Snapshot) -> None:
         """Lets the next round, if there is one, be played while this one is credited and optimised."""
         rows, updates = self._upcoming.after()
         update = self.state.global_step + updates
         if update < self.state.max_steps:
-            self.rollouts.begin(*self._asked(rows, update, snapshot))
+            self.rollouts.begin(self._to_play(rows, update, snapshot))
 
     @contextlib.contextmanager
     def _saved_if_down(self) -> Generator[None]:
-        """A checkpoint is there when the sampler can't be used any more."""
+        """A checkpoint is there when the environments or the sampler can't be used any more."""
         try:
             yield
-        except SamplerDown:
+        except (EnvironmentsDown, SamplerDown):
             self.checkpoints.save_last(self.state.global_step)
             raise
 

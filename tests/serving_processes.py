@@ -51,10 +51,10 @@ def message(trainer: AlignOPSDTrainer, server: ScriptedServer) -> str:
     """Of the run's end after the second process has lost its server in the second round."""
     inner = trainer.rollouts.play_groups
 
-    def play(inputs: Any, update: int, *rest: Any, **options: Any) -> Any:
-        if update == 1 and RANK == "1":
+    def play(asked: Any, alone: Any = None) -> Any:
+        if asked.update == 1 and RANK == "1":
             server.stop()
-        return inner(inputs, update, *rest, **options)
+        return inner(asked, alone)
 
     trainer.rollouts.play_groups = play
     try:

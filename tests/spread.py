@@ -318,9 +318,9 @@ def run_down(root: Path, strategy: str) -> None:
     trainer = make(folder, root, "down", factory=Down)
     inner = trainer.rollouts.play_groups
 
-    def play(inputs: Any, update: int, *rest: Any) -> Any:
-        Down.broken = update == 1
-        return inner(inputs, update, *rest)
+    def play(asked: Any) -> Any:
+        Down.broken = asked.update == 1
+        return inner(asked)
 
     trainer.rollouts.play_groups = play
     message = None

@@ -11,6 +11,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,13 +64,13 @@ def lose(folder: Path, how: str) -> None:
     assert trainer.accelerator.num_processes == 2
     inner = trainer.rollouts.play_groups
 
-    def play(inputs: object, update: int, *rest: object) -> object:
-        if update == 1 and os.environ["RANK"] == "1":
+    def play(asked: Any) -> object:
+        if asked.update == 1 and os.environ["RANK"] == "1":
             (folder / "lost").write_text(str(time.time()))
             if how == "dies":
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(1000)
-        return inner(inputs, update, *rest)
+        return inner(asked)
 
     trainer.rollouts.play_groups = play
     trainer.train()

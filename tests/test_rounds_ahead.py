@@ -30,9 +30,9 @@ def made(folder: Path, server: ScriptedServer, ahead: int = 1, steps: int = 3, *
     trainer.began = []
     inner = trainer.rollouts.begin
 
-    def begin(inputs: Any, update: int, *rest: Any) -> None:
-        trainer.began.append((update, [row["task_id"] for row in inputs]))
-        inner(inputs, update, *rest)
+    def begin(asked: Any) -> None:
+        trainer.began.append((asked.update, [row["task_id"] for row in asked.rows]))
+        inner(asked)
 
     trainer.rollouts.begin = begin
     return trainer
@@ -229,11 +229,11 @@ def test_an_error_of_the_background_is_met_once_and_nothing_is_left(tmp_path: Pa
         trainer = made(tmp_path, server)
         inner, met = trainer.rollouts.play_groups, []
 
-        def play(inputs: Any, update: int, *rest: Any, **options: Any) -> Any:
-            if update == 1:
+        def play(asked: Any, alone: Any = None) -> Any:
+            if asked.update == 1:
                 met.append(threading.current_thread().name)
                 raise error
-            return inner(inputs, update, *rest, **options)
+            return inner(asked, alone)
 
         trainer.rollouts.play_groups = play
         with pytest.raises(type(error), match=str(error)):
@@ -248,10 +248,10 @@ def test_servers_that_go_away_while_a_round_is_played_ahead_end_the_run_with_a_c
         trainer.args.vllm_server_timeout = 0.5
         inner = trainer.rollouts.play_groups
 
-        def play(inputs: Any, update: int, *rest: Any, **options: Any) -> Any:
-            if update == 1:
+        def play(asked: Any, alone: Any = None) -> Any:
+            if asked.update == 1:
                 server.stop()
-            return inner(inputs, update, *rest, **options)
+            return inner(asked, alone)
 
         trainer.rollouts.play_groups = play
         with pytest.raises(SamplerDown, match="start the servers again and resume"):

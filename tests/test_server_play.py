@@ -92,10 +92,10 @@ def test_servers_gone_for_good_end_the_run_with_a_checkpoint(tmp_path: Path) -> 
         with_servers(trainer, server, vllm_server_timeout=0.5)
         inner = trainer.rollouts.play_groups
 
-        def play(inputs: Any, update: int, *rest: Any) -> Any:
-            if update == 1:
+        def play(asked: Any) -> Any:
+            if asked.update == 1:
                 server.stop()
-            return inner(inputs, update, *rest)
+            return inner(asked)
 
         trainer.rollouts.play_groups = play
         with pytest.raises(SamplerDown, match=f"no answer from {server.address} for 0.5 s; start the servers again"):

@@ -11,7 +11,6 @@ from accelerate.utils import gather_object
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.methods import Method
 from alignopsd_trl.policy.process_group import ProcessGroup
@@ -22,7 +21,6 @@ from alignopsd_trl.rollout import (
     Counters,
     Player,
     Sampler,
-    SamplerDown,
     SkillSource,
     episode_seeds,
     no_skills,
@@ -35,6 +33,25 @@ from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.training.ahead import Ahead
 from alignopsd_trl.training.round import Replays
 from alignopsd_trl.turns import Trajectory
+
+
+class ToPlay(NamedTuple):
+    """A round that is to be played.
+
+    Attributes:
+        rows: of the dataset, those of a sibling group side by side.
+        update, updates: updates before the round, and of the whole run.
+        privileged, teacher: how many siblings of each group are played with the skill in the prompt, and by whom, as
+            in [`Player`].
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    update: int
+    updates: int
+    sampler: AnySampler
+    method: Method
+    privileged: int = 0
+    teacher: AnySampler | None = None
 
 
 class Played(NamedTuple):
@@ -156,64 +173,44 @@ class Rollouts:
         seed = 1_000_003 * self.processes.process + number
         return Replays(self.training_player(sampler, method), self.slots, seed)
 
-    def play(
-        self,
-        inputs: Sequence[Mapping[str, Any]],
-        update: int,
-        updates: int,
-        sampler: AnySampler,
-        method: Method,
-        privileged: int = 0,
-        teacher: AnySampler | None = None,
-    ) -> list[Trajectory]:
-        """Plays the sibling groups of a round; with `rounds_ahead` they may have been begun.
-
-        Args:
-            privileged, teacher: how many siblings of each group are played with the skill in the prompt, and by whom,
-                as in [`Player`].
+    def play(self, asked: ToPlay) -> list[Trajectory]:
+        """Plays a round; with `rounds_ahead` it may have been begun.
 
         Raises:
-            EnvironmentsDown, SamplerDown: after a checkpoint was saved.
+            EnvironmentsDown, SamplerDown: on all processes, if the environments or the sampler of one are down.
             RunStopped: if too many episodes failed, after a checkpoint was saved.
         """
-        asked = (inputs, update, updates, sampler, method, privileged, teacher)
-        try:
-            trajectories = self._taken_up(*asked) if self.config.rounds_ahead else self._played_now(*asked)
-        except (EnvironmentsDown, SamplerDown):
-            self.save()
-            raise
-        self._check(trajectories, update)
+        trajectories = self._taken_up(asked) if self.config.rounds_ahead else self._played_now(asked)
+        self._check(trajectories, asked.update)
         return trajectories
 
-    def _played_now(self, *asked: Any) -> list[Trajectory]:
+    def _played_now(self, asked: ToPlay) -> list[Trajectory]:
         self.environments  # noqa: B018 (opened before its counters are read)
         self.counters.take()  # what an evaluation added since the last round
-        return self.play_groups(*asked)
+        return self.play_groups(asked)
 
-    def _taken_up(self, inputs: Sequence[Mapping[str, Any]], *asked: Any) -> list[Trajectory]:
+    def _taken_up(self, asked: ToPlay) -> list[Trajectory]:
         if not self._ahead.begun:
-            self.begin(inputs, *asked)
+            self.begin(asked)
         self.settle()
         found = self._ahead.take()
-        if found.tasks != [row["task_id"] for row in inputs]:
+        if found.tasks != [row["task_id"] for row in asked.rows]:
             raise RuntimeError(
                 "other tasks were played ahead than the data loader gives; this is a bug, please report it"
             )
         self._counted = found.counters
         return found.trajectories
 
-    def begin(
-        self, inputs: Sequence[Mapping[str, Any]], update: int, updates: int, sampler: AnySampler, *rest: Any
-    ) -> None:
-        """Lets a round be played while the main thread goes on; `play` takes it up, with the same arguments."""
+    def begin(self, asked: ToPlay) -> None:
+        """Lets a round be played while the main thread goes on; `play` takes it up."""
         self.environments  # noqa: B018 (opened before its counters are read)
         self.counters.take()
-        self._bar = self._bar_of(len(inputs), update, updates, sampler)
+        self._bar = self._bar_of(asked)
         self._shown, self._bar.disable = not self._bar.disable, True
 
         def act() -> Played:
-            trajectories = self.play_groups(inputs, update, updates, sampler, *rest, alone=self._bar)
-            return Played([row["task_id"] for row in inputs], trajectories, self.counters.take())
+            trajectories = self.play_groups(asked, alone=self._bar)
+            return Played([row["task_id"] for row in asked.rows], trajectories, self.counters.take())
 
         self._ahead.begin(act)
 
@@ -227,31 +224,21 @@ class Rollouts:
         """What the last round added to the environments' counters."""
         return self._counted if self.config.rounds_ahead else self.counters.take()
 
-    def play_groups(
-        self,
-        inputs: Sequence[Mapping[str, Any]],
-        update: int,
-        updates: int,
-        sampler: AnySampler,
-        method: Method,
-        privileged: int = 0,
-        teacher: AnySampler | None = None,
-        alone: Bar | None = None,
-    ) -> list[Trajectory]:
+    def play_groups(self, asked: ToPlay, alone: Bar | None = None) -> list[Trajectory]:
         """Episodes of whole sibling groups: `num_generations` equal rows side by side are one group.
 
         Args:
             alone: makes no collective, and shows this bar.
         """
         siblings = self.config.num_generations
-        tasks = group_names([row["task_id"] for row in inputs], siblings)
-        seeds = [episode_seeds(row["task_id"], update, place % siblings) for place, row in enumerate(inputs)]
-        with alone or self._bar_of(len(inputs), update, updates, sampler) as progress:
-            player = self.training_player(sampler, method, progress)
-            player.privileged_siblings, player.teacher, player.update = privileged, teacher, update
+        tasks = group_names([row["task_id"] for row in asked.rows], siblings)
+        seeds = [episode_seeds(row["task_id"], asked.update, n % siblings) for n, row in enumerate(asked.rows)]
+        with alone or self._bar_of(asked) as progress:
+            player = self.training_player(asked.sampler, asked.method, progress)
+            player.privileged_siblings, player.teacher, player.update = asked.privileged, asked.teacher, asked.update
             if alone is not None:
                 player.agree, player.each = lambda number: number, lambda value: [value]
-            return player.play(inputs, seeds, tasks)
+            return player.play(asked.rows, seeds, tasks)
 
     def play_rows(self, inputs: Sequence[Mapping[str, Any]], sampler: AnySampler, skills: bool) -> list[Trajectory]:
         """Plays the rows of an evaluation. A task's seeds do not depend on how rows are cut into batches."""
@@ -260,8 +247,8 @@ class Rollouts:
         seeds = [episode_seeds(task, 0, place) for task, place in zip(tasks, places, strict=True)]
         return self.player(sampler, skills, skills).play(inputs, seeds, tasks)
 
-    def _bar_of(self, total: int, update: int, updates: int, sampler: AnySampler) -> Bar:
-        return self.bar(total, f"update {update + 1}/{updates}: rollout", sampler)
+    def _bar_of(self, asked: ToPlay) -> Bar:
+        return self.bar(len(asked.rows), f"update {asked.update + 1}/{asked.updates}: rollout", asked.sampler)
 
     def bar(self, total: int, title: str, sampler: AnySampler) -> Bar:
         """Shows how many turns were played and episodes ended, on the first process of a machine; where nobody waits
