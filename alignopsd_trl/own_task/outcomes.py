@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.environments.base import Opening
-from alignopsd_trl.own_task.playing import ENDED, FAILED, SLOTS, TURN_LIMIT, PlayedEpisode, PlayedTurn
+from alignopsd_trl.own_task.playing import ENDED, FAILED, TURN_LIMIT, PlayedEpisode, PlayedTurn
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.prompts import Renderer, text_of
 
@@ -118,8 +118,8 @@ def seconds(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
     if taken and statistics.mean(taken) > SLOW:
         yield Finding(
             "time",
-            f"a turn of {min(SLOTS, len(episodes))} episodes waits {statistics.mean(taken):.1f} s for its steps, and a "
-            "round waits at each turn: make steps cheaper, or give the factory a method batch(size, time_limit)",
+            f"a turn waits {statistics.mean(taken):.1f} s for the steps of the episodes side by side: make steps "
+            "cheaper, or give the factory a method batch(size, time_limit)",
             ruins=False,
         )
 

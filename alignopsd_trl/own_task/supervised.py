@@ -36,7 +36,8 @@ EXCHANGED = 0.5
 PROMPTS_FIRST = 0.3  # of the updates, where their number is given
 HELD_OUT, HELD_TURNS = 0.1, {True: 128, False: 32}
 """Share of the tasks, and turns at most of a fresh and of another model, whose loss says when training ends."""
-WARM_UP_SHARE = 0.05
+WARM_UP, WARM_UP_SHARE = {True: 50, False: 5}, 0.05
+"""Updates of a fresh and of another model in which the learning rate rises; their share, where the number is given."""
 BETTER = 0.99
 """A loss below this share of the best one counts as an improvement."""
 PATIENCE = (8, 3, 3)
@@ -209,7 +210,7 @@ def train(
     disable_progress_bar()
     disable_progress_bars()
     learnt, held = (list(rows), []) if config.max_steps > 0 else held_out(rows, HELD_TURNS[config.fresh])
-    budget = None if config.max_steps > 0 else Budget(config.minutes, _evaluated_every(config))
+    budget = None if config.max_steps > 0 else Budget(config.minutes, WARM_UP[config.fresh])
     trainer = WarmStartTrainer(
         model,
         args=_arguments(folder, config, len(learnt), max(_lengths(tokenizer, rows))),
@@ -248,11 +249,6 @@ def _lengths(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any
     return [len(one) for one in encoded["input_ids"]]
 
 
-def _evaluated_every(config: WarmStartConfig) -> int:
-    """Updates. A model that knows a language learns a task in fewer."""
-    return 50 if config.fresh else 20
-
-
 def _fast_bfloat16(on_gpu: bool) -> bool:
     """Whether the GPU, or else the processor, multiplies matrices of bfloat16 in hardware."""
     if on_gpu:
@@ -268,7 +264,7 @@ def _arguments(folder: Path, config: WarmStartConfig, rows: int, longest: int) -
         per_device_train_batch_size=min(config.batch_size, rows),
         per_device_eval_batch_size=config.batch_size,
         eval_strategy="no" if counted else "steps",
-        eval_steps=_evaluated_every(config),
+        eval_steps=50 if config.fresh else 20,  # one that knows a language learns a task in fewer
         eval_on_start=not counted,
         learning_rate=config.rate,
         lr_scheduler_type="cosine",
