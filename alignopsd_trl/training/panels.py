@@ -23,7 +23,7 @@ from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.turns import Trajectory
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Panels:
     """What a trainer evaluates panels with.
 

@@ -27,7 +27,7 @@ def environment_reward(trajectory: Sequence[Trajectory], **columns: Any) -> list
     return [None if one.failed else one.reward for one in trajectory]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Rewards:
     """Gives finished episodes their reward: the environment's, plus the user's functions.
 

@@ -14,7 +14,7 @@ from alignopsd_trl.policy.turn_rows import TARGET, Layout, collate_rows
 from alignopsd_trl.turns import TurnBatch
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class RowMaker:
     """Makes TRL's rows of a batch and its credit, equally many on each process.
 

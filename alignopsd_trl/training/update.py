@@ -27,7 +27,7 @@ def only_live_rows_count(rows: Rows, config: AlignOPSDConfig) -> bool:
     return config.skip_zero_advantage and config.beta == 0.0 and config.entropy_coef == 0.0 and not targets
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Update:
     """The loss of a trainer: TRL's, the method's auxiliary one and the entropy bonus.
 
