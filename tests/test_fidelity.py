@@ -26,10 +26,11 @@ from alignopsd_trl.fidelity.measure import Bench, Credited, columns, play_groups
 from alignopsd_trl.fidelity.metrics import NAMES, Turns, agreement, by_kind, kinds, reliability
 from alignopsd_trl.fidelity.plan import enough_for, further_rollouts, rollout_lengths, worth_measuring
 from alignopsd_trl.fidelity.report import page
-from alignopsd_trl.fidelity.training import fidelity_metrics
+from alignopsd_trl.fidelity.training import FidelityListener
 from alignopsd_trl.fidelity.tree import Tree, back_up, doubts
 from alignopsd_trl.methods import Credit, grpo
 from alignopsd_trl.runs.files import plain
+from alignopsd_trl.training.round import Replays, Round
 from alignopsd_trl.turns import TurnBatch
 
 
@@ -207,9 +208,10 @@ def test_praise_and_blame_in_training_are_those_of_the_outcome(tmp_path: Path) -
     batch = TurnBatch.of(played, bench.pad_id, "cpu")
     values = torch.randn(batch.policy_mask.shape, generator=torch.Generator().manual_seed(0))
     credit = Credit(values * batch.policy_mask)
-    config = AlignOPSDConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none")
+    walks = {"fidelity_tasks": 12, "fidelity_walks": 4}
+    config = AlignOPSDConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", **walks)
     again = _bench(Flips(11), Climb)
-    logged = fidelity_metrics(again.player, again.slots, played, batch, credit, config, tasks=12, rollouts=4, seed=0)
+    logged = FidelityListener(config).hear(Round(0, 0, played, batch, credit, Replays(again.player, again.slots, 0)))
     tree = take_rollouts(_bench(Flips(11), Climb), played, 4, value="reward", enough=None)
     sides = grpo.outcome(batch, config).advantage.numpy()
     turns, known, _ = columns(batch.turns, tree, played, sides, "reward")

@@ -19,7 +19,7 @@ from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout import SamplerDown
-from alignopsd_trl.runs.checkpoints import last_whole_checkpoint, whole_checkpoints
+from alignopsd_trl.runs.checkpoints import whole_checkpoints
 from alignopsd_trl.runs.order import EpochSampler, Upcoming
 from alignopsd_trl.training.continuous import ContinuousEngine
 
@@ -256,7 +256,7 @@ def test_servers_that_go_away_while_a_round_is_played_ahead_end_the_run_with_a_c
         trainer.rollouts.play_groups = play
         with pytest.raises(SamplerDown, match="start the servers again and resume"):
             trainer.train()
-    assert last_whole_checkpoint(tmp_path).name == "checkpoint-1" and ended()
+    assert whole_checkpoints(tmp_path)[-1].name == "checkpoint-1" and ended()
 
 
 def test_ctrl_c_while_a_round_is_played_ahead_leaves_nothing(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fakes.trainers import make_trainer
 
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout import SamplerDown
-from alignopsd_trl.runs.checkpoints import last_whole_checkpoint
+from alignopsd_trl.runs.checkpoints import whole_checkpoints
 
 
 def uneven(body: dict[str, Any]) -> float:
@@ -100,7 +100,7 @@ def test_servers_gone_for_good_end_the_run_with_a_checkpoint(tmp_path: Path) -> 
         trainer.rollouts.play_groups = play
         with pytest.raises(SamplerDown, match=f"no answer from {server.address} for 0.5 s; start the servers again"):
             trainer.train()
-    assert last_whole_checkpoint(tmp_path).name == "checkpoint-1"
+    assert whole_checkpoints(tmp_path)[-1].name == "checkpoint-1"
 
 
 def test_thinking_and_panels_come_from_the_servers_too(tmp_path: Path) -> None:
@@ -173,4 +173,4 @@ def test_two_processes_that_ask_by_themselves_play_as_one(two: Path, tmp_path: P
 def test_a_server_that_one_process_has_lost_ends_both_with_its_message_and_a_checkpoint(two: Path, name: str) -> None:
     messages = load(two, name)
     assert messages[0] == messages[1] and "; start the servers again" in messages[0]
-    assert last_whole_checkpoint(two / name).name == "checkpoint-1"
+    assert whole_checkpoints(two / name)[-1].name == "checkpoint-1"

@@ -22,7 +22,7 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments import EnvironmentsDown, Opening, Step, TaskPanel
 from alignopsd_trl.environments.batch import ThreadedBatch
 from alignopsd_trl.records import read_records
-from alignopsd_trl.runs.checkpoints import last_whole_checkpoint
+from alignopsd_trl.runs.checkpoints import whole_checkpoints
 from alignopsd_trl.runs.health import RunStopped
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.trainer import AlignOPSDTrainer
@@ -161,7 +161,7 @@ def test_resume_passes_over_a_checkpoint_that_was_cut_short(tmp_path: Path) -> N
     trainer = make_trainer(tmp_path, save_strategy="steps", save_steps=1, max_steps=2)
     trainer.train()
     (tmp_path / "checkpoint-2" / "trainer_state.json").write_text('{"global_st')
-    assert last_whole_checkpoint(tmp_path).name == "checkpoint-1"
+    assert whole_checkpoints(tmp_path)[-1].name == "checkpoint-1"
     again = make_trainer(tmp_path, save_strategy="steps", save_steps=1, max_steps=2)
     again.train(resume_from_checkpoint="True")
     assert again.state.global_step == 2 and losses(again)[-1] == losses(trainer)[-1]
@@ -309,7 +309,7 @@ def test_a_lost_server_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, factory=Served, max_steps=4, parts={"callbacks": [TakeDown()]})
     with pytest.raises(EnvironmentsDown, match="stays away"):
         trainer.train()
-    assert last_whole_checkpoint(tmp_path).name == "checkpoint-2"
+    assert whole_checkpoints(tmp_path)[-1].name == "checkpoint-2"
 
 
 def test_an_action_that_was_not_on_offer_may_be_invalid(tmp_path: Path) -> None:

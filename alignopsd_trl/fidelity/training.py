@@ -10,10 +10,9 @@ import torch
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.fidelity.measure import Bench, columns, take_rollouts, turn_advantages
 from alignopsd_trl.fidelity.metrics import NAMES, agreement, reliability
+from alignopsd_trl.fidelity.tree import Tree
 from alignopsd_trl.fidelity.variants import turn_credit
-from alignopsd_trl.methods import Credit
 from alignopsd_trl.methods.grpo import outcome
-from alignopsd_trl.rollout import Player
 from alignopsd_trl.training.round import Replays, Round
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
@@ -21,13 +20,10 @@ from alignopsd_trl.turns import Trajectory, TurnBatch
 def monte_carlo_advantages(
     replays: Replays, trajectories: Sequence[Trajectory], batch: TurnBatch, rollouts: int, value: str = "reward"
 ) -> torch.Tensor:
-    """Measures ``(M,)`` float64 A_MC of a batch's turns, NaN in groups whose rewards are all equal. The random
-    state of training is left as it was. Every process must make the same calls."""
+    """Measures ``(M,)`` float64 A_MC of a batch's turns, NaN in groups whose rewards are all equal. Every process must
+    make the same calls."""
     counted = [one for one in trajectories if not one.failed and one.turns]
-    bench = Bench(replays.player, replays.slots, None, None, 0)
-    with torch.random.fork_rng():
-        tree = take_rollouts(bench, counted, rollouts, value=value, seed=replays.seed)
-    found = turn_advantages(tree, counted, batch.turns, value)
+    found = turn_advantages(_tree(replays, counted, rollouts, value), counted, batch.turns, value)
     return torch.from_numpy(found.advantage).to(batch.task.device)
 
 
@@ -45,60 +41,36 @@ class FidelityListener:
         return number % self._config.fidelity_every == 0
 
     def hear(self, played: Round) -> dict[str, float]:
-        config, replays = self._config, played.replays
-        return fidelity_metrics(
-            replays.player,
-            replays.slots,
-            played.trajectories,
-            played.batch,
-            played.credit,
-            config,
-            tasks=config.fidelity_tasks,
-            rollouts=config.fidelity_walks,
-            seed=replays.seed,
-        )
+        """Scalars for the log: the agreement of a round's credit with A_MC on the first ``fidelity_tasks`` groups of
+        this process whose rewards differ. Values are of success, of rewards where the environment does not say who
+        won."""
+        config, batch, replays = self._config, played.batch, played.replays
+        chosen = _groups(played.trajectories, config.fidelity_tasks)
+        counted = [one for one in played.trajectories if one.task in chosen and not one.failed and one.turns]
+        value = "reward" if any(one.won is None for one in counted) else "success"
+        tree = _tree(replays, counted, config.fidelity_walks, value, enough=None)
+        place = {id(turn): row for row, turn in enumerate(batch.turns)}
+        turns = [turn for one in counted for turn in one.turns]
+        rows = [place[id(turn)] for turn in turns]
+        sides = outcome(batch, config).advantage.cpu().numpy()[rows]
+        measured, known, _ = columns(turns, tree, counted, sides, value)
+        metrics = {"fidelity/tasks": float(len(chosen)), "fidelity/turns": float(known.sum())}
+        if not known.any():
+            return metrics
+        values = turn_credit(played.credit, batch).cpu().numpy()[rows][known]
+        figures = agreement(measured, {"credit": values}, "credit")["credit"]
+        shown = {name: figures[name].value for name in NAMES} | {"reliability": reliability(measured)}
+        shown |= {"pivotal": float(measured.pivotal.mean())}
+        return metrics | {f"fidelity/{name}": value for name, value in shown.items() if np.isfinite(value)}
 
 
-def fidelity_metrics(
-    player: Player,
-    slots: int,
-    trajectories: Sequence[Trajectory],
-    batch: TurnBatch,
-    credit: Credit,
-    config: AlignOPSDConfig,
-    *,
-    tasks: int,
-    rollouts: int,
-    seed: int,
-) -> dict[str, float]:
-    """Scalars for the log: the agreement of a round's credit with A_MC on the first groups whose rewards differ. Values
-    are of success, of rewards where the environment does not say who won.
-
-    Args:
-        config: what the round's outcome advantages were made with.
-        tasks: sibling groups of this process that are measured at most.
-        rollouts: rollouts a state on average, at most.
-    """
-    chosen = _groups(trajectories, tasks)
-    counted = [one for one in trajectories if one.task in chosen and not one.failed and one.turns]
-    value = "reward" if any(one.won is None for one in counted) else "success"
+def _tree(
+    replays: Replays, trajectories: Sequence[Trajectory], rollouts: int, value: str, enough: float | None = 1.0
+) -> Tree:
+    """Plays Monte Carlo rollouts and leaves the random state of training as it was."""
+    bench = Bench(replays.player, replays.slots, None, None, 0)
     with torch.random.fork_rng():
-        tree = take_rollouts(
-            Bench(player, slots, None, None, 0), counted, rollouts, value=value, enough=None, seed=seed
-        )
-    place = {id(turn): row for row, turn in enumerate(batch.turns)}
-    turns = [turn for one in counted for turn in one.turns]
-    rows = [place[id(turn)] for turn in turns]
-    sides = outcome(batch, config).advantage.cpu().numpy()[rows]
-    measured, known, _ = columns(turns, tree, counted, sides, value)
-    metrics = {"fidelity/tasks": float(len(chosen)), "fidelity/turns": float(known.sum())}
-    if not known.any():
-        return metrics
-    values = turn_credit(credit, batch).cpu().numpy()[rows][known]
-    figures = agreement(measured, {"credit": values}, "credit")["credit"]
-    shown = {name: figures[name].value for name in NAMES} | {"reliability": reliability(measured)}
-    shown |= {"pivotal": float(measured.pivotal.mean())}
-    return metrics | {f"fidelity/{name}": value for name, value in shown.items() if np.isfinite(value)}
+        return take_rollouts(bench, trajectories, rollouts, value=value, enough=enough, seed=replays.seed)
 
 
 def _groups(trajectories: Sequence[Trajectory], count: int) -> list[str]:

@@ -93,36 +93,6 @@ def update_of(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
-def last_whole_checkpoint(output_dir: str | Path) -> Path:
-    """The newest checkpoint of a run that a kill did not cut short.
-
-    Raises:
-        FileNotFoundError: if there is none.
-    """
-    found = whole_checkpoints(output_dir)
-    if not found:
-        raise FileNotFoundError(f"no whole checkpoint in {output_dir}: start without resume_from_checkpoint")
-    return found[-1]
-
-
-def resume_path(wanted: str | bool | None, output_dir: str | Path) -> str | None:
-    """What to resume from: the newest whole checkpoint for ``True`` (or its text, as a command line gives it), the
-    named one if it is whole, nothing for ``None`` or ``False``.
-
-    Raises:
-        FileNotFoundError: if there is no whole checkpoint.
-        ValueError: if the named one was cut short.
-    """
-    if wanted in (True, "True", "true"):
-        return str(last_whole_checkpoint(output_dir))
-    if isinstance(wanted, str) and not is_whole(Path(wanted)):
-        raise ValueError(
-            f"resume_from_checkpoint={wanted!r} has no readable {MARK} (no such folder, or the run was stopped while "
-            "writing it); use True for the last whole checkpoint"
-        )
-    return wanted if isinstance(wanted, str) else None
-
-
 def last_good(output_dir: str | Path) -> str:
     """The newest whole checkpoint as a message names it."""
     found = whole_checkpoints(output_dir)

@@ -22,7 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.runs.checkpoints import MARK, damage, is_numbered, resume_path, update_of, whole_checkpoints
+from alignopsd_trl.runs.checkpoints import MARK, damage, is_numbered, is_whole, update_of, whole_checkpoints
 from alignopsd_trl.runs.files import plain, read_json, sweep_partials, write_json, write_text
 from alignopsd_trl.runs.progress import cut
 from alignopsd_trl.runs.provenance import code_checksum, versions
@@ -115,7 +115,7 @@ class RunFolder:
             left = look(path)
             if problem := left.refusal(configuration, resume):
                 raise RunFolderError(problem)
-            checkpoint = _checkpoint(path, resume, left)
+            checkpoint = _checkpoint(resume, left)
             if resumes:
                 _tell_of_unfinished(path, checkpoint, say)
             else:
@@ -322,14 +322,19 @@ def _wanted(resume: str | bool | None) -> bool:
     return resume not in (None, False, "", "False", "false")
 
 
-def _checkpoint(path: Path, resume: str | bool | None, left: Left) -> Path | None:
+def _checkpoint(resume: str | bool | None, left: Left) -> Path | None:
     """The undamaged checkpoint to go on from, if there is one yet."""
-    if not _wanted(resume) or (resume in (True, "True", "true") and not left.checkpoints):
+    if not _wanted(resume):
         return None
-    try:
-        checkpoint = Path(resume_path(resume, path) or "")
-    except (FileNotFoundError, ValueError) as error:
-        raise RunFolderError(str(error)) from error
+    newest = resume in (True, "True", "true")
+    if newest and not left.checkpoints:
+        return None
+    checkpoint = left.checkpoints[-1] if newest else Path(str(resume))
+    if not is_whole(checkpoint):
+        raise RunFolderError(
+            f"resume_from_checkpoint={resume!r} has no readable {MARK} (no such folder, or the run was stopped while "
+            "writing it); use True for the last whole checkpoint"
+        )
     problem = damage(checkpoint)
     if problem is None:
         return checkpoint

@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ class SkillBank:
         self.checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
         self.encoder = encoder
         self.n_general, self.n_mistakes, self.constraint_threshold = n_general, n_mistakes, constraint_threshold
-        self._cached = lru_cache(maxsize=65536)(self._retrieve)
+        self._cached, self._known = lru_cache(maxsize=65536)(self._retrieve), lru_cache(maxsize=None)(_vector)
 
     @classmethod
     def load(
@@ -174,15 +174,12 @@ class SkillBank:
         """Cosines of texts that are encoded one by one, so that no batch changes them; rounded to 6 decimals."""
         if self.encoder is None:
             return [0.0] * len(texts)
-        query = self._vector(self.encoder, " ".join(task_text.split()))
-        return [round(float(self._bank_vector(self.encoder, text) @ query), 6) + 0.0 for text in texts]
+        query = _vector(self.encoder, " ".join(task_text.split()))
+        return [round(float(self._known(self.encoder, text) @ query), 6) + 0.0 for text in texts]
 
-    def _vector(self, encoder: Encoder, text: str) -> torch.Tensor:
-        return encoder([text])[0].double().cpu()
 
-    @cached_property
-    def _bank_vector(self) -> Callable[[Encoder, str], torch.Tensor]:
-        return lru_cache(maxsize=None)(self._vector)
+def _vector(encoder: Encoder, text: str) -> torch.Tensor:
+    return encoder([text])[0].double().cpu()
 
 
 def _ranked(items: Sequence[Any], scores: Sequence[float]) -> list[tuple[Any, float]]:
