@@ -11,7 +11,6 @@ folder in its turn: thinking, teacher's view and policy's view alike, as in trai
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -25,7 +24,7 @@ from alignopsd_trl.fidelity.__main__ import Kept, cpu_seconds, draw_tasks, ident
 from alignopsd_trl.fidelity.arguments import read_arguments
 from alignopsd_trl.fidelity.measure import assign_credit
 from alignopsd_trl.fidelity.metrics import agreement, reliability
-from alignopsd_trl.fidelity.report import plain
+from alignopsd_trl.runs.files import write_json
 
 
 def measure(arguments: argparse.Namespace, newer: Sequence[str]) -> dict[str, Any]:
@@ -50,7 +49,7 @@ def measure(arguments: argparse.Namespace, newer: Sequence[str]) -> dict[str, An
     figures = agreement(found.turns, credit, first, arguments.seed)
     facts = {"turns": int(found.known.sum()), "tasks": found.turns.tasks, "reliability": reliability(found.turns)}
     facts |= {"rollouts": found.tree.taken, "cpu_seconds": cpu_seconds()}
-    return plain({"command": " ".join(sys.argv), **facts, "correlation_with_first": same, "figures": figures})
+    return {"command": " ".join(sys.argv), **facts, "correlation_with_first": same, "figures": figures}
 
 
 def main() -> None:
@@ -60,10 +59,9 @@ def main() -> None:
     newer = parser.parse_args(sys.argv[1:place]).newer
     arguments = read_arguments(sys.argv[place + 1 :])
     found = measure(arguments, newer)
-    path = Path(arguments.output) / "staleness.json"
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_json(Path(arguments.output) / "staleness.json", found)
     for label, own in found["figures"].items():
-        shown = {name: own[name] for name in ("r_within", "r_praised", "r_blamed") if name in own}
+        shown = {name: round(own[name].value, 3) for name in ("r_within", "r_praised", "r_blamed")}
         print(label, round(found["correlation_with_first"][label], 3), shown)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from accelerate.data_loader import BatchSamplerShard
 from fakes.servers import Fault, ScriptedServer, acting, with_servers
 from fakes.toy import toy_dataset
-from fakes.trainers import make_config, make_trainer
+from fakes.trainers import make_config, make_trainer, with_sampler
 from torch.utils.data import BatchSampler
 
 from alignopsd_trl.environments.base import EnvironmentsDown
@@ -22,6 +23,7 @@ from alignopsd_trl.rollout import SamplerDown
 from alignopsd_trl.runs.checkpoints import whole_checkpoints
 from alignopsd_trl.runs.order import EpochSampler, Upcoming
 from alignopsd_trl.training.continuous import ContinuousEngine
+from alignopsd_trl.trl_compat.update import sampling_ratio
 
 
 def made(folder: Path, server: ScriptedServer, ahead: int = 1, steps: int = 3, **options: Any) -> Any:
@@ -289,6 +291,44 @@ def test_nothing_is_left_after_20_rounds(tmp_path: Path) -> None:
         trainer.rollouts.begin = begin
         trainer.train()
     assert len(seen) == 20 and max(seen) <= 1 and ended()
+
+
+# Turns of older weights
+
+
+@pytest.mark.parametrize(
+    ("mode", "low", "ratios"),
+    [
+        ("token_mask", 0.5, [[1.0, 0.0, 1.5], [0.0, 1.0, 1.0]]),
+        ("token_mask", None, [[1.0, 0.0, 1.5], [0.25, 1.0, 1.0]]),
+        ("token_truncate", 0.5, [[1.0, 2.0, 1.5], [0.5, 1.0, 1.0]]),
+        ("sequence_mask", None, [[0.0], [0.25]]),
+    ],
+)
+def test_ratios_by_hand(mode: str, low: float | None, ratios: list[list[float]]) -> None:
+    """Two turns of three tokens, bounds 0.5 and 2; the second's last token has no log-prob of its sampler."""
+    names = ("mode", "clip_min", "clip_max")
+    options = {f"vllm_importance_sampling_{name}": value for name, value in zip(names, (mode, low, 2.0), strict=True)}
+    trainer: Any = SimpleNamespace(**options)
+    difference = torch.tensor([[1.0, 4.0, 1.5], [0.25, 1.0, float("nan")]]).log()
+    assert torch.allclose(sampling_ratio(trainer, difference), torch.tensor(ratios))
+
+
+def test_they_are_not_held_against_the_trainer(tmp_path: Path) -> None:
+    """By the self-check, which ends a run whose sampler has other weights."""
+    trainer = make_trainer(tmp_path)
+    with_sampler(trainer, offset=0.5)
+    inner = trainer.rollouts.play
+
+    def play(*asked: Any) -> Any:
+        found = inner(*asked)
+        for turn in (turn for one in found for turn in one.turns):
+            turn.staleness = 1
+        return found
+
+    trainer.rollouts.play = play
+    trainer.train()
+    assert trainer.state.log_history[0]["self_check/sampler"] == 0
 
 
 # The push
