@@ -33,19 +33,10 @@ from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.policy.teacher import skill_source
-from alignopsd_trl.policy.teacher_weights import (
-    FollowingTeacher,
-    TeacherWeights,
-)
+from alignopsd_trl.policy.teacher_weights import FollowingTeacher, TeacherWeights
 from alignopsd_trl.policy.temporarily import temporarily
 from alignopsd_trl.reading import require_tools
-from alignopsd_trl.rollout import (
-    AnySampler,
-    SamplerDown,
-    episode_seed,
-    no_skills,
-    rollout_metrics,
-)
+from alignopsd_trl.rollout import AnySampler, SamplerDown, episode_seed, no_skills, rollout_metrics
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.console import Lines, show_note
 from alignopsd_trl.runs.cores import use_what_is_left
@@ -74,18 +65,9 @@ from alignopsd_trl.training.samplers import Samplers, engine_of
 from alignopsd_trl.training.scorer import Scorer
 from alignopsd_trl.training.sharing import push, push_checkpoint
 from alignopsd_trl.training.update import Update
-from alignopsd_trl.trl_compat.model import (
-    initial_weights,
-    loaded_whole,
-    made_for_turns,
-)
+from alignopsd_trl.trl_compat.model import initial_weights, loaded_whole, made_for_turns
 from alignopsd_trl.trl_compat.scoring import PolicyScorer, scores_as_sampled
-from alignopsd_trl.trl_compat.update import (
-    TrainerLog,
-    needs_old_log_probs,
-    rewards,
-    sampling_columns,
-)
+from alignopsd_trl.trl_compat.update import TrainerLog, needs_old_log_probs, rewards, sampling_columns
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
 if TYPE_CHECKING:
@@ -193,18 +175,15 @@ class AlignOPSDTrainer(GRPOTrainer):
                 quantization_config=quantization_config,
                 peft_config=peft_config,
             )
-        self._prepare_processes()
+        strategies.refuse_unproven(self.accelerator)
+        strategies.keep_output_precision(self.accelerator)
+        self.processes = ProcessGroup(self.accelerator)
         engine = engine_of(self, self.processes)
         self._check_model(Path(model) if isinstance(model, str) else None)
         self._load_privileged(skill_bank, encoder)
         self.teacher_weights = self._make_teacher_weights()
         self._make_parts(reward_check, engine)
         self._add_callbacks()
-
-    def _prepare_processes(self) -> None:
-        strategies.refuse_unproven(self.accelerator)
-        strategies.keep_output_precision(self.accelerator)
-        self.processes = ProcessGroup(self.accelerator)
 
     def _check_model(self, folder: Path | None) -> None:
         told = check_loaded(self.accelerator.unwrap_model(self.model), folder, self.args)

@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from alignopsd_trl.methods.advantages import (
-    invalid_action_residual,
-    rollout_advantage,
-    token_advantages,
-)
+from alignopsd_trl.methods.advantages import invalid_action_residual, rollout_advantage, token_advantages
 from alignopsd_trl.methods.base import Credit, Method, Teacher
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.turns import TurnBatch
