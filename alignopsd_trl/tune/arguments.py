@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from alignopsd_trl.checks.model_files import check_model_name
+from alignopsd_trl.environments.loading import importable
 from alignopsd_trl.fidelity.arguments import DTYPES, VALUES, read_arguments, read_set
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.presets import preset
@@ -57,9 +58,9 @@ def read_command(argv: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"--{name} {getattr(given, name)} must be {least} or more")
     if given.minutes is not None and not given.minutes > 0:
         parser.error(f"--minutes {given.minutes:g} must be more than 0")
-    given.output = given.output or Path("outputs") / f"tune_{given.recipe.rpartition('.')[2]}"
     with setup():
         given.settings = preset(given.recipe)
+        given.output = given.output or Path("outputs") / f"tune_{importable(given.recipe).rpartition('.')[2]}"
         given.own = read_set(given.set)
         given.model = given.model or given.settings["model_name_or_path"]
         for name in ("skill_bank", "encoder", "environment_options"):
