@@ -36,20 +36,14 @@ class SkillBank:
     """A checked bank of skills and its rule of retrieval. `SkillBank.load` reads one from a file.
 
     Args:
-        content (`dict[str, Any]`):
-            The parsed file.
-        source (`str`):
-            Its name, for messages.
-        encoder ([`Encoder`], *optional*):
-            Scores task types and skills. Without one, hints, whole-word keywords and file order decide. Keywords also
-            come before the cosines of an encoder that is not `Encoder.semantic`: on 206 requests of the embedded shop
-            they find the product's category every time, lexical cosines in one of four.
-        n_general (`int`, *optional*, defaults to `4`):
-            General skills of a task, at most.
-        n_mistakes (`int`, *optional*, defaults to `4`):
-            Mistakes of a task, at most; specific ones come before those for all.
-        constraint_threshold (`float`, *optional*, defaults to `0.3`):
-            Smallest cosine at which a type of group ``constraint`` joins the best type.
+        content: the parsed file.
+        source: its name, for messages.
+        encoder: scores task types and skills. Without one, hints, whole-word keywords and file order decide. Keywords
+            also come before the cosines of an encoder that is not `Encoder.semantic`: on 206 requests of the embedded
+            shop they find the product's category every time, lexical cosines in one of four.
+        n_general, n_mistakes: general skills and mistakes of a task, at most; specific mistakes come before those for
+            all.
+        constraint_threshold: smallest cosine at which a type of group ``constraint`` joins the best type.
 
     ``environment``, ``version`` and ``language`` are the file's; ``general``, ``task_types`` and ``mistakes`` are its
     content in file order. ``checksum`` (first 16 hex digits of the sha256 over the content) goes into the results.

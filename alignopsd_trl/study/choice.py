@@ -24,12 +24,9 @@ class Choice:
     """What was chosen for one method and its settings.
 
     Args:
-        found (`dict[int, list[float]]`):
-            Optimiser steps of a whole run -> training success of each seed, in percent.
-        labels (`dict[int, str]`):
-            The same steps -> the line's label.
-        chosen (`int`):
-            One of these steps.
+        found: optimiser steps of a whole run -> training success of each seed, in percent.
+        labels: the same steps -> the line's label.
+        chosen: one of these steps.
     """
 
     environment: str
