@@ -80,8 +80,8 @@ def to_server(trainer: AlignOPSDTrainer, address: str, folder: Path, ahead: int)
     with ScriptedServer() as unused:
         with_servers(trainer, unused, vllm_server_addresses=[address], rounds_ahead=ahead)
     trainer.vllm_importance_sampling_correction = True
-    trainer.engine._push = partial(push, trainer, address, folder)
-    trainer.engine._options = lambda temperature, tokens: {
+    trainer.samplers.engine.push = partial(push, trainer, address, folder)
+    trainer.samplers.engine.options = lambda temperature, tokens: {
         "temperature": temperature,
         "max_tokens": tokens,
         "logprobs": 0,

@@ -34,9 +34,10 @@ class LateTrainer(trainer_module.AlignOPSDTrainer):
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self.older = TeacherWeights(self.model)
-        self.scorer._as_sampled = lambda: False
-        self.scorer._updated = self.row_maker._updated = lambda: True
-        sampling, self.ratios = self.row_maker._sampling, []
+        self.scorer.as_sampled = lambda: False
+        self.scorer.updated = self.row_maker.updated = lambda: True
+        self.samplers.snapshot = self._late_snapshot
+        sampling, self.ratios = self.row_maker.sampling, []
 
         def corrected(batch: Any) -> Any:
             with temporarily(self, use_vllm=True):
@@ -45,15 +46,15 @@ class LateTrainer(trainer_module.AlignOPSDTrainer):
             self.ratios.append({"mean": float(kept.mean()), "masked": float((kept == 0).float().mean())})
             return columns
 
-        self.row_maker._sampling = corrected
+        self.row_maker.sampling = corrected
 
     @contextlib.contextmanager
-    def _snapshot(self) -> Generator[Snapshot]:
+    def _late_snapshot(self) -> Generator[Snapshot]:
         if not self.late:
             self.older.follow(1.0)
         with kept_prefixes(self, 2) as old, kept_prefixes(self, 2) as own:
             sampler = self.make_sampler(self.temperature, self.max_completion_length, old)
-            yield Snapshot(TeacherSampler(sampler, self.older), self.make_thinker(own))
+            yield Snapshot(TeacherSampler(sampler, self.older), self.samplers.thinker(own))
         self.older.follow(1.0)
 
     def compute_loss(self, *arguments: Any, **options: Any) -> Any:
