@@ -162,6 +162,7 @@ def test_shipped_studies_plan_and_share_their_cells() -> None:
         "table1_7b",
         "privileged_tiny",
         "distribution_tiny",
+        "tuned_tiny",
     }
     assert [len(planned[name]) / 8 for name in ("trips", "hops", "pairs")] == [2 * 3, 6, 5]
     table = planned["table1_tiny"]
@@ -172,7 +173,8 @@ def test_shipped_studies_plan_and_share_their_cells() -> None:
         assert len(folders["table1_tiny_all"] & folders[world]) == 5 * lines
     assert len(planned["privileged_tiny"]) == len(folders["privileged_tiny"]) == 2 * 2 * 2 * 8
     assert len(folders["privileged_tiny"] & (folders["hops"] | folders["pairs"])) == 2 * 8  # GRPO, a step a round
-    assert len(folders["distribution_tiny"] & folders["privileged_tiny"]) == 2  # GRPO's 12 rounds of 4 steps, 2 seeds
+    assert len(folders["distribution_tiny"] & folders["privileged_tiny"]) == 5  # GRPO's 12 rounds of 4 steps, 5 seeds
+    assert len(folders["tuned_tiny"] & folders["privileged_tiny"]) == 8  # and 8
     assert len(folders["ablation_tiny"] - folders["table1_tiny"]) == 3 * 4
     assert len(folders["sensitivity_tiny"] - folders["hops"]) == 5 * 9
     assert len({cell.benchmark.label for cell in planned["table1_7b"]}) == 3
