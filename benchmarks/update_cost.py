@@ -69,7 +69,7 @@ class StockTeacher(PrivilegedTeacher):
         source, target = source.cpu(), target.cpu()
         prompts = [batch.turns[row].privileged_ids for row in source.tolist()]
         responses = [batch.turns[row].response_ids for row in target.tolist()]
-        with self._phases("scoring"):
+        with self.phases("scoring"):
             return stock_scores(self.trainer, prompts, responses, batch.policy_mask.size(1))
 
 
