@@ -26,11 +26,7 @@ from alignopsd_trl.policy.servers import Patience, Servers
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from fakes.servers import ScriptedServer, with_servers  # noqa: E402
-
-
-def variety(trajectory: list[Any], **columns: Any) -> list[float]:
-    """Tells siblings apart, won or not, so that every update moves the weights."""
-    return [0.01 * len({token for turn in one.turns for token in turn.response_ids}) for one in trajectory]
+from fakes.trainers import variety  # noqa: E402
 
 
 def make(folder: Path, given: argparse.Namespace) -> AlignOPSDTrainer:

@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -74,11 +74,13 @@ def load(name: str, **options: Any) -> Suite:
 
 @dataclass(frozen=True)
 class Loaded:
-    """How `load` was asked for a suite: its name, its options, and by name of a panel what that was asked for as."""
+    """How `load` was asked for a suite: its name, its options, and by name of a panel what that was asked for as; and
+    the rows of tasks that were seen to open as they should."""
 
     name: str
     options: Mapping[str, Any]
     panels: Mapping[str, str]
+    opened: list[Mapping[str, Any]] = field(default_factory=list)
 
 
 _LOADED: WeakKeyDictionary[Callable[[], TextEnvironment], Loaded] = WeakKeyDictionary()

@@ -26,9 +26,13 @@ from alignopsd_trl.training.continuous import ContinuousEngine
 from alignopsd_trl.trl_compat.update import sampling_ratio
 
 
-def made(folder: Path, server: ScriptedServer, ahead: int = 1, steps: int = 3, **options: Any) -> Any:
+def made(
+    folder: Path, server: ScriptedServer, ahead: int = 1, steps: int = 3, teacher: str | None = None, **options: Any
+) -> Any:
+    """A trainer on a server, with the address of another one that keeps the initial weights."""
     trainer = make_trainer(folder, max_steps=steps, self_check=False, **options)
-    trainer.pushes = with_servers(trainer, server, rounds_ahead=ahead)
+    kept = {"vllm_teacher_addresses": [teacher]} if teacher else {}
+    trainer.pushes = with_servers(trainer, server, rounds_ahead=ahead, **kept)
     trainer.began = []
     inner = trainer.rollouts.begin
 
@@ -220,6 +224,25 @@ def test_the_teacher_plays_ahead_too(tmp_path: Path) -> None:
     assert same(plain.seen_rows, ahead.seen_rows)
     frame = read_records(tmp_path / "1" / "trajectories").drop_duplicates(["step", "task", "rollout"])
     assert frame.groupby("step").privileged.sum().tolist() == [2, 2, 0]
+
+
+@pytest.mark.full
+def test_a_teacher_on_servers_of_its_own_plays_ahead_and_is_not_paused(tmp_path: Path) -> None:
+    options = {"method": "align_opsd", "privileged_siblings": 1, "teacher_model_kind": "base"}
+    with ScriptedServer(acting) as server, ScriptedServer(acting) as kept:
+        plain = made(tmp_path / "0", server, ahead=0, teacher=kept.address, **options)
+        plain.train()
+        count = len(kept.bodies)
+        ahead = made(tmp_path / "1", server, teacher=kept.address, save_trajectories=True, **options)
+        ahead.train()
+    assert same(plain.seen_rows, ahead.seen_rows)
+    asked = [
+        sorted((body["prompt"], body["seed"]) for body in part) for part in (kept.bodies[:count], kept.bodies[count:])
+    ]
+    assert asked[0] == asked[1] != []
+    assert server.orders == ["/pause?mode=keep", "/resume"] * 2 and not kept.orders
+    frame = read_records(tmp_path / "1" / "trajectories")
+    assert (frame[frame.privileged].staleness == 0).all() and frame.staleness.max() <= 1
 
 
 # Ends

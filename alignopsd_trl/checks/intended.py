@@ -20,6 +20,8 @@ from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
+from alignopsd_trl.environments.loading import loaded_as
+from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.methods import Method
 from alignopsd_trl.options import near
 from alignopsd_trl.policy.shipped import resolve_model
@@ -41,8 +43,7 @@ class Intended:
         rewards (`bool`): whether there are reward functions beside the environment's own reward.
         groups (`int`, *optional*): tasks of one round; by default of this launch.
         factory (*optional*): of the environments; its server's sessions are counted, or it is looked at how a task
-            opens.
-        shipped (`bool`): whether the task comes with the package, whose tests have looked at it.
+            opens, unless it comes with the package, whose tests have looked at it.
     """
 
     args: AlignOPSDConfig
@@ -56,7 +57,6 @@ class Intended:
     rewards: bool = False
     groups: int | None = None
     factory: Any = None
-    shipped: bool = False
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -159,8 +159,12 @@ def _rows(run: Intended) -> None:
     taken = {"seed", "dynamics_seed"} & set(run.columns or ())
     if taken and run.own_environment:
         raise ValueError(f"train_dataset has a column {max(taken)!r}, which reset() gets from the trainer; rename it")
-    if isinstance(run.tasks, Dataset) and None in (ids := list(run.tasks["task_id"])):
+    ids = list(run.tasks["task_id"]) if isinstance(run.tasks, Dataset) else []
+    if None in ids:
         raise ValueError(f"train_dataset: row {ids.index(None)} has no task_id; give each task one of its own")
+    twice = len(ids) - len(set(ids))
+    if twice and run.own_environment:
+        raise ValueError(f"train_dataset: {twice} of {len(ids)} task_ids occur twice; give each row its own")
 
 
 def _enough_tasks(run: Intended) -> None:
@@ -187,17 +191,20 @@ def _sessions(run: Intended) -> None:
 def _task(run: Intended) -> None:
     """Asked by the first process; opens one task four times, and once more after a step. A factory with a batch of its
     own is not asked: to make one may take long."""
-    if run.shipped or not isinstance(run.tasks, Dataset) or int(os.environ.get("RANK", "0")):
+    factory, loaded = run.factory, loaded_as(run.factory)
+    makes_one = factory is not None and not hasattr(factory, "batch") and not isinstance(factory, OpenEnvEnvironment)
+    if not makes_one or not isinstance(run.tasks, Dataset) or int(os.environ.get("RANK", "0")):
         return
-    from alignopsd_trl.checks.tasks import FATAL, splits, starts  # plays, which a plan of a shipped task does without
+    first = run.tasks[0]
+    if loaded is not None and (loaded.name in SHIPPED or first in loaded.opened):
+        return
+    from alignopsd_trl.checks.tasks import FATAL, starts  # plays, which a plan of a shipped task does without
 
-    factory, names = run.factory, run.tasks["task_id"] if run.own_environment else ()
-    found = list(splits([{"task_id": name} for name in names], ()))
-    if factory is not None and not hasattr(factory, "batch") and not isinstance(factory, OpenEnvEnvironment):
-        found += starts(factory, [run.tasks[0]], run.args.environment_time_limit)
-    for finding in found:
+    for finding in starts(factory, [first], run.args.environment_time_limit):
         if finding.about in FATAL:
             raise ValueError(f"{finding.text} (alignopsd check says more)")
+    if loaded is not None:  # a recipe asks before it claims its folder, and its trainer asks again
+        loaded.opened.append(first)
 
 
 TRACKERS = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}

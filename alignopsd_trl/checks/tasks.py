@@ -15,7 +15,7 @@ from alignopsd_trl.rollout import SiblingsDiffer, check_openings, episode_seeds
 TRIED = 4  # tasks
 SIBLINGS = 4
 FAILED_RESET = "failed reset"
-FATAL = ("tasks", "siblings", "reset")
+FATAL = ("siblings", "reset")
 """Findings about these end any run; others cost episodes, or what is learnt."""
 
 

@@ -15,7 +15,6 @@ from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.launch.values import environment_options, named, policy_of
 from alignopsd_trl.methods import get_method
@@ -101,7 +100,6 @@ class Job:
                 *(args, method, self.model.model_name_or_path, self.tasks, self.bank, self.encoder),
                 groups=groups,
                 factory=self.suite.factory,
-                shipped=recipe.environment in SHIPPED,
             )
         )
         if recipe.trajectories_hub_repo:

@@ -53,8 +53,11 @@ def _adjusted(made: AdaptedEnvironment, tools: Sequence[Callable], options: Mapp
         if tools:
             raise TypeError(f"tools={[name_of(tool) for tool in tools]} go with TRL's tool classes, not with {made!r}")
         return made
-    added = {name: own[name] or options.get(name) for name in ("seeded", "max_tool_calling_iterations")}
-    return made.with_options(tools=(*own["tools"], *tools), **added)
+    added = {name: options[name] for name in ("seeded", "max_tool_calling_iterations") if options.get(name)}
+    changed = {name: value for name, value in added.items() if not own[name]}
+    if tools:
+        changed["tools"] = (*own["tools"], *tools)
+    return made.with_options(**changed) if changed else made
 
 
 def _kind(factory: Callable) -> type | None:

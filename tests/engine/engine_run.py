@@ -18,6 +18,7 @@ FLAGS = set(sys.argv[2:])
 if "--fsdp" in FLAGS:
     shard()
 
+from fakes.trainers import variety  # noqa: E402
 from peft import LoraConfig  # noqa: E402
 from trl.generation import vllm_generation  # noqa: E402
 
@@ -30,11 +31,6 @@ from alignopsd_trl.trl_compat.sampling import EngineSampler, awake  # noqa: E402
 from alignopsd_trl.trl_compat.scoring import PolicyScorer  # noqa: E402
 
 ROUNDS = 3
-
-
-def variety(trajectory: list[Any], **columns: Any) -> list[float]:
-    """Tells siblings apart in every round, won or not, cut or not, so that every update moves the weights."""
-    return [0.01 * len({token for turn in one.turns for token in turn.response_ids}) for one in trajectory]
 
 
 def make(folder: Path) -> AlignOPSDTrainer:

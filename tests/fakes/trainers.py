@@ -92,6 +92,11 @@ def watch(trainer: AlignOPSDTrainer) -> None:
     trainer.add_callback(_Gradients(trainer))
 
 
+def variety(trajectory: list[Any], **columns: Any) -> list[float]:
+    """A reward function that tells siblings apart, won or not, cut or not, so that every update moves the weights."""
+    return [0.01 * len({token for turn in one.turns for token in turn.response_ids}) for one in trajectory]
+
+
 def losses(trainer: AlignOPSDTrainer) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
