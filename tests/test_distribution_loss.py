@@ -116,6 +116,14 @@ def test_with_an_adapter_and_a_teacher_that_stands_still(tmp_path: Path) -> None
     assert torch.tensor(losses(trainer)).isfinite().all()
 
 
+def test_more_tokens_than_the_model_has_are_all_of_them(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, **OPTIONS | {"distribution_size": 1000})
+    rounds, own = kept_rounds(trainer), len(trainer.processing_class)
+    trainer.processing_class.add_tokens(["never", "said"])  # as some published tokenizers know more than their model
+    trainer.train()
+    assert rounds[0].credit.targets["teacher"].size(-1) == own < len(trainer.processing_class)
+
+
 def test_a_model_that_changes_its_logits_after_the_head_is_refused_where_views_are_mixed(tmp_path: Path) -> None:
     model = build_model(build_tokenizer())
     model.config.final_logit_softcapping = 30.0

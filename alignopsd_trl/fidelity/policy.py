@@ -69,7 +69,7 @@ class Scorer:
 
     def __init__(self, model: PreTrainedModel, temperature: float):
         self._model, self._temperature = model, temperature
-        self.device = model.device
+        self.device, self.vocabulary = model.device, model.config.get_text_config().vocab_size
 
     @torch.no_grad()
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:

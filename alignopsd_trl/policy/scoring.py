@@ -33,6 +33,10 @@ class ScoringModel(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def vocabulary(self) -> int:
+        """Logits of a position, which may be fewer or more than the tokenizer has tokens."""
+
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor: ...
 
     def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:

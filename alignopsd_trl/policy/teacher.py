@@ -89,7 +89,7 @@ class PrivilegedTeacher:
                 self.model,
                 Ragged.of([turn.privileged_ids for turn in batch.turns]),
                 Ragged.of([turn.response_ids for turn in batch.turns]),
-                min(count, len(self.tokenizer)),
+                min(count, self.model.vocabulary),
                 pad_id=self.tokenizer.pad_token_id,
                 budget=self.budget,
                 agree=self.agree,

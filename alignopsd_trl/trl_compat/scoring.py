@@ -41,6 +41,10 @@ class PolicyScorer:
         return self._trainer.accelerator.device
 
     @property
+    def vocabulary(self) -> int:
+        return policy_of(self._trainer).config.get_text_config().vocab_size
+
+    @property
     def _model(self) -> PreTrainedModel:
         trainer = self._trainer
         return trainer.ref_model if self._reference and trainer.ref_model is not None else trainer.model
