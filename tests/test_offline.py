@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.hub import Hub, points_to
 from fakes.tool_classes import TEMPLATES, Counter, as_text, as_tool_calls, counter_rows, script, trainer_of
 from huggingface_hub import constants
-from peft import LoraConfig, PeftModel
+from peft import LoraConfig, PeftConfig, PeftModel
 
 from alignopsd_trl import offline
 from alignopsd_trl.checks.model_files import check_weights
@@ -22,7 +23,9 @@ from alignopsd_trl.environments.adapters.tools import schemas_of
 from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.reading import Reader
 from alignopsd_trl.records import read_records
+from alignopsd_trl.sharing.hub import OF_A_MODEL, push_files
 
+ON_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGES = ("gguf", offline.SMOLLM2.module, offline.MINILM.module)
 real = [
     pytest.mark.slow,
@@ -107,10 +110,10 @@ class TestSmolLM2:
         logged = trainer.state.log_history[0]
         assert logged["conversation/broken_prefixes"] == 0 and logged["conversation/runs"] == 1
 
-    def test_an_update_of_align_opsd_with_lora_is_saved_and_loaded_again(
-        self, policy: tuple[Path, Any], tmp_path: Path
+    def test_an_update_of_align_opsd_with_lora_is_saved_pushed_and_loaded_again(
+        self, policy: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, AutoTokenizer
 
         plans = [[as_text("", [("increment", {"step": step})], f"By {step}."), "done"] for step in (1, 2)]
         trainer = trainer_of(
@@ -128,10 +131,19 @@ class TestSmolLM2:
         trainer.train()
         assert read_records(tmp_path / "trajectories").reward.nunique() > 1
         trainer.save_model(str(tmp_path / "saved"))
+        (tmp_path / "pulled").mkdir()
+        with Hub() as hub:
+            points_to(hub.endpoint, monkeypatch)
+            push_files(tmp_path / "saved", "me/counter", "again", "hf_token", patterns=OF_A_MODEL, base_model=ON_HUB)
+        for (_, _, name), content in hub.files.items():
+            (tmp_path / "pulled" / name).write_bytes(content)
+        assert PeftConfig.from_pretrained(tmp_path / "pulled").base_model_name_or_path == ON_HUB
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "pulled")
+        assert tokenizer.chat_template == policy[1].chat_template and tokenizer.eos_token == offline.END
         plain = AutoModelForCausalLM.from_pretrained(policy[0])
-        ids = policy[1]("The counter is at 0", return_tensors="pt")
+        ids = tokenizer("The counter is at 0", return_tensors="pt")
         before = plain(**ids).logits
-        loaded = PeftModel.from_pretrained(plain, tmp_path / "saved")
+        loaded = PeftModel.from_pretrained(plain, tmp_path / "pulled")
         torch.testing.assert_close(loaded(**ids).logits, trainer.model(**ids).logits, atol=1e-3, rtol=1e-3)
         assert not torch.equal(loaded(**ids).logits, before)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import runpy
 import subprocess
@@ -353,6 +354,39 @@ def test_held_out_turns_are_of_other_tasks() -> None:
     assert not {one["task_id"] for one in learnt} & {one["task_id"] for one in held}
     assert (len(learnt), len(held)) == (81, 9)
     assert held_out(rows[:3], 128) == (rows[:3], rows[:3]) and len(held_out(rows, 5)[1]) == 5
+
+
+def test_batches_hold_rows_of_similar_length_and_come_by_chance() -> None:
+    from alignopsd_trl.own_task.supervised import SimilarLengths
+
+    torch.manual_seed(0)
+    order = list(SimilarLengths(list(range(1, 203)), 4))
+    assert sorted(order) == list(range(202))
+    batches = [order[place : place + 4] for place in range(0, 200, 4)]
+    assert sum(max(one) - min(one) for one in batches) / 50 < 40  # of rows by chance 121
+    falling = sum(sum(earlier) > sum(later) for earlier, later in itertools.pairwise(batches))
+    assert 15 < falling < 35
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_the_loss_is_that_of_responses_with_a_share_of_prompts(adapters: bool) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    from alignopsd_trl.own_task.supervised import PROMPT_WEIGHT, loss_of, without_adapters
+    from alignopsd_trl.own_task.tiny import tiny_model, tiny_tokenizer
+
+    tokenizer = tiny_tokenizer(["go left , go right"])
+    model: Any = tiny_model(tokenizer, 1, 0).eval()
+    if adapters:
+        model = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"))
+    ids = torch.tensor([[5, 6, 7, 8, 9], [7, 5, 6, 0, 0]])
+    mask, labels = torch.tensor([[1] * 5, [1] * 3 + [0] * 2]), torch.full((2, 5), -100)
+    labels[0, 3:], labels[1, 2] = ids[0, 3:], ids[1, 2]
+    shown = ids.masked_fill((labels != -100) | (mask == 0), -100)
+    response, prompt = (model(input_ids=ids, attention_mask=mask, labels=one).loss for one in (labels, shown))
+    inputs = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    torch.testing.assert_close(loss_of(without_adapters(model), inputs, False), response)
+    torch.testing.assert_close(loss_of(without_adapters(model), inputs, True), response + PROMPT_WEIGHT * prompt)
 
 
 def test_exchanged_words_are_the_same_all_over_a_row() -> None:

@@ -6,12 +6,13 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from datasets import load_dataset
-from fakes.hub import Hub
+from fakes.hub import Hub, points_to
 from fakes.recorded import RUNS
 from fakes.toy_suite import arguments, save_policy
 from fakes.trainers import make_config
@@ -47,16 +48,9 @@ def results(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch):
-    """Points huggingface_hub at a stand-in; it reads its endpoint once, so the constants are what is replaced."""
-
-    def point(address: str) -> None:
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the client's tries
-
-    return point
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Points huggingface_hub at a stand-in."""
+    return lambda address: points_to(address, monkeypatch)
 
 
 def test_the_card_says_how_well_and_how_to_repeat_it() -> None:

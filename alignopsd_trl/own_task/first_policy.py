@@ -24,6 +24,7 @@ def first_policy(
     config: WarmStartConfig | None = None,
     episodes: int = SCRIPTED,
     player: str | None = None,
+    won_only: bool = False,
     preset: Mapping[str, Any] | None = None,
 ) -> None:
     """Makes the policy of a task in a folder, unless there is one, or the command line gives another model or only
@@ -35,8 +36,8 @@ def first_policy(
         argv: the recipe's command line; the process's own by default.
         config: of the warm start; `tiny` by default.
         episodes: that the scripted player demonstrates.
-        player: as in `alignopsd demonstrate --player`.
-        preset: the recipe's, whose lengths count; by default that of the ``train.py`` beside the task.
+        player, won_only: as in `alignopsd demonstrate`.
+        preset: the recipe's, whose lengths and encoder count; by default that of the ``train.py`` beside the task.
     """
     given = [word.partition("=")[0] for word in (sys.argv[1:] if argv is None else argv)]
     if (Path(folder) / "config.json").is_file() or {*HELP, "--model", "--model_name_or_path"} & set(given):
@@ -47,7 +48,7 @@ def first_policy(
                 f"there is no policy in {folder} yet; make it with alignopsd demonstrate {task} and alignopsd "
                 f"warm_start {task}, or start the recipe once as one process"
             )
-        _make(task, Path(folder), config or WarmStartConfig(), episodes, player, preset)
+        _make(task, Path(folder), config or WarmStartConfig(), episodes, player, won_only, preset)
 
 
 def _make(
@@ -56,6 +57,7 @@ def _make(
     config: WarmStartConfig,
     episodes: int,
     player: str | None,
+    won_only: bool,
     preset: Mapping[str, Any] | None,
 ) -> None:
     from alignopsd_trl.own_task.demonstrations import demonstrate
@@ -67,6 +69,13 @@ def _make(
     task = replace(task, preset=preset or task.preset)
     print(f"{folder} holds no policy: the scripted player demonstrates, {config.model} learns from it", flush=True)
     actor = Scripted(scripted(task.name, player), random.Random(config.seed))
-    found = demonstrate(task, actor, episodes=episodes, tokenizer=known_tokenizer(config.model))
+    found = demonstrate(
+        task,
+        actor,
+        episodes=episodes,
+        tokenizer=known_tokenizer(config.model),
+        encoder=task.preset.get("encoder", "lexical"),
+        won_only=won_only,
+    )
     print(found.told(), flush=True)
     warm_start(found.rows, folder, config)

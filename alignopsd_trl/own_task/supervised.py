@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from datasets import Dataset, disable_progress_bars
 from torch import Tensor
 from torch.nn import functional
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import Sampler
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -22,6 +23,7 @@ from transformers import (
     TrainerControl,
     TrainerState,
 )
+from transformers.trainer_pt_utils import get_length_grouped_indices
 from transformers.utils.logging import disable_progress_bar
 from trl import SFTConfig, SFTTrainer
 
@@ -97,6 +99,29 @@ class Budget(TrainerCallback):
             control.should_training_stop = True
 
 
+class SimilarLengths(Sampler[int]):
+    """An order in which each batch holds rows of similar length, and batches follow one another by chance. By falling
+    length, as `transformers` has them, a model forgets first pages, the shortest, while it learns the longest.
+
+    Args:
+        lengths: tokens of each row.
+        batch_size: rows of a batch.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch_size: int):
+        self.lengths, self.batch_size = lengths, batch_size
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        order = get_length_grouped_indices(self.lengths, self.batch_size)
+        whole = len(order) // self.batch_size
+        batches = torch.tensor(order[: whole * self.batch_size]).view(whole, self.batch_size)
+        yield from batches[torch.randperm(whole)].flatten().tolist()
+        yield from order[whole * self.batch_size :]
+
+
 class WarmStartTrainer(SFTTrainer):
     """An `SFTTrainer` for models that know nothing, too: these learn prompts with a smaller weight at first.
 
@@ -113,6 +138,10 @@ class WarmStartTrainer(SFTTrainer):
             self.add_callback(budget)
         self.words = words_of(self.processing_class) if fresh and budget is not None else None
 
+    def _get_train_sampler(self, train_dataset: Any = None) -> SimilarLengths:
+        rows: Any = train_dataset or self.train_dataset
+        return SimilarLengths([len(ids) for ids in rows["input_ids"]], self.args.train_batch_size)
+
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Follows the budget, if there is one."""
         if self.budget is None:
@@ -124,11 +153,13 @@ class WarmStartTrainer(SFTTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        if self.fresh and model.training and self._reads_prompts():
-            ids = inputs["input_ids"] if self.words is None else exchanged(inputs["input_ids"], self.words)
-            response, prompt = losses(self.accelerator.unwrap_model(model), inputs | {"input_ids": ids})
-            return response + PROMPT_WEIGHT * prompt
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        """Of response tokens; of prompt tokens, too, while a fresh model reads prompts. TRL's own loss takes the
+        logits of all tokens, which are two fifths of the time where responses are short."""
+        reads_prompts = self.fresh and model.training and self._reads_prompts()
+        if reads_prompts and self.words is not None:
+            inputs = inputs | {"input_ids": exchanged(inputs["input_ids"], self.words)}
+        with self.accelerator.autocast():
+            return loss_of(without_adapters(self.accelerator.unwrap_model(model)), inputs, reads_prompts)
 
     def _reads_prompts(self) -> bool:
         if self.budget is None:
@@ -160,22 +191,29 @@ def _exchange(row: Tensor, words: Tensor) -> Tensor:
     return named.to(row.device)[row]
 
 
-def losses(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy of response tokens and of prompt tokens.
+def without_adapters(model: Any) -> Any:
+    """The model inside of PEFT's, whose layers have the adapters."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def loss_of(model: PreTrainedModel, inputs: Mapping[str, Tensor], reads_prompts: bool) -> Tensor:
+    """Mean cross-entropy of response tokens, and a share of that of prompt tokens.
 
     Args:
         inputs: ``input_ids``, ``attention_mask`` and ``labels`` of shape `(B, T)`; labels are -100 on prompts and
             padding.
+        reads_prompts: whether prompt tokens count.
     """
-    ids, read, wanted = inputs["input_ids"], inputs["attention_mask"].bool(), inputs["labels"] != IGNORED
-    hidden = model.base_model(input_ids=ids, attention_mask=inputs["attention_mask"], use_cache=False).last_hidden_state
-    shown = read & ~wanted
-    return _loss(model, hidden, ids, wanted), _loss(model, hidden, ids, shown)
+    ids, mask, wanted = inputs["input_ids"], inputs["attention_mask"], inputs["labels"] != IGNORED
+    hidden = model.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    response = _loss(model, hidden, ids, wanted)
+    return response + PROMPT_WEIGHT * _loss(model, hidden, ids, mask.bool() & ~wanted) if reads_prompts else response
 
 
 def _loss(model: PreTrainedModel, hidden: Tensor, ids: Tensor, chosen: Tensor) -> Tensor:
     chosen = chosen[:, 1:]
-    return functional.cross_entropy(model.get_output_embeddings()(hidden[:, :-1][chosen]), ids[:, 1:][chosen])
+    logits = model.get_output_embeddings()(hidden[:, :-1][chosen])
+    return functional.cross_entropy(logits.float(), ids[:, 1:][chosen])
 
 
 def held_out(rows: Sequence[Mapping[str, Any]], turns: int) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
@@ -276,7 +314,6 @@ def _arguments(folder: Path, config: WarmStartConfig, rows: int, longest: int) -
         use_cpu=not on_gpu,
         bf16=not config.fresh and _fast_bfloat16(on_gpu),
         gradient_checkpointing=False,
-        train_sampling_strategy="group_by_length",
         seed=config.seed,
         save_strategy="no",
         report_to="none",

@@ -19,6 +19,7 @@ TESTS = Path(__file__).parents[1]
 RUNS = {
     "one process": [],
     "LoRA": ["--lora"],
+    "SmolLM2, LoRA": ["--smollm2", "--lora"],
     "two FSDP2 processes": ["--fsdp"],
     "two FSDP2 processes, LoRA": ["--fsdp", "--lora"],
     "two FSDP2 processes, sleep mode": ["--fsdp", "--sleep"],

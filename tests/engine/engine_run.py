@@ -1,6 +1,6 @@
 """Run by `check_vllm.py`: three rounds of AlignOPSD with vLLM's real engine, and how far sampler and trainer are apart.
 
-python tests/engine/engine_run.py FOLDER [--fsdp] [--lora] [--sleep] [--continuous]
+python tests/engine/engine_run.py FOLDER [--fsdp] [--lora] [--sleep] [--continuous] [--smollm2]
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from alignopsd_trl.trl_compat.sampling import EngineSampler, awake  # noqa: E402
 from alignopsd_trl.trl_compat.scoring import PolicyScorer  # noqa: E402
 
 ROUNDS = 3
+MODEL, TURNS, BATCH = ("smollm2", 2, 8) if "--smollm2" in FLAGS else ("tiny", 4, 16)
 
 
 def make(folder: Path) -> AlignOPSDTrainer:
@@ -46,11 +47,11 @@ def make(folder: Path) -> AlignOPSDTrainer:
         vllm_max_num_batched_tokens=65536 if "--continuous" in FLAGS else None,  # CPU: seeds need whole prompts
         method="align_opsd",
         action_filter="webshop",
-        per_device_train_batch_size=16,
+        per_device_train_batch_size=BATCH,
         max_steps=ROUNDS,
-        max_turns=4,
+        max_turns=TURNS,
         learning_rate=1e-2,
-        max_prompt_length=256,
+        max_prompt_length=384,
         max_completion_length=40,
         skill_tokens=64,
         scoring_tokens=8192,
@@ -63,7 +64,7 @@ def make(folder: Path) -> AlignOPSDTrainer:
         save_trajectories=False,
     )
     return AlignOPSDTrainer(
-        resolve_model("tiny"),
+        resolve_model(MODEL),
         config,
         environment_factory=suite.factory,
         train_dataset=suite.tasks("train"),
@@ -98,13 +99,14 @@ def furthest(rows: dict[str, torch.Tensor]) -> float:
 
 def now(trainer: AlignOPSDTrainer, rows: dict[str, torch.Tensor]) -> float:
     """The same for fresh responses of the policy as it is after its last update."""
-    prompts = [ids[mask.bool()].tolist() for ids, mask in zip(rows["prompt_ids"], rows["prompt_mask"], strict=True)]
+    shown = zip(rows["prompt_ids"][:16], rows["prompt_mask"][:16], strict=True)
+    prompts = [ids[mask.bool()].tolist() for ids, mask in shown]
     sampler = EngineSampler(trainer, trainer.temperature, trainer.max_completion_length)
-    responses, sampled = sampler.respond(prompts[:16])
-    every = torch.arange(16)
+    responses, sampled = sampler.respond(prompts)
+    every = torch.arange(len(prompts))
     scores = score_pairs(
         PolicyScorer(trainer),
-        Ragged.of(prompts[:16]),
+        Ragged.of(prompts),
         Ragged.of(responses),
         every,
         every,

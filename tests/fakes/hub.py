@@ -12,6 +12,16 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pytest
+
+
+def points_to(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets huggingface_hub push there; it reads its endpoint once, so the constants are what is replaced."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the client's tries
+
 
 class Hub:
     """Use it as a context; ``files`` maps (kind, repository, path) to bytes, ``commits`` counts by repository."""
