@@ -97,6 +97,9 @@ setup(
         "docs": ["mkdocs-material>=9.6", "mkdocstrings-python>=1.16"],
         "studies": ["matplotlib>=3.9"],
         "notebooks": NOTEBOOKS,
-        "test": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.11", "ty>=0.0.105", "setuptools>=70.1", *NOTEBOOKS],
+        "test": [
+            *("pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.11", "ty>=0.0.105", "setuptools>=70.1"),
+            *NOTEBOOKS,
+        ],
     },
 )
