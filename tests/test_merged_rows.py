@@ -92,20 +92,27 @@ def test_the_correction_of_a_sampler_stays_that_of_the_turn(tmp_path: Path, mode
 def test_the_head_takes_what_the_loss_reads_alone(tmp_path: Path, method: str) -> None:
     options = {"method_options": {"form": "vocabulary"}} if method == "opsd" else {}
     trainer = make_trainer(tmp_path, method=method, skip_zero_advantage=False, **TALK, **options)
-    head, inner = [0, 0], trainer.model.forward
+    head, passes, inner = [0, 0], [0, 0], trainer.model.forward
 
     def forward(*arguments: Any, **inputs: Any) -> Any:
+        output = inner(*arguments, **inputs)
         if torch.is_grad_enabled() and "labels" in inputs:
             head[0] += int((inputs["labels"] != -100).sum())
+            passes[0] += 1
         elif torch.is_grad_enabled():
-            head[1] = max(head[1], len(inputs["logits_to_keep"]))
-        return inner(*arguments, **inputs)
+            head[1] = max(head[1], output.logits.size(1))
+        return output
+
+    def body(*_: Any) -> None:
+        passes[1] += torch.is_grad_enabled()
 
     trainer.model.forward = forward
+    trainer.model.model.layers[0].register_forward_hook(body)
     trainer.train()
     (rows,) = trainer.seen_rows
     assert head[0] == int(rows["tool_mask"].sum()) < int(rows["completion_mask"].sum())
     assert (method == "grpo") == (head[1] == 0) and head[1] < rows["completion_mask"].size(1)
+    assert passes[0] == passes[1], "the auxiliary loss reads the hidden states of TRL's own forward"
 
 
 def test_a_window_is_not_merged(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from alignopsd_trl.policy import strategies
 from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.policy.turn_rows import TARGET, VOCABULARY, live_rows, sub_chunks
 from alignopsd_trl.training.drift import Drift
-from alignopsd_trl.trl_compat.update import filled_up, live_logits, policy_loss, token_normalizer
+from alignopsd_trl.trl_compat.update import PolicyLoss, filled_up, policy_loss, token_normalizer
 
 if TYPE_CHECKING:
     from alignopsd_trl.trl_compat import Trainer
@@ -66,28 +66,21 @@ class Update:
 
     def _chunk_loss(self, model: Any, rows: Rows, auxiliary: float) -> torch.Tensor:
         """TRL's loss, and what is added to it, as means over the same global tokens."""
-        loss, log_probs, entropies = policy_loss(self.trainer, model, rows)
-        self.drift.saw(rows, log_probs)
-        added = self._added(model, rows, auxiliary, log_probs, entropies)
-        return loss + added / token_normalizer(self.trainer, rows)
-
-    def _added(
-        self, model: Any, rows: Rows, auxiliary: float, log_probs: torch.Tensor, entropies: torch.Tensor
-    ) -> torch.Tensor | float:
-        """The auxiliary loss and the entropy bonus, summed over the optimised tokens; 0 where there is neither.
-
-        Args:
-            log_probs, entropies: ``(rows, L)`` of TRL's own forward, with gradient.
-        """
         targets = {name.removeprefix(TARGET): value for name, value in rows.items() if name.startswith(TARGET)}
+        policy = policy_loss(self.trainer, model, rows, targets.get(VOCABULARY))
+        self.drift.saw(rows, policy.log_probs)
+        if policy.logits is not None:
+            targets["vocabulary"] = policy.logits
+        return policy.loss + self._added(rows, targets, auxiliary, policy) / token_normalizer(self.trainer, rows)
+
+    def _added(self, rows: Rows, targets: Rows, auxiliary: float, policy: PolicyLoss) -> torch.Tensor | float:
+        """The auxiliary loss and the entropy bonus, summed over the optimised tokens; 0 where there is neither."""
         bonus = self.trainer.args.entropy_coef
         if not targets and bonus == 0.0:
             return 0.0
         mask = rows["completion_mask"] * rows["tool_mask"]
-        log_probs = log_probs.masked_fill(mask == 0, 0.0)  # a difference from a target of 0 must stay finite
-        per_token = -bonus * entropies
-        if VOCABULARY in targets:
-            targets["vocabulary"] = live_logits(self.trainer, model, rows, targets[VOCABULARY])
+        log_probs = policy.log_probs.masked_fill(mask == 0, 0.0)  # a difference from a target of 0 must stay finite
+        per_token = -bonus * policy.entropies
         if targets:
             old = rows.get("old_per_token_logps", log_probs.detach())
             per_token = per_token + auxiliary * self.method.auxiliary(targets, log_probs, old)

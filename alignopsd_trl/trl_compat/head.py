@@ -62,6 +62,12 @@ def as_causal(trainer: Trainer, model: torch.nn.Module) -> Callable:
     return model if why_not_shared(trainer) else partial(padded_behind, model)
 
 
+def moved_by(trainer: Trainer, attention_mask: torch.Tensor) -> torch.Tensor:
+    """``(R, 1)``: how many positions towards the front `as_causal` moves a row's tokens."""
+    first = attention_mask.argmax(dim=1, keepdim=True)
+    return torch.zeros_like(first) if why_not_shared(trainer) else first
+
+
 def padded_behind(
     model: torch.nn.Module, labels: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor, **inputs: Any
 ) -> Any:
@@ -76,6 +82,35 @@ def padded_behind(
             values = values.gather(1, back.clamp(max=len(column) - 2))
             setattr(output, name, values.masked_fill(labels[:, 1:] == -100, 0.0))
     return output
+
+
+class Body:
+    """What of a causal model comes before its vocabulary head: it runs once, and its hidden states are read twice.
+
+    Args:
+        model: the causal model, or what adapts it.
+    """
+
+    def __init__(self, model: Any):
+        self._module = getattr(model, "get_base_model", lambda: model)().base_model
+        self._output: Any = None
+
+    def watched(self) -> AbstractContextManager[None]:
+        """While the model's forward runs: its hidden states are kept, with their gradient."""
+        inner = self._module.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            self._output = inner(*args, **kwargs)
+            return self._output
+
+        return temporarily(self._module, forward=forward)
+
+    def replayed(self, places: torch.Tensor) -> AbstractContextManager[None]:
+        """While the model's forward runs again: the kept states at positions ``places`` ``(R, n)`` come to its head."""
+        hidden, kind = self._output.last_hidden_state, type(self._output)
+        hidden = hidden.gather(1, places.unsqueeze(-1).expand(-1, -1, hidden.size(-1)))
+        output = kind(**{**self._output, "last_hidden_state": hidden})
+        return temporarily(self._module, forward=lambda *args, **kwargs: output)
 
 
 class WatchedModel:

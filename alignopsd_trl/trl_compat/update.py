@@ -5,45 +5,65 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from alignopsd_trl.policy.temporarily import temporarily
 from alignopsd_trl.policy.turn_rows import sampling_log_probs
-from alignopsd_trl.trl_compat.head import WatchedModel, as_causal, head_in_tiles, head_on_labels
+from alignopsd_trl.trl_compat.head import Body, WatchedModel, as_causal, head_in_tiles, head_on_labels, moved_by
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
     from alignopsd_trl.trl_compat import Trainer
 
 
+class PolicyLoss(NamedTuple):
+    """TRL's loss, and what its own forward gave, with gradient.
+
+    Attributes:
+        log_probs, entropies: ``(rows, L)``.
+        logits: ``(rows, L, K)`` of chosen tokens, 0 where no row has an optimised token; `None` if none were chosen.
+    """
+
+    loss: torch.Tensor
+    log_probs: torch.Tensor
+    entropies: torch.Tensor
+    logits: torch.Tensor | None
+
+
 def policy_loss(
-    trainer: Trainer, model: torch.nn.Module, rows: dict[str, torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """TRL's loss, and the log-probs and entropies ``(rows, L)`` of its own forward, with gradient."""
+    trainer: Trainer, model: torch.nn.Module, rows: dict[str, torch.Tensor], tokens: torch.Tensor | None = None
+) -> PolicyLoss:
+    """TRL's loss of rows.
+
+    Args:
+        tokens: ``(rows, L, K)``, whose logits are wanted along the rows' responses.
+    """
     watched = WatchedModel(as_causal(trainer, model), rows["completion_mask"] * rows["tool_mask"])
-    with head_on_labels(trainer.accelerator.device):
+    body = Body(trainer.accelerator.unwrap_model(model))
+    with head_on_labels(trainer.accelerator.device), body.watched():
         loss = trainer._compute_loss(watched, rows)
-    return loss, watched.log_probs, watched.entropies
+    logits = None if tokens is None else _logits(trainer, model, body, rows, tokens)
+    return PolicyLoss(loss, watched.log_probs, watched.entropies, logits)
 
 
-def live_logits(
-    trainer: Trainer, model: torch.nn.Module, rows: dict[str, torch.Tensor], tokens: torch.Tensor
+def _logits(
+    trainer: Trainer, model: torch.nn.Module, body: Body, rows: dict[str, torch.Tensor], tokens: torch.Tensor
 ) -> torch.Tensor:
-    """The current policy's logits of ``tokens`` ``(rows, L, K)`` along the rows' responses, with gradient; 0 where no
-    row has an optimised token."""
+    """The model's forward again, without its body: whatever it does to its head's logits is done to these."""
     ids = torch.cat([rows["prompt_ids"], rows["completion_ids"]], dim=1)
     mask = torch.cat([rows["prompt_mask"], rows["completion_mask"]], dim=1)
     read = (rows["completion_mask"] * rows["tool_mask"]).any(dim=0).nonzero().squeeze(1)
+    places = (rows["prompt_ids"].size(1) - 1 + read - moved_by(trainer, mask)) % ids.size(1)
     wanted = tokens[:, read].flatten(0, 1)
 
     def pick(logits: torch.Tensor, first: int) -> torch.Tensor:
         return logits[:, 0].gather(-1, wanted[first : first + len(logits)])
 
-    with trainer.accelerator.autocast(), head_in_tiles(trainer.accelerator.unwrap_model(model), pick):
-        places = rows["prompt_ids"].size(1) - 1 + read
-        found = model(input_ids=ids, attention_mask=mask, logits_to_keep=places).logits.float()
+    tiled = head_in_tiles(trainer.accelerator.unwrap_model(model), pick)
+    with trainer.accelerator.autocast(), tiled, body.replayed(places):
+        found = model(input_ids=ids, attention_mask=mask).logits.float()
     return found.new_zeros(tokens.shape).index_copy(1, read, found)
 
 
