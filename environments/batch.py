@@ -52,17 +52,23 @@ def open_batch(factory: Callable[[], TextEnvironment], size: int, time_limit: fl
     return ValidatedBatch(batch, getattr(batch, "name", getattr(factory, "__name__", type(factory).__name__)))
 
 
-class SerialBatch:
-    """Environments one after another in the caller's thread, for those that cost little and can't hang."""
+class _OfEqual:
+    """What all environments of a batch are asked for once."""
 
-    def __init__(self, environments: Sequence[TextEnvironment]):
-        self._environments = list(environments)
-        first = self._environments[0]
+    def _describe(self, first: TextEnvironment) -> None:
         self.name = _name(first)
         self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
         self.openings_may_differ = getattr(first, "openings_may_differ", False)
         self.takes_dynamics_seed = takes_dynamics_seed(first)
         self.thinks_freely = getattr(first, "thinks_freely", False)
+
+
+class SerialBatch(_OfEqual):
+    """Environments one after another in the caller's thread, for those that cost little and can't hang."""
+
+    def __init__(self, environments: Sequence[TextEnvironment]):
+        self._environments = list(environments)
+        self._describe(self._environments[0])
 
     def environment(self, slot: int) -> TextEnvironment:
         return self._environments[slot]
@@ -86,7 +92,7 @@ class SerialBatch:
             guarded(environment.close)
 
 
-class ThreadedBatch:
+class ThreadedBatch(_OfEqual):
     """Runs one `TextEnvironment` a slot on daemon threads, with a time limit per call.
 
     A call that outlasts the limit is abandoned together with its thread and its environment; the slot gets a new
@@ -103,12 +109,8 @@ class ThreadedBatch:
         made = [factory() for _ in range(size)]
         self._environments: list[TextEnvironment | None] = [*made]
         first = made[0]
-        self.name = _name(first)
         check_environment(type(first))
-        self.prompt, self.history_length, self.max_turns = first.prompt, first.history_length, first.max_turns
-        self.openings_may_differ = getattr(first, "openings_may_differ", False)
-        self.takes_dynamics_seed = takes_dynamics_seed(first)
-        self.thinks_freely = getattr(first, "thinks_freely", False)
+        self._describe(first)
         self._project = first.project
         self._has_endings = type(first).finish is not TextEnvironment.finish
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()

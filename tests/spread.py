@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from accelerate.utils import DistributedType
 from fakes.toy import Scripted, ToyEnvironment, build_model, build_tokenizer, scripted, toy_dataset
 from fakes.trainers import DEFAULTS, losses
 from fsdp_on_cpu import look_like_gpus
+from launching import TESTS, run_script
 from peft import LoraConfig
 from torch.distributed.tensor import DTensor
 
@@ -96,25 +96,14 @@ class Failing(ToyEnvironment):
 
 def launch(folder: Path, strategies: list[str], timeout: float = 500, **environment: str) -> None:
     """Two processes that run all cases under each strategy in turn."""
-    here = Path(__file__).parent
-    paths = [str(here), str(here.parent), os.environ.get("PYTHONPATH", "")]
     variables = {
-        "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join(paths),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),  # where pip puts ninja
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # so that the end of stderr is what went wrong
         "PYTHONFAULTHANDLER": "1",
     }
-    command = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0", "--standalone"]
-    done = subprocess.run(
-        [sys.executable, *command, str(here / "spread.py"), str(folder), *strategies],
-        env=os.environ | variables | environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    script = TESTS / "spread.py"
+    run_script(script, folder, *strategies, processes=2, timeout=timeout, **variables | environment)
 
 
 def load(folder: Path, strategy: str, case: str) -> list[dict[str, Any]]:

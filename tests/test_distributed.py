@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +9,7 @@ import pytest
 import torch
 from fakes.toy import build_model, build_tokenizer
 from fakes.trainers import difference, hand_loss, losses, make_trainer
+from launching import TESTS, run_script
 from two_processes import AS_ONE, OPTIONS
 
 from alignopsd_trl.records import read_records
@@ -20,22 +18,8 @@ from alignopsd_trl.records import read_records
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("two")
-    here = Path(__file__).parent
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": _path(here)}
-    command = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0", "--standalone"]
-    done = subprocess.run(
-        [sys.executable, *command, str(here / "two_processes.py"), str(target)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_script(TESTS / "two_processes.py", target, processes=2)
     return target
-
-
-def _path(here: Path) -> str:
-    return os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
 
 
 def _load(folder: Path, name: str) -> list[dict]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import pytest
 import torch
 from fakes.servers import Fault, ScriptedServer, acting, with_servers
 from fakes.trainers import make_trainer
+from launching import TESTS, run_script
 
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout import SamplerDown
@@ -131,15 +129,8 @@ def test_a_teacher_that_stands_still_thinks_and_plays_on_servers_of_its_own(tmp_
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes saved."""
-    target, here = tmp_path_factory.mktemp("two"), Path(__file__).parent
-    paths = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    command = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0", "--standalone"]
-    script = [str(here / "serving_processes.py"), str(target)]
-    done = subprocess.run(
-        [sys.executable, *command, *script], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    target = tmp_path_factory.mktemp("two")
+    run_script(TESTS / "serving_processes.py", target, processes=2)
     return target
 
 

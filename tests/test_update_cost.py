@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from launching import TESTS, run_script
 
 pytestmark = pytest.mark.full
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "update_cost.py"
+SCRIPT = TESTS.parent / "benchmarks" / "update_cost.py"
 
 
 @pytest.mark.parametrize("recipe", ["webshop_tiny", pytest.param("searchqa_tiny", marks=pytest.mark.slow)])
 def test_a_round_is_recorded_replayed_and_compared(tmp_path: Path, recipe: str) -> None:
     output, recording = tmp_path / "cost.json", tmp_path / "rounds.pt"
     size = ["--recipe", recipe, "--rounds", "1", "--tasks", "2", "--repeats", "1", "--threads", "1", "--clock", "cpu"]
-    command = [sys.executable, str(SCRIPT), "--output", str(output), "--recording", str(recording), *size]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    shown = run_script(SCRIPT, "--output", output, "--recording", recording, *size)
     result = json.loads(output.read_text())
     assert set(result["ratio"]) == set(result["against_stock"]) == {"median", "low", "high"}
-    assert result["checksum"] in done.stdout and recording.is_file()
+    assert result["checksum"] in shown and recording.is_file()
     assert result["differences"]["advantages"] < 1e-5 and result["differences"]["gradient_align_opsd"] < 1e-4
     assert result["ratio_by_phase"]["update"] and "privileged_thinking" in result["variants"]["align_opsd"]["phases"]
     ours, stock = (result["variants"][name]["phases"]["update"] for name in ("grpo", "stock"))
     assert ours["padded_tokens"] < stock["padded_tokens"]
     assert ours["useful_tokens"] / ours["padded_tokens"] > stock["useful_tokens"] / stock["padded_tokens"]
-    print(done.stdout)
+    print(shown)

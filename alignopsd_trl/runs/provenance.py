@@ -18,6 +18,7 @@ def versions() -> dict[str, str | None]:
     return {package: _version(package) for package in PACKAGES}
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)

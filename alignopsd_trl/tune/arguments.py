@@ -53,9 +53,7 @@ def read_command(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--quiet", action="store_true", help="no progress")
     add("--output", type=Path, help="folder of all files; outputs/tune_RECIPE by default")
     given = parser.parse_args(argv)
-    for name, least in {"tasks": 2, "rollouts": 1, "batch_size": 1, "seed": 0}.items():
-        if getattr(given, name) < least:
-            parser.error(f"--{name} {getattr(given, name)} must be {least} or more")
+    parser.at_least(given, {"tasks": 2, "rollouts": 1, "batch_size": 1, "seed": 0})
     if given.minutes is not None and not given.minutes > 0:
         parser.error(f"--minutes {given.minutes:g} must be more than 0")
     with setup():
