@@ -46,12 +46,8 @@ def load(name: str, **options: Any) -> Suite:
         raise ValueError(f"environment {name!r} is the module {place}, which has no function suite(**options)")
     try:
         suite = found.suite(**options)
-    except (LookupError, AttributeError, NameError, ArithmeticError, AssertionError) as error:
-        line = traceback.extract_tb(error.__traceback__)[-1]
-        raise ValueError(
-            f"environment {name!r}: suite(**options) of {found.__file__} failed with {type(error).__name__}: {error} "
-            f"({line.filename}, line {line.lineno}); mend it there"
-        ) from error
+    except _OF_CODE as error:
+        raise _failed(f"environment {name!r}: suite(**options) of {found.__file__}", error) from error
     asked: dict[str, str] = {}
     if not isinstance(suite, Suite):
         raise ValueError(
@@ -118,7 +114,11 @@ def importable(spec: str) -> str:
 
 
 def find_module(name: str) -> ModuleType | None:
-    """A module by its name, `None` if there is none; what goes wrong inside of it is raised as it is."""
+    """A module by its name, `None` if there is none.
+
+    Raises:
+        ValueError: for a fault in its code.
+    """
     if not all(part.isidentifier() for part in name.split(".")):
         return None
     if not {"", os.getcwd()} & set(sys.path):
@@ -129,3 +129,15 @@ def find_module(name: str) -> ModuleType | None:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         return None
+    except _OF_CODE as error:
+        raise _failed(f"importing {name!r}", error) from error
+
+
+_OF_CODE = (SyntaxError, LookupError, AttributeError, NameError, ArithmeticError, AssertionError)
+
+
+def _failed(what: str, error: Exception) -> ValueError:
+    """Says where the user's code failed; a `SyntaxError` says that itself."""
+    line = traceback.extract_tb(error.__traceback__)[-1]
+    place = "" if isinstance(error, SyntaxError) else f" ({line.filename}, line {line.lineno})"
+    return ValueError(f"{what} failed with {type(error).__name__}: {error}{place}; mend it there")

@@ -193,6 +193,12 @@ FAULTS = {
         "longest response",
     ),
     "a player that fails": ("maze_player.py", "ways = ", "ways = 1 / 0 or ", "ZeroDivisionError"),
+    "a player that is no better than chance": (
+        "maze_player.py",
+        "draw.choice(told or new)",
+        "draw.choice(environment.ways())",
+        "random play's",
+    ),
     "a player that does not answer": ("maze_player.py", "<action>", "<act>", "invalid actions"),
     "tasks that are one": ("maze.py", "maze(first + number)", "maze(first)", "tasks are one"),
     "a panel that is trained on": ("maze.py", "10_000", "0", "trained on"),
@@ -228,6 +234,14 @@ def test_a_recipe_looks_at_its_task_before_it_starts(
         return
     with pytest.raises(ValueError, match=f"{word}.*alignopsd check says more"):
         recipe("maze", ["--plan"], preset=preset)
+
+
+def test_code_that_can_not_be_read_is_told_without_a_traceback(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (maze / "maze.py").write_text((maze / "maze.py").read_text().replace("def suite(", "def suite(("))
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "maze"])
+    assert ended.value.code == 2
+    assert "importing 'maze' failed with SyntaxError" in capsys.readouterr().err
 
 
 def test_check_says_it_in_json_and_by_its_status(maze: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,6 +107,7 @@ def check_task(
         answer = task.limit("max_completion_length", max_completion_length)
         add(outcomes.prompts(task, tokenizer, played.get(PLAYER) or seen, limit, answer))
         _show(task, tokenizer, seen[0], report)
+    report.findings = list(dict.fromkeys(report.findings))
     return report
 
 
@@ -115,7 +116,7 @@ def _splits(task: Task, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     try:
         panel = list(task.suite.panel(task.preset.get("panel", "test")))
     except Exception as error:  # foreign code
-        yield Finding("panel", f"panel('test') failed with {type(error).__name__}: {error}; return a TaskPanel")
+        yield Finding("panel", f"panel('test') failed with {type(error).__name__}: {error}; mend panel()")
         return
     adapted = task.name == task.suite.name and not task.preset
     same = adapted and [row["task_id"] for row in rows] == [row["task_id"] for row in panel]
@@ -131,6 +132,7 @@ def _judge(
     add(outcomes.failures(episodes))
     add(outcomes.rewards(episodes))
     add(outcomes.victories(dict(played)))
+    add(outcomes.room(played))
     add(outcomes.ends(dict(played), task.suite.factory().max_turns))
     add(outcomes.seconds(episodes))
     add(outcomes.actions(dict(played)))

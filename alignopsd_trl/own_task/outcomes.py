@@ -33,7 +33,8 @@ def rewards(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
     """What would be learnt from."""
     whole = [one for one in episodes if one.stop != FAILED]
     totals = [one.reward for one in whole]
-    if len(whole) > 1 and len({round(one, 9) for one in totals}) == 1:
+    same = len(whole) > 1 and len({round(one, 9) for one in totals}) == 1
+    if same:
         yield Finding(
             "reward",
             f"all {len(whole)} episodes got {totals[0]:g}: no group differs and nothing is learnt; give a reward that "
@@ -41,7 +42,7 @@ def rewards(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
         )
     yield from _proportion(whole)
     won, lost = ([one.reward for one in whole if one.won is kind] for kind in (True, False))
-    if won and lost and statistics.mean(won) <= statistics.mean(lost):
+    if won and lost and not same and statistics.mean(won) <= statistics.mean(lost):
         yield Finding(
             "reward",
             f"won episodes got {statistics.mean(won):g} and lost ones {statistics.mean(lost):g} on average: training "
@@ -95,6 +96,22 @@ def _proportion(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
         )
 
 
+def room(played: Mapping[str, Sequence[PlayedEpisode]]) -> Iterator[Finding]:
+    """Whether good play pays: the scripted player against random play, paired by task."""
+    both = zip(played.get("random play", ()), played.get("scripted player", ()), strict=False)
+    pairs = [(a.reward, b.reward) for a, b in both if FAILED not in (a.stop, b.stop)]
+    gains = [scripted - at_random for at_random, scripted in pairs]
+    if len(gains) < 2 or not any(gains) or statistics.mean(gains) > 2 * statistics.stdev(gains) / len(gains) ** 0.5:
+        return
+    at_random, scripted = (statistics.mean(side) for side in zip(*pairs, strict=True))
+    yield Finding(
+        "player",
+        f"its reward on {len(pairs)} tasks, {scripted:.3g}, is not clearly above random play's, {at_random:.3g}; where "
+        "--episodes 200 shows no difference either, there is nothing to learn",
+        ruins=False,
+    )
+
+
 def ends(played: dict[str, list[PlayedEpisode]], max_turns: int) -> Iterator[Finding]:
     """How episodes end."""
     whole = [one for part in played.values() for one in part if one.stop != FAILED]
@@ -107,7 +124,7 @@ def ends(played: dict[str, list[PlayedEpisode]], max_turns: int) -> Iterator[Fin
     late = sum(one.won is True and one.stop == TURN_LIMIT for one in whole)
     if late:
         yield Finding("end", f"{late} episodes were won and went on; set Step.done with Step.won", ruins=False)
-    scripted = played.get("scripted player", [])
+    scripted = [one for one in played.get("scripted player", []) if one.stop != FAILED]
     if scripted and not any(one.won or one.reward > 0 for one in scripted):
         yield Finding("player", f"the scripted player won none of {len(scripted)} episodes; nothing to demonstrate")
 
@@ -203,7 +220,7 @@ def retrieval(
             ruins=False,
         )
     types = getattr(bank, "task_types", ())
-    if types:
+    if types and openings:
         if bank.environment != task.suite.name:
             yield Finding(
                 "skill",
