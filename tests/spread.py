@@ -10,6 +10,7 @@ others: its threshold is 0 here, and the tests assert what share of the weights 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -362,6 +363,7 @@ def prepare(folder: Path) -> None:
 if __name__ == "__main__" and sys.argv[1] == "table":
     print(table(sys.argv[2:]))
 elif __name__ == "__main__":
+    gc.freeze()  # what was imported: each training would look through it for garbage
     target = Path(sys.argv[1])
     chosen = os.environ.get("SPREAD_CASES", "").split() or [*CASES, "down", "failing"]
     look_like_gpus()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections import Counter
@@ -77,6 +78,7 @@ def run(folder: Path, name: str, factory: Any, **options: Any) -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # what was imported: each training would look through it for garbage
     target = Path(sys.argv[1])
     # before the processes know of each other, so that each writes the (same) weights
     build_model(build_tokenizer()).save_pretrained(target / f"policy{os.environ['RANK']}")
