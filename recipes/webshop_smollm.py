@@ -6,8 +6,9 @@
 
 The first command also makes the policy that both start from: a scripted shopper demonstrates, the model learns
 from the episodes that it won. Then adapters are trained.
-The sizes are for two cores. On one GPU, by arithmetic (128 episodes of 5 turns are 180,000
-tokens a round, half a minute), not by a run:
+The sizes are for an hour of two cores; what was run is a warm start of 6 CPU minutes and one round
+(research/results/own_task/smollm.json). On one GPU, by arithmetic (128 episodes of 5 turns are 180,000 tokens a round,
+half a minute), not by a run:
 
     python recipes/webshop_smollm.py --use_cpu False --tasks_per_round 16 --num_generations 8 --rounds 48
 """

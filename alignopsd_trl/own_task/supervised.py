@@ -100,8 +100,8 @@ class Budget(TrainerCallback):
 
 
 class SimilarLengths(Sampler[int]):
-    """An order in which each batch holds rows of similar length, and batches follow one another by chance. By falling
-    length, as `transformers` has them, a model forgets first pages, the shortest, while it learns the longest.
+    """An order in which each batch holds rows of similar length, and batches follow one another by chance.
+    `transformers` has 50 batches by falling length: first pages, the shortest, are learnt at the end of each 50 alone.
 
     Args:
         lengths: tokens of each row.
