@@ -173,7 +173,7 @@ def test_shipped_studies_plan_and_share_their_cells() -> None:
         assert len(folders["table1_tiny_all"] & folders[world]) == 5 * lines
     assert len(planned["privileged_tiny"]) == len(folders["privileged_tiny"]) == 2 * 2 * 2 * 8
     assert len(folders["privileged_tiny"] & (folders["hops"] | folders["pairs"])) == 2 * 8  # GRPO, a step a round
-    assert len(folders["distribution_tiny"] & folders["privileged_tiny"]) == 5  # GRPO's 12 rounds of 4 steps, 5 seeds
+    assert len(folders["distribution_tiny"] & folders["privileged_tiny"]) == 10  # GRPO's 12 rounds of 4 steps
     assert len(folders["tuned_tiny"] & folders["privileged_tiny"]) == 8  # and 8
     assert len(folders["ablation_tiny"] - folders["table1_tiny"]) == 3 * 4
     assert len(folders["sensitivity_tiny"] - folders["hops"]) == 5 * 9

@@ -101,7 +101,8 @@ def room(played: Mapping[str, Sequence[PlayedEpisode]]) -> Iterator[Finding]:
     both = zip(played.get("random play", ()), played.get("scripted player", ()), strict=False)
     pairs = [(a.reward, b.reward) for a, b in both if FAILED not in (a.stop, b.stop)]
     gains = [scripted - at_random for at_random, scripted in pairs]
-    if len(gains) < 2 or not any(gains) or statistics.mean(gains) > 2 * statistics.stdev(gains) / len(gains) ** 0.5:
+    differ = len({reward for pair in pairs for reward in pair}) > 1  # else `rewards` says so
+    if len(gains) < 2 or not differ or statistics.mean(gains) > 2 * statistics.stdev(gains) / len(gains) ** 0.5:
         return
     at_random, scripted = (statistics.mean(side) for side in zip(*pairs, strict=True))
     yield Finding(
