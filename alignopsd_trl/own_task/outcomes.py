@@ -15,6 +15,7 @@ from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.prompts import Renderer, text_of
 
 SLOW = 1.0  # seconds of a turn's steps
+ENOUGH_TASKS = 16  # for a mean gain with an error of its own
 LARGE = 100.0
 """A reward beyond this, or so many times another one's size, is out of proportion."""
 
@@ -101,8 +102,8 @@ def room(played: Mapping[str, Sequence[PlayedEpisode]]) -> Iterator[Finding]:
     both = zip(played.get("random play", ()), played.get("scripted player", ()), strict=False)
     pairs = [(a.reward, b.reward) for a, b in both if FAILED not in (a.stop, b.stop)]
     gains = [scripted - at_random for at_random, scripted in pairs]
-    differ = len({reward for pair in pairs for reward in pair}) > 1  # else `rewards` says so
-    if len(gains) < 2 or not differ or statistics.mean(gains) > 2 * statistics.stdev(gains) / len(gains) ** 0.5:
+    same = len({reward for pair in pairs for reward in pair}) < 2  # `rewards` says so
+    if same or statistics.mean(gains) > _unclear(gains):
         return
     at_random, scripted = (statistics.mean(side) for side in zip(*pairs, strict=True))
     yield Finding(
@@ -111,6 +112,11 @@ def room(played: Mapping[str, Sequence[PlayedEpisode]]) -> Iterator[Finding]:
         "--episodes 200 shows no difference either, there is nothing to learn",
         ruins=False,
     )
+
+
+def _unclear(gains: Sequence[float]) -> float:
+    """The largest mean gain that chance may have made; of a few tasks, only a gain of nothing counts."""
+    return 2 * statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) >= ENOUGH_TASKS else 0.0
 
 
 def ends(played: dict[str, list[PlayedEpisode]], max_turns: int) -> Iterator[Finding]:
