@@ -6,9 +6,8 @@
 
 The first command also makes the policy that both start from: a scripted shopper demonstrates, the model learns
 from the episodes that it won. Then adapters are trained.
-The sizes are for an hour of two cores; what was run is a warm start of 6 CPU minutes and one round
-(research/results/own_task/smollm.json). On one GPU, by arithmetic (128 episodes of 5 turns are 180,000 tokens a round,
-half a minute), not by a run:
+The sizes are for an hour of two cores (research/results/own_task/smollm.json). On one GPU, by arithmetic (128 episodes
+of 5 turns are 180,000 tokens a round, half a minute), not by a run:
 
     python recipes/webshop_smollm.py --use_cpu False --tasks_per_round 16 --num_generations 8 --rounds 48
 """
@@ -21,6 +20,7 @@ from alignopsd_trl.own_task.options import WarmStartConfig
 PRESET = {
     **LAPTOP,
     "environment": "webshop_tiny",
+    "environment_options": '{"reward": "score"}',  # of the first policy's few rollouts often none wins
     "model_name_or_path": "outputs/smollm_start",
     "encoder": "minilm",
     "action_filter": "webshop",
