@@ -386,7 +386,7 @@ def test_batches_hold_rows_of_similar_length_and_come_by_chance() -> None:
 def test_the_loss_is_that_of_responses_with_a_share_of_prompts(adapters: bool) -> None:
     from peft import LoraConfig, get_peft_model
 
-    from alignopsd_trl.own_task.supervised import PROMPT_WEIGHT, loss_of, without_adapters
+    from alignopsd_trl.own_task.supervised import PROMPT_WEIGHT, loss_of
     from alignopsd_trl.own_task.tiny import tiny_model, tiny_tokenizer
 
     tokenizer = tiny_tokenizer(["go left , go right"])
@@ -399,8 +399,8 @@ def test_the_loss_is_that_of_responses_with_a_share_of_prompts(adapters: bool) -
     shown = ids.masked_fill((labels != -100) | (mask == 0), -100)
     response, prompt = (model(input_ids=ids, attention_mask=mask, labels=one).loss for one in (labels, shown))
     inputs = {"input_ids": ids, "attention_mask": mask, "labels": labels}
-    torch.testing.assert_close(loss_of(without_adapters(model), inputs, False), response)
-    torch.testing.assert_close(loss_of(without_adapters(model), inputs, True), response + PROMPT_WEIGHT * prompt)
+    torch.testing.assert_close(loss_of(model, inputs, False), response)
+    torch.testing.assert_close(loss_of(model, inputs, True), response + PROMPT_WEIGHT * prompt)
 
 
 def test_exchanged_words_are_the_same_all_over_a_row() -> None:

@@ -159,7 +159,7 @@ class WarmStartTrainer(SFTTrainer):
         if reads_prompts and self.words is not None:
             inputs = inputs | {"input_ids": exchanged(inputs["input_ids"], self.words)}
         with self.accelerator.autocast():
-            return loss_of(without_adapters(self.accelerator.unwrap_model(model)), inputs, reads_prompts)
+            return loss_of(self.accelerator.unwrap_model(model), inputs, reads_prompts)
 
     def _reads_prompts(self) -> bool:
         if self.budget is None:
@@ -191,11 +191,6 @@ def _exchange(row: Tensor, words: Tensor) -> Tensor:
     return named.to(row.device)[row]
 
 
-def without_adapters(model: Any) -> Any:
-    """The model inside of PEFT's, whose layers have the adapters."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
 def loss_of(model: PreTrainedModel, inputs: Mapping[str, Tensor], reads_prompts: bool) -> Tensor:
     """Mean cross-entropy of response tokens, and a share of that of prompt tokens.
 
@@ -205,7 +200,7 @@ def loss_of(model: PreTrainedModel, inputs: Mapping[str, Tensor], reads_prompts:
         reads_prompts: whether prompt tokens count.
     """
     ids, mask, wanted = inputs["input_ids"], inputs["attention_mask"], inputs["labels"] != IGNORED
-    hidden = model.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    hidden = model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
     response = _loss(model, hidden, ids, wanted)
     return response + PROMPT_WEIGHT * _loss(model, hidden, ids, mask.bool() & ~wanted) if reads_prompts else response
 

@@ -92,7 +92,7 @@ class Body:
     """
 
     def __init__(self, model: Any):
-        self._module = getattr(model, "get_base_model", lambda: model)().base_model
+        self._module = model.get_decoder()
         self._output: Any = None
 
     def watched(self) -> AbstractContextManager[None]:

@@ -15,7 +15,7 @@ from alignopsd_trl.policy.packing import Packed
 from alignopsd_trl.policy.scoring import Mix, Padded
 from alignopsd_trl.policy.teacher_weights import TeacherWeights
 from alignopsd_trl.trl_compat.head import as_causal, head_in_tiles, head_on_labels
-from alignopsd_trl.trl_compat.model import attention_of, policy_of, without_checkpointing
+from alignopsd_trl.trl_compat.model import attention_of, policy_of, text_config, without_checkpointing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,7 +42,7 @@ class PolicyScorer:
 
     @property
     def vocabulary(self) -> int:
-        return policy_of(self._trainer).config.get_text_config().vocab_size
+        return text_config(self._trainer).vocab_size
 
     @property
     def _model(self) -> PreTrainedModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -42,7 +43,8 @@ def policy_loss(
     """
     watched = WatchedModel(as_causal(trainer, model), rows["completion_mask"] * rows["tool_mask"])
     body = Body(trainer.accelerator.unwrap_model(model))
-    with head_on_labels(trainer.accelerator.device), body.watched():
+    kept = contextlib.nullcontext() if tokens is None else body.watched()
+    with head_on_labels(trainer.accelerator.device), kept:
         loss = trainer._compute_loss(watched, rows)
     logits = None if tokens is None else _logits(trainer, model, body, rows, tokens)
     return PolicyLoss(loss, watched.log_probs, watched.entropies, logits)
