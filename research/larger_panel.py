@@ -1,8 +1,10 @@
-"""The trained policies of a study on more test tasks than the study evaluated them on, with differences paired by seed.
+"""The trained policies of a study on other test tasks than the study's own, with differences paired by seed.
 
     python -m alignopsd_trl.study recipes/studies/trips.yaml
     python -m research.larger_panel outputs/studies/trips --environment "WebShop trips, 3e-4" --limit 384 \
         --output trips_384.json
+    python -m research.larger_panel outputs/studies/fresh --environment "ALFWorld pairs, fresh seeds" --limit 160 \
+        --environment_options '{"seed": 1}' --output pairs_fresh.json
 
 Each policy plays the first ``--limit`` tasks of the panel ``--repeats`` times, with other seeds of sampling; what has
 been played is kept beside its cell and not played again. The table compares every line with GRPO.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import zlib
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -39,14 +42,17 @@ def rows_of(study: Path, environment: str | None) -> pd.DataFrame:
     return rows[rows["environment"] == environment]
 
 
-def play(rows: pd.DataFrame, panel: str, limit: int, temperature: float, repeats: int) -> Outcomes:
+def play(rows: pd.DataFrame, given: argparse.Namespace) -> Outcomes:
     """Evaluations by label and seed."""
     found: Outcomes = defaultdict(dict)
+    limit, temperature, options = given.limit, given.temperature, given.environment_options
+    name = f"evaluation_{limit}_{temperature:g}" + (f"_{zlib.crc32(options.encode()):08x}" if options else "")
     for row in rows.to_dict("records"):
-        cell, task = Path(row["folder"]), ["--environment", row["suite"], "--panel", panel, "--limit", str(limit)]
+        cell, task = Path(row["folder"]), ["--environment", row["suite"], "--panel", given.panel, "--limit", str(limit)]
+        task += ["--environment_options", options] if options else []
         played = []
-        for seed in range(repeats):
-            target = cell / (f"evaluation_{limit}_{temperature:g}" + (f"_seed{seed}" if seed else ""))
+        for seed in range(given.repeats):
+            target = cell / (name + (f"_seed{seed}" if seed else ""))
             if not (target / "results.json").is_file():
                 sampling = ["--temperature", str(temperature), "--seed", str(seed)]
                 command(["--model", str(cell / "run"), *task, *sampling, "--output", str(target)])
@@ -85,6 +91,7 @@ def main() -> None:
     parser.add_argument("study", type=Path, help="output folder of a study")
     parser.add_argument("--environment", help="label of one of its environments, if it has several")
     parser.add_argument("--panel", default="test", help="name of a panel of its environments")
+    parser.add_argument("--environment_options", help="JSON, for tasks of another kind or seed")
     parser.add_argument("--limit", type=int, required=True, help="how many tasks of it")
     parser.add_argument(
         "--temperature", type=float, default=0.4, help="of sampling; the paper's evaluations by default"
@@ -93,7 +100,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="JSON with every run's figures")
     arguments = parser.parse_args()
     rows = rows_of(arguments.study, arguments.environment)
-    found = play(rows, arguments.panel, arguments.limit, arguments.temperature, arguments.repeats)
+    found = play(rows, arguments)
     arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(table(found))
 

@@ -2,6 +2,7 @@
 
     python -m assets.worlds.hops              # writes the shipped files anew
     python -m assets.worlds.hops --check      # compares them with what would be written
+    python -m assets.worlds.hops --other_facts 2 --output FOLDER  # the same names, other facts and questions
 
 Ten kinds of things, a passage of one sentence each, and names that two things of different kinds may share. A question
 follows facts from thing to thing: *the height of the mountain of the river of the town of the firm Drosk*. It is kept
@@ -121,8 +122,16 @@ class Chain:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    if not parser.parse_args(argv).check:
-        return generate(FILES, SEED)
+    parser.add_argument(
+        "--other_facts", type=int, metavar="SEED", help="a world that policies of the shipped one can name"
+    )
+    parser.add_argument("--output", type=Path, default=FILES, help="folder; the shipped one by default")
+    given = parser.parse_args(argv)
+    if given.other_facts is not None and given.output == FILES:
+        parser.error("--other_facts would replace the shipped world; set --output FOLDER")
+    if not given.check:
+        given.output.mkdir(parents=True, exist_ok=True)
+        return generate(given.output, SEED, given.other_facts)
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder), SEED)
         for name in ("corpus", *SPLITS):
@@ -130,10 +139,18 @@ def main(argv: Sequence[str] | None = None) -> None:
                 raise SystemExit(f"{FILES / name}.jsonl differs from what seed {SEED} gives")
 
 
-def generate(folder: Path, seed: int) -> None:
-    """Writes ``corpus.jsonl``, ``train.jsonl`` and ``test.jsonl``."""
+def generate(folder: Path, seed: int, other_facts: int | None = None) -> None:
+    """Writes ``corpus.jsonl``, ``train.jsonl`` and ``test.jsonl``.
+
+    Args:
+        other_facts: a seed with which facts and questions are drawn anew; names and kinds stay.
+    """
     draw = random.Random(seed)
     things = build(draw)
+    if other_facts is not None:
+        draw = random.Random(other_facts)
+        named = {kind: [one.name for one in things if one.kind == kind] for kind in SIZES}
+        things = [Thing(one.kind, one.name, _facts(one.kind, named, draw)) for one in things]
     rows = [{"id": str(number), "contents": f'"{one.name}"\n{one.text}'} for number, one in enumerate(things)]
     _write(folder / "corpus.jsonl", rows)
     search = _kinds_found(folder / "corpus.jsonl")
