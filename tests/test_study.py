@@ -162,6 +162,7 @@ def test_shipped_studies_plan_and_share_their_cells() -> None:
         "table1_7b",
         "privileged_tiny",
         "distribution_tiny",
+        "distribution_fresh",
         "tuned_tiny",
     }
     assert [len(planned[name]) / 8 for name in ("trips", "hops", "pairs")] == [2 * 3, 6, 5]
@@ -173,7 +174,8 @@ def test_shipped_studies_plan_and_share_their_cells() -> None:
         assert len(folders["table1_tiny_all"] & folders[world]) == 5 * lines
     assert len(planned["privileged_tiny"]) == len(folders["privileged_tiny"]) == 2 * 2 * 2 * 8
     assert len(folders["privileged_tiny"] & (folders["hops"] | folders["pairs"])) == 2 * 8  # GRPO, a step a round
-    assert len(folders["distribution_tiny"] & folders["privileged_tiny"]) == 10  # GRPO's 12 rounds of 4 steps
+    assert len(folders["distribution_tiny"] & folders["privileged_tiny"]) == 16  # GRPO's 12 rounds of 4 steps
+    assert not folders["distribution_fresh"] & folders["distribution_tiny"]
     assert len(folders["tuned_tiny"] & folders["privileged_tiny"]) == 8  # and 8
     assert len(folders["ablation_tiny"] - folders["table1_tiny"]) == 3 * 4
     assert len(folders["sensitivity_tiny"] - folders["hops"]) == 5 * 9

@@ -85,7 +85,13 @@ CLEAR, WIDE = Interval(0.2, 0.1, 0.3), Interval(0.2, -0.1, 0.5)
 FLAT = {"grpo": {"cosine": CLEAR}}
 SPREAD = FLAT | {"align_opsd rectify=False": {"cosine": CLEAR, "cosine_minus_grpo": CLEAR}}
 SETTINGS = {"grpo": {"method": "grpo"}, "align_opsd rectify=False": {"method": "align_opsd", "rectify": False}}
-PLAY = {"privileged_siblings": 4, "teacher_model_kind": "base", "num_iterations": 4}
+TAUGHT = {
+    "method": "align_opsd",
+    "auxiliary_loss": "distribution",
+    "distribution_coefficient": 10.0,
+    "teacher_model_kind": "base",
+    "num_iterations": 4,
+}
 
 
 @pytest.mark.parametrize(
@@ -98,8 +104,8 @@ PLAY = {"privileged_siblings": 4, "teacher_model_kind": "base", "num_iterations"
             {"method": "grpo"},
             ["nothing can be told from GRPO here, so it is GRPO's", "does not clearly lift"],
         ),
-        (FLAT, CLEAR, {"method": "grpo", **PLAY}, ["nothing can be told", "privileged_siblings=4"]),
-        (SPREAD, CLEAR, {"method": "align_opsd", "rectify": False, **PLAY}, ["+0.20 [+0.10, +0.30]", "lifts"]),
+        (FLAT, CLEAR, TAUGHT, ["nothing can be told", "play: method=grpo, privileged_siblings=4"]),
+        (SPREAD, CLEAR, TAUGHT | {"rectify": False}, ["+0.20 [+0.10, +0.30]", "rectify=False, auxiliary_loss=distr"]),
         (SPREAD, Interval(-0.2, -0.3, -0.1), {"method": "align_opsd", "rectify": False}, ["clear of 0", "so none"]),
     ],
 )

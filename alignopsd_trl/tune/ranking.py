@@ -20,8 +20,10 @@ NO_DIFFERENCE = (
     ": no task's siblings differ in their rewards, and nothing is learnt from such tasks. Measure more --tasks or take "
     "a policy that wins some of them and not all (alignopsd warm_start)."
 )
-PRIVILEGED_PLAY = {"teacher_model_kind": "base", "num_iterations": 4}
-"""Beside half of the siblings: the teacher keeps the initial weights, and each round is passed over four times."""
+STANDING_TEACHER = {"teacher_model_kind": "base", "num_iterations": 4}
+"""The teacher keeps the initial weights, and each round is passed over four times."""
+TAUGHT_BY = "align_opsd"  # whose views the distribution is mixed of
+DISTRIBUTION = {"auxiliary_loss": "distribution", "distribution_coefficient": 10.0}
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ def advise(
     lift: Interval | None,
     siblings: int,
 ) -> Advice:
-    """The best setting that is clearly above GRPO, else GRPO; privileged play where the lift is clearly above 0.
+    """The best setting that is clearly above GRPO, else GRPO. Where the lift is clearly above 0, the teacher's
+    distribution with AlignOPSD's credit, and privileged play named as what asks for less.
 
     Args:
         settings: of each label, as a ``--config`` file has them.
@@ -141,17 +144,25 @@ def advise(
     if better:
         best = better[0]
         chosen = dict(settings[best.label])
-        reasons = [
+        credit = (
             f"Credit: {best.label}. Its cosine with A_MC is {best.difference:+.2f} to GRPO's, clear of 0 with "
             f"{len(ranking) - 1} settings compared."
-        ]
+        )
     else:
         chosen = {"method": REFERENCE}
-        reasons = [f"Credit: nothing can be told from GRPO here{MORE_TASKS if ranking else NO_DIFFERENCE}"]
+        credit = f"Credit: nothing can be told from GRPO here{MORE_TASKS if ranking else NO_DIFFERENCE}"
     if lift is None:
-        return Advice(chosen, [*reasons, "Privileged play: there are no skills to play with."])
-    if lift.low > 0 and siblings > 1:
-        play = {"privileged_siblings": siblings // 2, **PRIVILEGED_PLAY}
-        told = ", ".join(f"{name}={value}" for name, value in play.items())
-        return Advice(chosen | play, [*reasons, f"Privileged play: the skill lifts the policy, so {told}."])
-    return Advice(chosen, [*reasons, "Privileged play: the skill does not clearly lift the policy, so none."])
+        return Advice(chosen, [credit, "Teacher: there are no skills that it could read."])
+    if lift.low <= 0:
+        return Advice(chosen, [credit, "Teacher: the skill does not clearly lift the policy, so none is followed."])
+    own = chosen if chosen["method"] == TAUGHT_BY else {"method": TAUGHT_BY}
+    followed = own | DISTRIBUTION | STANDING_TEACHER
+    teacher = f"Teacher: the skill lifts the policy, so its distribution is followed: {_told(followed)}."
+    if siblings > 1:
+        play = chosen | {"privileged_siblings": siblings // 2} | STANDING_TEACHER
+        teacher += f" Cheaper, as it scores nothing, is privileged play: {_told(play)}."
+    return Advice(followed, [credit, teacher])
+
+
+def _told(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
