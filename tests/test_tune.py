@@ -82,6 +82,7 @@ def test_many_settings_need_more_to_be_told_apart() -> None:
 
 
 CLEAR, WIDE = Interval(0.2, 0.1, 0.3), Interval(0.2, -0.1, 0.5)
+NONE = Interval(0.0, math.nan, math.nan)
 FLAT = {"grpo": {"cosine": CLEAR}}
 SPREAD = FLAT | {"align_opsd rectify=False": {"cosine": CLEAR, "cosine_minus_grpo": CLEAR}}
 SETTINGS = {"grpo": {"method": "grpo"}, "align_opsd rectify=False": {"method": "align_opsd", "rectify": False}}
@@ -104,6 +105,7 @@ TAUGHT = {
             {"method": "grpo"},
             ["nothing can be told from GRPO here, so it is GRPO's", "does not clearly lift"],
         ),
+        ({}, NONE, {"method": "grpo"}, ["nothing can be told", "does not clearly lift"]),
         (FLAT, CLEAR, TAUGHT, ["nothing can be told", "play: method=grpo, privileged_siblings=4"]),
         (SPREAD, CLEAR, TAUGHT | {"rectify": False}, ["+0.20 [+0.10, +0.30]", "rectify=False, auxiliary_loss=distr"]),
         (SPREAD, Interval(-0.2, -0.3, -0.1), {"method": "align_opsd", "rectify": False}, ["clear of 0", "so none"]),

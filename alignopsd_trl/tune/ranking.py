@@ -153,7 +153,7 @@ def advise(
         credit = f"Credit: nothing can be told from GRPO here{MORE_TASKS if ranking else NO_DIFFERENCE}"
     if lift is None:
         return Advice(chosen, [credit, "Teacher: there are no skills that it could read."])
-    if lift.low <= 0:
+    if not lift.low > 0:  # NaN where too few tasks were measured
         return Advice(chosen, [credit, "Teacher: the skill does not clearly lift the policy, so none is followed."])
     own = chosen if chosen["method"] == TAUGHT_BY else {"method": TAUGHT_BY}
     followed = own | DISTRIBUTION | STANDING_TEACHER
