@@ -3,11 +3,10 @@
     python -m alignopsd_trl.study recipes/studies/trips.yaml
     python -m research.larger_panel outputs/studies/trips --environment "WebShop trips, 3e-4" --limit 384 \
         --output trips_384.json
-    python -m research.larger_panel outputs/studies/fresh --environment "ALFWorld pairs, fresh seeds" --limit 160 \
-        --environment_options '{"seed": 1}' --output pairs_fresh.json
 
 Each policy plays the first ``--limit`` tasks of the panel ``--repeats`` times, with other seeds of sampling; what has
 been played is kept beside its cell and not played again. The table compares every line with GRPO.
+`recipes/studies/distribution_fresh.yaml` has commands with ``--environment_options``, for tasks of another world.
 """
 
 from __future__ import annotations

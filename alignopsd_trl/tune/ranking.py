@@ -157,7 +157,7 @@ def advise(
         return Advice(chosen, [credit, "Teacher: the skill does not clearly lift the policy, so none is followed."])
     own = chosen if chosen["method"] == TAUGHT_BY else {"method": TAUGHT_BY}
     followed = own | DISTRIBUTION | STANDING_TEACHER
-    teacher = f"Teacher: the skill lifts the policy, so its distribution is followed: {_told(followed)}."
+    teacher = f"Teacher: the skill lifts the policy, so AlignOPSD follows its distribution: {_told(followed)}."
     if siblings > 1:
         play = chosen | {"privileged_siblings": siblings // 2} | STANDING_TEACHER
         teacher += f" Cheaper, as it scores nothing, is privileged play: {_told(play)}."

@@ -2,7 +2,7 @@
 
     python -m assets.worlds.hops              # writes the shipped files anew
     python -m assets.worlds.hops --check      # compares them with what would be written
-    python -m assets.worlds.hops --other_facts 2 --output FOLDER  # the same names, other facts and questions
+    python -m assets.worlds.hops --other_facts 2 FOLDER  # the same names, other facts and questions
 
 Ten kinds of things, a passage of one sentence each, and names that two things of different kinds may share. A question
 follows facts from thing to thing: *the height of the mountain of the river of the town of the firm Drosk*. It is kept
@@ -123,15 +123,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     parser.add_argument(
-        "--other_facts", type=int, metavar="SEED", help="a world that policies of the shipped one can name"
+        "--other_facts", nargs=2, metavar=("SEED", "FOLDER"), help="a world that policies of the shipped one can name"
     )
-    parser.add_argument("--output", type=Path, default=FILES, help="folder; the shipped one by default")
     given = parser.parse_args(argv)
-    if given.other_facts is not None and given.output == FILES:
-        parser.error("--other_facts would replace the shipped world; set --output FOLDER")
+    if given.other_facts:
+        seed, target = given.other_facts
+        Path(target).mkdir(parents=True, exist_ok=True)
+        return generate(Path(target), SEED, int(seed))
     if not given.check:
-        given.output.mkdir(parents=True, exist_ok=True)
-        return generate(given.output, SEED, given.other_facts)
+        return generate(FILES, SEED)
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder), SEED)
         for name in ("corpus", *SPLITS):
