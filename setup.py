@@ -71,7 +71,14 @@ setup(
     packages=[*find_packages(include=["alignopsd_trl*"]), "alignopsd_trl.recipes"],
     entry_points={"console_scripts": ["alignopsd=alignopsd_trl.cli:main"]},
     package_data={
-        "alignopsd_trl": ["data/**/*", "viewer/assets/*", "sharing/templates/*", "own_task/templates/**/*", "py.typed"],
+        "alignopsd_trl": [
+            "data/**/*",
+            "viewer/assets/*",
+            "sharing/templates/*",
+            "sharing/CITATION.cff",
+            "own_task/templates/**/*",
+            "py.typed",
+        ],
         "alignopsd_trl.recipes": ["**/*.yaml", "**/*.sbatch"],
         "alignopsd_trl.environments": ["**/*.toml", "**/*.json", "**/*.jsonl", "**/*.txt", "**/*.jinja"],
     },

@@ -26,7 +26,17 @@ pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[1]
 REPOSITORY = "https://github.com/somebody/alignopsd"  # of a release that is not there
-PARTS = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE.md", "alignopsd_trl", "environments", "recipes")
+PARTS = (
+    "setup.py",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "NOTICE.md",
+    "CITATION.cff",
+    "alignopsd_trl",
+    "environments",
+    "recipes",
+)
 
 
 @pytest.fixture(scope="module")
