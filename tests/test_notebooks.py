@@ -24,7 +24,7 @@ mkdir -p "$(dirname "$folder")" && cp -r "{kept}/$(basename "$folder")" "$folder
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder. `alignopsd train ... --output_dir FOLDER` gives the kept run of that name, without the training."""
+    """An empty folder, and an `alignopsd train ... --output_dir FOLDER` that gives the kept run of that name."""
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "alignopsd"
     command.write_text(MAKES_A_RUN.format(kept=NOTEBOOKS[0].parent / "runs"))
