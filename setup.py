@@ -6,19 +6,33 @@ from setuptools import find_packages, setup
 
 VERSION = "0.1.0"
 REPOSITORY = os.environ.get("ALIGNOPSD_REPOSITORY", "").rstrip("/")  # address of the public repository, for a release
+GITHUB, COLAB = "https://github.com/", "https://colab.research.google.com/github/"
 NOTEBOOKS = ["matplotlib>=3.9", "nbclient>=0.10", "ipykernel>=6.29"]
 
 
 def index_page(text: str, repository: str = REPOSITORY) -> str:
-    """The README as a package index can show it: a link to a file leads to the repository; where no address is given,
-    it is the file's path in the source distribution."""
+    """The README as a package index can show it.
+
+    ``<!-- index: COMMANDS -->`` and what follows it, up to the end of the next block, is for a clone: the commands take
+    its place, nothing where there are none. Links to files and pictures lead to the repository, those to notebooks to
+    Colab; where no address is given, a link is the file's path in the source distribution, and pictures are left out.
+    """
+    files = f"{repository}/blob/v{VERSION}"
 
     def absolute(found: re.Match) -> str:
         words, path = found.groups()
         if repository:
-            return f"[{words}]({repository}/blob/v{VERSION}/{path})"
+            return f"[{words}]({files.replace(GITHUB, COLAB) if path.endswith('.ipynb') else files}/{path})"
         return words if words in (path, f"`{path}`") else f"{words} (`{path}`)"
 
+    def installed(found: re.Match) -> str:
+        return f"```bash\n{found[1]}\n```\n" if found[1] else ""
+
+    text = re.sub(r"<!-- index: ?(.*?) ?-->.*?^```\w+\n.*?^```\n", installed, text, flags=re.DOTALL | re.MULTILINE)
+    if repository:
+        text = re.sub(r'(srcset|src)="(?![a-z]+:)', rf'\1="{repository}/raw/v{VERSION}/', text)
+    else:
+        text = re.sub(r"<picture>.*?</picture>\n+", "", text, flags=re.DOTALL)
     return re.sub(r"\[([^\]]+)\]\((?![a-z]+:|#)([^)\s]+)\)", absolute, text)
 
 
@@ -57,7 +71,14 @@ setup(
     packages=[*find_packages(include=["alignopsd_trl*"]), "alignopsd_trl.recipes"],
     entry_points={"console_scripts": ["alignopsd=alignopsd_trl.cli:main"]},
     package_data={
-        "alignopsd_trl": ["data/**/*", "viewer/assets/*", "sharing/templates/*", "own_task/templates/**/*", "py.typed"],
+        "alignopsd_trl": [
+            "data/**/*",
+            "viewer/assets/*",
+            "sharing/templates/*",
+            "sharing/CITATION.cff",
+            "own_task/templates/**/*",
+            "py.typed",
+        ],
         "alignopsd_trl.recipes": ["**/*.yaml", "**/*.sbatch"],
         "alignopsd_trl.environments": ["**/*.toml", "**/*.json", "**/*.jsonl", "**/*.txt", "**/*.jinja"],
     },

@@ -1,10 +1,14 @@
-"""Hooks of the documentation site: the README as its first page, links that leave `docs/`, the table of settings."""
+"""Hooks of the documentation site: the README as its first page, a page of the notebooks, links that leave `docs/`, the
+table of settings."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
+from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +17,29 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 REPOSITORY = os.environ.get("ALIGNOPSD_REPOSITORY", "").rstrip("/")
+GITHUB, COLAB = "https://github.com/", "https://colab.research.google.com/github/"
 LINK = re.compile(r"\[([^\]]+)\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the README as `index.md`."""
+    """Adds the README as `index.md`, and `notebooks.md`."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = re.sub(r"<!-- index:.*?-->\n", "", readme, flags=re.DOTALL)
     readme = re.sub(r"""(srcset="|src=")docs/""", r"\1", readme)
     readme = LINK.sub(lambda found: found[0].replace(f"({found[2]}", f"({_from_docs(found[2])}"), readme)
     files.append(File.generated(config, "index.md", content=readme))
+    files.append(File.generated(config, "notebooks.md", content="\n".join(_notebooks())))
     return files
+
+
+def _notebooks() -> Iterator[str]:
+    """A line a notebook; the one on Colab is that of this version, which its first cell installs."""
+    yield "# Notebooks\n"
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        title = json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"][0].strip("# \n")
+        there = f"{REPOSITORY}/blob/v{version('alignopsd-trl')}/notebooks/{path.name}".replace(GITHUB, COLAB)
+        colab = f" ([Open in Colab]({there}))" if REPOSITORY.startswith(GITHUB) else ""
+        yield f"- [{title}](../notebooks/{path.name}){colab}"
 
 
 def _from_docs(path: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from datasets import load_dataset
 from fakes.hub import Hub, points_to
 from fakes.recorded import RUNS
@@ -81,7 +82,19 @@ def test_a_base_model_is_named_where_it_is_one_of_the_hub() -> None:
     assert ModelCard(model_card(found, "x/y")).data.base_model is None  # a shipped policy has no id there
     found["model"] |= {"name": "Qwen/Qwen2.5-3B-Instruct", "checksum": None}
     assert ModelCard(model_card(found, "x/y")).data.base_model == "Qwen/Qwen2.5-3B-Instruct"
+    assert "base_model_relation" not in ModelCard(model_card(found, "x/y")).data.to_dict()
+    found |= {"adapter": True, "model": {"name": "/a/copy", "checksum": None}}
+    assert "base_model" not in model_card(found, "x/y").partition("# x/y")[0]  # of a folder nobody else has
+    card = ModelCard(model_card(found, "x/y", base_model="Qwen/Qwen2.5-3B-Instruct"))
+    assert (card.data.base_model, card.data.base_model_relation) == ("Qwen/Qwen2.5-3B-Instruct", "adapter")
     assert not is_hub_id("./outputs/run") and not is_hub_id("tiny") and is_hub_id("owner/name")
+
+
+def test_the_card_cites_what_the_citation_file_says() -> None:
+    cited = yaml.safe_load((Path(__file__).parents[1] / "CITATION.cff").read_text())["preferred-citation"]
+    last = model_card(results(RUNS / "finished"), "x/y").splitlines()[-1]
+    for part in (cited["title"], cited["authors"][-1]["family-names"], str(cited["year"]), cited.get("url", "")):
+        assert part in last
 
 
 def test_an_evaluation_that_was_not_made_is_not_made_up() -> None:

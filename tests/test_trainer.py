@@ -24,6 +24,7 @@ from alignopsd_trl.environments.batch import ThreadedBatch
 from alignopsd_trl.records import read_records
 from alignopsd_trl.runs.checkpoints import whole_checkpoints
 from alignopsd_trl.runs.health import RunStopped
+from alignopsd_trl.sharing.facts import facts_of
 from alignopsd_trl.skills import SkillBank
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.training.rollouts import ToPlay
@@ -189,6 +190,7 @@ def test_lora_with_reference_trains_the_adapter_only(tmp_path: Path) -> None:
     assert "ref_per_token_logps" in trainer.seen_rows[0]
     own, reference = (trainer.scorer.own(_batch(trainer), view) for view in (False, True))
     assert not torch.allclose(own, reference)
+    assert facts_of(trainer, None, None)["adapter"]  # the model card says so
 
 
 def _batch(trainer: AlignOPSDTrainer):

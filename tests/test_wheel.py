@@ -17,6 +17,7 @@ import sysconfig
 import venv
 import zipfile
 from email import message_from_string
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,18 @@ import pytest
 pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE.md", "alignopsd_trl", "environments", "recipes")
+REPOSITORY = "https://github.com/somebody/alignopsd"  # of a release that is not there
+PARTS = (
+    "setup.py",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "NOTICE.md",
+    "CITATION.cff",
+    "alignopsd_trl",
+    "environments",
+    "recipes",
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +48,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         else:
             shutil.copy(ROOT / name, source / name)
     build = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
-    done = subprocess.run([sys.executable, "-c", build], cwd=source, capture_output=True, text=True)
+    of_a_release = {**os.environ, "ALIGNOPSD_REPOSITORY": REPOSITORY}
+    command = [sys.executable, "-c", build]
+    done = subprocess.run(command, cwd=source, env=of_a_release, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return source / done.stdout.splitlines()[-1]
 
@@ -78,18 +92,42 @@ def test_shipped_weights_are_small_and_load_as_float32(wheel: Path) -> None:
             assert json.loads(archive.read(f"{folder}/config.json"))["dtype"] == "float32"
 
 
-def test_an_index_can_show_its_page(wheel: Path) -> None:
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> Message:
     archive = zipfile.ZipFile(wheel)
     (place,) = [one for one in archive.namelist() if one.endswith(".dist-info/METADATA")]
-    text = archive.read(place).decode()
-    found = message_from_string(text)
-    assert "Typing :: Typed" in found.get_all("Classifier") and "Apache-2.0" in (
+    return message_from_string(archive.read(place).decode())
+
+
+@pytest.fixture(scope="module")
+def page(metadata: Message) -> str:
+    return str(metadata.get_payload())
+
+
+def test_an_index_can_show_its_page(metadata: Message, page: str) -> None:
+    found = metadata
+    assert "Typing :: Typed" in found.get_all("Classifier", []) and "Apache-2.0" in (
         found["License"],
         found["License-Expression"],
     )
-    page = found.get_payload()
-    relative = re.findall(r"\]\((?![a-z]+:)[^)]*\)", page)
-    assert page.startswith("# AlignOPSD") and "docs/method.md" in page and not relative, relative
+    assert found["Description-Content-Type"] == "text/markdown" and page.startswith("# AlignOPSD")
+    relative = re.findall(r"""(?:\]\(|src(?:set)?=")(?!https://|#)[^)"]*""", page)
+    assert not relative, relative
+    version = f"v{found['Version']}"
+    assert f'src="{REPOSITORY}/raw/{version}/docs/images/viewer.png"' in page
+    assert f"({REPOSITORY}/blob/{version}/docs/method.md)" in page
+    colab = REPOSITORY.replace("github.com", "colab.research.google.com/github")
+    assert f"({colab}/blob/{version}/notebooks/quickstart.ipynb)" in page
+
+
+def commands(page: str) -> list[str]:
+    return [line for block in re.findall(r"^```bash\n(.*?)^```", page, re.M | re.S) for line in block.splitlines()]
+
+
+def test_its_commands_are_those_after_an_installation(page: str) -> None:
+    assert commands(page)[0] == "pip install alignopsd-trl"
+    for clones in ("<!--", "-e .", "constraints.txt", "recipes/", ".venv", "pytest"):
+        assert clones not in page, f"the page on the index shows {clones}, which is for a clone"
 
 
 def test_links_of_a_release_lead_to_its_repository() -> None:
@@ -99,10 +137,12 @@ def test_links_of_a_release_lead_to_its_repository() -> None:
     exec(compile(tree, "setup.py", "exec"), names)
     text = "[docs/a.md](docs/a.md), [how](docs/b.md), [site](https://x.org/y), [here](#place)"
     place = "https://host.example/us/alignopsd"
+    text += '\n<picture><img src="docs/a.png"></picture>\n\n'
     made = names["index_page"](text, place)
     assert made.count(f"{place}/blob/v{names['VERSION']}/docs/") == 2
     assert "[site](https://x.org/y), [here](#place)" in made
-    assert names["index_page"](text, "").startswith("docs/a.md, how (`docs/b.md`), [site](https://x.org/y)")
+    without = names["index_page"](text, "")
+    assert without.startswith("docs/a.md, how (`docs/b.md`), [site](https://x.org/y)") and "picture" not in without
     for path in re.findall(r"\]\((?![a-z]+:|#)([^)\s]+)\)", (ROOT / "README.md").read_text(encoding="utf-8")):
         file, _, heading = path.partition("#")
         assert (ROOT / file).exists(), f"README.md links to {path}, which is not there"
@@ -111,7 +151,7 @@ def test_links_of_a_release_lead_to_its_repository() -> None:
             assert heading in {one.lower().replace(" ", "-") for one in found}, f"{file} has no heading for #{heading}"
 
 
-def test_it_trains_in_a_clean_environment_from_another_folder(wheel: Path, tmp_path: Path) -> None:
+def test_it_trains_in_a_clean_environment_from_another_folder(wheel: Path, page: str, tmp_path: Path) -> None:
     venv.create(tmp_path / "env", with_pip=False)
     python = tmp_path / "env" / "bin" / "python"
     install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
@@ -140,8 +180,9 @@ def test_it_trains_in_a_clean_environment_from_another_folder(wheel: Path, tmp_p
     run("alignopsd", "new", "maze")
     assert "nothing found" in run("alignopsd", "check", "maze", "--episodes", "4")
     small = "--rounds 1 --tasks_per_round 2 --num_generations 4 --panel_limit 4 --evaluate_first False".split()
-    run("alignopsd", "train", "webshop_tiny", *small, "--output_dir", "out", "--disable_tqdm", "True")
+    training = next(line for line in commands(page) if line.startswith("alignopsd train"))
+    run(*training.split(), *small, "--output_dir", "out", "--disable_tqdm", "True")
     results = json.loads((tmp_path / "elsewhere" / "out" / "results.json").read_text())
     assert results["updates"] == 1 and results["after"]["episodes"] == 4
-    page = Path(run("alignopsd", "view", "out").split()[-1])
-    assert (tmp_path / "elsewhere" / page).stat().st_size > 20_000
+    viewed = run("alignopsd", "view", "out").split()[-1]
+    assert (tmp_path / "elsewhere" / viewed).stat().st_size > 20_000

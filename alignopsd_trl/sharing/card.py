@@ -10,9 +10,11 @@ import json
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import yaml
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -33,7 +35,13 @@ _WITHOUT_MEANING = frozenset(  # where a run writes and what it is called: no se
 )
 
 
-def model_card(results: Mapping[str, Any], name: str, licence: str | None = None, place: str | None = None) -> str:
+def model_card(
+    results: Mapping[str, Any],
+    name: str,
+    licence: str | None = None,
+    place: str | None = None,
+    base_model: str | None = None,
+) -> str:
     """The text of ``README.md``, front matter included.
 
     Args:
@@ -42,8 +50,9 @@ def model_card(results: Mapping[str, Any], name: str, licence: str | None = None
         licence: licence id of the weights; by default the run's ``licence``, and of a policy that comes with the
             package the package's. Without one the card says that it is the base model's.
         place: where the model can be loaded from: a repository's id or a folder. ``name`` by default.
+        base_model: hub id of the base, where the run loaded it from a folder.
     """
-    base = results["model"]["name"]
+    base = base_model or results["model"]["name"]
     checksum = results["model"].get("checksum")
     licence = licence or results["recipe"].get("licence") or ("apache-2.0" if is_shipped(base) else None)
     options = play_options(results)
@@ -53,6 +62,7 @@ def model_card(results: Mapping[str, Any], name: str, licence: str | None = None
         library_name="transformers",
         pipeline_tag="text-generation",
         base_model=base if is_hub_id(base) else None,
+        base_model_relation="adapter" if is_hub_id(base) and results.get("adapter") else None,
         tags=["trl", "align-opsd", results["config"]["method"], *filter(None, [results["recipe"]["environment"]])],
         eval_results=list(evaluation_results(results)),
         ignore_metadata_errors=False,
@@ -73,8 +83,17 @@ def model_card(results: Mapping[str, Any], name: str, licence: str | None = None
         panel=results["recipe"]["panel"] or "test",
         skills=skill_lines(results),
         options=_arguments(options),
+        paper=paper(),
     )
     return f"---\n{data.to_yaml()}\n---\n\n{body}"
+
+
+def paper() -> str:
+    """The method's paper as ``CITATION.cff`` names it: authors, title, year, and the address where one is known."""
+    found = yaml.safe_load((files("alignopsd_trl.sharing") / "CITATION.cff").read_text(encoding="utf-8"))
+    cited = found["preferred-citation"]
+    authors = ", ".join(f"{one['given-names']} {one['family-names']}" for one in cited["authors"])
+    return ", ".join([authors, f"*{cited['title']}*", str(cited["year"]), *filter(None, [cited.get("url")])])
 
 
 def _arguments(options: Mapping[str, Any]) -> str:

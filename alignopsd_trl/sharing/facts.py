@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from accelerate.utils import is_peft_model
+
 from alignopsd_trl.environments.loading import loaded_as
 from alignopsd_trl.runs.files import plain
 from alignopsd_trl.runs.provenance import code_checksum, machine, model_name, versions, weights_checksum
@@ -23,6 +25,7 @@ def facts_of(trainer: Any, before: Mapping[str, Any] | None, after: Mapping[str,
     name, training = model_name(trainer.model), trainer.seconds["training"]
     return {
         "model": {"name": name, "revision": None, "checksum": weights_checksum(name)},
+        "adapter": is_peft_model(trainer.accelerator.unwrap_model(trainer.model)),
         "skill_bank": bank and {"name": bank.environment, "version": bank.version, "checksum": bank.checksum},
         "encoder": encoder and {"name": encoder.name, "checksum": encoder.revision},
         "before": before,

@@ -75,7 +75,7 @@ def push_run(
     """
     folder = _finished(folder)
     again = f"alignopsd push {folder} {repository}"
-    instead = partial(_card, licence)
+    instead = partial(_card, licence, base_model)
     return str(push_files(folder, repository, again, token, private, OF_A_RUN, instead, base_model).commit_url)
 
 
@@ -100,14 +100,14 @@ def _finished(folder: str | os.PathLike) -> Path:
     return folder
 
 
-def _card(licence: str | None, folder: Path, repository: str) -> dict[str, bytes]:
+def _card(licence: str | None, base_model: str | None, folder: Path, repository: str) -> dict[str, bytes]:
     """The card as it is in the repository, where the model is loaded by the repository's id; one that was edited by
     hand stays as it is."""
     results = read_json(folder / "results.json")
     hub_id, own = results["config"].get("hub_model_id"), results["config"]["output_dir"]
     written = model_card(results, hub_id or Path(own).name, place=hub_id or own)
     edited = (folder / "README.md").is_file() and (folder / "README.md").read_text(encoding="utf-8") != written
-    return {} if edited else {"README.md": model_card(results, repository, licence).encode()}
+    return {} if edited else {"README.md": model_card(results, repository, licence, base_model=base_model).encode()}
 
 
 def push_files(
