@@ -1,4 +1,4 @@
-"""Rewards where they fall in played episodes: one episode told turn by turn, and sums that are paid again at the end."""
+"""Rewards where they fall in played episodes: told turn by turn, and sums that are paid again at the end."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def told(episode: PlayedEpisode) -> str:
     parts += [f"finish: {_finish(episode):g}"] if _finish(episode) else []
     if len(parts) > SHOWN:
         parts = [*parts[: SHOWN // 2], "...", *parts[-SHOWN // 2 :]]
-    return f"{', '.join(parts) or 'none'}; in all {episode.reward:g} in {len(episode.turns)} turns"
+    return f"{', '.join(parts) or 'none'} (turns: {len(episode.turns)}; in all {episode.reward:g})"
 
 
 def most_told(episodes: Sequence[PlayedEpisode]) -> PlayedEpisode | None:
-    """The first episode with the most rewarded turns; `None` if none was played to its end."""
+    """The episode with the most rewarded turns, the longest of several; `None` if none was played to its end."""
     whole = [one for one in episodes if one.stop != FAILED]
-    return max(whole, key=lambda one: sum(map(bool, [*_turns(one), _finish(one)])), default=None)
+    return max(whole, key=lambda one: (sum(map(bool, [*_turns(one), _finish(one)])), len(one.turns)), default=None)
 
 
 def paid_twice(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
     """Where the end pays what was paid before.
 
-    Looked at are episodes with two rewarded turns or more before their last reward. That is the sum of those before it, or
-    the sum and what a single turn earns, in nearly all of them, though the sums differ more than what is left.
+    In nearly all episodes with two rewarded turns or more before their last reward, that is the sum of those before it,
+    or the sum and what a single turn earns; and these sums differ more than what is left.
     """
     parted = [(one, *_before_and_last(one)) for one in episodes if one.stop != FAILED and one.turns]
     single = {0.0, *(round(reward, 6) for _, before, _ in parted for reward in before)}
@@ -51,8 +51,8 @@ def paid_twice(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
     yield Finding(
         "reward",
         f"in {len(again)} of {len(several)} episodes with several rewarded turns the last reward is the sum of those "
-        f"before it{'' if left == {0.0} else ' and its own'}, such as {told(again[0][0])}: all is paid twice; give each "
-        "turn what it earned alone",
+        f"before it{'' if left == {0.0} else ' and its own'}, such as {told(again[0][0])}: all is paid twice; give "
+        "each turn what it earned alone",
         ruins=False,
     )
 
