@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import runpy
 import subprocess
 import sys
@@ -259,15 +260,13 @@ def test_sums_that_are_paid_again_are_told_from_rewards(name: str) -> None:
 
 
 def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[str, Any]:
-    """Players that win so often, in turn and not by chance, as long as they are let play."""
+    """Players that win so often, as long as they are let play."""
     from alignopsd_trl.own_task import contest
 
-    counts = dict.fromkeys(rates, 0)
+    draw = random.Random(0)
 
     def play(who: str, some: Any) -> list[Any]:
-        counts[who] += len(some)
-        numbers = range(counts[who] - len(some), counts[who])
-        won = [int((one + 1) * rates[who]) > int(one * rates[who]) for one in numbers]
+        won = [draw.random() < rates[who] for _ in some]
         return [_played(float(one), won=one) for one in won]
 
     return contest.play_on(play, list(rates), range(rows), first, lambda: False)
@@ -275,7 +274,7 @@ def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[s
 
 @pytest.mark.parametrize(
     ("rate", "fewest", "most", "word"),
-    [(0.74, 16, 32, ""), (0.4, 32, 256, ""), (0.16, 256, 256, "no better"), (0.02, 32, 256, "below")],
+    [(0.74, 16, 32, ""), (0.4, 32, 256, ""), (0.16, 256, 512, "no better"), (0.02, 32, 256, "below")],
 )
 def test_players_go_on_until_their_difference_is_known(rate: float, fewest: int, most: int, word: str) -> None:
     from alignopsd_trl.own_task import contest

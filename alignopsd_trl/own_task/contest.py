@@ -14,10 +14,11 @@ from alignopsd_trl.statistics import LEAST_CLUSTERS, Interval, for_several, mean
 RANDOM, PLAYER = "random play", "scripted player"
 Played = Mapping[str, Sequence[PlayedEpisode]]
 
-MOST = 256  # tasks, unless more are asked for
-LOOKS = 5  # 16 tasks, then twice as many each time, until there are `MOST`; the interval holds for all looks at once
+MOST = 512  # tasks, unless more are asked for
+LOOKS = 6  # 16 tasks, then twice as many each time, until there are `MOST`; the interval holds for all looks at once
 SECONDS = 20.0  # of play; no part begins that would end later
 SMALL = 0.1  # of the range of the rewards: a difference that is surely less is none
+LEAST = 64  # tasks without a difference that are enough: on fewer even equal rewards are chance
 WINLESS = 32  # episodes without a win that are enough
 
 
@@ -39,7 +40,7 @@ class Difference:
 
     @property
     def none(self) -> bool:
-        return -self.small < self.interval.low <= self.interval.high < self.small
+        return self.tasks >= LEAST and -self.small < self.interval.low <= self.interval.high < self.small
 
     @property
     def known(self) -> bool:
