@@ -159,7 +159,7 @@ FAULTS = {
         "maze.py",
         "        valid = action",
         "        import time; time.sleep(30)\n        valid = action",
-        "no answer within",
+        "--time_limit",
     ),
     "an error": ("maze.py", "valid = action in", "valid = 1 / 0 or action in", "ZeroDivisionError"),
     "an unknown action that fails": (
@@ -180,7 +180,7 @@ FAULTS = {
     "a sum that is paid again": (
         "maze.py",
         "reward=float(won), done=won",
-        "reward=0.5 if not won else max(0.5 * (sum(self.visits.values()) - 2), 1.0), done=won",
+        "reward=0.5 * (sum(self.visits.values()) - 2 if won else valid), done=won",
         "paid twice",
     ),
     "a reward that is the score": (
@@ -273,13 +273,20 @@ def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[s
 
 
 @pytest.mark.parametrize(
-    ("rate", "fewest", "most", "word"),
-    [(0.74, 16, 32, ""), (0.4, 32, 256, ""), (0.16, 256, 512, "no better"), (0.02, 32, 256, "below")],
+    ("at_random", "scripted", "fewest", "most", "word"),
+    [
+        (0.16, 0.74, 16, 32, ""),
+        (0.16, 0.4, 32, 256, ""),
+        (0.16, 0.16, 256, 512, "no better"),
+        (0.74, 0.16, 16, 64, "below"),
+    ],
 )
-def test_players_go_on_until_their_difference_is_known(rate: float, fewest: int, most: int, word: str) -> None:
+def test_players_go_on_until_their_difference_is_known(
+    at_random: float, scripted: float, fewest: int, most: int, word: str
+) -> None:
     from alignopsd_trl.own_task import contest
 
-    played = _match({contest.RANDOM: 0.16, contest.PLAYER: rate}, rows=contest.MOST)
+    played = _match({contest.RANDOM: at_random, contest.PLAYER: scripted}, rows=contest.MOST)
     assert fewest <= len(played[contest.PLAYER]) == len(played[contest.RANDOM]) <= most
     assert [word in one.text for one in contest.findings(played)] == [True] * bool(word)
 

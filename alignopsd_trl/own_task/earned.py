@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from alignopsd_trl.checks.findings import Finding
-from alignopsd_trl.own_task.playing import FAILED, PlayedEpisode
+from alignopsd_trl.own_task.playing import ENDED, FAILED, PlayedEpisode
 
 SHOWN = 8  # rewards of an episode
 FEWEST = 4  # episodes that tell a rule from chance
@@ -38,10 +38,11 @@ def most_told(episodes: Sequence[PlayedEpisode]) -> PlayedEpisode | None:
 def paid_twice(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
     """Where the end pays what was paid before.
 
-    In nearly all episodes with two rewarded turns or more before their last reward, that is the sum of those before it,
-    or the sum and what a single turn earns; and these sums differ more than what is left.
+    Looked at are episodes that ended and have two rewarded turns or more before their last reward. In nearly all of them
+    that is the sum of those before it, or the sum and what a single turn earns, and the sums differ more than that.
     """
-    parted = [(one, *_before_and_last(one)) for one in episodes if one.stop != FAILED and one.turns]
+    ended = [one for one in episodes if one.turns and (one.stop == ENDED or (one.stop != FAILED and _finish(one)))]
+    parted = [(one, *_before_and_last(one)) for one in ended]
     single = {0.0, *(round(reward, 6) for _, before, _ in parted for reward in before)}
     several = [(one, round(sum(before), 6), last) for one, before, last in parted if sum(map(bool, before)) > 1]
     again = [(one, total, round(last - total, 6)) for one, total, last in several if round(last - total, 6) in single]

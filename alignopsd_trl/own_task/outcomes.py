@@ -14,6 +14,7 @@ from alignopsd_trl.own_task.playing import ENDED, FAILED, TURN_LIMIT, PlayedEpis
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.prompts import Renderer, text_of
 
+OVERDUE = "no answer within"  # how the message of a call begins that outlasts the time limit
 SLOW = 1.0  # seconds of a turn's steps
 LARGE = 100.0
 """A reward beyond this, or so many times another one's size, is out of proportion."""
@@ -26,7 +27,8 @@ def failures(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
     for message in list(kinds)[:3]:
         count = sum(one.message == message for one in failed)
         task = next(one.row["task_id"] for one in failed if one.message == message)
-        yield Finding("failure", f"{count} of {len(episodes)} episodes failed, task {task!r} with: {message}")
+        slower = "; end the call, or allow more with --time_limit" if message.startswith(OVERDUE) else ""
+        yield Finding("failure", f"{count} of {len(episodes)} episodes failed, task {task!r} with: {message}{slower}")
 
 
 def rewards(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
