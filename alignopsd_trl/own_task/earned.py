@@ -39,7 +39,7 @@ def paid_twice(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
     """Where the end pays what was paid before.
 
     Looked at are episodes that ended and have two rewarded turns or more before their last reward. In nearly all of
-    them that is the sum of those before it, or the sum and what a single turn earns, and the sums differ more than that.
+    them it is the sum of those before it, or that sum and what a single turn earns; and the sums differ more than this.
     """
     ended = [one for one in episodes if one.turns and (one.stop == ENDED or (one.stop != FAILED and _finish(one)))]
     parted = [(one, *_before_and_last(one)) for one in ended]
