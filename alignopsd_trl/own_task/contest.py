@@ -122,7 +122,7 @@ def findings(played: Played) -> Iterator[Finding]:
         yield Finding(
             "player",
             f"{means}can't be told from random play's, {found.means[0]:.3g} (difference {found}); "
-            f"--episodes {4 * found.tasks} would tell more",
+            f"more tasks, or --episodes {4 * found.tasks}, would tell more",
             ruins=False,
         )
         return
