@@ -74,6 +74,7 @@ MAY_IMPORT = {
         "rollout",
         "runs",
         "skills",
+        "statistics",
     ),
     "cli": ("launch", "options"),
 }

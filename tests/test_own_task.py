@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import runpy
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -157,7 +159,7 @@ FAULTS = {
         "maze.py",
         "        valid = action",
         "        import time; time.sleep(30)\n        valid = action",
-        "no answer within",
+        "--time_limit",
     ),
     "an error": ("maze.py", "valid = action in", "valid = 1 / 0 or action in", "ZeroDivisionError"),
     "an unknown action that fails": (
@@ -175,6 +177,12 @@ FAULTS = {
     ),
     "won by everybody": ("maze.py", "done=won, won=won", "done=won, won=True", "random play won all"),
     "won by nobody": ("maze.py", "done=won, won=won", "done=won, won=False", "won none"),
+    "a sum that is paid again": (
+        "maze.py",
+        "reward=float(won), done=won",
+        "reward=0.5 * (sum(self.visits.values()) - 2 if won else valid), done=won",
+        "paid twice",
+    ),
     "a reward that is the score": (
         "maze.py",
         "reward=float(won), done=won, won=won, score=float(won)",
@@ -216,6 +224,102 @@ def test_planted_faults_are_found(maze: Path, fault: str) -> None:
     (maze / name).write_text(text.replace(sound, faulty))
     report = check_task("maze", episodes=6, time_limit=1.0)
     assert any(word in str(one) for one in report.findings), report.told()
+
+
+def _played(*rewards: float, finish: float = 0.0, won: bool | None = None) -> Any:
+    """An episode with these rewards, turn by turn."""
+    from alignopsd_trl.environments.base import Step, View
+    from alignopsd_trl.own_task.playing import ENDED, PlayedEpisode, PlayedTurn
+
+    view = View("", "", (), (), 0, None)
+    turns = [PlayedTurn(view, "", "", True, Step("", reward=reward), 0.0) for reward in rewards]
+    return PlayedEpisode({"task_id": "t"}, False, turns=turns, reward=sum(rewards) + finish, won=won, stop=ENDED)
+
+
+PAID_TWICE = {
+    "by the last turn": [_played(1, 0, 1, 2), _played(1, 1, 1, 3), _played(0, 1, 1, 2), _played(1, 1, 0, 1, 3)],
+    "by finish": [_played(1, 1, finish=2), _played(1, 1, 1, finish=3), _played(1, 0, 1, finish=2), _played(0, 0)] * 2,
+    "with its own": [_played(1, 1, 3), _played(1, 1, 1, 3), _played(1, 1, 1, 1, 5), _played(1, 1, 2)],
+}
+PAID_ONCE = {
+    "at the end": [_played(0, 0, 1), _played(0, 0, 0), _played(0, 0, 1), _played(0, 1)],
+    "two turns of 1": [_played(1, 1), _played(1, 1), _played(0, 1, 1), _played(1, 0, 1)],
+    "a point each": [_played(1, 1), _played(1, 1, 1), _played(1, 0, 1, 1), _played(1, 1, 1, 1)],
+    "halves and a bonus of 1": [_played(0.5, 0.5, 1), _played(0.5, 0.5, 1), _played(0.5, 0, 0.5, 1), _played(0.5, 0)],
+    "a bonus whatever came before": [_played(1, 1, 3), _played(1, 1, 1, 3), _played(1, 1, 1, 1, 3), _played(1, 1, 3)],
+    "once by chance": [_played(1, 1, 2), _played(1, 2, 0), _played(2, 2, 1), _played(1, 1, 1, 0), _played(2, 1, 3)],
+}
+
+
+@pytest.mark.parametrize("name", [*PAID_TWICE, *PAID_ONCE])
+def test_sums_that_are_paid_again_are_told_from_rewards(name: str) -> None:
+    from alignopsd_trl.own_task.earned import paid_twice
+
+    found = list(paid_twice({**PAID_TWICE, **PAID_ONCE}[name]))
+    assert [one.ruins for one in found] == [False] * (name in PAID_TWICE), found
+
+
+def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[str, Any]:
+    """Players that win so often, as long as they are let play."""
+    from alignopsd_trl.own_task import contest
+
+    draw = random.Random(0)
+
+    def play(who: str, some: Any) -> list[Any]:
+        won = [draw.random() < rates[who] for _ in some]
+        return [_played(float(one), won=one) for one in won]
+
+    return contest.play_on(play, list(rates), range(rows), first, lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("at_random", "scripted", "fewest", "most", "word"),
+    [
+        (0.16, 0.74, 16, 32, ""),
+        (0.16, 0.4, 32, 256, ""),
+        (0.16, 0.16, 256, 512, "no better"),
+        (0.74, 0.16, 16, 64, "below"),
+    ],
+)
+def test_players_go_on_until_their_difference_is_known(
+    at_random: float, scripted: float, fewest: int, most: int, word: str
+) -> None:
+    from alignopsd_trl.own_task import contest
+
+    played = _match({contest.RANDOM: at_random, contest.PLAYER: scripted}, rows=contest.MOST)
+    assert fewest <= len(played[contest.PLAYER]) == len(played[contest.RANDOM]) <= most
+    assert [word in one.text for one in contest.findings(played)] == [True] * bool(word)
+
+
+def test_a_difference_that_time_leaves_unknown_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from alignopsd_trl.own_task import contest
+
+    monkeypatch.setattr(contest, "SECONDS", 0.0)
+    played = _match({contest.RANDOM: 0.3, contest.PLAYER: 0.35})
+    (said,) = contest.findings(played)
+    assert len(played[contest.PLAYER]) == 16 and "can't be told" in said.text and "--episodes 64" in said.text
+
+
+def test_a_player_that_never_wins_is_wrong() -> None:
+    from alignopsd_trl.own_task import contest
+
+    played = _match({contest.RANDOM: 0.1, contest.PLAYER: 0.0}, first=4)
+    assert len(played[contest.PLAYER]) == contest.WINLESS
+    assert [one.ruins for one in contest.findings(played)][0]
+
+
+def test_a_command_that_takes_long_says_where_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from alignopsd_trl.own_task import stages
+
+    monkeypatch.setattr(stages, "EVERY", 0.01)
+    monkeypatch.setattr(stages, "LONG", 0.0)
+    with stages.Stages("alignopsd check") as told:
+        told.begin("random play")
+        time.sleep(0.1)
+    said = capsys.readouterr().err
+    assert "so far, now: random play" in said and "alignopsd check: took 0 s: random play" in said
 
 
 @pytest.mark.parametrize("fault", ["", "siblings open", "leftovers"])

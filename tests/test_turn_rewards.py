@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
+from fakes.tables import small_world
 from fakes.toy import answer_with, build_model, build_tokenizer
 from fakes.trainers import make_config
 
@@ -16,6 +19,7 @@ from alignopsd_trl import AlignOPSDTrainer, read_records
 from alignopsd_trl.environments import Ending, Opening, PlainEnvironment, Step
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment, ToolEnvironment
 from alignopsd_trl.methods import get_method
+from alignopsd_trl.methods.registry import method_names
 from alignopsd_trl.turns import StopReason, Thought, Trajectory, Turn, TurnBatch
 
 ROWS = Dataset.from_list([{"task_id": name, "prompt": "go"} for name in ("one", "two")])
@@ -157,3 +161,29 @@ def test_a_failed_episodes_rewards_are_the_environments() -> None:
     failed = episode("t", "r0", [1.0, 2.0], "xy")
     failed.stop, failed.reward = StopReason.ENVIRONMENT_ERROR, 0.0
     assert failed.turn_rewards == [1.0, 2.0] and len(TurnBatch.of([failed], 0)) == 0
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "add_a_method.md"
+UNTRAINED = ("vanilla", "skill_prompt")
+MEASURED = "monte_carlo"  # takes advantages that are measured from outcomes
+
+
+def test_the_page_says_whose_credit_moves_with_where_rewards_fall(tmp_path: Path) -> None:
+    section = PAGE.read_text(encoding="utf-8").partition("\n## Where rewards fall\n")[2].partition("\n## ")[0]
+    table = section.partition("| method |")[2].partition("| all others")[0]
+    told = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    moved = set()
+    for name in set(method_names()) - {*UNTRAINED, MEASURED}:
+        if not get_method(name).__module__.startswith("alignopsd_trl."):
+            continue
+        early, late = (_credit(name, tmp_path, turn) for turn in (1, 4))
+        moved |= set() if torch.equal(early, late) else {name}
+    assert moved == told and "align_opsd" not in told
+
+
+def _credit(name: str, folder: Path, turn: int) -> torch.Tensor:
+    """Credit where each episode's reward falls on one of its six turns; page n follows turn n."""
+    batch, teacher = small_world()
+    turns = [replace(one, observation=f"page {one.number}") for one in batch.turns]
+    batch = replace(batch, turns=turns, turn_reward=(batch.reward * (batch.turn == turn)).double())
+    return get_method(name)(make_config(folder, method=name)).assign(batch, teacher, 0).advantages

@@ -198,6 +198,16 @@ def test_tokens_are_shaded_by_their_gaps(browser: Any, tmp_path: Path) -> None:
     assert len({more, less, even}) == 3
 
 
+def test_a_turns_reward_stands_beside_its_episodes(browser: Any, tmp_path: Path) -> None:
+    row = read_records(RUNS / "aligned" / "trajectories").iloc[0].to_dict()
+    row |= {"credit_sources": [], "credit_source_weights": [], "credit_source_similarities": []}
+    rows = [row | {"turn": turn, "turn_reward": 0.25 * turn, "reward": 0.75} for turn in range(3)]
+    write_records(tmp_path / "trajectories" / "step.parquet", rows)
+    opened(browser, view_run(tmp_path).save(tmp_path / "view.html"), "#turn=1")
+    shown = "return document.querySelector('.earned').textContent"
+    assert browser.execute_script(shown) == "this turn's reward 0.250 of the episode's 0.750"
+
+
 def test_light_and_dark_keep_texts_readable(browser: Any, page: Path) -> None:
     opened(browser, page)
     for _ in range(2):
@@ -301,6 +311,8 @@ def test_it_fits_the_window(browser: Any, page: Path, trip: Path, run: Path, tmp
         for one, place in ((page, ""), (page, "#pane=evaluation"), (trip, ""), (compared, "")):
             opened(browser, one, place)
             assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth + 1"), (one, place)
+            around = "[...document.querySelectorAll('table')].map((one) => getComputedStyle(one.parentNode).overflowX)"
+            assert {*browser.execute_script(f"return {around}")} <= {"auto"}, (one, place)
 
 
 def test_a_narrow_window_is_one_column_with_the_grid_before_the_curves(browser: Any, page: Path) -> None:

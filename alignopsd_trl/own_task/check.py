@@ -13,10 +13,13 @@ from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.checks.tasks import FAILED_RESET, splits, starts
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.loading import find_module
-from alignopsd_trl.own_task import outcomes, starting
+from alignopsd_trl.own_task import contest, earned, outcomes, starting
+from alignopsd_trl.own_task.contest import PLAYER, RANDOM
 from alignopsd_trl.own_task.demonstrations import skills_of
+from alignopsd_trl.own_task.options import TIME_LIMIT
 from alignopsd_trl.own_task.players import AtRandom, PlayerError, Scripted, scripted
 from alignopsd_trl.own_task.playing import Actor, PlayedEpisode, play
+from alignopsd_trl.own_task.stages import Stages
 from alignopsd_trl.own_task.task import Task, find_task
 from alignopsd_trl.own_task.tiny import tiny_tokenizer
 from alignopsd_trl.own_task.tokenizer import WordCount
@@ -25,7 +28,6 @@ from alignopsd_trl.rollout import SkillSource, no_skills
 from alignopsd_trl.skills import load_skills
 
 OPENED = 128  # tasks that are asked for their skills
-RANDOM, PLAYER = "random play", "scripted player"
 
 
 @dataclass
@@ -34,6 +36,7 @@ class Report:
 
     findings: list[Finding] = field(default_factory=list)
     success: dict[str, str] = field(default_factory=dict)
+    rewards: str = ""
     prompt: str = ""
     tokens: int = 0
     max_prompt_length: int = 0
@@ -49,10 +52,11 @@ class Report:
             lines += ["The first prompt, as the policy will read it:", self.prompt, ""]
             lines += [f"{self.tokens} tokens of max_prompt_length={self.max_prompt_length}"]
         lines += [f"{who}: {what}" for who, what in self.success.items()]
+        lines += [f"rewards of one episode: {self.rewards}"] if self.rewards else []
         return "\n".join([*lines, *map(str, self.findings), *([] if self.findings else ["nothing found"])])
 
     def to_dict(self) -> dict[str, Any]:
-        given = {name: getattr(self, name) for name in ("success", "prompt", "tokens", "max_prompt_length")}
+        given = {name: getattr(self, name) for name in ("success", "rewards", "prompt", "tokens", "max_prompt_length")}
         return {**given, "findings": [one.to_dict() for one in self.findings]}
 
 
@@ -66,43 +70,54 @@ def check_task(
     max_completion_length: int | None = None,
     skill_bank: Any = None,
     encoder: str = "lexical",
-    time_limit: float = 20.0,
+    time_limit: float = TIME_LIMIT,
     seed: int = 0,
+    stages: Stages | None = None,
 ) -> Report:
-    """Plays a task at random and with its scripted player, if there is one.
+    """Plays a task at random and with its scripted player, if there is one, until their difference is known.
 
     Args:
         task: as on the command line, or found already.
-        episodes: of each kind of play.
+        episodes: of each kind of play at least.
         player: ``MODULE:FUNCTION``; ``<task>_player:play`` by default, where it exists.
         tokenizer: the policy's; that of a `tiny` policy for these words by default.
         max_prompt_length, max_completion_length: of the policy; the recipe's by default.
         time_limit: seconds of one call of the environment.
+        stages: hears what goes on.
 
     Raises:
         ValueError: for a task that can't be looked at.
     """
     task = find_task(task) if isinstance(task, str) else task
     task.require_text("check")
+    stages = stages or Stages("check_task")
+    stages.begin("rows and resets")
     rows, report = task.rows("train"), Report()
-    chosen = starting.drawn(rows, episodes, seed)
+    chosen = starting.drawn(rows, max(episodes, contest.MOST), seed)
     add = report.findings.extend
     add(_splits(task, rows))
     add(starts(task.suite.factory, chosen, time_limit))
     add(starting.unknown_actions(task, chosen[0], time_limit))
     limit = report.max_prompt_length = task.limit("max_prompt_length", max_prompt_length)
     skills, bank = _skills(task, tokenizer, limit, skill_bank, encoder, report)
-    played = {}
-    for who, actor in _actors(task, player, seed, report).items():
-        part = _play(task, chosen, actor, skills, time_limit, report)
-        played[who], report.success[who] = part, _success(part)
+    actors = _actors(task, player, seed, report)
+
+    def part(who: str, some: Sequence[Any]) -> list[PlayedEpisode]:
+        stages.begin(who)
+        return _play(task, some, actors[who], skills, time_limit, report)
+
+    played = contest.play_on(part, list(actors), chosen, episodes, lambda: report.ruined)
+    _tell(played, report)
+    stages.begin("findings and replays")
     _judge(task, rows, played, time_limit, report)
     all_played = [one for part in played.values() for one in part]
     if bank is not None:
+        stages.begin("openings and skills")
         opened = starting.openings(task, starting.drawn(rows, OPENED, seed), time_limit)
         add(outcomes.retrieval(task, bank, all_played, opened))
     seen = [one for one in all_played if one.turns]
     if seen:
+        stages.begin("prompts")
         tokenizer = tokenizer or tiny_tokenizer(_texts(task, seen))
         answer = task.limit("max_completion_length", max_completion_length)
         add(outcomes.prompts(task, tokenizer, played.get(PLAYER) or seen, limit, answer))
@@ -132,9 +147,10 @@ def _judge(
     add(outcomes.failures(episodes))
     add(outcomes.rewards(episodes))
     add(outcomes.victories(dict(played)))
-    add(outcomes.room(played))
+    add(earned.paid_twice(episodes))
+    add(contest.findings(played))
     add(outcomes.ends(dict(played), task.suite.factory().max_turns))
-    add(outcomes.seconds(episodes))
+    add(outcomes.seconds(episodes, time_limit))
     add(outcomes.actions(dict(played)))
     if not any(one.about in ("siblings", "reset", FAILED_RESET, "failure") for one in report.findings):
         add(starting.repeats(task, episodes, time_limit))
@@ -184,6 +200,16 @@ def _play(
     except (ValueError, TypeError, KeyError) as error:  # of a skill function or a column
         report.findings.append(Finding("skill", f"{type(error).__name__}: {error}"))
     return []
+
+
+def _tell(played: contest.Played, report: Report) -> None:
+    """What play came to."""
+    report.success = {who: _success(part) for who, part in played.items()}
+    if found := contest.difference(played):
+        report.success["difference in reward"] = str(found)
+    shown = earned.most_told(played.get(PLAYER) or played[RANDOM])
+    if shown is not None:
+        report.rewards = f"{earned.told(shown)}, task {shown.row['task_id']!r}"
 
 
 def _success(episodes: Sequence[PlayedEpisode]) -> str:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options
-from alignopsd_trl.own_task.options import ASKED, SCRIPTED
+from alignopsd_trl.own_task.options import ASKED, SCRIPTED, TIME_LIMIT
+from alignopsd_trl.own_task.stages import Stages
 from alignopsd_trl.runs.command import CommandParser
 
 if TYPE_CHECKING:
@@ -42,14 +43,14 @@ def check(argv: Sequence[str]) -> int:
     """Says what would ruin a run; 1 if something would."""
     parser = _parser("check", "Finds without a policy what would ruin a run on a task.")
     parser.add_argument("--player", metavar="MODULE:FUNCTION", help="plays too; TASK_player:play if it exists")
-    parser.add_argument("--episodes", type=int, default=16, help="of each kind of play")
+    parser.add_argument("--episodes", type=int, default=16, help="of each kind of play at least")
     parser.add_argument("--model", help="whose tokenizer counts; that of 'tiny' by default")
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
     parser.add_argument("--max_completion_length", type=int, help="likewise")
-    parser.add_argument("--time_limit", type=float, default=20.0, help="seconds of one call of the environment")
+    parser.add_argument("--time_limit", type=float, default=TIME_LIMIT, help="seconds of one call of the environment")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
-    with reported("alignopsd check", quietly=True, resumes=None), setup():
+    with reported("alignopsd check", quietly=True, resumes=None), setup(), Stages("alignopsd check") as stages:
         _at_least_one(episodes=given.episodes, max_prompt_length=given.max_prompt_length)
         from alignopsd_trl.own_task.check import check_task
 
@@ -63,7 +64,7 @@ def check(argv: Sequence[str]) -> int:
             "time_limit",
         )
         options = {name: getattr(given, name) for name in kept}
-        report = check_task(_task(given), tokenizer=_tokenizer(given.model), **options)
+        report = check_task(_task(given), tokenizer=_tokenizer(given.model), stages=stages, **options)
         print(json.dumps(report.to_dict(), indent=2) if given.json else report.told())
     return int(report.ruined)
 

@@ -8,6 +8,9 @@ FRESH = "tiny"
 SCRIPTED, ASKED = 1024, 256
 """Episodes that are demonstrated, by a scripted player and by an endpoint."""
 
+TIME_LIMIT = 10.0
+"""Seconds of one call of the environment in `check`; what takes longer hangs."""
+
 
 @dataclass
 class WarmStartConfig:

@@ -14,8 +14,8 @@ from alignopsd_trl.own_task.playing import ENDED, FAILED, TURN_LIMIT, PlayedEpis
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.prompts import Renderer, text_of
 
+OVERDUE = "no answer within"  # how the message of a call begins that outlasts the time limit
 SLOW = 1.0  # seconds of a turn's steps
-ENOUGH_TASKS = 16  # for a mean gain with an error of its own
 LARGE = 100.0
 """A reward beyond this, or so many times another one's size, is out of proportion."""
 
@@ -27,7 +27,8 @@ def failures(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
     for message in list(kinds)[:3]:
         count = sum(one.message == message for one in failed)
         task = next(one.row["task_id"] for one in failed if one.message == message)
-        yield Finding("failure", f"{count} of {len(episodes)} episodes failed, task {task!r} with: {message}")
+        slower = "; end the call, or allow more with --time_limit" if message.startswith(OVERDUE) else ""
+        yield Finding("failure", f"{count} of {len(episodes)} episodes failed, task {task!r} with: {message}{slower}")
 
 
 def rewards(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
@@ -60,13 +61,6 @@ def victories(played: Mapping[str, Sequence[PlayedEpisode]]) -> Iterator[Finding
     )
     if len(at_random) > 1 and all(one.won for one in at_random):
         yield Finding("won", f"random play won all {len(at_random)} episodes; mend Step.won, or give harder tasks")
-    if any(one.reward > 0 for one in scripted) and all(one.won is False for one in scripted):
-        yield Finding(
-            "won",
-            f"the scripted player was rewarded and won none of {len(scripted)} episodes; see whether Step.won is ever "
-            "true",
-            ruins=False,
-        )
     if _adds_up([*at_random, *scripted]):
         yield Finding(
             "reward",
@@ -97,28 +91,6 @@ def _proportion(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
         )
 
 
-def room(played: Mapping[str, Sequence[PlayedEpisode]]) -> Iterator[Finding]:
-    """Whether good play pays: the scripted player against random play, paired by task."""
-    both = zip(played.get("random play", ()), played.get("scripted player", ()), strict=False)
-    pairs = [(a.reward, b.reward) for a, b in both if FAILED not in (a.stop, b.stop)]
-    gains = [scripted - at_random for at_random, scripted in pairs]
-    same = len({reward for pair in pairs for reward in pair}) < 2  # `rewards` says so
-    if same or statistics.mean(gains) > _unclear(gains):
-        return
-    at_random, scripted = (statistics.mean(side) for side in zip(*pairs, strict=True))
-    yield Finding(
-        "player",
-        f"its reward on {len(pairs)} tasks, {scripted:.3g}, is not clearly above random play's, {at_random:.3g}; where "
-        "--episodes 200 shows no difference either, there is nothing to learn",
-        ruins=False,
-    )
-
-
-def _unclear(gains: Sequence[float]) -> float:
-    """The largest mean gain that chance may have made; of a few tasks, only a gain of nothing counts."""
-    return 2 * statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) >= ENOUGH_TASKS else 0.0
-
-
 def ends(played: dict[str, list[PlayedEpisode]], max_turns: int) -> Iterator[Finding]:
     """How episodes end."""
     whole = [one for part in played.values() for one in part if one.stop != FAILED]
@@ -131,14 +103,11 @@ def ends(played: dict[str, list[PlayedEpisode]], max_turns: int) -> Iterator[Fin
     late = sum(one.won is True and one.stop == TURN_LIMIT for one in whole)
     if late:
         yield Finding("end", f"{late} episodes were won and went on; set Step.done with Step.won", ruins=False)
-    scripted = [one for one in played.get("scripted player", []) if one.stop != FAILED]
-    if scripted and not any(one.won or one.reward > 0 for one in scripted):
-        yield Finding("player", f"the scripted player won none of {len(scripted)} episodes; nothing to demonstrate")
 
 
-def seconds(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
-    """Time of steps."""
-    taken = [turn.seconds for one in episodes for turn in one.turns]
+def seconds(episodes: Sequence[PlayedEpisode], time_limit: float) -> Iterator[Finding]:
+    """Time of steps, without those that waited for a call that hung: `failures` tells of these."""
+    taken = [turn.seconds for one in episodes for turn in one.turns if turn.seconds < time_limit]
     if taken and statistics.mean(taken) > SLOW:
         yield Finding(
             "time",

@@ -119,7 +119,7 @@ function theme() {
 
 function table(head, rows) {
   const cell = (tag) => (value) => make(tag, { class: typeof value === "number" ? "number" : null }, value instanceof Node ? value : shown(value, 3));
-  return make("table", {}, make("tr", {}, head.map((name) => make("th", {}, name))), rows.map((row) => make("tr", {}, row.map(cell("td")))));
+  return make("div", { class: "across" }, make("table", {}, make("tr", {}, head.map((name) => make("th", {}, name))), rows.map((row) => make("tr", {}, row.map(cell("td"))))));
 }
 
 function estimate(value) {

@@ -288,7 +288,7 @@ function cell(task, rollout, turn, x, y, size, scale) {
   const value = measure ? turn.credit[measure] : undefined;
   const chosen = rollout.rollout === place.rollout && turn.turn === place.turn;
   const rect = shape("rect", { x: x + 3, y, width: size - 6, height: size, rx: 3, fill: value === undefined ? "var(--panel)" : tint(scale.part(value)), stroke: chosen ? "var(--mark)" : "var(--line)", "stroke-width": chosen ? 3 : 1 });
-  const group = shape("g", { role: "gridcell", "aria-selected": String(chosen), style: "cursor:pointer", "data-rollout": rollout.rollout, "data-turn": turn.turn, "data-value": value === undefined ? null : value, onclick: () => go({ rollout: rollout.rollout, turn: turn.turn }) }, rect, shape("title", {}, `turn ${turn.turn}: ${turn.action}\n${measure ? labelOf(measure) : ""} ${shown(value, 3)}`));
+  const group = shape("g", { role: "gridcell", "aria-selected": String(chosen), style: "cursor:pointer", "data-rollout": rollout.rollout, "data-turn": turn.turn, "data-value": value === undefined ? null : value, onclick: () => go({ rollout: rollout.rollout, turn: turn.turn }) }, rect, shape("title", {}, `turn ${turn.turn}: ${turn.action}\n${measure ? labelOf(measure) : ""} ${shown(value, 3)}${turn.turn_reward ? `\nreward ${shown(turn.turn_reward, 3)}` : ""}`));
   if (value !== undefined) group.append(shape("text", { x: x + size / 2, y: y + size / 2 + 4, "text-anchor": "middle", style: `font-size:10px;${Math.abs(scale.part(value)) > 0.6 ? "fill:var(--ground)" : ""}` }, cellText(value)));
   if (!turn.action_valid) group.append(shape("text", { x: x + size - 9, y: y + 10, style: "font-size:9px" }, "✗"));
   return group;
@@ -336,7 +336,8 @@ function block(name, value) {
 
 function played(rollout, turn) {
   const outcome = make("p", { class: rollout.won ? "won" : "lost" }, `episode ${rollout.won == null ? "ended (success unknown)" : rollout.won ? "won" : "not won"}, reward ${shown(rollout.reward)}, ended: ${rollout.stop || "–"}`);
-  return make("div", { class: "turn" }, make("h3", {}, `sibling ${rollout.rollout}, turn ${turn.turn}`), outcome, ...block("thinking", turn.thinking || "(none)"), ...block(turn.action_valid ? "action" : "action (invalid)", turn.action), ...block("observation", turn.observation),
+  const earned = turn.turn_reward === undefined ? null : make("p", { class: "earned" }, `this turn's reward ${shown(turn.turn_reward, 3)} of the episode's ${shown(rollout.reward, 3)}`);
+  return make("div", { class: "turn" }, make("h3", {}, `sibling ${rollout.rollout}, turn ${turn.turn}`), outcome, earned, ...block("thinking", turn.thinking || "(none)"), ...block(turn.action_valid ? "action" : "action (invalid)", turn.action), ...block("observation", turn.observation),
     make("details", {}, make("summary", {}, "prompt"), make("p", { class: "text" }, turn.prompt || "")), ...block("what the teacher thought here", turn.credit.teacher_thinking), ...block("and would have done", turn.credit.teacher_action));
 }
 
