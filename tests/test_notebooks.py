@@ -37,7 +37,7 @@ def test_every_cell_runs_twice_in_a_row(path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_quickstart_takes_a_model_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    from alignopsd_trl.policy.shipped import resolve_model
+    from alignopsd_trl.models import resolve_model
 
     path = next(path for path in NOTEBOOKS if path.stem == "quickstart")
     executed(path, monkeypatch, MODEL=str(resolve_model("tiny")), TASKS="2")

@@ -13,8 +13,7 @@ from accelerate.utils import gather_object
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.policy.process_group import ProcessGroup
-from alignopsd_trl.policy.token_texts import TokenTexts
+from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.records import merge_types, record_schema, trace_types, turn_records, write_records
 from alignopsd_trl.rollout import conversation_metrics, privileged_metrics, rollout_metrics, staleness_metrics
 from alignopsd_trl.runs.console import show_note
@@ -22,6 +21,7 @@ from alignopsd_trl.runs.files import full_disk_named
 from alignopsd_trl.runs.health import Decay
 from alignopsd_trl.runs.trackers import send_table, table_rows
 from alignopsd_trl.training.round import Round
+from alignopsd_trl.training.token_texts import TokenTexts
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
