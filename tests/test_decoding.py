@@ -20,13 +20,13 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.sampling import loop as decoding
 from alignopsd_trl.sampling.loop import LoopSampler
-from alignopsd_trl.scoring import kv_memory as kv_room
+from alignopsd_trl.scoring import kv_memory as kv_memory
 from alignopsd_trl.scoring.packing import PROVEN
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import score_pairs
 from alignopsd_trl.training.round import Snapshot
-from alignopsd_trl.trl_compat.own_loop import kept_prefixes, rows_at_once, samples_plainly
+from alignopsd_trl.trl_compat.own_loop import kept_prefixes, samples_plainly
 from alignopsd_trl.trl_compat.scoring import PolicyScorer, scores_as_sampled
 from alignopsd_trl.turns import NO_THOUGHT, Thought, Trajectory, Turn, TurnBatch
 
@@ -102,12 +102,12 @@ def test_thinking_takes_as_many_rows_as_have_room(tmp_path: Path, monkeypatch: p
     trainer = make_trainer(tmp_path, script=False, method="align_opsd")
     row = 2 * 2 * 32 * 4 * (3 + 12)  # keys and values of two layers, 32 wide, float32, for 3 + 12 tokens
     prompts = [[5, 6, 7], [5]]
-    monkeypatch.setattr(kv_room, "CACHE", 20 * row + row // 2)
+    monkeypatch.setattr(kv_memory, "CACHE", 20 * row + row // 2)
     trainer.model.train()
-    assert rows_at_once(trainer, prompts, limit=12, least=8) == 20
-    assert rows_at_once(trainer, prompts, limit=12, least=30) == 30
+    assert trainer.backend.rows_at_once(prompts, limit=12, least=8) == 20
+    assert trainer.backend.rows_at_once(prompts, limit=12, least=30) == 30
     trainer.model.eval()
-    assert rows_at_once(trainer, prompts, limit=12, least=8) == 8
+    assert trainer.backend.rows_at_once(prompts, limit=12, least=8) == 8
 
 
 RESPONSES = [

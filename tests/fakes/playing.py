@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from concurrent.futures import Future
 from functools import cache
@@ -19,6 +20,10 @@ from alignopsd_trl.models import SHIPPED_MODELS
 from alignopsd_trl.rollout import Continuous, Player, Request, Response, episode_seeds
 from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.turns import Trajectory
+
+
+_NUMBERS = threading.Lock()
+"""Tests let threads stand for processes, and torch's random state is one for all threads."""
 
 
 class Seeded(Continuous):
@@ -41,7 +46,7 @@ class Seeded(Continuous):
         if not self._asked:
             return False
         request, future = self._asked.popleft()
-        with torch.random.fork_rng(devices=[]):
+        with _NUMBERS, torch.random.fork_rng(devices=[]):
             torch.manual_seed(request.seed)
             ids, log_probs = self._loop.sample([request.prompt_ids], request.until)
         future.set_result(Response(ids[0], log_probs[0]))
