@@ -21,7 +21,6 @@ from alignopsd_trl.rollout import Continuous, Player, Request, Response, episode
 from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.turns import Trajectory
 
-
 _NUMBERS = threading.Lock()
 """Tests let threads stand for processes, and torch's random state is one for all threads."""
 
