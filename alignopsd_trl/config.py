@@ -248,8 +248,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     continuous_play: bool = field(
         default=False,
         metadata={
-            "help": "Episodes do not wait for each other's responses. Each process asks its own loop, its vLLM engine, "
-            "or the servers, for each turn by itself, with a seed from the episode and the turn's number."
+            "help": "Episodes do not wait for each other's responses: each process asks its vLLM engine or the servers "
+            "for each turn by itself, with a seed from the episode and the turn's number."
         },
     )
 
@@ -387,7 +387,12 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             )
 
     def _check_servers(self) -> None:
-        if self.continuous_play and self.use_vllm and not self._engines_are_apart:
+        if self.continuous_play and not self.use_vllm:
+            raise ValueError(
+                "continuous_play=True asks vLLM for each turn by itself, but use_vllm=False samples a turn of all "
+                "episodes in one batch; set use_vllm=True or continuous_play=False"
+            )
+        if self.continuous_play and not self._engines_are_apart:
             raise ValueError(
                 "continuous_play=True needs vLLM's servers, or one engine a process, but vllm_tensor_parallel_size="
                 f"{self.vllm_tensor_parallel_size}; set continuous_play=False"

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
+from alignopsd_trl.turns import Trajectory, Turn
 
 LONG_TEXT = 200  # characters
 
@@ -76,7 +76,6 @@ type."""
 def turn_records(
     trajectories: Sequence[Trajectory],
     step: int,
-    batch: TurnBatch | None = None,
     trace: Mapping[str, Any] | None = None,
     run: str | None = None,
     texts: Callable[[Sequence[int]], list[str]] | None = None,
@@ -86,17 +85,16 @@ def turn_records(
     Args:
         trajectories: all of them, those that failed too.
         step: training step of the rollout.
-        batch, trace: the turns that got credit and its per-turn columns; they fill ``credit_<name>``.
+        trace: columns with a value for each row of the turns' batch (`Turn.row`); they fill ``credit_<name>``.
         run: id of the run.
         texts: from token ids to the text of each; without it the column ``token_texts`` is empty.
     """
     columns = {name: _column(values) for name, values in (trace or {}).items()}
-    place = {id(turn): row for row, turn in enumerate(batch.turns)} if batch is not None else {}
     records = []
     for trajectory in trajectories:
         rewarded = list(zip(trajectory.turns, trajectory.turn_rewards, strict=True))
         for turn, reward in rewarded or [(None, None)]:  # an episode that ended before its first turn leaves a row too
-            row = place.get(id(turn))
+            row = None if turn is None or not columns else turn.row
             credit = {f"credit_{name}": None if row is None else values[row] for name, values in columns.items()}
             tokens = {"token_texts": texts(turn.response_ids)} if texts is not None and turn is not None else {}
             own = {} if turn is None else {**_turn_columns(turn), "turn_reward": reward}

@@ -18,24 +18,21 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 
+from alignopsd_trl.backends import backend_of
+from alignopsd_trl.chat.reading import require_tools
 from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.checks.model_files import check_loaded
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.distributed import strategies
+from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation import EvaluationResult, evaluating
 from alignopsd_trl.methods import checked_credit, get_method
+from alignopsd_trl.models import resolve_model
 from alignopsd_trl.options import as_mapping
-from alignopsd_trl.policy import strategies
-from alignopsd_trl.policy.phases import Phases
-from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.process_group import ProcessGroup
-from alignopsd_trl.policy.shipped import resolve_model
-from alignopsd_trl.policy.teacher import skill_source
-from alignopsd_trl.policy.teacher_weights import FollowingTeacher, TeacherWeights
-from alignopsd_trl.policy.temporarily import temporarily
-from alignopsd_trl.reading import require_tools
+from alignopsd_trl.patched import patched
 from alignopsd_trl.rollout import AnySampler, SamplerDown, episode_seed, no_skills, rollout_metrics
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.console import Lines, show_note
@@ -47,21 +44,23 @@ from alignopsd_trl.runs.log import LogFile
 from alignopsd_trl.runs.order import EpochSampler, Upcoming, WholeRounds
 from alignopsd_trl.runs.progress import duration, show_status
 from alignopsd_trl.runs.reward_check import RewardCheck
+from alignopsd_trl.sampling.backend import Backend
+from alignopsd_trl.scoring.teacher_weights import FollowingTeacher, TeacherWeights
 from alignopsd_trl.sharing.card import model_card
 from alignopsd_trl.sharing.facts import trainer_results
-from alignopsd_trl.skills import SkillSpec, load_skills
+from alignopsd_trl.skills import SkillSpec, load_skills, skill_source
 from alignopsd_trl.training.checkpoints import Checkpoints
 from alignopsd_trl.training.checks import check_policy, shares_prefixes, weights_of_rewards
 from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted
-from alignopsd_trl.training.continuous import ContinuousEngine
 from alignopsd_trl.training.drift import Drift
 from alignopsd_trl.training.panels import Panels
+from alignopsd_trl.training.phases import Phases
 from alignopsd_trl.training.recorder import Recorder
 from alignopsd_trl.training.rewards import Rewards, environment_reward
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
 from alignopsd_trl.training.round import Replays, Round, Snapshot, listeners, turn_advantages
 from alignopsd_trl.training.rows import RowMaker
-from alignopsd_trl.training.samplers import Samplers, engine_of
+from alignopsd_trl.training.samplers import Samplers
 from alignopsd_trl.training.scorer import Scorer
 from alignopsd_trl.training.sharing import push, push_checkpoint
 from alignopsd_trl.training.update import Update
@@ -178,11 +177,10 @@ class AlignOPSDTrainer(GRPOTrainer):
         strategies.refuse_unproven(self.accelerator)
         strategies.keep_output_precision(self.accelerator)
         self.processes = ProcessGroup(self.accelerator)
-        engine = engine_of(self, self.processes)
         self._check_model(Path(model) if isinstance(model, str) else None)
         self._load_privileged(skill_bank, encoder)
         self.teacher_weights = self._make_teacher_weights()
-        self._make_parts(reward_check, engine)
+        self._make_parts(reward_check)
         self._add_callbacks()
 
     def _check_model(self, folder: Path | None) -> None:
@@ -210,7 +208,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         strategies.refuse_other_shards(self.accelerator, f"teacher_model_kind={kind!r}")
         return initial_weights(self, moves=kind == "ema")
 
-    def _make_parts(self, reward_check: RewardCheck, engine: ContinuousEngine | None) -> None:
+    def _make_parts(self, reward_check: RewardCheck) -> None:
         args, tokenizer, processes = self.args, self.processing_class, self.processes
         self.run_folder: RunFolder | None = None
         self.evaluations: dict[str, dict[str, Any]] = {}
@@ -237,9 +235,8 @@ class AlignOPSDTrainer(GRPOTrainer):
             template=as_mapping(self.chat_template_kwargs),
             beyond=self._updates_left,
         )
-        self.samplers = Samplers(
-            self, lambda *asked: self.make_sampler(*asked), self.teacher_weights, engine, self.rollouts.slots
-        )
+        self.backend = self.make_backend()
+        self.samplers = Samplers(args, self.backend, self.teacher_weights, self.rollouts.slots)
         self.recorder = Recorder(args, processes, tokenizer, log, lambda: self.callback_handler.callbacks)
         self.rewards = Rewards(
             partial(rewards, self),
@@ -334,11 +331,9 @@ class AlignOPSDTrainer(GRPOTrainer):
             self.checkpoints.save_last(self.state.global_step)
             raise
 
-    def make_sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
-        """Makes what samples from the current policy: the project's own loop where ``prefixes`` are kept, as in a
-        round of training that `samples_plainly`; else TRL's path. Override it to put another sampler under the
-        rollouts."""
-        return self.samplers.own(temperature, max_tokens, prefixes)
+    def make_backend(self) -> Backend:
+        """Makes the decoding back end, once. Override it to put another one under rollouts and evaluations."""
+        return backend_of(self, self.processes)
 
     def _batch(self, trajectories: Sequence[Trajectory], snapshot: Snapshot) -> TurnBatch:
         """The turns of a round with all that the method is told of them."""
@@ -545,7 +540,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         with (
             full_disk_named(self.args.output_dir, "the model"),
             contextlib.nullcontext() if checkpoint else strategies.whole_state_dict(self.accelerator),
-            temporarily(self.args, hub_token=None),  # transformers pickles its arguments beside the model
+            patched(self.args, hub_token=None),  # transformers pickles its arguments beside the model
             replacing(target) if whole else contextlib.nullcontext(target) as place,
         ):
             super().save_model(str(place), _internal_call=True)

@@ -117,6 +117,7 @@ class Turn:
     info: Mapping[str, Any] = field(default_factory=dict)  # these and all else that it says
     staleness: int = 0  # updates that its sampler's weights were behind those that it is trained with, at most
     chosen_on: str = ""  # the observation that the response answers: the opening's or that of the turn before
+    row: int | None = field(default=None, compare=False)  # in the last `TurnBatch` made of it; `None`: it was in none
 
     def extends(self, earlier: Turn) -> bool:
         """Whether the prompt begins with the earlier turn's prompt and response, and goes on."""
@@ -304,6 +305,8 @@ class TurnBatch:
             for turn in trajectory.turns
         ]
         turns = [turn for _, _, turn, _ in rows]
+        for row, turn in enumerate(turns):
+            turn.row = row
         width = max((len(turn.response_ids) for turn in turns), default=1)
         ids = torch.full((len(turns), width), pad_id, dtype=torch.int64)
         mask = torch.zeros((len(turns), width), dtype=torch.bool)

@@ -34,15 +34,15 @@ from rich.table import Table
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments import Opening, Projection, Step, TextEnvironment, View, open_batch
-from alignopsd_trl.policy.packing import Packed
-from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.scoring import Padded, score_pairs
-from alignopsd_trl.policy.turn_rows import Layout, collate_rows, sub_chunks
-from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player, Responses
+from alignopsd_trl.scoring.packing import Packed
+from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.teacher_forcing import Padded, score_pairs
 from alignopsd_trl.trainer import AlignOPSDTrainer
+from alignopsd_trl.training.turn_rows import Layout, collate_rows, sub_chunks
 from alignopsd_trl.turns import Seeds, Trajectory, TurnBatch
 
 WAYS = {"rows": ("window", False), "conversation": ("conversation", True), "alone": ("conversation", False)}
@@ -249,7 +249,7 @@ def _round(arguments: argparse.Namespace, folder: Path, history: str, merge: boo
         skill_bank=lambda task_text, row: words_of(arguments.skill, random.Random(1)),
         processing_class=tokenizer,
     )
-    trainer.make_sampler = lambda *settings: Responder(tokenizer, arguments.response)
+    trainer.backend.sampler = lambda *settings: Responder(tokenizer, arguments.response)
     trainer.phases.clock = time.process_time  # type: ignore[method-assign]
     trainer.train()
     return {phase: trainer.phases.total[phase] for phase in ("scoring", "update")}

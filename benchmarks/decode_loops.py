@@ -1,6 +1,6 @@
 """Thinking of a recorded round sampled four ways: the project's own loop, and three that transformers has.
 
-    own         `alignopsd_trl.policy.decoding.LoopSampler`
+    own         `alignopsd_trl.sampling.loop.LoopSampler`
     dynamic     ``generate``
     static      ``generate`` with ``cache_implementation="static"``
     continuous  ``generate_batch``, continuous batching over a paged cache, of a stated size
@@ -26,9 +26,9 @@ from recording import load
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from alignopsd_trl.policy.decoding import LoopSampler
-from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.models import resolve_model
+from alignopsd_trl.sampling.loop import LoopSampler
+from alignopsd_trl.scoring.ragged import Ragged
 
 
 def ways(model: torch.nn.Module, prompts: list[list[int]], end: int, pad: int, limit: int) -> dict[str, Callable]:

@@ -32,11 +32,11 @@ from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.memory import GIB, estimate, sampler, shape_of
 from alignopsd_trl.methods import get_method
-from alignopsd_trl.policy.decoding import LoopSampler
-from alignopsd_trl.policy.packing import Packed
-from alignopsd_trl.policy.scoring import Padded
-from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.models import resolve_model
 from alignopsd_trl.rollout import BatchSampler, Responses
+from alignopsd_trl.sampling.loop import LoopSampler
+from alignopsd_trl.scoring.packing import Packed
+from alignopsd_trl.scoring.teacher_forcing import Padded
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 SHAPES = {  # hidden, layers, heads, key-value heads, intermediate, vocabulary, tied; from the published config files
@@ -149,8 +149,8 @@ class Meter(TrainerCallback):
         self.tokens = {"sampled": 0, "thought": 0, "scored": 0, "updated": 0}
 
     def watch(self, trainer: AlignOPSDTrainer) -> None:
-        self.trainer, sampler, thinker = trainer, trainer.make_sampler, trainer.samplers.thinker
-        trainer.make_sampler = lambda *settings: Counted(self, "sampled", sampler(*settings))
+        self.trainer, sampler, thinker = trainer, trainer.backend.sampler, trainer.samplers.thinker
+        trainer.backend.sampler = lambda *settings: Counted(self, "sampled", sampler(*settings))
         trainer.samplers.thinker = lambda *settings: Counted(self, "thought", thinker(*settings))
 
     @contextlib.contextmanager

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from alignopsd_trl.policy import decoding
 from alignopsd_trl.rollout import BatchSampler, Responses
+from alignopsd_trl.sampling import loop as decoding
 from alignopsd_trl.trainer import AlignOPSDTrainer
 
 Round = dict[str, Any]
@@ -42,7 +42,7 @@ def record(trainer: AlignOPSDTrainer) -> list[Round]:
     rounds: list[Round] = []
     inner_round, sampler, thinker = (
         trainer._generate_and_score_completions,
-        trainer.make_sampler,
+        trainer.backend.sampler,
         trainer.samplers.thinker,
     )
 
@@ -72,7 +72,7 @@ def record(trainer: AlignOPSDTrainer) -> list[Round]:
 
     thinking: list[bool] = []
     trainer._generate_and_score_completions = whole_round
-    trainer.make_sampler = lambda *settings: Through(generate, sampler(*settings))
+    trainer.backend.sampler = lambda *settings: Through(generate, sampler(*settings))
     trainer.samplers.thinker = lambda *settings: Through(think, thinker(*settings))
     trainer.train()
     return rounds
@@ -126,8 +126,8 @@ class Replay:
         self._calls: Iterator[list[list[int]]] = iter(())
         self._thoughts: defaultdict[tuple[int, ...], list[list[int]]] = defaultdict(list)
         self._responses: list[list[int]] = []
-        self._generate, sampler, thinker = trainer.model.generate, trainer.make_sampler, trainer.samplers.thinker
-        trainer.make_sampler = lambda *settings: Through(self._generate_turn, sampler(*settings))
+        self._generate, sampler, thinker = trainer.model.generate, trainer.backend.sampler, trainer.samplers.thinker
+        trainer.backend.sampler = lambda *settings: Through(self._generate_turn, sampler(*settings))
         trainer.samplers.thinker = lambda *settings: Through(self._think, thinker(*settings))
         trainer.model.generate = self._generate_tokens
 

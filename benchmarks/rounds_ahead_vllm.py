@@ -22,7 +22,8 @@ from continuous_vllm import LENGTH, POLICY, SUITE, TOKENS, TURNS, server
 
 from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.policy.servers import Patience, Servers
+from alignopsd_trl.experimental.server_backend import ServerBackend
+from alignopsd_trl.experimental.servers import Patience, Servers
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from fakes.servers import ScriptedServer, with_servers  # noqa: E402
@@ -72,16 +73,15 @@ def push(trainer: AlignOPSDTrainer, address: str, folder: Path) -> int:
 
 def to_server(trainer: AlignOPSDTrainer, address: str, folder: Path, ahead: int) -> None:
     """Lets a trainer sample there, as if TRL had joined the server."""
-    trainer.make_sampler = None  # what the next line takes away
     with ScriptedServer() as unused:
         with_servers(trainer, unused, vllm_server_addresses=[address], rounds_ahead=ahead)
     trainer.vllm_importance_sampling_correction = True
-    trainer.samplers.engine.push = partial(push, trainer, address, folder)
-    trainer.samplers.engine.options = lambda temperature, tokens: {
-        "temperature": temperature,
-        "max_tokens": tokens,
-        "logprobs": 0,
-    }
+    trainer.backend = trainer.samplers.backend = ServerBackend(
+        trainer,
+        trainer.processes,
+        partial(push, trainer, address, folder),
+        lambda temperature, tokens: {"temperature": temperature, "max_tokens": tokens, "logprobs": 0},
+    )
 
 
 def watch(trainer: AlignOPSDTrainer) -> dict[int, list[float]]:

@@ -32,6 +32,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +45,15 @@ from trl import GRPOTrainer
 
 from alignopsd_trl.environments.loading import load as load_environment
 from alignopsd_trl.launch.arguments import parse
-from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.scoring import Padded
-from alignopsd_trl.policy.shipped import resolve_model
-from alignopsd_trl.policy.teacher import PrivilegedTeacher
-from alignopsd_trl.rollout import BatchSampler
+from alignopsd_trl.models import resolve_model
 from alignopsd_trl.runs.cores import keep_memory
+from alignopsd_trl.sampling.backend import Backend
+from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.teacher import PrivilegedTeacher
+from alignopsd_trl.scoring.teacher_forcing import Padded
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.training.scorer import Scorer
-from alignopsd_trl.trl_compat.sampling import EngineSampler
+from alignopsd_trl.trl_compat.own_loop import OwnBackend
 
 STOCK_ROWS = 64  # per forward; all turns of a round in one forward would be slower still
 VARIANTS = ("align_opsd", "grpo", "stock")
@@ -103,6 +104,13 @@ class StockScorer(Scorer):
         return stock_scores(self.trainer, prompts, responses, batch.policy_mask.size(1))
 
 
+class StockBackend(OwnBackend):
+    """Rounds through transformers' ``generate`` too."""
+
+    def prefixes(self, caches: int = 1) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
 class StockTrainer(AlignOPSDTrainer):
     """The same rounds and rows through TRL's own forward."""
 
@@ -110,8 +118,8 @@ class StockTrainer(AlignOPSDTrainer):
         super()._make_parts(*arguments)
         self.scorer.__class__, self.scorer.trainer = StockScorer, self
 
-    def make_sampler(self, temperature: float, max_tokens: int, prefixes: Any = None) -> BatchSampler:
-        return EngineSampler(self, temperature, max_tokens)
+    def make_backend(self) -> Backend:
+        return StockBackend(self)
 
     def compute_loss(self, model: Any, inputs: dict[str, torch.Tensor], *_: Any, **__: Any) -> torch.Tensor:
         total = torch.zeros((), device=self.accelerator.device)

@@ -24,7 +24,7 @@ from alignopsd_trl.encoder import Encoder, load_encoder
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
-from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.models import resolve_model
 from assets.encoder.thoughts import WORLDS, Thoughts, of_policy
 
 THRESHOLD = AlignOPSDOptions().similarity_threshold

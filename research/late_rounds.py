@@ -20,8 +20,8 @@ from typing import Any
 
 from alignopsd_trl import trainer as trainer_module
 from alignopsd_trl.launch.recipe import main as recipe
-from alignopsd_trl.policy.teacher_weights import TeacherSampler, TeacherWeights
-from alignopsd_trl.policy.temporarily import temporarily
+from alignopsd_trl.patched import patched
+from alignopsd_trl.scoring.teacher_weights import TeacherSampler, TeacherWeights
 from alignopsd_trl.training.round import Snapshot
 from alignopsd_trl.trl_compat.own_loop import kept_prefixes
 
@@ -40,7 +40,7 @@ class LateTrainer(trainer_module.AlignOPSDTrainer):
         sampling, self.ratios = self.row_maker.sampling, []
 
         def corrected(batch: Any) -> Any:
-            with temporarily(self, use_vllm=True):
+            with patched(self, use_vllm=True):
                 columns = sampling(batch)
             kept = columns["importance_sampling_ratio"].expand_as(batch.policy_mask)[batch.policy_mask]
             self.ratios.append({"mean": float(kept.mean()), "masked": float((kept == 0).float().mean())})
@@ -53,12 +53,12 @@ class LateTrainer(trainer_module.AlignOPSDTrainer):
         if not self.late:
             self.older.follow(1.0)
         with kept_prefixes(self, 2) as old, kept_prefixes(self, 2) as own:
-            sampler = self.make_sampler(self.temperature, self.max_completion_length, old)
+            sampler = self.backend.sampler(self.temperature, self.max_completion_length, old)
             yield Snapshot(TeacherSampler(sampler, self.older), self.samplers.thinker(own))
         self.older.follow(1.0)
 
     def compute_loss(self, *arguments: Any, **options: Any) -> Any:
-        with temporarily(self, use_vllm=True):
+        with patched(self, use_vllm=True):
             return super().compute_loss(*arguments, **options)
 
 

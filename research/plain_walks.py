@@ -26,7 +26,7 @@ from rich.progress import track
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from alignopsd_trl.environments import Record, TextEnvironment, View, load
-from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.models import resolve_model
 from alignopsd_trl.rollout import episode_seed
 
 

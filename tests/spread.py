@@ -30,8 +30,8 @@ from peft import LoraConfig
 from torch.distributed.tensor import DTensor
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.distributed import strategies
 from alignopsd_trl.environments import EnvironmentsDown
-from alignopsd_trl.policy import strategies
 from alignopsd_trl.trainer import AlignOPSDTrainer
 
 BASE = {
@@ -200,7 +200,7 @@ def outcome(trainer: AlignOPSDTrainer) -> dict[str, Any]:
 
 def watch_lengths(trainer: AlignOPSDTrainer) -> list[int]:
     """The longest response of each generation, that is, how many forwards it took this process."""
-    inner, found = trainer.make_sampler, []
+    inner, found = trainer.backend.sampler, []
 
     def make(*settings: Any) -> Scripted:
         def generate(prompts: Any) -> Any:
@@ -211,7 +211,7 @@ def watch_lengths(trainer: AlignOPSDTrainer) -> list[int]:
         sampler = inner(*settings)
         return Scripted(generate)
 
-    trainer.make_sampler = make
+    trainer.backend.sampler = make
     return found
 
 

@@ -12,8 +12,8 @@ from fakes.toy import build_tokenizer
 from fakes.trainers import difference, losses, make_trainer
 from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.scoring import score_pairs
+from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.teacher_forcing import score_pairs
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 SHAPE = {

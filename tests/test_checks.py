@@ -16,7 +16,7 @@ from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer, cli
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import as_flags
 from alignopsd_trl.launch.flags import flag_names
-from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.models import resolve_model
 
 
 def _copy(folder: Path, *without: str) -> Path:

@@ -10,67 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from fakes.lockstep_cases import POLICIES, Faulty, on_processes, shown
 from fakes.models import CONFIGS, SHAPE
-from fakes.playing import WaitingSlots, play_rows, play_suite, play_toy, slots, toy_model
+from fakes.playing import Seeded, Waiting, play_rows, play_suite, play_toy, seed_requests, toy_model
 from fakes.toy import Scripted, ToyEnvironment, build_tokenizer, toy_dataset
 from fakes.trainers import losses, make_trainer
 from transformers import AutoModelForCausalLM
 
 from alignopsd_trl.environments.base import EnvironmentsDown, Step
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.policy.packing import PROVEN
-from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.slots import SlotSampler
 from alignopsd_trl.rollout import Request, RequestFailed, Response
 from alignopsd_trl.rollout.sampler import Continuous, Lockstep
 from alignopsd_trl.turns import StopReason, Trajectory
-
-PROMPTS = [[5, 6, 7, 8, 9], [11], [5, 6, 7, 8, 9], [4, 4, 12, 30, 31, 32, 33, 20], [40, 41], [11]] * 2
-
-
-def _sampled(sampler: SlotSampler, order: Any = lambda requests: requests) -> list[Any]:
-    requests = [Request(prompt, seed) for seed, prompt in enumerate(PROMPTS)]
-    found = {request.seed: sampler.submit(request) for request in order(requests)}
-    while sampler.advance():
-        pass
-    return [found[seed].result() for seed in range(len(PROMPTS))]
-
-
-# The loop
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("kind", PROVEN)
-def test_rows_that_take_turns_say_what_generate_says(kind: str, attention: str) -> None:
-    torch.manual_seed(3)
-    model = AutoModelForCausalLM.from_config(CONFIGS[kind](**SHAPE), attn_implementation=attention).eval()
-    ends = list(range(3, 53, 6))
-    sampler = SlotSampler(model, 0.0, 14, ends, PrefixCache(model, 0, attention), attention, rows=lambda prompts: 3)
-    found = _sampled(sampler)
-    for prompt, response in zip(PROMPTS, found, strict=True):
-        whole = model.generate(
-            torch.tensor([prompt]), max_new_tokens=14, do_sample=False, eos_token_id=ends, pad_token_id=0
-        )
-        assert response.ids == whole[0, len(prompt) :].tolist()
-    assert len({len(response.ids) for response in found}) > 1 and sampler.waiting == 0
-
-
-def test_a_response_depends_on_its_prompt_and_seed_alone() -> None:
-    torch.manual_seed(3)
-    model = AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)).eval()
-    ends = list(range(3, 53, 6))
-
-    def made(rows: int) -> SlotSampler:
-        return SlotSampler(model, 0.9, 14, ends, PrefixCache(model, 0), rows=lambda prompts: rows)
-
-    whole, few = _sampled(made(64)), _sampled(made(2), lambda requests: reversed(requests))
-    assert [one.ids for one in whole] == [one.ids for one in few]
-    assert whole[0].ids != whole[2].ids, "equal prompts, other seeds"
-    for one, other in zip(whole, few, strict=True):
-        assert torch.allclose(torch.tensor(one.log_probs), torch.tensor(other.log_probs), atol=1e-5)
-
 
 # Equal, whatever the order
 
@@ -86,13 +37,13 @@ def _held(played: list[Trajectory]) -> list[dict]:
 
 @pytest.mark.parametrize("suite", POLICIES)
 def test_nobody_waits_and_all_wait_give_the_same_records(suite: str) -> None:
-    (alone, _), (together, _) = play_suite(suite, SlotSampler), play_suite(suite, WaitingSlots)
+    (alone, _), (together, _) = play_suite(suite, Seeded), play_suite(suite, Waiting)
     assert _held(alone) == _held(together)
     assert len({len(one.turns) for one in alone} | {len(turn.response_ids) for one in alone for turn in one.turns}) > 2
 
 
 def test_failures_time_limits_and_a_teacher_change_nothing_of_that() -> None:
-    alone, together = (play_toy(Faulty, kind, teacher=True) for kind in (SlotSampler, WaitingSlots))
+    alone, together = (play_toy(Faulty, kind, teacher=True) for kind in (Seeded, Waiting))
     assert _held(alone) == _held(together)
     assert sum(one.stop is StopReason.ENVIRONMENT_ERROR for one in alone) == 12
 
@@ -100,16 +51,16 @@ def test_failures_time_limits_and_a_teacher_change_nothing_of_that() -> None:
 def test_nor_do_other_processes() -> None:
     toy_model(0)  # made before there are threads
 
-    def play(kind: type[SlotSampler]) -> Any:
+    def play(kind: type[Seeded]) -> Any:
         return lambda process, agree: play_toy(Faulty, kind, 6 - 4 * process, agree=agree)
 
-    alone, together = (on_processes(2, play(kind)) for kind in (SlotSampler, WaitingSlots))
+    alone, together = (on_processes(2, play(kind)) for kind in (Seeded, Waiting))
     assert [_held(one) for one in alone] == [_held(one) for one in together]
     assert list(map(len, alone)) == [18, 6]
 
 
 def test_plays_of_the_same_episodes_differ_by_their_draw() -> None:
-    one, again, other = (play_toy(ToyEnvironment, SlotSampler, 2, sampling_seed=seed) for seed in (0, 0, 1))
+    one, again, other = (play_toy(ToyEnvironment, Seeded, 2, sampling_seed=seed) for seed in (0, 0, 1))
     assert _held(one) == _held(again) != _held(other)
 
 
@@ -204,8 +155,8 @@ class Down(ToyEnvironment):
         raise EnvironmentsDown("the service has gone")
 
 
-@pytest.mark.parametrize("kind", [SlotSampler, WaitingSlots])
-def test_environments_that_are_down_end_the_play_of_all(kind: type[SlotSampler]) -> None:
+@pytest.mark.parametrize("kind", [Seeded, Waiting])
+def test_environments_that_are_down_end_the_play_of_all(kind: type[Seeded]) -> None:
     before = threading.active_count()
 
     def play(process: int, agree: Any) -> Any:
@@ -222,7 +173,7 @@ def test_environments_that_are_down_end_the_play_of_all(kind: type[SlotSampler])
 
 def test_requests_are_forgotten_when_a_play_ends_early() -> None:
     model, tokenizer = AutoModelForCausalLM.from_config(CONFIGS["qwen2"](**SHAPE)).eval(), build_tokenizer()
-    sampler = slots(model, 2, SlotSampler)
+    sampler = Seeded(model, 2)
     with pytest.raises(EnvironmentsDown):
         play_rows(Down, [*toy_dataset(8)], tokenizer, [sampler])
     assert sampler.waiting == 0 and not sampler.advance()
@@ -241,10 +192,10 @@ def test_a_batch_sampler_is_asked_by_all_together() -> None:
 # In a trainer
 
 
-def _trained(folder: Path, waits: bool, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
+def _trained(folder: Path, waits: bool, **options: Any) -> Any:
     """A trainer's run, whose rounds are kept; with ``waits`` all episodes take each turn together."""
-    monkeypatch.setattr("alignopsd_trl.trl_compat.own_loop.SlotSampler", WaitingSlots if waits else SlotSampler)
-    trainer = make_trainer(folder, script=False, continuous_play=True, max_steps=2, learning_rate=1e-3, **options)
+    trainer = make_trainer(folder, script=False, max_steps=2, learning_rate=1e-3, **options)
+    seed_requests(trainer, Waiting if waits else Seeded)
     inner, trainer.played = trainer.rollouts.play_groups, []
 
     def watched(*given: Any) -> list[Trajectory]:
@@ -265,10 +216,8 @@ def _trained(folder: Path, waits: bool, monkeypatch: pytest.MonkeyPatch, **optio
         {"method": "grpo", "privileged_siblings": 2, "teacher_model_kind": "base"},
     ],
 )
-def test_training_does_not_ask_who_waits(
-    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone, together = (_trained(tmp_path / str(waits), waits, monkeypatch, **options) for waits in (False, True))
+def test_training_does_not_ask_who_waits(tmp_path: Path, options: dict[str, Any]) -> None:
+    alone, together = (_trained(tmp_path / str(waits), waits, **options) for waits in (False, True))
     assert [_held(one) for one in alone.played] == [_held(one) for one in together.played]
     assert losses(alone) == pytest.approx(losses(together), abs=1e-4) and len(alone.played) == 2
     panel = TaskPanel.of("toy", "test", [*toy_dataset(4)])
@@ -279,7 +228,7 @@ def test_training_does_not_ask_who_waits(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"top_k": 5}, "samples from its whole distribution"),
+        ({}, "use_vllm=False samples a turn of all episodes in one batch"),
         ({"use_vllm": True, "vllm_tensor_parallel_size": 2}, "vllm_tensor_parallel_size=2; set continuous_play=False"),
     ],
 )

@@ -17,15 +17,16 @@ from peft import LoraConfig, get_peft_model
 from second_device import move, second_device
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
-from alignopsd_trl.policy import decoding, kv_room
-from alignopsd_trl.policy.decoding import LoopSampler
-from alignopsd_trl.policy.packing import PROVEN
-from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.scoring import score_pairs
-from alignopsd_trl.reading import Reader
+from alignopsd_trl.chat.reading import Reader
+from alignopsd_trl.sampling import loop as decoding
+from alignopsd_trl.sampling.loop import LoopSampler
+from alignopsd_trl.scoring import kv_memory as kv_memory
+from alignopsd_trl.scoring.packing import PROVEN
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
+from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.teacher_forcing import score_pairs
 from alignopsd_trl.training.round import Snapshot
-from alignopsd_trl.trl_compat.own_loop import kept_prefixes, rows_at_once, samples_plainly
+from alignopsd_trl.trl_compat.own_loop import kept_prefixes, samples_plainly
 from alignopsd_trl.trl_compat.scoring import PolicyScorer, scores_as_sampled
 from alignopsd_trl.turns import NO_THOUGHT, Thought, Trajectory, Turn, TurnBatch
 
@@ -86,7 +87,7 @@ def test_kept_log_probs_are_those_of_scoring(tmp_path: Path, options: dict) -> N
     assert samples_plainly(trainer) and scores_as_sampled(trainer)
     prompts = [[5 + row % 3, 9, 3, *[4] * (row % 7)] for row in range(40)]
     with kept_prefixes(trainer) as prefixes:
-        responses, kept = trainer.make_sampler(0.8, 12, prefixes).respond(prompts)
+        responses, kept = trainer.backend.sampler(0.8, 12, prefixes).respond(prompts)
     rows = torch.arange(len(prompts))
     scores = score_pairs(
         PolicyScorer(trainer), Ragged.of(prompts), Ragged.of(responses), rows, rows, pad_id=0, budget=900,
@@ -101,12 +102,12 @@ def test_thinking_takes_as_many_rows_as_have_room(tmp_path: Path, monkeypatch: p
     trainer = make_trainer(tmp_path, script=False, method="align_opsd")
     row = 2 * 2 * 32 * 4 * (3 + 12)  # keys and values of two layers, 32 wide, float32, for 3 + 12 tokens
     prompts = [[5, 6, 7], [5]]
-    monkeypatch.setattr(kv_room, "CACHE", 20 * row + row // 2)
+    monkeypatch.setattr(kv_memory, "CACHE", 20 * row + row // 2)
     trainer.model.train()
-    assert rows_at_once(trainer, prompts, limit=12, least=8) == 20
-    assert rows_at_once(trainer, prompts, limit=12, least=30) == 30
+    assert trainer.backend.rows_at_once(prompts, limit=12, least=8) == 20
+    assert trainer.backend.rows_at_once(prompts, limit=12, least=30) == 30
     trainer.model.eval()
-    assert rows_at_once(trainer, prompts, limit=12, least=8) == 8
+    assert trainer.backend.rows_at_once(prompts, limit=12, least=8) == 8
 
 
 RESPONSES = [
@@ -164,7 +165,9 @@ def test_thoughts_without_actions_are_sampled_until_they_end(tmp_path: Path, mon
     counted = Counted(trainer.model)
     for actions, thought, steps in ((True, Thought("go", "left"), script.width), (False, Thought("go", ""), 3)):
         with kept_prefixes(trainer) as prefixes:
-            snapshot = Snapshot(trainer.make_sampler(1.0, 12, prefixes), trainer.samplers.thinker(prefixes), prefixes)
+            snapshot = Snapshot(
+                trainer.backend.sampler(1.0, 12, prefixes), trainer.samplers.thinker(prefixes), prefixes
+            )
             teacher = trainer.scorer.teacher(snapshot, trainer.rollouts.reader)
             assert teacher.thoughts(batch, torch.arange(2), actions) == [thought] * 2
         assert counted.tokens == 2 + 2 * steps  # what both prompts begin with, and a token a step each
@@ -176,7 +179,7 @@ def test_other_ways_to_sample_are_left_to_generate(tmp_path: Path) -> None:
     assert not samples_plainly(make_trainer(tmp_path / "p", script=False, top_p=0.9))
     penalised = make_trainer(tmp_path / "r", script=False, repetition_penalty=1.1)
     with kept_prefixes(penalised) as prefixes:
-        responses, kept = penalised.make_sampler(1.0, 12, prefixes).respond([[5, 6], [7]])
+        responses, kept = penalised.backend.sampler(1.0, 12, prefixes).respond([[5, 6], [7]])
     assert kept is None and len(responses) == 2
 
 

@@ -13,13 +13,12 @@ import torch
 from fakes.toy import NUMBERS, Scripted, ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from fakes.trainers import make_trainer
 
+from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import Suite, TaskPanel, open_batch
 from alignopsd_trl.evaluation import Outcome, evaluate, mean_score, success_rate, summarise
 from alignopsd_trl.launch.evaluate import command, main
-from alignopsd_trl.policy.teacher import skill_source
-from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player, no_skills, siblings_before
-from alignopsd_trl.skills import SkillBank
+from alignopsd_trl.skills import SkillBank, skill_source
 from alignopsd_trl.turns import Seeds
 
 PANEL = TaskPanel.of("toy", "test", list(toy_dataset(12)))

@@ -43,8 +43,7 @@ def _measured(seed: int, rollouts: int, everywhere: bool = False):
     bench = _bench(policy)
     played = play_groups(bench, corridor_tasks(), 4)
     tree = take_rollouts(bench, played, rollouts, everywhere=everywhere)
-    turns = [turn for one in played for turn in one.turns]
-    return played, tree, turn_advantages(tree, played, turns)
+    return played, tree, turn_advantages(tree, played)
 
 
 def _exact(played) -> np.ndarray:
@@ -79,7 +78,7 @@ def test_rollouts_end_where_the_environment_says_that_all_is_lost() -> None:
             played_turns[factory] += sum(tree.rollout_turns)
             assert all(len(one.turns) == 3 for one in played), "the episodes themselves are played to their ends"
             if factory is KnowingCorridor:
-                found = turn_advantages(tree, played, [turn for one in played for turn in one.turns])
+                found = turn_advantages(tree, played)
                 difference, known = found.advantage - _exact(played), np.isfinite(found.advantage)
                 differences.append(difference[known].mean())
                 scores.append(np.mean((difference / found.error)[known] ** 2))
@@ -214,8 +213,9 @@ def test_praise_and_blame_in_training_are_those_of_the_outcome(tmp_path: Path) -
     logged = FidelityListener(config).hear(Round(0, 0, played, batch, credit, Replays(again.player, again.slots, 0)))
     tree = take_rollouts(_bench(Flips(11), Climb), played, 4, value="reward", enough=None)
     sides = grpo.outcome(batch, config).advantage.numpy()
-    turns, known, _ = columns(batch.turns, tree, played, sides, "reward")
-    figures = agreement(turns, {"c": Credited(batch, {"c": credit}).column("c")[known]}, "c")["c"]
+    episodes = sorted(played, key=lambda one: (one.task, one.rollout))
+    turns, known, _ = columns(episodes, tree, played, sides, "reward")
+    figures = agreement(turns, {"c": Credited(batch, episodes, {"c": credit}).column("c")[known]}, "c")["c"]
     assert logged["fidelity/turns"] == known.sum() > 60
     for name in NAMES:
         assert logged[f"fidelity/{name}"] == pytest.approx(figures[name].value), name

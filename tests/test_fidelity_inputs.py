@@ -22,7 +22,7 @@ from alignopsd_trl.fidelity.__main__ import main
 from alignopsd_trl.fidelity.mc_rollouts import ReplayError
 from alignopsd_trl.fidelity.policy import Sampler
 from alignopsd_trl.launch.evaluate import main as evaluate
-from alignopsd_trl.policy.tokenizer import load_tokenizer
+from alignopsd_trl.models import load_tokenizer
 
 
 def _save(folder: Path, **tokens: str | None) -> Path:

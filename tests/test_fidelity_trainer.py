@@ -24,8 +24,8 @@ from alignopsd_trl.fidelity.mc_rollouts import ReplayError
 from alignopsd_trl.fidelity.policy import Sampler, Scorer
 from alignopsd_trl.fidelity.variants import CachedTeacher, read_vary
 from alignopsd_trl.methods import Credit
-from alignopsd_trl.policy.packing import Packed, TreeRow
-from alignopsd_trl.policy.scoring import Padded
+from alignopsd_trl.scoring.packing import Packed, TreeRow
+from alignopsd_trl.scoring.teacher_forcing import Padded
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 

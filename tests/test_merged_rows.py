@@ -14,7 +14,7 @@ from fakes.trainers import FakeSampler, difference, hand_loss, losses, make_trai
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignopsd_trl.policy.turn_rows import Layout, collate_rows
+from alignopsd_trl.training.turn_rows import Layout, collate_rows
 from alignopsd_trl.turns import Thought, Trajectory, Turn, TurnBatch
 
 TALK = {"history": "conversation", "max_prompt_length": 400, "optim": "sgd", "learning_rate": 0.2}

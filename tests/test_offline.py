@@ -16,12 +16,12 @@ from huggingface_hub import constants
 from peft import LoraConfig, PeftConfig, PeftModel
 
 from alignopsd_trl import offline
+from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.checks.model_files import check_weights
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.adapters import ToolEnvironment
 from alignopsd_trl.environments.adapters.tools import schemas_of
-from alignopsd_trl.policy.shipped import resolve_model
-from alignopsd_trl.reading import Reader
+from alignopsd_trl.models import resolve_model
 from alignopsd_trl.records import read_records
 from alignopsd_trl.sharing.hub import OF_A_MODEL, push_files
 

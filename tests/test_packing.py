@@ -8,7 +8,7 @@ from fakes.models import CONFIGS, SHAPE
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
 from trl.trainer.utils import add_fused_lm_head
 
-from alignopsd_trl.policy.packing import PROVEN, Packed, TreeRow, as_attention_mask, why_plain
+from alignopsd_trl.scoring.packing import PROVEN, Packed, TreeRow, as_attention_mask, why_plain
 from alignopsd_trl.trl_compat.head import head_on_labels
 
 

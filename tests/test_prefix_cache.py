@@ -12,11 +12,11 @@ from fakes.sweeps import mostly_full
 from fakes.trainers import make_trainer
 from transformers import AutoModelForCausalLM
 
-from alignopsd_trl.policy import prefix_cache
-from alignopsd_trl.policy.packing import PROVEN
-from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.scoring import score_pairs
+from alignopsd_trl.scoring import prefix_cache
+from alignopsd_trl.scoring.packing import PROVEN
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
+from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.teacher_forcing import score_pairs
 from alignopsd_trl.trl_compat.model import attention_of
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
 

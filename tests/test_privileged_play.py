@@ -15,14 +15,14 @@ from fakes.trainers import difference, make_config, make_trainer, with_sampler
 from peft import LoraConfig
 
 from alignopsd_trl.checks.intended import Intended, check
+from alignopsd_trl.distributed.strategies import refuse_other_shards
 from alignopsd_trl.methods import get_method, method_names
 from alignopsd_trl.methods.grpo import outcome
-from alignopsd_trl.policy.scoring import Padded
-from alignopsd_trl.policy.strategies import refuse_other_shards
-from alignopsd_trl.policy.teacher_weights import FollowingTeacher, TeacherWeights
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout import Responses
 from alignopsd_trl.runs.health import Decay
+from alignopsd_trl.scoring.teacher_forcing import Padded
+from alignopsd_trl.scoring.teacher_weights import FollowingTeacher, TeacherWeights
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
 from alignopsd_trl.turns import Trajectory, Turn, TurnBatch, parse_response
 
@@ -40,7 +40,7 @@ def played_by(trainer: Any) -> list[Trajectory]:
 def asked_of(trainer: Any) -> list[list[int]]:
     """Keeps every prompt that is sampled for."""
     prompts: list[list[int]] = []
-    make = trainer.make_sampler
+    make = trainer.backend.sampler
 
     def made(*arguments: Any, **options: Any) -> Any:
         sampler = make(*arguments, **options)
@@ -51,7 +51,7 @@ def asked_of(trainer: Any) -> list[list[int]]:
 
         return SimpleNamespace(respond=respond)
 
-    trainer.make_sampler = made
+    trainer.backend.sampler = made
     return prompts
 
 
@@ -284,7 +284,7 @@ def test_it_plays_thinks_and_scores_with_its_own_weights(tmp_path: Path) -> None
         seen.append(difference(before, _values(trainer.model)))
         return Responses([[1] for _ in prompts], None)
 
-    trainer.make_sampler = lambda *arguments, **options: SimpleNamespace(respond=respond)
+    trainer.backend.sampler = lambda *arguments, **options: SimpleNamespace(respond=respond)
     with trainer.samplers.snapshot() as snapshot:
         for sampler in (snapshot.sampler, snapshot.thinker, snapshot.teacher):
             sampler.respond([[1, 2]])

@@ -16,7 +16,7 @@ from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, sampler
 from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, optimiser_steps, preset, round_shape
 from alignopsd_trl.launch.running import opening_facts
-from alignopsd_trl.policy.kv_room import SEVERAL, Room, room
+from alignopsd_trl.scoring.kv_memory import SEVERAL, Room, room
 
 CPU = ["--use_cpu", "True"]
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from fakes.toy import Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
 
+from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import Ending, Opening, Projection, Step, TextEnvironment, open_batch
-from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player, rollout_metrics
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory
 

@@ -16,13 +16,13 @@ from fakes.toy import toy_dataset
 from fakes.trainers import make_config, make_trainer, with_sampler
 from torch.utils.data import BatchSampler
 
+from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.base import EnvironmentsDown
-from alignopsd_trl.policy.process_group import ProcessGroup
+from alignopsd_trl.experimental.server_backend import ServerBackend
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout import SamplerDown
 from alignopsd_trl.runs.checkpoints import whole_checkpoints
 from alignopsd_trl.runs.order import EpochSampler, Upcoming
-from alignopsd_trl.training.continuous import ContinuousEngine
 from alignopsd_trl.trl_compat.update import sampling_ratio
 
 
@@ -382,13 +382,13 @@ def test_servers_go_on_after_a_push_that_failed(tmp_path: Path) -> None:
             "vllm_server_addresses": [server.address],
         }.items():
             setattr(config, name, value)
-        engine = ContinuousEngine(config, _Alone(), push, lambda *rest: {}, lambda *rest: None)
-        engine.push_weights(0)
+        backend = ServerBackend(SimpleNamespace(args=config), _Alone(), push, lambda *rest: {})
+        backend.push(0)
         assert not server.orders, "nothing is on its way"
-        engine.push_weights(1)
+        backend.push(1)
         with pytest.raises(SamplerDown, match="not taken"):
-            engine.push_weights(2)
+            backend.push(2)
         assert server.orders == ["/pause?mode=keep", "/resume"] * 2
         server.stop()
         with pytest.raises(SamplerDown, match=f"{server.address} does not pause .*start the servers again and resume"):
-            engine.push_weights(3)
+            backend.push(3)

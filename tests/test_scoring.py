@@ -7,8 +7,8 @@ import torch
 from fakes.trainers import make_trainer
 from peft import LoraConfig
 
-from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.scoring import largest_logits, plan_chunks, score_pairs
+from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.teacher_forcing import largest_logits, plan_chunks, score_pairs
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 

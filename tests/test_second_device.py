@@ -144,9 +144,9 @@ def test_the_host_waits_rarely_in_a_round(tmp_path: Path) -> None:
         return sum(count for place, count in device.waits.items() if f"at {file}" in place)
 
     generations = sum(count for place, count in device.waits.items() if "kept.tolist" in place)
-    assert 0 < waits("policy/decoding.py") - generations <= sum(steps), "one for each sampled token"
+    assert 0 < waits("sampling/loop.py") - generations <= sum(steps), "one for each sampled token"
     assert waits("runs/health.py") == 1, "not one for each parameter"
     assert waits("encoder.py") == len(batches) > 0
-    for file in ("scoring", "packing", "prefix_cache", "ragged"):
-        assert waits(f"policy/{file}.py") == 0
-    assert waits("policy/turn_rows.py") <= 2, "for a micro-batch and its only sub-chunk"
+    for file in ("teacher_forcing", "packing", "prefix_cache", "ragged"):
+        assert waits(f"scoring/{file}.py") == 0
+    assert waits("training/turn_rows.py") <= 2, "for a micro-batch and its only sub-chunk"

@@ -10,7 +10,7 @@ import torch
 from fakes.sweeps import mostly_full
 from fakes.trainers import losses, make_trainer, with_sampler
 
-from alignopsd_trl.policy.self_check import SelfCheckError, bound
+from alignopsd_trl.scoring.self_check import SelfCheckError, bound
 from alignopsd_trl.trainer import AlignOPSDTrainer
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fakes.servers import Fault, ScriptedServer, echo
 
-from alignopsd_trl.policy.servers import Patience, Servers
+from alignopsd_trl.experimental.servers import Patience, Servers
 from alignopsd_trl.rollout import RequestFailed, SamplerDown
 
 QUICK = Patience(tries=3, backoff=0.01, timeout=2.0, away=1.5)

@@ -126,9 +126,7 @@ def test_the_cards_snippet_and_command_run(skills: bool, capsys: pytest.CaptureF
     card = model_card(found, "somebody/shopper", place="tiny")
     code = (
         snippet(card)
-        .replace(
-            'place = "tiny"', 'from alignopsd_trl.policy.shipped import resolve_model\nplace = resolve_model("tiny")'
-        )
+        .replace('place = "tiny"', 'from alignopsd_trl.models import resolve_model\nplace = resolve_model("tiny")')
         .replace("head(20)", "head(3)")
     )
     exec(compile(code, "README.md", "exec"), {})

@@ -14,8 +14,8 @@ from fakes.trainers import difference, losses, make_trainer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignopsd_trl.policy.turn_rows import cut_evenly
 from alignopsd_trl.records import read_records
+from alignopsd_trl.training.turn_rows import cut_evenly
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 20)), min_size=1, max_size=50)

@@ -32,7 +32,9 @@ def test_the_table_shows_the_best_and_the_worst_of_a_task_that_differs() -> None
     same = [episode("a", str(number), 1.0) for number in range(4)]
     differ = [episode("b", str(number), reward) for number, reward in enumerate([0.0, 0.5, 1.0, 0.2])]
     broken = episode("b", "9", -5.0, stop=StopReason.ENVIRONMENT_ERROR)
-    credit = {id(turn): {"credit": 0.25, "weight": float("nan")} for one in differ for turn in one.turns}
+    for turn in (turn for one in differ for turn in one.turns):
+        turn.row = 0
+    credit = {"credit": [0.25], "weight": [float("nan")]}
     rows = table_rows([*same, *differ, broken], credit, 7, 3)
     assert [(row["task"], row["rollout"]) for row in rows[::2]] == [("b", "2"), ("b", "1"), ("b", "0")]
     assert all(row["credit"] == 0.25 and row["weight"] is None and row["step"] == 7 for row in rows)

@@ -197,7 +197,7 @@ def _batch(trainer: AlignOPSDTrainer):
     from alignopsd_trl.turns import TurnBatch
 
     rows = [row for row in toy_dataset(2) for _ in range(4)]
-    played = trainer.rollouts.play_groups(ToPlay(rows, 0, 1, trainer.make_sampler(1.0, 12), trainer.method))
+    played = trainer.rollouts.play_groups(ToPlay(rows, 0, 1, trainer.backend.sampler(1.0, 12), trainer.method))
     return TurnBatch.of(played, trainer.processing_class.pad_token_id)
 
 
@@ -376,7 +376,7 @@ def test_what_an_environment_counts_is_logged_by_round_and_saved_by_turn(tmp_pat
 def test_history_is_dropped_before_anything_else_and_then_the_turn_refused(tmp_path: Path) -> None:
     longest = make_trainer(tmp_path / "long", method="align_opsd", max_prompt_length=512)
     rows = [row for row in toy_dataset(2) for _ in range(4)]
-    played = longest.rollouts.play_groups(ToPlay(rows, 0, 1, longest.make_sampler(1.0, 12), longest.method))
+    played = longest.rollouts.play_groups(ToPlay(rows, 0, 1, longest.backend.sampler(1.0, 12), longest.method))
     turns = [turn for trajectory in played for turn in trajectory.turns]
     assert not any(turn.history_shortened for turn in turns)
     limit = max(len(turn.privileged_ids) for turn in turns if turn.number == 0)

@@ -28,7 +28,7 @@ AS_ONE = {
         "num_iterations": 2,
         "max_steps": 4,
     },
-    "continuous": {"method": "rlsd", "continuous_play": True, "script": False, "beta": 0.0},
+    "continuous": {"method": "rlsd", "script": "seeded", "beta": 0.0},
     "privileged": {"privileged_siblings": 2, "teacher_model_kind": "ema", "num_iterations": 2, "max_steps": 4},
 }
 """Runs that one process must equal."""

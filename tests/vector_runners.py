@@ -36,8 +36,8 @@ from alignopsd_trl.methods.align_opsd.spans import (
     random_segment,
     segment,
 )
-from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.scoring import Padded, largest_logits
+from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.teacher_forcing import Padded, largest_logits
 from alignopsd_trl.turns import Groups, Thought, Trajectory, Turn, TurnBatch, parse_response
 
 RUNNERS: dict[str, Callable[[Case, Case], Case]] = {}

@@ -7,16 +7,15 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.checks.model_files import load_policy
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.evaluation.play import ModelGenerator, evaluating
-from alignopsd_trl.policy.teacher import skill_source
-from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.records import SCHEMA, turn_records, write_records
 from alignopsd_trl.rollout import Player, episode_seeds
-from alignopsd_trl.skills import load_skills, skill_budget
+from alignopsd_trl.skills import load_skills, skill_budget, skill_source
 
 
 def play_siblings(

@@ -23,8 +23,8 @@ from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.loading import loaded_as
 from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.methods import Method
+from alignopsd_trl.models import resolve_model
 from alignopsd_trl.options import near
-from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.skills import load_skills
 
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.policy.shipped import SHIPPED_MODELS, resolve_model
+from alignopsd_trl.models import SHIPPED_MODELS, resolve_model
 
 if TYPE_CHECKING:
     import torch
@@ -130,7 +130,7 @@ def load_policy(name: str, dtype: str = "auto", device: str = "cpu") -> tuple[Pr
     """
     from transformers import AutoModelForCausalLM
 
-    from alignopsd_trl.policy.tokenizer import load_tokenizer
+    from alignopsd_trl.models import load_tokenizer
 
     path = resolve_model(name)
     try:

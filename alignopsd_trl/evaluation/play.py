@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from alignopsd_trl.chat.prompts import Renderer
+from alignopsd_trl.chat.reading import THINK, Reader, reader_for
 from alignopsd_trl.environments.adapters import AdaptedEnvironment, as_environment
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation.summary import EvaluationResult, Outcome, summarise
-from alignopsd_trl.prompts import Renderer
-from alignopsd_trl.reading import THINK, Reader, reader_for
 from alignopsd_trl.rollout import Player, Responses, SkillSource, episode_seeds, no_skills
 from alignopsd_trl.turns import Trajectory
 

@@ -166,8 +166,10 @@ def measured(
         raise ReplayError(f"{error}; what was played is kept in {kept.folder}, remove that after a change") from error
     credited = list(assign_credit(bench, played, variants, arguments.tasks_per_batch, arguments.seed, arguments.step))
     sides = np.concatenate([outcome(one.batch, subject.config).advantage.cpu().numpy() for one in credited])
-    turns = [turn for one in credited for turn in one.batch.turns]
-    return Measurement(everyone, played, tree, credited, sides, *columns(turns, tree, played, sides, arguments.value))
+    episodes = [one for part in credited for one in part.episodes]
+    return Measurement(
+        everyone, played, tree, credited, sides, *columns(episodes, tree, played, sides, arguments.value)
+    )
 
 
 def _measure(
@@ -184,9 +186,7 @@ def _measure(
             kept = Kept(arguments.output / "parts", identity, lambda: cpu_seconds() - began)
             rows = draw_tasks(subject.tasks, arguments.tasks, arguments.seed)
         one = measured(arguments, subject, bench, variants, rows, kept)
-    owner = {id(turn): episode.task for episode in one.played for turn in episode.turns}
-    everything = [turn for part in one.credited for turn in part.batch.turns]
-    names = kinds([turn.action for turn in everything], [owner[id(turn)] for turn in everything])
+    names = kinds([turn.action for _, turn in one.turns_of], [episode.task for episode, _ in one.turns_of])
     credit = {variant.label: one.credit(variant.label) for variant in variants}
     reference = "align_opsd" if "align_opsd" in credit else variants[0].label
     figures = agreement(one.turns, credit, reference, arguments.seed) if one.known.any() else {}

@@ -124,20 +124,31 @@ def take_rollouts(
 
 
 def turn_advantages(
-    tree: Tree, trajectories: Sequence[Trajectory], turns: Sequence[Turn], value: str = "success"
+    tree: Tree,
+    trajectories: Sequence[Trajectory],
+    value: str = "success",
+    episodes: Sequence[Trajectory] | None = None,
 ) -> Advantages:
-    """A_MC of `Turn` objects of the trajectories, in the order of ``turns``."""
-    place = {id(turn): (row, turn.number) for row, one in enumerate(trajectories) for turn in one.turns}
+    """Backs up A_MC of the turns of some episodes, in their order.
+
+    Args:
+        trajectories: that the tree was made of.
+        episodes: some of them; all by default.
+    """
+    row = {(one.task, one.rollout): number for number, one in enumerate(trajectories)}
+    chosen = trajectories if episodes is None else episodes
+    place = [(row[one.task, one.rollout], turn.number) for one in chosen for turn in one.turns]
     outcome = OUTCOMES[value]
     ends = [outcome(one) for one in trajectories]
-    return advantages(tree, [place[id(turn)] for turn in turns], ends, [doubts(tree, half, ends) for half in HALVES])
+    return advantages(tree, place, ends, [doubts(tree, half, ends) for half in HALVES])
 
 
 @dataclass
 class Credited:
-    """A batch with what every variant made of it."""
+    """A batch with what every variant made of it. The turns of its ``episodes`` are its rows, in order."""
 
     batch: TurnBatch
+    episodes: Sequence[Trajectory]
     credits: dict[str, Credit]
 
     def column(self, label: str) -> np.ndarray:
@@ -159,29 +170,35 @@ def assign_credit(
     with bench.bars(len(order), "credit") as progress:
         for first in range(0, len(order), tasks_per_batch):
             chosen = set(order[first : first + tasks_per_batch])
-            batch = TurnBatch.of([one for one in trajectories if one.task in chosen], bench.pad_id, bench.device)
+            episodes = sorted(
+                (one for one in trajectories if one.task in chosen), key=lambda one: (one.task, one.rollout)
+            )
+            batch = TurnBatch.of(episodes, bench.pad_id, bench.device)
             torch.manual_seed(seed + first)
             if bench.score is not None and any(method.needs_student_log_probs for method in methods):
                 batch = replace(batch, student_log_probs=bench.score(batch))
             assert bench.teacher is not None, "a bench whose variants get credit has a teacher"
             teacher = CachedTeacher(bench.teacher, batch)
-            yield Credited(batch, {one.label: checked_credit(one.method, batch, teacher, step) for one in variants})
+            yield Credited(
+                batch, episodes, {one.label: checked_credit(one.method, batch, teacher, step) for one in variants}
+            )
             progress(len(chosen))
 
 
 def columns(
-    turns: Sequence[Turn], tree: Tree, trajectories: Sequence[Trajectory], outcome: np.ndarray, value: str
+    episodes: Sequence[Trajectory], tree: Tree, trajectories: Sequence[Trajectory], outcome: np.ndarray, value: str
 ) -> tuple[Turns, np.ndarray, Advantages]:
     """Collects the measured turns as `metrics` reads them, a mask of these among all turns, and A_MC of all.
 
     Args:
         outcome: the outcome advantage of each turn.
     """
-    found = turn_advantages(tree, trajectories, turns, value)
+    found = turn_advantages(tree, trajectories, value, episodes)
     known = np.isfinite(found.advantage) & np.isfinite(found.error)
-    owner = {id(turn): one for one in trajectories for turn in one.turns}
-    owners = [owner[id(turn)] for turn, keep in zip(turns, known, strict=True) if keep]
-    task, trajectory = (_numbers(names) for names in ([one.task for one in owners], map(id, owners)))
+    owners = [one for one in episodes for _ in one.turns]
+    owners = [one for one, keep in zip(owners, known, strict=True) if keep]
+    names = [(one.task, one.rollout) for one in owners]
+    task, trajectory = _numbers([name for name, _ in names]), _numbers(names)
     columns = found.advantage[known], found.error[known], found.halves[:, known]
     return Turns(task, trajectory, outcome[known], *columns), known, found
 
@@ -206,6 +223,11 @@ class Measurement:
     turns: Turns
     known: np.ndarray
     found: Advantages
+
+    @property
+    def turns_of(self) -> list[tuple[Trajectory, Turn]]:
+        """Every turn with its episode, in the order of the columns."""
+        return [(one, turn) for part in self.credited for one in part.episodes for turn in one.turns]
 
     def credit(self, label: str) -> np.ndarray:
         """A variant's credit of the measured turns."""

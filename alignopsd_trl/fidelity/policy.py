@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 
+from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.evaluation.play import ModelGenerator
-from alignopsd_trl.policy.decoding import LoopSampler
-from alignopsd_trl.policy.packing import Packed, why_plain
-from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.scoring import Mix, Padded, score_pairs
-from alignopsd_trl.reading import Reader
 from alignopsd_trl.rollout import Responses, SortedByLength
+from alignopsd_trl.sampling.loop import LoopSampler
+from alignopsd_trl.scoring.packing import Packed, why_plain
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
+from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.teacher_forcing import Mix, Padded, score_pairs
 from alignopsd_trl.turns import TurnBatch
 
 PLAIN = {"top_p": (None, 1.0), "top_k": (None, 0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}

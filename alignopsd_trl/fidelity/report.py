@@ -24,8 +24,7 @@ def turn_table(one: Measurement, names: Sequence[str]) -> list[dict[str, Any]]:
     Args:
         names: the kind of each turn's action.
     """
-    owner = {id(turn): episode for episode in one.played for turn in episode.turns}
-    turns, found = [turn for part in one.credited for turn in part.batch.turns], one.found
+    found = one.found
     columns = {
         "outcome_advantage": one.outcome,
         "a_mc": found.advantage,
@@ -39,8 +38,7 @@ def turn_table(one: Measurement, names: Sequence[str]) -> list[dict[str, Any]]:
     for label in one.credited[0].credits:
         columns[f"credit {label}"] = np.concatenate([part.column(label) for part in one.credited])
     records = []
-    for row, (turn, kind) in enumerate(zip(turns, names, strict=True)):
-        episode = owner[id(turn)]
+    for row, ((episode, turn), kind) in enumerate(zip(one.turns_of, names, strict=True)):
         records.append(
             {
                 **{name: getattr(episode, name) for name in ("task", "rollout", "category", "won", "reward")},

@@ -13,6 +13,8 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from alignopsd_trl.chat.prompts import Renderer
+from alignopsd_trl.chat.reading import reader_for
 from alignopsd_trl.checks.model_files import load_policy
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
@@ -25,14 +27,12 @@ from alignopsd_trl.fidelity.policy import PLAIN, Sampler, Scorer, shares_prompts
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.methods import Method
 from alignopsd_trl.options import as_mapping, as_type
-from alignopsd_trl.policy.phases import Phases
-from alignopsd_trl.policy.teacher import PrivilegedTeacher, skill_source
-from alignopsd_trl.prompts import Renderer
-from alignopsd_trl.reading import reader_for
 from alignopsd_trl.rollout import Player, no_skills
 from alignopsd_trl.runs.progress import Bar
-from alignopsd_trl.skills import load_skills
+from alignopsd_trl.scoring.teacher import PrivilegedTeacher
+from alignopsd_trl.skills import load_skills, skill_source
 from alignopsd_trl.training.compatibility import adapted
+from alignopsd_trl.training.phases import Phases
 
 
 def usable_device(asked: str | None) -> str:

@@ -23,8 +23,10 @@ def monte_carlo_advantages(
     """Measures ``(M,)`` float64 A_MC of a batch's turns, NaN in groups whose rewards are all equal. Every process must
     make the same calls."""
     counted = [one for one in trajectories if not one.failed and one.turns]
-    found = turn_advantages(_tree(replays, counted, rollouts, value), counted, batch.turns, value)
-    return torch.from_numpy(found.advantage).to(batch.task.device)
+    found = turn_advantages(_tree(replays, counted, rollouts, value), counted, value).advantage
+    result = np.empty(len(batch))
+    result[[turn.row for one in counted for turn in one.turns]] = found
+    return torch.from_numpy(result).to(batch.task.device)
 
 
 class FidelityListener:
@@ -49,11 +51,9 @@ class FidelityListener:
         counted = [one for one in played.trajectories if one.task in chosen and not one.failed and one.turns]
         value = "reward" if any(one.won is None for one in counted) else "success"
         tree = _tree(replays, counted, config.fidelity_walks, value, enough=None)
-        place = {id(turn): row for row, turn in enumerate(batch.turns)}
-        turns = [turn for one in counted for turn in one.turns]
-        rows = [place[id(turn)] for turn in turns]
+        rows = [turn.row for one in counted for turn in one.turns]
         sides = outcome(batch, config).advantage.cpu().numpy()[rows]
-        measured, known, _ = columns(turns, tree, counted, sides, value)
+        measured, known, _ = columns(counted, tree, counted, sides, value)
         metrics = {"fidelity/tasks": float(len(chosen)), "fidelity/turns": float(known.sum())}
         if not known.any():
             return metrics

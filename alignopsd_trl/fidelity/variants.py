@@ -13,7 +13,7 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.values import read_value
 from alignopsd_trl.methods import Credit, Method, Teacher, get_method
 from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
-from alignopsd_trl.policy.scoring import Mix
+from alignopsd_trl.scoring.teacher_forcing import Mix
 from alignopsd_trl.turns import Thought, TurnBatch
 
 

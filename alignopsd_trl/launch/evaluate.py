@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options, json_mapping
-from alignopsd_trl.policy.shipped import SHIPPED_MODELS
+from alignopsd_trl.models import SHIPPED_MODELS
 from alignopsd_trl.runs.command import CommandParser
 from alignopsd_trl.runs.progress import Bar
 
@@ -85,10 +85,9 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     from alignopsd_trl.checks.model_files import load_policy
     from alignopsd_trl.encoder import load_encoder
     from alignopsd_trl.evaluation.play import evaluate
-    from alignopsd_trl.policy.teacher import skill_source
     from alignopsd_trl.records import SCHEMA, turn_records, write_records
     from alignopsd_trl.runs.files import write_json
-    from alignopsd_trl.skills import load_skills, skill_budget
+    from alignopsd_trl.skills import load_skills, skill_budget, skill_source
 
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     with setup():

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from alignopsd_trl.policy.temporarily import temporarily
+from alignopsd_trl.patched import patched
 
 
 class _Later(type):
@@ -38,4 +38,4 @@ def import_configs() -> None:
 def no_kubeflow() -> AbstractContextManager[None]:
     """Configurations that no run follows: making one asks transformers' integrations whether Kubeflow listens, and
     they import every model class to say so."""
-    return temporarily(import_module("transformers.integrations"), is_kubeflow_available=lambda: False)
+    return patched(import_module("transformers.integrations"), is_kubeflow_available=lambda: False)

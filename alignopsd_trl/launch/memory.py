@@ -14,8 +14,8 @@ from transformers import AutoConfig
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.presets import BACKBONES, Backbone
-from alignopsd_trl.policy.kv_room import room
-from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.models import resolve_model
+from alignopsd_trl.scoring.kv_memory import room
 
 GIB = 2**30
 ADAM_BYTES = 8  # two float32 moments a parameter
@@ -186,7 +186,7 @@ def _scoring(shape: Backbone, args: AlignOPSDConfig) -> float:
 
 def _prompts(shape: Backbone, args: AlignOPSDConfig, launch: Launch, free: float | None, weight_bytes: int) -> float:
     """Keys and values of a round's prompts, where the project's own loop samples from a whole model: the pool, and the
-    cache of what is sampled at once (`policy/kv_room.py`)."""
+    cache of what is sampled at once (`scoring/kv_memory.py`)."""
     if launch.strategy not in ("one process", "DDP") or args.use_vllm or args.use_transformers_continuous_batching:
         return 0.0
     if args.generation_kwargs or args.cache_implementation:

@@ -21,8 +21,8 @@ from alignopsd_trl.launch.plan import slow_sampling
 from alignopsd_trl.launch.results import Evaluations, run_results
 from alignopsd_trl.launch.screens import closing, opening
 from alignopsd_trl.methods import get_method
+from alignopsd_trl.models import resolve_model
 from alignopsd_trl.options import as_mapping
-from alignopsd_trl.policy.shipped import resolve_model
 from alignopsd_trl.runs.console import show_note
 from alignopsd_trl.runs.files import write_json, write_text
 from alignopsd_trl.runs.folder import RESULTS_FILE, claim_together, claimed

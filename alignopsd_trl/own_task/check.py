@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.chat.prompts import Renderer, text_of
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.checks.tasks import FAILED_RESET, splits, starts
 from alignopsd_trl.encoder import load_encoder
@@ -23,7 +24,6 @@ from alignopsd_trl.own_task.stages import Stages
 from alignopsd_trl.own_task.task import Task, find_task
 from alignopsd_trl.own_task.tiny import tiny_tokenizer
 from alignopsd_trl.own_task.tokenizer import WordCount
-from alignopsd_trl.prompts import Renderer, text_of
 from alignopsd_trl.rollout import SkillSource, no_skills
 from alignopsd_trl.skills import load_skills
 

@@ -17,16 +17,15 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.chat.prompts import Renderer, messages_of, text_of, tools_of
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.own_task.playing import FAILED, Actor, PlayedEpisode, play
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_tokenizer
 from alignopsd_trl.own_task.tokenizer import WordCount
-from alignopsd_trl.policy.teacher import skill_source
-from alignopsd_trl.prompts import Renderer, messages_of, text_of, tools_of
 from alignopsd_trl.rollout import SkillSource, no_skills
 from alignopsd_trl.runs.files import write_text
-from alignopsd_trl.skills import load_skills, skill_budget
+from alignopsd_trl.skills import load_skills, skill_budget, skill_source
 
 FILE = "demonstrations.jsonl"
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.chat.prompts import Renderer, text_of
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.own_task.playing import ENDED, FAILED, TURN_LIMIT, PlayedEpisode, PlayedTurn
 from alignopsd_trl.own_task.task import Task
-from alignopsd_trl.prompts import Renderer, text_of
 
 OVERDUE = "no answer within"  # how the message of a call begins that outlasts the time limit
 SLOW = 1.0  # seconds of a turn's steps

@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 import httpx
 
+from alignopsd_trl.chat.prompts import messages_of
+from alignopsd_trl.chat.prompts import tools_of as schemas_in
 from alignopsd_trl.environments.adapters.showing import name_of
 from alignopsd_trl.environments.adapters.tools import tools_of
 from alignopsd_trl.environments.base import Prompt
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task.playing import Answer, Situation
-from alignopsd_trl.prompts import messages_of
-from alignopsd_trl.prompts import tools_of as schemas_in
 
 Play = Callable[..., str]
 """``(view, environment, skill, draw) -> response``: the whole response, thinking and action, as a policy would write

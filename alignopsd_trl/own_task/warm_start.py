@@ -12,12 +12,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.evaluation.summary import EvaluationResult
+from alignopsd_trl.models import load_tokenizer, resolve_model
 from alignopsd_trl.own_task.demonstrations import skills_of
 from alignopsd_trl.own_task.options import FRESH, WarmStartConfig
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_model, tiny_tokenizer
-from alignopsd_trl.policy.shipped import resolve_model
-from alignopsd_trl.policy.tokenizer import load_tokenizer
 from alignopsd_trl.rollout import no_skills
 from alignopsd_trl.runs.files import readable_as_others, replacing
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from alignopsd_trl.conversations import Conversation
+from alignopsd_trl.chat.conversations import Conversation
 from alignopsd_trl.environments.base import Ending, Failure, Opening, Record, Step, View
 from alignopsd_trl.turns import StopReason, Trajectory, Turn, parse_response
 

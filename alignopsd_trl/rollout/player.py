@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.chat.prompts import Renderer
+from alignopsd_trl.chat.reading import Reader, reader_for
 from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Projection, Step
 from alignopsd_trl.environments.batch import ValidatedBatch
-from alignopsd_trl.prompts import Renderer
-from alignopsd_trl.reading import Reader, reader_for
 from alignopsd_trl.rollout.driver import Driver, Gathered, answer
 from alignopsd_trl.rollout.episode import Episode, blank_turn
 from alignopsd_trl.rollout.faults import RequestFailed, SamplerDown

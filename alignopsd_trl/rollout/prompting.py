@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from alignopsd_trl.conversations import Conversation, oldest_to_drop
+from alignopsd_trl.chat.conversations import Conversation, oldest_to_drop
+from alignopsd_trl.chat.prompts import Fitted, Renderer, text_of
 from alignopsd_trl.environments.base import Rendered, View
-from alignopsd_trl.prompts import Fitted, Renderer, text_of
 from alignopsd_trl.rollout.episode import Episode, blank_turn
 from alignopsd_trl.turns import StopReason, Turn
 

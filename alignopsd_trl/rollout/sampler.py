@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from alignopsd_trl.reading import Reader
+from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.rollout.faults import RequestFailed
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ MOST_ROWS, MOST_CHARACTERS = 100, 300
 
 
 def table_rows(
-    trajectories: Sequence[Trajectory], credit: Mapping[int, Mapping[str, Any]], step: int, most: int
+    trajectories: Sequence[Trajectory], credit: Mapping[str, Sequence[Any]], step: int, most: int
 ) -> list[dict[str, Any]]:
     """One row a turn of some siblings of one task.
 
@@ -29,7 +29,7 @@ def table_rows(
 
     Args:
         trajectories: those of a process, whole sibling groups.
-        credit: columns of a turn by its ``id()``; a turn that got none is absent.
+        credit: columns with a value for each row of the turns' batch (`Turn.row`).
         step: training step of the rollout.
         most: trajectories at most.
     """
@@ -40,7 +40,7 @@ def table_rows(
             rows.append(
                 {"step": step, "task": one.task, "rollout": one.rollout, "reward": one.reward, "won": one.won}
                 | {"turn": turn.number}
-                | {name: plain(value) for name, value in credit.get(id(turn), {}).items()}
+                | {name: plain(values[turn.row]) for name, values in credit.items() if turn.row is not None}
                 | {name: cut(" ".join(text.split()), MOST_CHARACTERS) for name, text in texts.items()}
             )
     return rows[:MOST_ROWS]

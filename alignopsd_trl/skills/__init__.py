@@ -6,6 +6,7 @@ from alignopsd_trl.skills.function import SkillFunction
 from alignopsd_trl.skills.loading import SkillSpec, load_skills
 from alignopsd_trl.skills.rendering import Rendered, Retrieved, render, skill_budget
 from alignopsd_trl.skills.schema import SkillBankError
+from alignopsd_trl.skills.source import skill_source
 
 __all__ = [
     "Rendered",
@@ -18,4 +19,5 @@ __all__ = [
     "load_skills",
     "render",
     "skill_budget",
+    "skill_source",
 ]

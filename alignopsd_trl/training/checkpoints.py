@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from alignopsd_trl.policy.phases import Phases
-from alignopsd_trl.policy.process_group import ProcessGroup
-from alignopsd_trl.policy.teacher_weights import TeacherWeights
+from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.runs.checkpoints import MARK, PREFIX, is_whole, last_good, load_state, save_state
 from alignopsd_trl.runs.files import full_disk_named
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
+from alignopsd_trl.scoring.teacher_weights import TeacherWeights
+from alignopsd_trl.training.phases import Phases
 
 
 class Seconds:

@@ -10,7 +10,6 @@ from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.methods import Method
 from alignopsd_trl.trl_compat.model import logits_after_head, why_not_merged, why_not_shared
-from alignopsd_trl.trl_compat.own_loop import samples_plainly
 
 if TYPE_CHECKING:
     from alignopsd_trl.trl_compat import Trainer
@@ -48,12 +47,6 @@ def check_policy(trainer: Trainer, method: Method) -> None:
         raise ValueError("processing_class must be a tokenizer: prompts are text")
     if tokenizer.eos_token_id is None:
         raise ValueError("processing_class has no eos_token, which ends a turn; set tokenizer.eos_token")
-    if args.continuous_play and not trainer.use_vllm and not samples_plainly(trainer):
-        raise ValueError(
-            "continuous_play=True without vLLM needs a proven model that is whole on each process (no FSDP or ZeRO) "
-            "and samples from its whole distribution (no top_k, top_p, min_p, penalty or generation_kwargs); set "
-            "continuous_play=False or use_vllm=True"
-        )
     mixes = method.kept_logits and getattr(method, "needs_matches", False)
     if mixes and (changed := logits_after_head(trainer)):
         raise ValueError(

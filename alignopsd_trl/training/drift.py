@@ -9,7 +9,7 @@ import torch
 from transformers import TrainerCallback
 
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.policy.process_group import ProcessGroup
+from alignopsd_trl.distributed.process_group import ProcessGroup
 
 
 def drift_sums(difference: torch.Tensor, mask: torch.Tensor, low: float, high: float) -> torch.Tensor:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
+from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation import EvaluationResult, Outcome, play_panel, summarise
-from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.rollout import AnySampler
 from alignopsd_trl.runs.health import RunStopped, Tally
 from alignopsd_trl.training.checkpoints import Seconds

@@ -13,8 +13,7 @@ from accelerate.utils import gather_object
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.policy.process_group import ProcessGroup
-from alignopsd_trl.policy.token_texts import TokenTexts
+from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.records import merge_types, record_schema, trace_types, turn_records, write_records
 from alignopsd_trl.rollout import conversation_metrics, privileged_metrics, rollout_metrics, staleness_metrics
 from alignopsd_trl.runs.console import show_note
@@ -22,6 +21,7 @@ from alignopsd_trl.runs.files import full_disk_named
 from alignopsd_trl.runs.health import Decay
 from alignopsd_trl.runs.trackers import send_table, table_rows
 from alignopsd_trl.training.round import Round
+from alignopsd_trl.training.token_texts import TokenTexts
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
@@ -103,17 +103,13 @@ class Recorder:
                 )
 
     def _sample_advantages(self, played: Round, values: Sequence[float]) -> None:
-        place = _places(played)
-        first = [place.get(id(one.turns[0])) if one.turns else None for one in played.trajectories]
+        first = [one.turns[0].row if one.turns else None for one in played.trajectories]
         self.log.samples("advantages", gather_object([0.0 if row is None else values[row] for row in first]))
 
     def _send(self, played: Round, values: Sequence[float]) -> None:
         trace = played.credit.trace
         columns = {"credit": values} | {name: trace[name] for name in ("weight", "span") if name in trace}
-        of_turns = {
-            key: {name: column[row] for name, column in columns.items()} for key, row in _places(played).items()
-        }
-        rows = table_rows(played.trajectories, of_turns, played.update, self.config.tracked_trajectories)
+        rows = table_rows(played.trajectories, columns, played.update, self.config.tracked_trajectories)
         trackers: Any = self.config.report_to  # a list, once a configuration is made
         send_table(rows, played.update, trackers, self.callbacks())
 
@@ -133,7 +129,7 @@ class Recorder:
         tokens, step = self.config.record_tokens, played.update
         trace = {name: kept for name, kept in played.credit.trace.items() if tokens or not name.startswith("token_")}
         texts = TokenTexts(self.tokenizer) if tokens else None
-        records = turn_records(played.trajectories, step, played.batch, trace, run_id, texts)
+        records = turn_records(played.trajectories, step, trace, run_id, texts)
         schema = record_schema(merge_types(gather_object([trace_types(trace)])))
         file = self._file(step)
         with full_disk_named(self.config.output_dir, file.name):
@@ -151,12 +147,7 @@ class Recorder:
 def gap_of_won(played: Round) -> dict[str, float]:
     """Mean log-prob of the tokens of won episodes under the privileged view less the policy's, in nats; empty where the
     method records no gaps or none of them is of a won episode."""
-    won = {id(turn) for one in played.trajectories if one.won for turn in one.turns}
-    gaps = played.credit.trace.get("token_identity_gaps", [])
-    found = [gap for gap, turn in zip(gaps, played.batch.turns, strict=False) if gap is not None and id(turn) in won]
+    gaps = played.credit.trace.get("token_identity_gaps")
+    won = [turn.row for one in played.trajectories if one.won for turn in one.turns if turn.row is not None]
+    found = [gaps[row] for row in won if gaps is not None and gaps[row] is not None]
     return {GAP_OF_WON: float(np.concatenate(found).mean(dtype=np.float64))} if found else {}
-
-
-def _places(played: Round) -> dict[int, int]:
-    """The row of each turn that counts, by the turn's identity."""
-    return {id(turn): row for row, turn in enumerate(played.batch.turns)}

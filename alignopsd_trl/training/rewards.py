@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate.utils import gather_object
 
+from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.adapters.waiting import settled
-from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.runs.reward_check import RewardCheck, RewardError
 from alignopsd_trl.training.compatibility import conversation, is_adapted
 from alignopsd_trl.training.rollouts import Rollouts

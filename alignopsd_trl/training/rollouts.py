@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 from accelerate.utils import gather_object
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.chat.prompts import Renderer
+from alignopsd_trl.chat.reading import Reader, reader_for
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
+from alignopsd_trl.experimental.ahead import Ahead
 from alignopsd_trl.methods import Method
-from alignopsd_trl.policy.process_group import ProcessGroup
-from alignopsd_trl.prompts import Renderer
-from alignopsd_trl.reading import Reader, reader_for
 from alignopsd_trl.rollout import (
     AnySampler,
     Counters,
@@ -30,7 +31,6 @@ from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.console import show_note
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally
 from alignopsd_trl.runs.progress import Bar
-from alignopsd_trl.training.ahead import Ahead
 from alignopsd_trl.training.round import Replays
 from alignopsd_trl.turns import Trajectory
 

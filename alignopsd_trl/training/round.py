@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import torch
 
 from alignopsd_trl.methods import Credit
-from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.rollout import AnySampler, BatchSampler, Player
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
 

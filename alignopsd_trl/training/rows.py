@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.methods import Credit
-from alignopsd_trl.policy.process_group import ProcessGroup
-from alignopsd_trl.policy.turn_rows import TARGET, Layout, collate_rows
+from alignopsd_trl.training.turn_rows import TARGET, Layout, collate_rows
 from alignopsd_trl.turns import TurnBatch
 
 

@@ -8,16 +8,16 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.methods import Method
-from alignopsd_trl.policy.phases import Phases
-from alignopsd_trl.policy.process_group import ProcessGroup
-from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.scoring import ScoringModel, score_pairs
-from alignopsd_trl.policy.self_check import SelfCheck
-from alignopsd_trl.policy.teacher import PrivilegedTeacher
-from alignopsd_trl.policy.turn_rows import sampling_log_probs
-from alignopsd_trl.reading import Reader
+from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.sampled import sampling_log_probs
+from alignopsd_trl.scoring.self_check import SelfCheck
+from alignopsd_trl.scoring.teacher import PrivilegedTeacher
+from alignopsd_trl.scoring.teacher_forcing import ScoringModel, score_pairs
+from alignopsd_trl.training.phases import Phases
 from alignopsd_trl.training.round import Snapshot
 from alignopsd_trl.turns import Trajectory, TurnBatch
 

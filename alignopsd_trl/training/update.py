@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.distributed import strategies
+from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.methods import Method
-from alignopsd_trl.policy import strategies
-from alignopsd_trl.policy.process_group import ProcessGroup
-from alignopsd_trl.policy.turn_rows import TARGET, VOCABULARY, live_rows, sub_chunks
 from alignopsd_trl.training.drift import Drift
+from alignopsd_trl.training.turn_rows import TARGET, VOCABULARY, live_rows, sub_chunks
 from alignopsd_trl.trl_compat.update import PolicyLoss, filled_up, policy_loss, token_normalizer
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from trl.trainer import utils as trl_utils
 
-from alignopsd_trl.policy.temporarily import temporarily
+from alignopsd_trl.patched import patched
 from alignopsd_trl.trl_compat.model import why_not_shared
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def head_on_labels(device: torch.device) -> AbstractContextManager[None]:
     would project every position of the prompt and the padding as well."""
     if device.type not in ("cpu", "mps"):
         return contextlib.nullcontext()
-    return temporarily(trl_utils, _use_triton=lambda device: True)
+    return patched(trl_utils, _use_triton=lambda device: True)
 
 
 def head_in_tiles(
@@ -53,7 +53,7 @@ def head_in_tiles(
         ]
         return torch.cat(tiles).unflatten(0, shape)
 
-    return temporarily(head, forward=forward)
+    return patched(head, forward=forward)
 
 
 def as_causal(trainer: Trainer, model: torch.nn.Module) -> Callable:
@@ -103,14 +103,14 @@ class Body:
             self._output = inner(*args, **kwargs)
             return self._output
 
-        return temporarily(self._module, forward=forward)
+        return patched(self._module, forward=forward)
 
     def replayed(self, places: torch.Tensor) -> AbstractContextManager[None]:
         """While the model's forward runs again: the kept states at positions ``places`` ``(R, n)`` come to its head."""
         hidden, kind = self._output.last_hidden_state, type(self._output)
         hidden = hidden.gather(1, places.unsqueeze(-1).expand(-1, -1, hidden.size(-1)))
         output = kind(**{**self._output, "last_hidden_state": hidden})
-        return temporarily(self._module, forward=lambda *args, **kwargs: output)
+        return patched(self._module, forward=lambda *args, **kwargs: output)
 
 
 class WatchedModel:

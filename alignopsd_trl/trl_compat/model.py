@@ -15,11 +15,11 @@ from trl.generation import vllm_generation
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer import grpo_trainer
 
+from alignopsd_trl.distributed import strategies
 from alignopsd_trl.options import as_mapping
-from alignopsd_trl.policy import strategies
-from alignopsd_trl.policy.packing import depends_on_length, why_plain
-from alignopsd_trl.policy.teacher_weights import TeacherWeights
-from alignopsd_trl.policy.temporarily import temporarily
+from alignopsd_trl.patched import patched
+from alignopsd_trl.scoring.packing import depends_on_length, why_plain
+from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 
 if TYPE_CHECKING:
     from alignopsd_trl.config import AlignOPSDConfig
@@ -54,8 +54,8 @@ def made_for_turns(args: AlignOPSDConfig, whole: bool) -> Generator[None]:
     """
     if whole and args.world_size > 1:
         args.model_init_kwargs = {**as_mapping(args.model_init_kwargs), "device_map": None}
-    sharded = temporarily(grpo_trainer, prepare_fsdp=_shard_frozen)
-    with sharded, engine_options(args.engine_options), temporarily(args, entropy_coef=0.0):
+    sharded = patched(grpo_trainer, prepare_fsdp=_shard_frozen)
+    with sharded, engine_options(args.engine_options), patched(args, entropy_coef=0.0):
         yield
 
 
@@ -72,7 +72,7 @@ def engine_options(chosen: Mapping[str, Any] | None) -> AbstractContextManager[N
     if chosen is None or not hasattr(vllm_generation, "LLM"):  # not installed: TRL says so
         return contextlib.nullcontext()
     engine, own = vllm_generation.LLM, chosen
-    return temporarily(vllm_generation, LLM=lambda **options: engine(**{**options, **own}))
+    return patched(vllm_generation, LLM=lambda **options: engine(**{**options, **own}))
 
 
 def initial_weights(trainer: Trainer, moves: bool) -> TeacherWeights:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from alignopsd_trl.policy.decoding import LoopSampler
-from alignopsd_trl.policy.kv_room import Room, room, token_bytes
-from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.slots import SlotSampler
+from alignopsd_trl.rollout import AnySampler
+from alignopsd_trl.sampling.backend import Backend
+from alignopsd_trl.sampling.loop import LoopSampler
+from alignopsd_trl.scoring.kv_memory import Room, room, token_bytes
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.trl_compat.model import (
     attention_of,
     computes_in,
@@ -21,6 +23,7 @@ from alignopsd_trl.trl_compat.model import (
     why_not_shared,
     without_checkpointing,
 )
+from alignopsd_trl.trl_compat.sampling import EngineSampler
 
 if TYPE_CHECKING:
     from alignopsd_trl.trl_compat import Trainer
@@ -61,12 +64,6 @@ def loop_sampler(trainer: Trainer, temperature: float, max_tokens: int, prefixes
     )
 
 
-def slot_sampler(trainer: Trainer, temperature: float, max_tokens: int, prefixes: PrefixCache) -> SlotSampler:
-    """The same loop as a `rollout.Sampler`, with which no response waits for another."""
-    own = loop_sampler(trainer, temperature, max_tokens, prefixes)
-    return SlotSampler(own.model, temperature, max_tokens, own.end_ids, prefixes, own.attention, own.rows, own.context)
-
-
 @contextlib.contextmanager
 def kept_prefixes(trainer: Trainer, caches: int = 1) -> Generator[PrefixCache | None]:
     """While the weights stay as they are: what the policy made of a prompt holds for others. `None` where the policy
@@ -87,29 +84,6 @@ def kept_prefixes(trainer: Trainer, caches: int = 1) -> Generator[PrefixCache | 
             computes_in(trainer),
             _room(trainer, caches),
         )
-
-
-def rows_at_once(
-    trainer: Trainer,
-    prompts: Sequence[Sequence[int]],
-    limit: int,
-    least: int,
-    prefixes: PrefixCache | None = None,
-) -> int:
-    """How many of the prompts are sampled at a time: all of them with vLLM, ``least`` with transformers'
-    ``generate``, and what has room in the cache of `decoding.LoopSampler`.
-
-    Args:
-        limit: tokens of a response at most.
-        prefixes: of the round, which knows how much room it has.
-    """
-    if trainer.use_vllm:
-        return len(prompts)
-    if not (trainer.model.training and samples_plainly(trainer)):
-        return least
-    kept = prefixes.room if prefixes else _room(trainer)
-    fitting = _fitting(trainer, kept, limit, prompts)
-    return fitting if kept.bounds_rollout else max(least, fitting)
 
 
 def _fitting(trainer: Trainer, kept: Room, limit: int, prompts: Sequence[Sequence[int]]) -> int:
@@ -135,3 +109,29 @@ def free_memory(device: torch.device) -> int | None:
         return None
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + cached
+
+
+class OwnBackend(Backend):
+    """Samples without an engine: rounds through the project's own loop where the policy `samples_plainly`, everything
+    else through transformers' ``generate``."""
+
+    def __init__(self, trainer: Trainer):
+        self._trainer = trainer
+
+    def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
+        if prefixes is None:
+            return EngineSampler(self._trainer, temperature, max_tokens)
+        return loop_sampler(self._trainer, temperature, max_tokens, prefixes)
+
+    def prefixes(self, caches: int = 1) -> AbstractContextManager[PrefixCache | None]:
+        return kept_prefixes(self._trainer, caches)
+
+    def rows_at_once(
+        self, prompts: Sequence[Sequence[int]], limit: int, least: int, prefixes: PrefixCache | None = None
+    ) -> int:
+        """Returns what has room in the loop's cache; ``least`` for ``generate``."""
+        if not (self._trainer.model.training and samples_plainly(self._trainer)):
+            return least
+        kept = prefixes.room if prefixes else _room(self._trainer)
+        fitting = _fitting(self._trainer, kept, limit, prompts)
+        return fitting if kept.bounds_rollout else max(least, fitting)

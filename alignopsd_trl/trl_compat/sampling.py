@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from trl.generation import vllm_generation
 from trl.generation.vllm_client import VLLMClient
 
-from alignopsd_trl.policy import strategies
-from alignopsd_trl.policy.temporarily import temporarily
-from alignopsd_trl.policy.vllm_samplers import SteppingSampler
-from alignopsd_trl.reading import Reader
-from alignopsd_trl.rollout import Response, Responses, SamplerDown
+from alignopsd_trl.chat.reading import Reader
+from alignopsd_trl.distributed import strategies
+from alignopsd_trl.distributed.process_group import ProcessGroup
+from alignopsd_trl.patched import patched
+from alignopsd_trl.rollout import AnySampler, BatchSampler, Response, Responses, SamplerDown
+from alignopsd_trl.sampling.backend import Backend
+from alignopsd_trl.sampling.teacher import SilentTeacher
+from alignopsd_trl.sampling.vllm import SteppingSampler, TogetherSampler
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
+from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.trl_compat.model import policy_of
 
 if TYPE_CHECKING:
@@ -47,9 +53,68 @@ class EngineSampler:
         trainer, temperature = self._trainer, self._temperature
         if trainer.use_vllm:
             own = {"temperature": temperature, "max_completion_length": self._max_tokens}
-            return temporarily(trainer.vllm_generation, **own)
+            return patched(trainer.vllm_generation, **own)
         greedy: dict[str, Any] = {"do_sample": False} if temperature == 0 else {"temperature": temperature}
-        return temporarily(trainer.generation_config, **greedy, max_new_tokens=self._max_tokens)
+        return patched(trainer.generation_config, **greedy, max_new_tokens=self._max_tokens)
+
+
+class EngineBackend(Backend):
+    """vLLM through TRL's own path: all processes ask for each turn of all episodes together.
+
+    Attributes:
+        teacher: makes samplers of the teacher; `None` where vLLM has the policy's weights alone.
+    """
+
+    teacher: Any = None
+
+    def __init__(self, trainer: Trainer):
+        self._trainer = trainer
+
+    def ready(self) -> AbstractContextManager[None]:
+        return awake(self._trainer)
+
+    def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
+        return EngineSampler(self._trainer, temperature, max_tokens)
+
+    def of_teacher(self, sampler: Any, weights: TeacherWeights, limit: int) -> AnySampler:
+        if self.teacher is not None:
+            return self.teacher.sampler(self._trainer.temperature, limit)
+        return SilentTeacher(self._trainer.args.teacher_model_kind)
+
+    def close(self) -> None:
+        if self.teacher is not None:
+            self.teacher.close()
+
+
+class ColocatedBackend(EngineBackend):
+    """An engine in each process, which asks it request by request: no episode waits for another."""
+
+    def __init__(self, trainer: Trainer, processes: ProcessGroup):
+        super().__init__(trainer)
+        self._processes = processes
+
+    def ready(self) -> AbstractContextManager[None]:
+        return self._pushed()
+
+    @contextlib.contextmanager
+    def _pushed(self) -> Generator[None]:
+        with super().ready():
+            self.push(self._trainer.state.global_step)
+            yield
+
+    def push(self, update: int) -> None:
+        """Gives vLLM the policy's weights after so many updates. A collective.
+
+        Raises:
+            SamplerDown: on all processes.
+        """
+        self._processes.together(partial(push_weights, self._trainer), SamplerDown)
+
+    def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
+        return stepping_sampler(self._trainer, temperature, max_tokens)
+
+    def together(self, sampler: BatchSampler) -> BatchSampler:
+        return TogetherSampler(sampler, self._processes.together)
 
 
 def _without_ended_trackers(trainer: Trainer) -> AbstractContextManager[None]:
@@ -60,7 +125,7 @@ def _without_ended_trackers(trainer: Trainer) -> AbstractContextManager[None]:
         import trackio
 
         if trackio.context_vars.current_run.get() is None:
-            return temporarily(trainer.args, report_to=[name for name in given if name != "trackio"])
+            return patched(trainer.args, report_to=[name for name in given if name != "trackio"])
     return contextlib.nullcontext()
 
 

@@ -11,9 +11,9 @@ import torch
 from transformers import Cache
 from trl.trainer.utils import use_adapter
 
-from alignopsd_trl.policy.packing import Packed
-from alignopsd_trl.policy.scoring import Mix, Padded
-from alignopsd_trl.policy.teacher_weights import TeacherWeights
+from alignopsd_trl.scoring.packing import Packed
+from alignopsd_trl.scoring.teacher_forcing import Mix, Padded
+from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.trl_compat.head import as_causal, head_in_tiles, head_on_labels
 from alignopsd_trl.trl_compat.model import attention_of, policy_of, text_config, without_checkpointing
 

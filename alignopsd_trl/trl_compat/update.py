@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from alignopsd_trl.policy.temporarily import temporarily
-from alignopsd_trl.policy.turn_rows import sampling_log_probs
+from alignopsd_trl.patched import patched
+from alignopsd_trl.scoring.sampled import sampling_log_probs
 from alignopsd_trl.trl_compat.head import Body, WatchedModel, as_causal, head_in_tiles, head_on_labels, moved_by
 from alignopsd_trl.turns import TurnBatch
 
@@ -81,7 +81,7 @@ def filled_up(trainer: Trainer, rows: int) -> AbstractContextManager[None]:
     def gather(values: torch.Tensor) -> torch.Tensor:
         return inner(torch.nn.functional.pad(values, (0, rows - len(values)), value=float("nan")))
 
-    return temporarily(trainer.accelerator, gather=gather)
+    return patched(trainer.accelerator, gather=gather)
 
 
 def token_normalizer(trainer: Trainer, inputs: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -39,8 +39,7 @@ from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.own_task.supervised import train
 from alignopsd_trl.own_task.tiny import CONTEXT, ROLES, tiny_model
-from alignopsd_trl.policy.teacher import skill_source
-from alignopsd_trl.skills import Retrieved, SkillBank, render
+from alignopsd_trl.skills import Retrieved, SkillBank, render, skill_source
 from assets.tiny_policies.curricula import CURRICULA, Setting
 from assets.tiny_policies.demonstrations import Demonstration
 from assets.tiny_policies.heeding import ANY_LENGTH

@@ -22,10 +22,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.launch.presets import preset
-from alignopsd_trl.policy.shipped import resolve_model
-from alignopsd_trl.policy.teacher import skill_source
+from alignopsd_trl.models import resolve_model
 from alignopsd_trl.rollout import SkillSource
-from alignopsd_trl.skills import SkillBank
+from alignopsd_trl.skills import SkillBank, skill_source
 
 WORLDS = ("webshop_trips", "searchqa_hops", "alfworld_pairs")
 

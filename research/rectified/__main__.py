@@ -26,7 +26,7 @@ from transformers import AutoTokenizer
 
 from alignopsd_trl.fidelity.metrics import Turns, agreement
 from alignopsd_trl.fidelity.pooling import pooled
-from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.models import resolve_model
 from alignopsd_trl.runs.files import plain
 from alignopsd_trl.turns import Turn
 from research.pools import measured, short

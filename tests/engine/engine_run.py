@@ -24,9 +24,9 @@ from trl.generation import vllm_generation  # noqa: E402
 
 from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer  # noqa: E402
 from alignopsd_trl.environments import load  # noqa: E402
-from alignopsd_trl.policy.ragged import Ragged  # noqa: E402
-from alignopsd_trl.policy.scoring import score_pairs  # noqa: E402
-from alignopsd_trl.policy.shipped import resolve_model  # noqa: E402
+from alignopsd_trl.models import resolve_model  # noqa: E402
+from alignopsd_trl.scoring.ragged import Ragged  # noqa: E402
+from alignopsd_trl.scoring.teacher_forcing import score_pairs  # noqa: E402
 from alignopsd_trl.trl_compat.sampling import EngineSampler, awake  # noqa: E402
 from alignopsd_trl.trl_compat.scoring import PolicyScorer  # noqa: E402
 

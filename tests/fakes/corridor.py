@@ -12,10 +12,10 @@ import torch
 from datasets import Dataset
 from fakes.toy import build_model, build_tokenizer
 
+from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments.base import Opening, Projection, Step, Suite, TextEnvironment, View
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.prompts import Renderer
 from alignopsd_trl.rollout import Player, Responses
 
 LEFT = 0.4  # probability of "left" at every turn of the policy `flips`

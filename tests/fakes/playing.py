@@ -2,24 +2,60 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
+import torch
 from fakes.lockstep_cases import POLICIES, hint
 from fakes.toy import build_model, build_tokenizer, toy_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.shipped import SHIPPED_MODELS
-from alignopsd_trl.policy.slots import SlotSampler
-from alignopsd_trl.prompts import Renderer
-from alignopsd_trl.rollout import Player, episode_seeds
+from alignopsd_trl.models import SHIPPED_MODELS
+from alignopsd_trl.rollout import Continuous, Player, Request, Response, episode_seeds
+from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.turns import Trajectory
 
+_NUMBERS = threading.Lock()
+"""Tests let threads stand for processes, and torch's random state is one for all threads."""
 
-class WaitingSlots(SlotSampler):
+
+class Seeded(Continuous):
+    """The project's loop with one request at a time, whose random numbers come from the request's seed."""
+
+    def __init__(self, model: Any, end_id: int, max_tokens: int = 12):
+        self._loop = LoopSampler(model, 1.0, max_tokens, [end_id], 0)
+        self._asked: deque[tuple[Request, Future[Response]]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._asked)
+
+    def submit(self, request: Request) -> Future[Response]:
+        future: Future[Response] = Future()
+        self._asked.append((request, future))
+        return future
+
+    def advance(self) -> bool:
+        if not self._asked:
+            return False
+        request, future = self._asked.popleft()
+        with _NUMBERS, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(request.seed)
+            ids, log_probs = self._loop.sample([request.prompt_ids], request.until)
+        future.set_result(Response(ids[0], log_probs[0]))
+        return True
+
+    def drop(self) -> None:
+        self._asked.clear()
+
+
+class Waiting(Seeded):
     """Answers all episodes at once."""
 
     waits_for_all = True
@@ -31,8 +67,10 @@ class WaitingSlots(SlotSampler):
         return asked
 
 
-def slots(model: Any, end_id: int, kind: type[SlotSampler], max_tokens: int = 12, **options: Any) -> SlotSampler:
-    return kind(model, 1.0, max_tokens, [end_id], PrefixCache(model, 0), **options)
+def seed_requests(trainer: Any, kind: type[Seeded] = Seeded) -> None:
+    """Lets a trainer sample each request by its own seed."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    trainer.backend.sampler = lambda temperature, max_tokens, prefixes=None: kind(model, 2, max_tokens)
 
 
 @cache
@@ -65,11 +103,11 @@ def play_rows(
         batch.close()
 
 
-def play_suite(name: str, kind: type[SlotSampler], **options: Any) -> tuple[list[Trajectory], SlotSampler]:
+def play_suite(name: str, kind: type[Seeded], **options: Any) -> tuple[list[Trajectory], Seeded]:
     """A shipped policy on its suite."""
     model, tokenizer = shipped(name)
     rows = [row for row in load(name).panel("test").rows[:4] for _ in range(2)]
-    sampler = slots(model, tokenizer.eos_token_id, kind, 48)
+    sampler = kind(model, tokenizer.eos_token_id, 48)
     return play_rows(load(name).factory, rows, tokenizer, [sampler], 4, **options), sampler
 
 
@@ -79,10 +117,10 @@ def toy_model(seed: int) -> Any:
 
 
 def play_toy(
-    factory: Any, kind: type[SlotSampler], tasks: int = 6, teacher: bool = False, **options: Any
+    factory: Any, kind: type[Seeded], tasks: int = 6, teacher: bool = False, **options: Any
 ) -> list[Trajectory]:
     """Models of random weights on the toy game."""
     tokenizer = build_tokenizer()
-    samplers = [slots(toy_model(seed), 2, kind) for seed in range(1 + teacher)]
+    samplers = [kind(toy_model(seed), 2) for seed in range(1 + teacher)]
     rows = [row for row in toy_dataset(tasks) for _ in range(3)]
     return play_rows(factory, rows, tokenizer, samplers, **options)

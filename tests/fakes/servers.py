@@ -13,7 +13,7 @@ from typing import Any
 
 from fakes.toy import build_tokenizer, toy_response
 
-from alignopsd_trl.training.continuous import ContinuousEngine
+from alignopsd_trl.experimental.server_backend import ServerBackend, teacher_servers
 
 
 class Fault:
@@ -42,7 +42,6 @@ def with_servers(trainer: Any, *servers: ScriptedServer, **options: Any) -> list
     settings |= {"vllm_server_addresses": [one.address for one in servers], "vllm_server_timeout": 30.0}
     for name, value in (settings | options).items():
         setattr(args, name, value)
-    del trainer.make_sampler
     trainer.use_vllm, trainer.vllm_mode, trainer.vllm_importance_sampling_correction = True, "server", False
 
     def push() -> int:
@@ -52,7 +51,8 @@ def with_servers(trainer: Any, *servers: ScriptedServer, **options: Any) -> list
     def asks(temperature: float, max_tokens: int) -> dict[str, Any]:
         return {"temperature": temperature, "max_tokens": max_tokens, "logprobs": 0}
 
-    trainer.samplers.engine = ContinuousEngine(args, trainer.processes, push, asks, lambda *settings: None)
+    trainer.backend = trainer.samplers.backend = ServerBackend(trainer, trainer.processes, push, asks)
+    trainer.backend.teacher = teacher_servers(trainer, trainer.processes, asks)
     return pushes
 
 

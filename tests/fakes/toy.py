@@ -117,8 +117,8 @@ class Scripted:
 
 def answer_with(trainer: Any, function: Callable[[Any], tuple[list[list[int]], Any]]) -> None:
     """A function of the prompts takes the place of a trainer's sampling, of ours or of TRL's own trainer."""
-    if hasattr(trainer, "make_sampler"):
-        trainer.make_sampler = lambda *settings, **options: Scripted(function)
+    if hasattr(trainer, "backend"):
+        trainer.backend.sampler = lambda *settings, **options: Scripted(function)
     else:
         trainer._generate_single_turn = function
 

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fakes.playing import seed_requests
 from fakes.toy import ToyEnvironment, build_model, build_tokenizer, scripted, toy_dataset
 from transformers import TrainerCallback
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.trainer import AlignOPSDTrainer
+from alignopsd_trl.trl_compat.sampling import EngineBackend
 
 DEFAULTS = {
     "use_cpu": True,
@@ -40,13 +42,14 @@ def make_config(folder: Path, **options: Any) -> AlignOPSDConfig:
 def make_trainer(
     folder: Path,
     factory: Any = ToyEnvironment,
-    script: bool = True,
+    script: bool | str = True,
     policy: Path | None = None,
     tasks: int = 16,
     parts: dict[str, Any] | None = None,
     **options: Any,
 ) -> AlignOPSDTrainer:
-    """A trainer of the toy game; ``script`` replaces sampling by responses that depend on the prompt alone."""
+    """A trainer of the toy game; ``script`` replaces sampling by responses that depend on the prompt alone;
+    ``"seeded"`` samples each request by its own seed, and nobody waits for anybody."""
     tokenizer = build_tokenizer()
     if policy is None:
         policy = folder / "policy"
@@ -61,7 +64,9 @@ def make_trainer(
         processing_class=tokenizer,
         **(parts or {}),
     )
-    if script:
+    if script == "seeded":
+        seed_requests(trainer)
+    elif script:
         scripted(trainer)
     watch(trainer)
     return trainer
@@ -132,7 +137,7 @@ class FakeSampler:
 
     def __init__(self, trainer: AlignOPSDTrainer, offset: float):
         self.trainer, self.offset, self.synced = trainer, offset, 0
-        self.respond = trainer.make_sampler().respond
+        self.respond = trainer.backend.sampler().respond
 
     def sync_weights(self) -> None:
         self.synced += 1
@@ -151,6 +156,6 @@ class FakeSampler:
 def with_sampler(trainer: AlignOPSDTrainer, offset: float) -> FakeSampler:
     """Lets a scripted trainer believe that it samples with vLLM."""
     trainer.vllm_generation = FakeSampler(trainer, offset)
-    del trainer.make_sampler
+    trainer.backend = trainer.samplers.backend = EngineBackend(trainer)
     trainer.use_vllm, trainer._last_loaded_step = True, -1
     return trainer.vllm_generation

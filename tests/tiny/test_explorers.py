@@ -18,8 +18,7 @@ from alignopsd_trl.environments.alfworld.engine.rooms import layout, scenes
 from alignopsd_trl.environments.base import Record, Suite, View
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.arguments import parse
-from alignopsd_trl.policy.teacher import skill_source
-from alignopsd_trl.skills import SkillBank
+from alignopsd_trl.skills import SkillBank, skill_source
 from assets.tiny_policies import explorers
 from assets.tiny_policies.curricula import CURRICULA, guidance
 from assets.tiny_policies.demonstrations import Demonstration, demonstrations

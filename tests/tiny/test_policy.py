@@ -14,8 +14,7 @@ import alignopsd_trl
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.own_task.tiny import CONTEXT, ROLES, tiny_model
-from alignopsd_trl.policy.teacher import skill_source
-from alignopsd_trl.skills import SkillBank
+from alignopsd_trl.skills import SkillBank, skill_source
 from assets.tiny_policies import shoppers
 from assets.tiny_policies.curricula import CURRICULA, guidance
 from assets.tiny_policies.demonstrations import demonstrations

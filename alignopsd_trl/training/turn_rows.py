@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.turns import Turn, TurnBatch
+from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.turns import TurnBatch
 
 TARGET = "target/"
 VOCABULARY = "vocabulary_ids"
@@ -121,20 +121,6 @@ def _two_wide(name: str, value: torch.Tensor) -> torch.Tensor:
     if name in ("prompt_ids", "prompt_mask"):
         return value
     return torch.nn.functional.pad(value, (0, 0) * (value.dim() - 2) + (0, 1))
-
-
-def sampling_log_probs(turns: Sequence[Turn], width: int, device: torch.device) -> torch.Tensor:
-    """The sampler's log-probs ``(M, width)`` float32, NaN where it gave none."""
-    values = Ragged.of([_numbers(turn) for turn in turns], dtype=torch.float32)
-    padded, _ = values.padded(torch.arange(len(turns)), 0.0, "right")
-    padded = torch.nn.functional.pad(padded, (0, max(width - padded.size(1), 0)))
-    return padded[:, :width].to(device)
-
-
-def _numbers(turn: Turn) -> list[float]:
-    if turn.sampling_log_probs is None:
-        return [float("nan")] * len(turn.response_ids)
-    return [float("nan") if value is None else value for value in turn.sampling_log_probs]
 
 
 def live_rows(inputs: dict[str, torch.Tensor]) -> torch.Tensor:

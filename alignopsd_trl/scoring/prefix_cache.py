@@ -24,10 +24,10 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
-from alignopsd_trl.policy.kv_room import CACHE, POOL, Room, token_bytes
-from alignopsd_trl.policy.packing import as_attention_mask
-from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.temporarily import temporarily
+from alignopsd_trl.patched import patched
+from alignopsd_trl.scoring.kv_memory import CACHE, POOL, Room, token_bytes
+from alignopsd_trl.scoring.packing import as_attention_mask
+from alignopsd_trl.scoring.ragged import Ragged
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -266,7 +266,7 @@ def _fill(cache: Cache, model: PreTrainedModel, ids: torch.Tensor, options: dict
         inner(*arguments, **named)
         raise _Filled
 
-    with temporarily(last, update=update), contextlib.suppress(_Filled):
+    with patched(last, update=update), contextlib.suppress(_Filled):
         model(input_ids=ids, use_cache=True, past_key_values=cache, logits_to_keep=1, **options)
 
 

@@ -15,9 +15,9 @@ from dataclasses import KW_ONLY, dataclass
 
 import torch
 
-from alignopsd_trl.policy.process_group import ProcessGroup
-from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.scoring import ScoringModel, score_pairs
+from alignopsd_trl.distributed.process_group import ProcessGroup
+from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.teacher_forcing import ScoringModel, score_pairs
 from alignopsd_trl.turns import TurnBatch
 
 ROWS = 4

@@ -16,7 +16,7 @@ from accelerate.utils import DistributedType
 from torch.distributed.fsdp import FSDPModule, StateDictType
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from alignopsd_trl.policy.temporarily import temporarily
+from alignopsd_trl.patched import patched
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -110,7 +110,7 @@ def whole_state_dict(accelerator: Accelerator) -> contextlib.AbstractContextMana
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
     if plugin is None:
         return contextlib.nullcontext()
-    return temporarily(plugin, state_dict_type=StateDictType.FULL_STATE_DICT)
+    return patched(plugin, state_dict_type=StateDictType.FULL_STATE_DICT)
 
 
 @contextlib.contextmanager

@@ -7,8 +7,7 @@ score serves it. With an adapter that is the adapter alone.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from alignopsd_trl.policy.strategies import held, part_of, reshard, whole_of
-from alignopsd_trl.reading import Reader
-from alignopsd_trl.rollout import BatchSampler, Continuous, Responses, Sampler
+from alignopsd_trl.distributed.strategies import held, part_of, reshard, whole_of
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -120,56 +117,3 @@ class FollowingTeacher(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **also: Any) -> None:
         if state.global_step % self._steps == 0:
             self.weights.follow(self._rate)
-
-
-@dataclass(frozen=True)
-class TeacherSampler:
-    """A [`~alignopsd_trl.rollout.BatchSampler`] that samples from the teacher's weights.
-
-    Args:
-        sampler: of the policy, with a prefix cache of its own if it has one.
-    """
-
-    sampler: BatchSampler
-    weights: TeacherWeights
-
-    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
-        with self.weights.in_place():
-            return self.sampler.respond(prompts, until)
-
-
-class ContinuousTeacher(Continuous):
-    """A [`~alignopsd_trl.rollout.Sampler`] that samples from the teacher's weights, in this process.
-
-    Args:
-        sampler: of the policy, with a prefix cache of its own.
-    """
-
-    def __init__(self, sampler: Sampler, weights: TeacherWeights):
-        self._sampler, self._weights = sampler, weights
-        self.submit, self.drop, self.waits_for_all = sampler.submit, sampler.drop, sampler.waits_for_all
-
-    @property
-    def waiting(self) -> int:
-        return self._sampler.waiting
-
-    def advance(self) -> bool:
-        with self._weights.in_place():
-            return self._sampler.advance()
-
-
-@dataclass(frozen=True)
-class SilentTeacher:
-    """A [`~alignopsd_trl.rollout.BatchSampler`] of a teacher that can only score: vLLM has the policy's weights alone.
-
-    Raises:
-        ValueError: when it is asked.
-    """
-
-    kind: str
-
-    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
-        raise ValueError(
-            f"teacher_model_kind={self.kind!r} can't think or play with use_vllm=True, whose engine has the policy's "
-            "weights alone; use teacher_model_kind='live', 'base' with vllm_teacher_addresses, or use_vllm=False"
-        )

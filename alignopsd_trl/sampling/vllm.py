@@ -1,14 +1,13 @@
-"""Samplers on vLLM with which no request waits for another: an engine in this process, and servers."""
+"""A vLLM engine in this process, in which no request waits for another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import count
 from typing import Any
 
-from alignopsd_trl.policy.servers import Servers
-from alignopsd_trl.reading import Reader
+from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.rollout import BatchSampler, Continuous, Request, RequestFailed, Response, Responses, SamplerDown
 
 _NUMBERS = count()  # an engine's requests have names of their own
@@ -54,39 +53,6 @@ class SteppingSampler(Continuous):
         if self._asked:
             self._engine.abort_request(list(self._asked))
             self._asked = {}
-
-
-class ServerSampler(Continuous):
-    """A [`~alignopsd_trl.rollout.Sampler`] on vLLM's servers. A failing request costs its episode.
-
-    Args:
-        servers: with the policy's weights.
-        options: of sampling, as the body of ``/v1/completions`` has them.
-    """
-
-    def __init__(self, servers: Servers, options: Mapping[str, Any]):
-        self._servers, self._options = servers, dict(options)
-        self._asked: set[Future[Response]] = set()
-        self._drops = 0
-
-    @property
-    def waiting(self) -> int:
-        return len(self._asked)
-
-    def submit(self, request: Request) -> Future[Response]:
-        asks = {"prompt": list(request.prompt_ids), "seed": request.seed, "return_token_ids": True}
-        drops = self._drops
-        future = self._servers.submit({**self._options, **asks}, lambda: self._drops == drops)
-        self._asked.add(future)
-        future.add_done_callback(self._asked.discard)
-        return future
-
-    def advance(self) -> bool:
-        return False  # the servers do
-
-    def drop(self) -> None:
-        self._drops += 1
-        self._asked.clear()
 
 
 class TogetherSampler:

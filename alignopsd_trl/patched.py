@@ -8,7 +8,7 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def temporarily(owner: Any, **values: Any) -> Generator[None]:
+def patched(owner: Any, **values: Any) -> Generator[None]:
     """While it is entered, attributes of an object or a module have these values; a method is replaced in this object
     alone. Not for properties."""
     before = {name: vars(owner)[name] for name in values if name in vars(owner)}

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from alignopsd_trl.policy.packing import TreeRow
-from alignopsd_trl.policy.ragged import Ragged
+from alignopsd_trl.scoring.packing import TreeRow
+from alignopsd_trl.scoring.ragged import Ragged
 
 TOKEN_BYTES = 4  # of `Ragged.content`
 

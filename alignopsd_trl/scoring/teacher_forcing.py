@@ -16,10 +16,10 @@ from typing import Protocol
 import torch
 from transformers import Cache
 
-from alignopsd_trl.policy.packing import Packed, TreeRow
-from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.prefix_tree import Pairs, PairsOfRow, rows_of_pairs
-from alignopsd_trl.policy.ragged import Ragged, plan_chunks
+from alignopsd_trl.scoring.packing import Packed, TreeRow
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
+from alignopsd_trl.scoring.prefix_tree import Pairs, PairsOfRow, rows_of_pairs
+from alignopsd_trl.scoring.ragged import Ragged, plan_chunks
 
 Agree = Callable[[int], int]
 Mix = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

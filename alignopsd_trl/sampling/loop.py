@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import Cache
 
-from alignopsd_trl.policy.packing import as_attention_mask
-from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.reading import Reader
+from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.rollout import Responses
+from alignopsd_trl.scoring.packing import as_attention_mask
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from alignopsd_trl.policy.process_group import ProcessGroup
+from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.rollout import ENDS
 from alignopsd_trl.rollout.driver import SLICE
 

@@ -14,8 +14,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache
 
+from alignopsd_trl.chat.prompts import Renderer, messages_of, tools_of
 from alignopsd_trl.environments.base import Chat, Message, Rendered
-from alignopsd_trl.prompts import Renderer, messages_of, tools_of
 from alignopsd_trl.turns import THINK
 
 _MARK = "\ufdd0past\ufdd1"  # noncharacters, which no response holds

@@ -5,21 +5,18 @@ Nothing here has gradients, and all of it uses the snapshot that made the rollou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import cache
-from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.policy.phases import Phases
-from alignopsd_trl.policy.prefix_cache import PrefixCache
-from alignopsd_trl.policy.ragged import Ragged
-from alignopsd_trl.policy.scoring import Agree, Mix, ScoringModel, largest_logits, score_pairs
-from alignopsd_trl.reading import Reader
-from alignopsd_trl.rollout import BatchSampler, SkillSource
-from alignopsd_trl.skills import SkillBank, SkillColumn, SkillFunction
+from alignopsd_trl.chat.reading import Reader
+from alignopsd_trl.rollout import BatchSampler
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
+from alignopsd_trl.scoring.ragged import Ragged
+from alignopsd_trl.scoring.teacher_forcing import Agree, Mix, ScoringModel, largest_logits, score_pairs
 from alignopsd_trl.turns import Thought, TurnBatch
 
 
@@ -37,7 +34,7 @@ class PrivilegedTeacher:
         nested: whether turns of a dialogue are encoded once without that, see `score_pairs`.
         agree: maximum of a number over all processes.
         gather: concatenates one-dimensional tensors of all processes.
-        phases: where the seconds go.
+        phases: opens a phase whose seconds are counted, by its name.
         reader: finds thinking and actions in it.
         prefixes: what ``sampler`` made of prompts, where scoring would make the same of them.
     """
@@ -52,7 +49,7 @@ class PrivilegedTeacher:
     nested: bool = False
     agree: Agree
     gather: Callable[[torch.Tensor], torch.Tensor]
-    phases: Phases
+    phases: Callable[[str], AbstractContextManager[None]]
     reader: Reader
     prefixes: PrefixCache | None = None
 
@@ -138,24 +135,3 @@ class PrivilegedTeacher:
             )
         with self.phases("encoding"):
             return self.encoder(texts).to(self.model.device)
-
-
-def skill_source(
-    bank: SkillBank | SkillFunction | SkillColumn, tokenizer: Callable[..., Any], budget: int
-) -> SkillSource:
-    """The privileged text of a task within ``budget`` tokens: retrieved from a bank by the task text alone, once per
-    task, or what a function or a column has for its row."""
-
-    def count(text: str) -> int:
-        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    def source(
-        task_text: str, task_key: str | None, data_source: str | None, row: Mapping[str, Any] | None = None
-    ) -> tuple[str, tuple[str, ...]]:
-        block = bank.block(task_text, task_key, data_source, count, budget, row)
-        return block.text, block.ids
-
-    if not getattr(bank, "reads_row", False):
-        return cache(source)
-    vars(source)["reads_row"] = True
-    return source

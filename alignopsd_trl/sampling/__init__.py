@@ -1,0 +1,1 @@
+"""Back ends that sample responses from the policy and from its teacher."""

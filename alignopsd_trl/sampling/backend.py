@@ -1,0 +1,71 @@
+"""What a decoding back end offers a trainer: a class with one method that must be written, `sampler`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from alignopsd_trl.rollout import AnySampler, BatchSampler
+from alignopsd_trl.sampling.teacher import TeacherSampler
+from alignopsd_trl.scoring.prefix_cache import PrefixCache
+from alignopsd_trl.scoring.teacher_weights import TeacherWeights
+
+
+class Backend(ABC):
+    """Samples from the policy of one trainer, in rounds of training and in evaluations.
+
+    `AlignOPSDTrainer.make_backend` returns the one that a configuration chooses (`backends.py`). Override it to use
+    another.
+    """
+
+    @abstractmethod
+    def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
+        """Makes a sampler of the policy.
+
+        Args:
+            temperature: of sampling; 0 decodes greedily.
+            max_tokens: of a response.
+            prefixes: of `prefixes`, while a round is played and credited; `None` in evaluations.
+        """
+
+    def ready(self) -> AbstractContextManager[None]:
+        """Holds the back end ready with the policy's weights of now. A collective."""
+        return nullcontext()
+
+    def prefixes(self, caches: int = 1) -> AbstractContextManager[PrefixCache | None]:
+        """Opens a cache of prompts that the policy has encoded, for as long as its weights stand still; `None` where
+        the policy does not sample in this process.
+
+        Args:
+            caches: that share the device's memory: 2 where the teacher has weights of its own.
+        """
+        return nullcontext()
+
+    def rows_at_once(
+        self, prompts: Sequence[Sequence[int]], limit: int, least: int, prefixes: PrefixCache | None = None
+    ) -> int:
+        """Returns how many of the prompts one call should hold, with responses of ``limit`` tokens. An engine that
+        schedules its requests by itself takes all.
+
+        Args:
+            least: the number of episodes that are played side by side.
+        """
+        return len(prompts)
+
+    def of_teacher(self, sampler: Any, weights: TeacherWeights, limit: int) -> AnySampler:
+        """Makes a sampler of the teacher from one of the policy.
+
+        Args:
+            weights: of the teacher.
+            limit: tokens of a response.
+        """
+        return TeacherSampler(sampler, weights)
+
+    def together(self, sampler: BatchSampler) -> BatchSampler:
+        """Makes the sampler fit for calls that all processes make together."""
+        return sampler
+
+    def close(self) -> None:  # noqa: B027 (most back ends have no connections)
+        """Ends connections. The next sampler opens new ones."""
