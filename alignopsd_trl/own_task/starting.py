@@ -112,16 +112,6 @@ def _told(step: Step) -> tuple[Any, ...]:
     return step.observation, step.reward, step.done, step.won, step.admissible
 
 
-def openings(task: Task, rows: Sequence[Mapping[str, Any]], time_limit: float) -> list[Opening]:
-    """How tasks open, without those that fail."""
-    batch = open_batch(task.suite.factory, 1, time_limit)
-    try:
-        found = [batch.reset([0], [seeded(batch, row)])[0] for row in rows]
-    finally:
-        batch.close()
-    return [one for one in found if isinstance(one, Opening)]
-
-
 def drawn(rows: Sequence[Mapping[str, Any]], count: int, seed: int) -> list[Mapping[str, Any]]:
     """Some rows, in a drawn order."""
     return random.Random(seed).sample(list(rows), min(count, len(rows)))
