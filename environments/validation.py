@@ -14,7 +14,15 @@ from functools import partial
 from numbers import Real
 from typing import Any, TypeVar
 
-from alignopsd_trl.environments.base import Ending, EnvironmentBatch, EnvironmentsDown, Failure, Opening, Projection, Step
+from alignopsd_trl.environments.base import (
+    Ending,
+    EnvironmentBatch,
+    EnvironmentsDown,
+    Failure,
+    Opening,
+    Projection,
+    Step,
+)
 
 LONGEST_TEXT = 1 << 18  # characters of an observation, a task text, an action, or all actions on offer together
 Value = TypeVar("Value")

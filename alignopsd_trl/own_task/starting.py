@@ -8,7 +8,7 @@ from typing import Any
 
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.checks.tasks import TRIED, content, seeded
-from alignopsd_trl.environments.base import Failure, Opening, Step
+from alignopsd_trl.environments.base import Failure, Step
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.own_task.playing import PlayedEpisode
 from alignopsd_trl.own_task.task import Task
