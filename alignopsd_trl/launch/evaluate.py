@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options, json_mapping
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS
-from alignopsd_trl.runs.command import CommandParser
+from alignopsd_trl.runs.command import CommandParser, place
 from alignopsd_trl.runs.progress import Bar
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch_size", type=int, default=64, help="episodes side by side")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16")
     parser.add_argument("--device", help="by default the GPU, or the CPU where there is none")
-    parser.add_argument("--output", type=Path, help="folder for results.json and trajectories")
+    parser.add_argument("--output", type=place, help="folder for results.json and trajectories")
     given = parser.parse_args(argv)
     parser.at_least(given, {"limit": 1})
     with setup():

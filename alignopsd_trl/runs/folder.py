@@ -206,7 +206,8 @@ class Left:
             return None
         if not self.anything:
             return None
-        changed = {name: values for name, values in changed.items() if name not in ("resume_from_checkpoint", "plan")}
+        own = ("resume_from_checkpoint", "plan", "output_dir")  # the folder may have moved
+        changed = {name: values for name, values in changed.items() if name not in own}
         if changed:
             return (
                 f"{self.path} holds another run: {_shown(changed)}. Choose another output_dir, or "
