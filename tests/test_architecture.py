@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "policy": ("turns", "offline", "reading", "rollout", "skills", "policy"),
     "evaluation": ("turns", "prompts", "reading", "rollout", "runs.progress", "statistics", "evaluation"),
     "runs": ("statistics", "turns", "policy.shipped", "runs"),
-    "viewer": ("records", "runs.command", "runs.files", "statistics", "viewer"),
+    "viewer": ("records", "runs.broken_off", "runs.command", "runs.files", "statistics", "viewer"),
     "analysis": (
         *("records", "runs.command", "runs.files", "runs.progress", "encoder", "methods.align_opsd", "analysis"),
         *("checks.model_files", "evaluation", "policy", "prompts", "rollout", "skills", "statistics"),

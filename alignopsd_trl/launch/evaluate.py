@@ -6,13 +6,16 @@ python -m alignopsd_trl.evaluation --model PATH --environment webshop --panel te
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options, json_mapping
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS
+from alignopsd_trl.runs.broken_off import broken_off
 from alignopsd_trl.runs.command import CommandParser, place
 from alignopsd_trl.runs.progress import Bar
 
@@ -89,6 +92,9 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     from alignopsd_trl.runs.files import write_json
     from alignopsd_trl.skills import load_skills, skill_budget
 
+    for folder in (Path(arguments.model), Path(arguments.model).parent):  # of a checkpoint
+        if told := broken_off(folder):
+            print(told, file=sys.stderr)
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     with setup():
         suite = load(arguments.environment, **arguments.environment_options)

@@ -1,14 +1,11 @@
 """A run owns its output folder: one process at a time writes there, and what it writes is one run's.
 
-``run.json`` says whose folder it is: an id, the configuration, checksums of code and weights, one entry a session. The
-lock is the operating system's, so that a killed run leaves none behind.
+``run.json`` says whose folder it is: an id, the configuration, checksums of code and weights, one entry a session.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -22,13 +19,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.runs.broken_off import RESULTS_FILE, RUN_FILE, STOPPED, broken_off
 from alignopsd_trl.runs.checkpoints import MARK, damage, is_numbered, is_whole, update_of, whole_checkpoints
 from alignopsd_trl.runs.files import plain, read_json, sweep_partials, write_json, write_text
+from alignopsd_trl.runs.lock import Lock, RunFolderError
 from alignopsd_trl.runs.progress import cut
 from alignopsd_trl.runs.provenance import code_checksum, versions
 
 SCHEMA = 1
-RUN_FILE, LOCK_FILE, LOG_FILE, RESULTS_FILE = "run.json", "run.lock", "log.jsonl", "results.json"
+LOG_FILE = "log.jsonl"
 _LEFT_FILES = (RESULTS_FILE, "evaluation_before.json", "evaluation_after.json", LOG_FILE)
 _LEFT_FOLDERS = ("trajectories", "completions")
 _MODEL_FILES = (
@@ -58,10 +57,6 @@ FREE_ON_RESUME = frozenset(
     "ds3_gather_for_generation".split()
 )
 """Settings that a resumed run may change: they leave what was computed so far as it is."""
-
-
-class RunFolderError(ValueError):
-    """An output folder that this run may not write to. The message says why and what to do."""
 
 
 @dataclass
@@ -106,13 +101,15 @@ class RunFolder:
             RunFolderError: if another process uses the folder, or it holds a run that this one does not continue.
         """
         path, configuration, resumes = Path(path), plain(configuration), _wanted(resume)
-        lock = _Lock(path)
+        lock = Lock(path)
         try:
             if overwrite and not resumes:
                 clear(path)
             elif aside and not resumes and look(path).ended:
                 say(f"{path} held a finished run, which is in {set_aside(path)} now")
             left = look(path)
+            if told := broken_off(path, ours=True):
+                say(told)
             if problem := left.refusal(configuration, resume):
                 raise RunFolderError(problem)
             checkpoint = _checkpoint(resume, left)
@@ -140,9 +137,16 @@ class RunFolder:
 
     def end(self) -> None:
         """Notes that the run has made all its updates."""
-        if self.writes:
-            run = read_json(self.path / RUN_FILE)
-            run["sessions"][-1]["ended"] = _now()
+        self._note("ended", _now())
+
+    def stop(self, error: BaseException) -> None:
+        """Notes what ends the session early: one without a note ended without a word (`broken_off`)."""
+        self._note(STOPPED, type(error).__name__)
+
+    def _note(self, name: str, what: str) -> None:
+        run = read_json(self.path / RUN_FILE) if self.writes else None
+        if run is not None:
+            run["sessions"][-1][name] = what
             write_json(self.path / RUN_FILE, run)
 
     def forget_after(self, update: int) -> None:
@@ -300,11 +304,12 @@ def configuration_of(args: Any, tasks: Any, **facts: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def claimed(run: RunFolder) -> Generator[RunFolder]:
-    """Gives the folder back at the end, whatever happens; an error learns the last whole checkpoint's name as
-    ``kept``."""
+    """Gives the folder back at the end, whatever happens; an error is noted there, and learns the last whole
+    checkpoint's name as ``kept``."""
     try:
         yield run
     except BaseException as error:
+        run.stop(error)
         vars(error)["kept"] = next((one.name for one in reversed(whole_checkpoints(run.path))), "")
         raise
     finally:
@@ -400,53 +405,3 @@ def _update_of(line: str) -> float:
         return json.loads(line)["step"]
     except (ValueError, KeyError, TypeError):
         return float("inf")
-
-
-class _Lock:
-    """An exclusive lock on a folder, for the life of this process at most.
-
-    Record locks are not inherited by the children of a process, so an orphaned worker of a killed run does not keep the
-    folder; within one process the set of held folders stands in for them.
-    """
-
-    _held: set[Path] = set()
-
-    def __init__(self, path: Path):
-        self._path = path.resolve()
-        if self._path in _Lock._held:
-            raise RunFolderError(f"{path} is in use by another run of this process; wait until it ends")
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._file = (path / LOCK_FILE).open("a+")
-        except OSError as error:
-            raise RunFolderError(
-                f"output_dir={str(path)!r} can't be written to ({error.strerror}); choose another output_dir"
-            ) from error
-        try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = _holder(path)
-            self._file.close()
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                raise RunFolderError(
-                    f"{path} is in use by another run ({holder}); wait until it ends, or choose another output_dir"
-                ) from error
-            raise RunFolderError(
-                f"{path} is on a file system without locks ({error.strerror}); choose an output_dir on one that has "
-                "them (mount Lustre with -o flock)"
-            ) from error
-        self._file.truncate(0)
-        self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        self._file.flush()
-        _Lock._held.add(self._path)
-
-    def release(self) -> None:
-        if self._path in _Lock._held:
-            _Lock._held.discard(self._path)
-            self._file.close()
-
-
-def _holder(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return (path / LOCK_FILE).read_text(encoding="utf-8").strip() or "unknown process"
-    return "unknown process"
