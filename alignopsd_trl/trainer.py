@@ -41,7 +41,7 @@ from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.console import Lines, show_note
 from alignopsd_trl.runs.cores import use_what_is_left
 from alignopsd_trl.runs.files import full_disk_named, plain, readable_as_others, replacing, write_text
-from alignopsd_trl.runs.folder import LOG_FILE, RunFolder, claim_together, claimed, configuration_of
+from alignopsd_trl.runs.folder import LOG_FILE, RunFolder, claim_together, configuration_of
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
 from alignopsd_trl.runs.log import LogFile
 from alignopsd_trl.runs.order import EpochSampler, Upcoming, WholeRounds
@@ -483,19 +483,20 @@ class AlignOPSDTrainer(GRPOTrainer):
                 self.args.overwrite_output_dir,
                 aside=True,
             )
-        with contextlib.nullcontext() if borrowed else claimed(self.run_folder):
-            try:
-                self.checkpoints.resume(self.run_folder)
-                done = super().train(self.run_folder.resume, trial, ignore_keys_for_eval)
-                if not borrowed:
-                    self.run_folder.end()
-                    if self.args.save_trajectories and self.run_folder.writes:
-                        print(f"where the credit went: alignopsd view {self.run_folder.path}", flush=True)
-                return done
-            finally:
-                self.close()
-                self.checkpoints.seconds.end()
-                self.run_folder = self.run_folder if borrowed else None
+        try:
+            self.checkpoints.resume(self.run_folder)
+            done = super().train(self.run_folder.resume, trial, ignore_keys_for_eval)
+            if not borrowed:
+                self.run_folder.end()
+                if self.args.save_trajectories and self.run_folder.writes:
+                    print(f"where the credit went: alignopsd view {self.run_folder.path}", flush=True)
+            return done
+        finally:
+            self.close()
+            self.checkpoints.seconds.end()
+            if not borrowed:
+                self.run_folder.release()
+                self.run_folder = None
 
     def close(self) -> None:
         """Closes the environments and the connections to servers; the next round or evaluation opens new ones.

@@ -9,7 +9,7 @@ from typing import Any
 
 from alignopsd_trl.conversations import Conversation, oldest_to_drop
 from alignopsd_trl.environments.base import Failure, Opening, Rendered, View
-from alignopsd_trl.environments.validation import guarded
+from alignopsd_trl.environments.batch import guarded
 from alignopsd_trl.prompts import Fitted, Renderer, text_of
 from alignopsd_trl.rollout.episode import Episode, blank_turn
 from alignopsd_trl.turns import StopReason, Turn

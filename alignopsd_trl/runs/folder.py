@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.runs.broken_off import RESULTS_FILE, RUN_FILE, STOPPED, broken_off
+from alignopsd_trl.runs.broken_off import RELEASED, RESULTS_FILE, RUN_FILE, broken_off
 from alignopsd_trl.runs.checkpoints import MARK, damage, is_numbered, is_whole, update_of, whole_checkpoints
 from alignopsd_trl.runs.files import plain, read_json, sweep_partials, write_json, write_text
 from alignopsd_trl.runs.lock import Lock, RunFolderError
@@ -76,7 +76,7 @@ class RunFolder:
     resume: str | None = None
     sessions: int = 1
     writes: bool = True
-    release: Callable[[], None] = field(default=lambda: None, repr=False)
+    unlock: Callable[[], None] = field(default=lambda: None, repr=False)
 
     @classmethod
     def claim(
@@ -127,7 +127,7 @@ class RunFolder:
             lock.release()
             raise
         resume_from = str(checkpoint) if checkpoint else None
-        return cls(path, run["id"], resume_from, len(run["sessions"]), release=lock.release)
+        return cls(path, run["id"], resume_from, len(run["sessions"]), unlock=lock.release)
 
     @property
     def update(self) -> int:
@@ -137,16 +137,18 @@ class RunFolder:
 
     def end(self) -> None:
         """Notes that the run has made all its updates."""
-        self._note("ended", _now())
+        self._note("ended")
 
-    def stop(self, error: BaseException) -> None:
-        """Notes what ends the session early: one without a note ended without a word (`broken_off`)."""
-        self._note(STOPPED, type(error).__name__)
+    def release(self) -> None:
+        """Gives the folder back, and notes it: a session without this note broke off (`broken_off`)."""
+        with contextlib.suppress(OSError):  # what ends the run may be a full disk
+            self._note(RELEASED)
+        self.unlock()
 
-    def _note(self, name: str, what: str) -> None:
+    def _note(self, what: str) -> None:
         run = read_json(self.path / RUN_FILE) if self.writes else None
         if run is not None:
-            run["sessions"][-1][name] = what
+            run["sessions"][-1][what] = _now()
             write_json(self.path / RUN_FILE, run)
 
     def forget_after(self, update: int) -> None:
@@ -304,12 +306,11 @@ def configuration_of(args: Any, tasks: Any, **facts: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def claimed(run: RunFolder) -> Generator[RunFolder]:
-    """Gives the folder back at the end, whatever happens; an error is noted there, and learns the last whole
-    checkpoint's name as ``kept``."""
+    """Gives the folder back at the end, whatever happens; an error learns the last whole checkpoint's name as
+    ``kept``."""
     try:
         yield run
     except BaseException as error:
-        run.stop(error)
         vars(error)["kept"] = next((one.name for one in reversed(whole_checkpoints(run.path))), "")
         raise
     finally:
