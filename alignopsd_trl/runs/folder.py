@@ -336,7 +336,7 @@ def _checkpoint(resume: str | bool | None, left: Left) -> Path | None:
     newest = resume in (True, "True", "true")
     if newest and not left.checkpoints:
         return None
-    checkpoint = left.checkpoints[-1] if newest else Path(str(resume))
+    checkpoint = left.checkpoints[-1] if newest else Path(str(resume)).absolute()
     if not is_whole(checkpoint):
         raise RunFolderError(
             f"resume_from_checkpoint={resume!r} has no readable {MARK} (no such folder, or the run was stopped while "
