@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any
@@ -312,6 +313,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch warns
         super().__post_init__()
+        self.output_dir = os.path.abspath(self.output_dir)  # an environment may change the process's folder
         self._check_groups(self.steps_per_generation)
         self._check_privileged()
         self._check_losses()

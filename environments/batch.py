@@ -24,10 +24,11 @@ from alignopsd_trl.environments.base import (
     Step,
     TextEnvironment,
 )
-from alignopsd_trl.environments.validation import ValidatedBatch
+from alignopsd_trl.environments.validation import ValidatedBatch, guarded
 
 MOST_STUCK = 64  # calls that hang at once before a batch makes no new environments
 SECONDS_TO_END = 1.0  # what closing waits for threads whose call hangs
+SHARED = "the same object for several episodes, which would mix; let it make a new one at each call"
 _LOOK = 0.2  # seconds between two looks at calls that may be overdue
 
 
@@ -106,10 +107,11 @@ class ThreadedBatch(_OfEqual):
         self._factory, self._time_limit = factory, time_limit
         if isinstance(factory, type):
             check_environment(factory)
-        made = [factory() for _ in range(size)]
-        self._environments: list[TextEnvironment | None] = [*made]
+        made = [_made(factory) for _ in range(size)]
+        self._environments: list[TextEnvironment | Failure] = [*made]
         first = made[0]
         check_environment(type(first))
+        _check_own(made)
         self._describe(first)
         self._project = first.project
         self._has_endings = type(first).finish is not TextEnvironment.finish
@@ -124,12 +126,12 @@ class ThreadedBatch(_OfEqual):
         return self._run(slots, [self._start(slot, task) for slot, task in zip(slots, tasks, strict=True)])
 
     def step(self, slots: Sequence[int], actions: Sequence[str]) -> list[Step | Failure]:
-        return self._run(slots, [partial(self._live(s).step, a) for s, a in zip(slots, actions, strict=True)])
+        return self._run(slots, [partial(self._call, s, "step", a) for s, a in zip(slots, actions, strict=True)])
 
     def finish(self, slots: Sequence[int]) -> list[Ending | None | Failure]:
         if not self._has_endings:
             return [None] * len(slots)
-        return self._run(slots, [self._live(slot).finish for slot in slots])
+        return self._run(slots, [partial(self._call, slot, "finish") for slot in slots])
 
     def lane(self, slot: int) -> int:
         """Each slot may be stepped while others are."""
@@ -140,12 +142,13 @@ class ThreadedBatch(_OfEqual):
 
     def environment(self, slot: int) -> TextEnvironment | None:
         """What plays in a slot; `None` after it has failed."""
-        return self._environments[slot]
+        found = self._environments[slot]
+        return None if isinstance(found, Failure) else found
 
     def close(self) -> None:
         """Closes all environments, each with the time limit of a call, and waits for its threads to end, not long for
         ones that hang: a daemon thread that wakes while the interpreter shuts down can crash it."""
-        self._retire(range(len(self._environments)))
+        self._retire(dict.fromkeys(range(len(self._environments)), Failure("error", "the environments are closed")))
         threads, self._threads = self._threads, []
         for _ in threads:
             self._jobs.put(None)
@@ -154,20 +157,16 @@ class ThreadedBatch(_OfEqual):
             if thread is not threading.current_thread():
                 thread.join(max(0.0, end - time.monotonic()))
 
-    def _live(self, slot: int) -> TextEnvironment:
-        environment = self._environments[slot]
-        if environment is None:
-            raise RuntimeError(f"there is no episode in slot {slot}: reset it first")
-        return environment
+    def _call(self, slot: int, method: str, *given: Any, **columns: Any) -> Any:
+        """What the environment of a slot answers; in a slot that has lost it, what it was lost by."""
+        found = self._environments[slot]
+        return found if isinstance(found, Failure) else getattr(found, method)(*given, **columns)
 
     def _start(self, slot: int, task: Mapping[str, Any]) -> Callable[[], Any]:
         """The call that starts an episode, in a new environment where the slot has lost its own."""
-        if self._environments[slot] is None:
-            made = self._new()
-            if isinstance(made, Failure):
-                return lambda: made
-            self._environments[slot] = made
-        return partial(self._live(slot).reset, **task)
+        if isinstance(self._environments[slot], Failure):
+            self._environments[slot] = self._new()
+        return partial(self._call, slot, "reset", **task)
 
     def _new(self) -> TextEnvironment | Failure:
         if self._stuck >= MOST_STUCK:
@@ -176,22 +175,22 @@ class ThreadedBatch(_OfEqual):
         return guarded(self._factory)
 
     def _run(self, slots: Sequence[int], calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        outcomes = self._outcomes([_Job(call, self._environments[s]) for s, call in zip(slots, calls, strict=True)])
+        outcomes = self._outcomes([_Job(call, self.environment(s)) for s, call in zip(slots, calls, strict=True)])
         for outcome in outcomes:
             if isinstance(outcome, EnvironmentsDown):
                 raise outcome
-        pairs = list(zip(slots, outcomes, strict=True))
-        for slot, outcome in pairs:
-            if isinstance(outcome, Failure) and outcome.kind == "timeout":
-                self._environments[slot] = None  # its thread closes it
-        self._retire([slot for slot, outcome in pairs if isinstance(outcome, Failure)])
+        lost = {slot: one for slot, one in zip(slots, outcomes, strict=True) if isinstance(one, Failure)}
+        for slot, failure in lost.items():
+            if failure.kind == "timeout":
+                self._environments[slot] = failure  # its thread closes what was there
+        self._retire(lost)
         return outcomes
 
-    def _retire(self, slots: Sequence[int]) -> None:
-        """Closes the environments of some slots and leaves the slots empty."""
-        gone = [environment for slot in slots if (environment := self._environments[slot]) is not None]
-        for slot in slots:
-            self._environments[slot] = None
+    def _retire(self, lost: Mapping[int, Failure]) -> None:
+        """Closes the environments of some slots and leaves in them what they were lost by."""
+        gone = [one for slot in lost if not isinstance(one := self._environments[slot], Failure)]
+        for slot, failure in lost.items():
+            self._environments[slot] = failure
         self._outcomes([_Job(environment.close, None) for environment in gone])
 
     def _outcomes(self, jobs: Sequence[_Job]) -> list[Any]:
@@ -243,25 +242,33 @@ class _Job:
         return self.started is not None and time.monotonic() - self.started > limit
 
 
-def guarded(call: Callable[[], Any]) -> Any:
-    """What a call returns, or the `Failure` that it ends in: whatever foreign code raises ends its own episode only.
-
-    Raises:
-        EnvironmentsDown: passed on.
-    """
-    try:
-        return call()
-    except EnvironmentsDown:
-        raise
-    except Exception as error:
-        return Failure.of(error)
-
-
 def _outcome(call: Callable[[], Any]) -> Any:
     try:
         return guarded(call)
     except EnvironmentsDown as error:
         return error
+
+
+def _made(factory: Callable[[], TextEnvironment]) -> TextEnvironment:
+    """An environment before there are episodes: what its factory raises is the caller's to meet, but ends no process.
+
+    Raises:
+        RuntimeError: in place of a `SystemExit`.
+    """
+    try:
+        return factory()
+    except SystemExit as error:
+        raise RuntimeError(f"making an environment ended in {Failure.of(error).message}; mend its factory") from error
+
+
+def _check_own(made: Sequence[Any]) -> None:
+    """Refuses one object for several episodes.
+
+    Raises:
+        TypeError: names the environment.
+    """
+    if len(set(map(id, made))) < len(made):
+        raise TypeError(f"environment {_name(made[0])}: its factory returned {SHARED}")
 
 
 def _name(environment: TextEnvironment) -> str:

@@ -133,10 +133,10 @@ def find_module(name: str) -> ModuleType | None:
         raise _failed(f"importing {name!r}", error) from error
 
 
-_OF_CODE = (SyntaxError, LookupError, AttributeError, NameError, ArithmeticError, AssertionError)
+_OF_CODE = (SyntaxError, LookupError, AttributeError, NameError, ArithmeticError, AssertionError, SystemExit)
 
 
-def _failed(what: str, error: Exception) -> ValueError:
+def _failed(what: str, error: BaseException) -> ValueError:
     """Says where the user's code failed; a `SyntaxError` says that itself."""
     line = traceback.extract_tb(error.__traceback__)[-1]
     place = "" if isinstance(error, SyntaxError) else f" ({line.filename}, line {line.lineno})"

@@ -7,12 +7,22 @@ The caller adds the environment's name and the task.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from numbers import Real
 from typing import Any, TypeVar
 
-from alignopsd_trl.environments.base import Ending, EnvironmentBatch, Failure, Opening, Projection, Step
+from alignopsd_trl.environments.base import (
+    Ending,
+    EnvironmentBatch,
+    EnvironmentsDown,
+    Failure,
+    Opening,
+    Projection,
+    Step,
+)
 
 LONGEST_TEXT = 1 << 18  # characters of an observation, a task text, an action, or all actions on offer together
 Value = TypeVar("Value")
@@ -55,10 +65,7 @@ class ValidatedBatch:
         return [_admitted(ending_of, value) for value in self._batch.finish(slots)] if slots else []
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection | Failure:
-        try:
-            return projection_of(self._batch.project(response, admissible))
-        except Exception as error:  # foreign code
-            return _refused(error) if isinstance(error, Breach) else Failure.of(error)
+        return _admitted(projection_of, guarded(partial(self._batch.project, response, admissible)))
 
     @property
     def lane(self) -> Callable[[int], int] | None:
@@ -76,6 +83,24 @@ class ValidatedBatch:
 
     def close(self) -> None:
         self._batch.close()
+
+
+def guarded(call: Callable[[], Any]) -> Any:
+    """What a call returns, or the `Failure` that it ends in: whatever foreign code raises ends its own episode only.
+    Ctrl-C and SIGTERM raise in the main thread alone, and are passed on there.
+
+    Raises:
+        EnvironmentsDown: passed on.
+    """
+    try:
+        return call()
+    except EnvironmentsDown:
+        raise
+    except BaseException as error:
+        of_a_signal = not isinstance(error, Exception | SystemExit)
+        if of_a_signal and threading.current_thread() is threading.main_thread():
+            raise
+        return Failure.of(error)
 
 
 def _admitted(check: Callable[[Any], Value], value: Any) -> Value | Failure:

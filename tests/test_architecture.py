@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "experimental": ("config", "distributed", "rollout", "sampling", "scoring", "trl_compat", "experimental"),
     "evaluation": ("turns", "chat", "rollout", "runs.progress", "statistics", "evaluation"),
     "runs": ("statistics", "turns", "models", "runs"),
-    "viewer": ("records", "runs.command", "runs.files", "statistics", "viewer"),
+    "viewer": ("records", "runs.broken_off", "runs.command", "runs.files", "statistics", "viewer"),
     "analysis": (
         *("records", "runs.command", "runs.files", "runs.progress", "encoder", "methods.align_opsd", "analysis"),
         *("chat", "checks.model_files", "evaluation", "models", "rollout", "scoring", "skills", "statistics"),

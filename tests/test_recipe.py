@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -325,7 +326,7 @@ def test_recipe_of_ones_own_needs_no_edit_of_the_package(tmp_path: Path, monkeyp
     for name, own in (("maze", OWN), ("own_maze", None)):
         arguments, config, model = parse(name, ["--rounds", "5"], own)
         assert (arguments.environment, model.model_name_or_path, config.max_steps) == ("webshop_tiny", "tiny", 5)
-        assert config.generation_batch_size == 32 and config.output_dir == f"outputs/{name}"
+        assert config.generation_batch_size == 32 and config.output_dir == os.path.abspath(f"outputs/{name}")
     for name, own, message in (
         ("maze", {"environment": "maze"}, "does not set 'model_name_or_path'"),
         ("maze", [1], "is a list; write a mapping"),

@@ -15,8 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from alignopsd_trl.cli import main
 from alignopsd_trl.launch.errors import as_flags
 from alignopsd_trl.records import SCHEMA, merge_types, record_schema, trace_types, write_records
+from alignopsd_trl.runs.broken_off import broken_off
 from alignopsd_trl.runs.files import plain, read_json, write_json, write_text
 from alignopsd_trl.runs.folder import RunFolder, RunFolderError
 
@@ -48,6 +50,28 @@ def test_a_folder_in_use_is_refused_within_and_between_processes(tmp_path: Path)
 def test_a_run_that_left_nothing_gives_way(tmp_path: Path) -> None:
     first, second = _run(tmp_path), _run(tmp_path, learning_rate=2e-3)
     assert first.id != second.id and read_json(tmp_path / "run.json")["id"] == second.id
+
+
+def test_a_run_that_broke_off_is_said_by_who_comes_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = f"""
+import os
+from alignopsd_trl.runs.folder import RunFolder
+RunFolder.claim({str(tmp_path)!r}, {CONFIGURATION})
+os._exit(0)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1])
+    assert ended.returncode == 0
+    with pytest.raises(SystemExit):
+        main(["view", str(tmp_path)])
+    assert f"the run in {tmp_path} broke off in the middle, without a word" in capsys.readouterr().err
+    said: list[str] = []
+    held = RunFolder.claim(tmp_path, CONFIGURATION, say=said.append)
+    assert len(said) == 1 and "called os._exit" in said[0]
+    assert not broken_off(tmp_path), "it goes on"
+    held.release()
+    assert not broken_off(tmp_path), "it gave the folder back"
+    RunFolder.claim(tmp_path, CONFIGURATION, say=said.append).release()
+    assert len(said) == 1
 
 
 def test_another_run_is_refused_unless_it_may_be_removed(tmp_path: Path) -> None:

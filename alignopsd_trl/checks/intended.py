@@ -6,6 +6,7 @@ What a single value may be is checked by `AlignOPSDConfig` itself.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -200,7 +201,9 @@ def _task(run: Intended) -> None:
         return
     from alignopsd_trl.checks.tasks import FATAL, starts  # plays, which a plan of a shipped task does without
 
-    for finding in starts(factory, [first], run.args.environment_time_limit):
+    with contextlib.chdir("."):  # paths are as they were, whatever folder its code goes to
+        found = list(starts(factory, [first], run.args.environment_time_limit))
+    for finding in found:
         if finding.about in FATAL:
             raise ValueError(f"{finding.text} (alignopsd check says more)")
     if loaded is not None:  # a recipe asks before it claims its folder, and its trainer asks again

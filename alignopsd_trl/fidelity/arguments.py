@@ -11,7 +11,7 @@ from alignopsd_trl.checks.model_files import check_model_name
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.values import check_folder, environment_options, read_value
 from alignopsd_trl.models import SHIPPED_MODELS
-from alignopsd_trl.runs.command import CommandParser
+from alignopsd_trl.runs.command import CommandParser, place
 
 VALUES = ("reward", "success")
 COUNTS = ("tasks", "walks", "tasks_per_batch", "slots", "batch_size")
@@ -60,7 +60,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--device", help="by default the GPU, or the CPU where there is none")
     add("--no_pictures", action="store_true", help="leave out PNG and SVG (which need matplotlib)")
     add("--quiet", action="store_true", help="no progress bars")
-    add("--output", type=Path, help="folder of all files; needed but with --pool")
+    add("--output", type=place, help="folder of all files; needed but with --pool")
     add("--pool", nargs="+", type=Path, metavar="FOLDER", help="take earlier measurements together; plays nothing")
     given = parser.parse_args(argv)
     if given.pool:

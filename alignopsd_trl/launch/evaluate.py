@@ -6,6 +6,7 @@ python -m alignopsd_trl.evaluation --model PATH --environment webshop --panel te
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,8 @@ from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options, json_mapping
 from alignopsd_trl.models import SHIPPED_MODELS
-from alignopsd_trl.runs.command import CommandParser
+from alignopsd_trl.runs.broken_off import broken_off
+from alignopsd_trl.runs.command import CommandParser, place
 from alignopsd_trl.runs.progress import Bar
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch_size", type=int, default=64, help="episodes side by side")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16")
     parser.add_argument("--device", help="by default the GPU, or the CPU where there is none")
-    parser.add_argument("--output", type=Path, help="folder for results.json and trajectories")
+    parser.add_argument("--output", type=place, help="folder for results.json and trajectories")
     given = parser.parse_args(argv)
     parser.at_least(given, {"limit": 1})
     with setup():
@@ -89,6 +91,9 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     from alignopsd_trl.runs.files import write_json
     from alignopsd_trl.skills import load_skills, skill_budget, skill_source
 
+    for folder in (Path(arguments.model), Path(arguments.model).parent):  # of a checkpoint
+        if told := broken_off(folder):
+            print(told, file=sys.stderr)
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     with setup():
         suite = load(arguments.environment, **arguments.environment_options)

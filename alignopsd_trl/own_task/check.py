@@ -13,10 +13,12 @@ from alignopsd_trl.chat.prompts import Renderer, text_of
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.checks.tasks import FAILED_RESET, splits, starts
 from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task import contest, earned, outcomes, starting
 from alignopsd_trl.own_task.contest import PLAYER, RANDOM
 from alignopsd_trl.own_task.demonstrations import skills_of
+from alignopsd_trl.own_task.every_row import faults, open_all
 from alignopsd_trl.own_task.options import TIME_LIMIT
 from alignopsd_trl.own_task.players import AtRandom, PlayerError, Scripted, scripted
 from alignopsd_trl.own_task.playing import Actor, PlayedEpisode, play
@@ -25,9 +27,9 @@ from alignopsd_trl.own_task.task import Task, find_task
 from alignopsd_trl.own_task.tiny import tiny_tokenizer
 from alignopsd_trl.own_task.tokenizer import WordCount
 from alignopsd_trl.rollout import SkillSource, no_skills
-from alignopsd_trl.skills import load_skills
+from alignopsd_trl.skills import SkillBank, load_skills
 
-OPENED = 128  # tasks that are asked for their skills
+OPENED = 128  # tasks that a bank is asked for
 
 
 @dataclass
@@ -111,10 +113,11 @@ def check_task(
     stages.begin("findings and replays")
     _judge(task, rows, played, time_limit, report)
     all_played = [one for part in played.values() for one in part]
+    stages.begin("openings and skills")
+    opened = open_all(task, starting.drawn(rows, len(rows), seed), time_limit)
+    add(faults(rows, opened, no_skills if isinstance(bank, SkillBank) else skills))  # a bank has no code that fails
     if bank is not None:
-        stages.begin("openings and skills")
-        opened = starting.openings(task, starting.drawn(rows, OPENED, seed), time_limit)
-        add(outcomes.retrieval(task, bank, all_played, opened))
+        add(outcomes.retrieval(task, bank, all_played, [one for _, one in opened if isinstance(one, Opening)][:OPENED]))
     seen = [one for one in all_played if one.turns]
     if seen:
         stages.begin("prompts")
@@ -191,14 +194,12 @@ def _actors(task: Task, player: str | None, seed: int, report: Report) -> dict[s
 def _play(
     task: Task, rows: Sequence[Any], actor: Actor, skills: SkillSource, time_limit: float, report: Report
 ) -> list[PlayedEpisode]:
-    """Episodes half of which read the skill; none where the player or the skills fail."""
+    """Episodes half of which read the skill; none where the player fails."""
     half: Callable[[int], bool] = lambda number: skills is not no_skills and number % 2 == 1  # noqa: E731
     try:
         return play(task.suite.factory, rows, actor, skills=skills, skilled=half, time_limit=time_limit)
     except PlayerError as error:
         report.findings.append(Finding("player", str(error)))
-    except (ValueError, TypeError, KeyError) as error:  # of a skill function or a column
-        report.findings.append(Finding("skill", f"{type(error).__name__}: {error}"))
     return []
 
 

@@ -13,7 +13,7 @@ from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options
 from alignopsd_trl.own_task.options import ASKED, SCRIPTED, TIME_LIMIT
 from alignopsd_trl.own_task.stages import Stages
-from alignopsd_trl.runs.command import CommandParser
+from alignopsd_trl.runs.command import CommandParser, place
 
 if TYPE_CHECKING:
     from alignopsd_trl.own_task.playing import Actor
@@ -81,7 +81,7 @@ def demonstrate(argv: Sequence[str]) -> None:
     parser.add_argument("--model", help="the policy to be: its tokenizer counts; that of 'tiny' by default")
     parser.add_argument("--max_prompt_length", type=int, help="of the policy; the recipe's by default")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=Path(FILE))
+    parser.add_argument("--output", type=place, default=FILE)
     given = parser.parse_args(argv)
     with reported("alignopsd demonstrate", quietly=True, resumes=None), setup():
         _at_least_one(episodes=given.episodes, max_prompt_length=given.max_prompt_length)
@@ -109,10 +109,10 @@ def warm_start(argv: Sequence[str]) -> None:
     from alignopsd_trl.own_task.options import WarmStartConfig
 
     parser = _parser("warm_start", "Trains a first policy on demonstrations, with TRL's SFTTrainer.")
-    parser.add_argument("--data", type=Path, default=Path(FILE), help="from alignopsd demonstrate")
+    parser.add_argument("--data", type=place, default=FILE, help="from alignopsd demonstrate")
     for one in fields(WarmStartConfig):
         _add(parser, one)
-    parser.add_argument("--output", type=Path, default=Path(FOLDER))
+    parser.add_argument("--output", type=place, default=FOLDER)
     parser.add_argument("--tasks", type=int, default=100, help="of the panel that is played afterwards; 0 for none")
     parser.add_argument("--panel", default="test")
     parser.add_argument("--eval_temperature", type=float, default=0.4)

@@ -10,7 +10,7 @@ from typing import Any
 from alignopsd_trl.checks.tasks import seeded
 from alignopsd_trl.environments.base import Failure, Opening, Record, Step, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
-from alignopsd_trl.rollout import SkillSource, no_skills
+from alignopsd_trl.rollout import SkillSource, no_skills, skill_of
 
 SLOTS = 16  # episodes side by side
 ENDED, TURN_LIMIT, FAILED = "ended", "turn limit", "failed"
@@ -143,10 +143,10 @@ def _play_together(
 def _start(episode: PlayedEpisode, opening: Opening | Failure, skills: SkillSource) -> None:
     if isinstance(opening, Failure):
         episode.fail(opening)
-        return
-    row = (episode.row,) if getattr(skills, "reads_row", False) else ()
-    episode.opening = opening
-    episode.skill, episode.skill_ids = skills(opening.task_text, opening.task_key, opening.data_source, *row)
+    elif isinstance(skill := skill_of(skills, opening, episode.row), Failure):
+        episode.fail(skill)
+    else:
+        episode.opening, (episode.skill, episode.skill_ids) = opening, skill
 
 
 def _take_turn(batch: ValidatedBatch, live: Sequence[tuple[int, PlayedEpisode]], actor: Actor) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.checks.tasks import TRIED, content, seeded
-from alignopsd_trl.environments.base import Failure, Opening, Step
+from alignopsd_trl.environments.base import Failure, Step
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.own_task.playing import PlayedEpisode
 from alignopsd_trl.own_task.task import Task
@@ -110,16 +110,6 @@ def _course(batch: ValidatedBatch, row: Mapping[str, Any], episode: PlayedEpisod
 
 def _told(step: Step) -> tuple[Any, ...]:
     return step.observation, step.reward, step.done, step.won, step.admissible
-
-
-def openings(task: Task, rows: Sequence[Mapping[str, Any]], time_limit: float) -> list[Opening]:
-    """How tasks open, without those that fail."""
-    batch = open_batch(task.suite.factory, 1, time_limit)
-    try:
-        found = [batch.reset([0], [seeded(batch, row)])[0] for row in rows]
-    finally:
-        batch.close()
-    return [one for one in found if isinstance(one, Opening)]
 
 
 def drawn(rows: Sequence[Mapping[str, Any]], count: int, seed: int) -> list[Mapping[str, Any]]:

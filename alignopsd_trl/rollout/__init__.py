@@ -12,7 +12,7 @@ from alignopsd_trl.rollout.metrics import (
     staleness_metrics,
 )
 from alignopsd_trl.rollout.player import ENDS, Player
-from alignopsd_trl.rollout.prompting import SkillSource, no_skills
+from alignopsd_trl.rollout.prompting import SkillSource, no_skills, skill_of
 from alignopsd_trl.rollout.sampler import (
     AnySampler,
     BatchSampler,
@@ -51,5 +51,6 @@ __all__ = [
     "privileged_metrics",
     "rollout_metrics",
     "siblings_before",
+    "skill_of",
     "staleness_metrics",
 ]

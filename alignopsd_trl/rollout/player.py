@@ -22,7 +22,7 @@ from alignopsd_trl.rollout.driver import Driver, Gathered, answer
 from alignopsd_trl.rollout.episode import Episode, blank_turn
 from alignopsd_trl.rollout.faults import RequestFailed, SamplerDown
 from alignopsd_trl.rollout.lanes import Lanes
-from alignopsd_trl.rollout.prompting import Prompting, SkillSource, no_skills
+from alignopsd_trl.rollout.prompting import Prompting, SkillSource, no_skills, skill_of
 from alignopsd_trl.rollout.sampler import AnySampler, Request, Sampler, as_sampler
 from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, sampling_seed, turn_seed
 from alignopsd_trl.turns import Seeds, Trajectory, Turn
@@ -245,9 +245,9 @@ class Player:
         for episode, opening in zip(episodes, openings, strict=True):
             if isinstance(opening, Failure):
                 episode.fail(opening, self.environments.name)
+            elif isinstance(skill := skill_of(self.skills, opening, episode.trajectory.row), Failure):
+                episode.fail(skill, self.environments.name)
             else:
-                row = (episode.trajectory.row,) if getattr(self.skills, "reads_row", False) else ()
-                skill = self.skills(opening.task_text, opening.task_key, opening.data_source, *row)
                 episode.start(opening, skill)
 
     def _project(self, episode: Episode, turn: Turn) -> None:

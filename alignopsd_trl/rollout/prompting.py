@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from alignopsd_trl.chat.conversations import Conversation, oldest_to_drop
 from alignopsd_trl.chat.prompts import Fitted, Renderer, text_of
-from alignopsd_trl.environments.base import Rendered, View
+from alignopsd_trl.environments.base import Failure, Opening, Rendered, View
+from alignopsd_trl.environments.batch import guarded
 from alignopsd_trl.rollout.episode import Episode, blank_turn
 from alignopsd_trl.turns import StopReason, Turn
 
@@ -19,6 +22,13 @@ comes as a fourth argument."""
 
 def no_skills(task_text: str, task_key: str | None, data_source: str | None) -> tuple[str, tuple[str, ...]]:
     return "", ()
+
+
+def skill_of(skills: SkillSource, opening: Opening, row: Mapping[str, Any]) -> tuple[str, tuple[str, ...]] | Failure:
+    """The privileged text of a task that has opened, or what costs its episodes: it may come from the user's code."""
+    given = (row,) if getattr(skills, "reads_row", False) else ()
+    found = guarded(partial(skills, opening.task_text, opening.task_key, opening.data_source, *given))
+    return Failure(found.kind, f"its skill: {found.message}") if isinstance(found, Failure) else found
 
 
 @dataclass

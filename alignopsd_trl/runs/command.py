@@ -7,7 +7,14 @@ import difflib
 import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
+
+
+def place(text: str) -> Path:
+    """A path of the command line, as it was meant at the start: an environment may change the process's folder."""
+    return Path(text).absolute()
+
 
 _CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<known>.*)\)")
 

@@ -1,14 +1,11 @@
 """A run owns its output folder: one process at a time writes there, and what it writes is one run's.
 
-``run.json`` says whose folder it is: an id, the configuration, checksums of code and weights, one entry a session. The
-lock is the operating system's, so that a killed run leaves none behind.
+``run.json`` says whose folder it is: an id, the configuration, checksums of code and weights, one entry a session.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -22,13 +19,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.runs.broken_off import RELEASED, RESULTS_FILE, RUN_FILE, broken_off
 from alignopsd_trl.runs.checkpoints import MARK, damage, is_numbered, is_whole, update_of, whole_checkpoints
 from alignopsd_trl.runs.files import plain, read_json, sweep_partials, write_json, write_text
+from alignopsd_trl.runs.lock import Lock, RunFolderError
 from alignopsd_trl.runs.progress import cut
 from alignopsd_trl.runs.provenance import code_checksum, versions
 
 SCHEMA = 1
-RUN_FILE, LOCK_FILE, LOG_FILE, RESULTS_FILE = "run.json", "run.lock", "log.jsonl", "results.json"
+LOG_FILE = "log.jsonl"
 _LEFT_FILES = (RESULTS_FILE, "evaluation_before.json", "evaluation_after.json", LOG_FILE)
 _LEFT_FOLDERS = ("trajectories", "completions")
 _MODEL_FILES = (
@@ -60,10 +59,6 @@ FREE_ON_RESUME = frozenset(
 """Settings that a resumed run may change: they leave what was computed so far as it is."""
 
 
-class RunFolderError(ValueError):
-    """An output folder that this run may not write to. The message says why and what to do."""
-
-
 @dataclass
 class RunFolder:
     """An output folder that this run has claimed.
@@ -81,7 +76,7 @@ class RunFolder:
     resume: str | None = None
     sessions: int = 1
     writes: bool = True
-    release: Callable[[], None] = field(default=lambda: None, repr=False)
+    unlock: Callable[[], None] = field(default=lambda: None, repr=False)
 
     @classmethod
     def claim(
@@ -106,13 +101,15 @@ class RunFolder:
             RunFolderError: if another process uses the folder, or it holds a run that this one does not continue.
         """
         path, configuration, resumes = Path(path), plain(configuration), _wanted(resume)
-        lock = _Lock(path)
+        lock = Lock(path)
         try:
             if overwrite and not resumes:
                 clear(path)
             elif aside and not resumes and look(path).ended:
                 say(f"{path} held a finished run, which is in {set_aside(path)} now")
             left = look(path)
+            if told := broken_off(path, ours=True):
+                say(told)
             if problem := left.refusal(configuration, resume):
                 raise RunFolderError(problem)
             checkpoint = _checkpoint(resume, left)
@@ -130,7 +127,7 @@ class RunFolder:
             lock.release()
             raise
         resume_from = str(checkpoint) if checkpoint else None
-        return cls(path, run["id"], resume_from, len(run["sessions"]), release=lock.release)
+        return cls(path, run["id"], resume_from, len(run["sessions"]), unlock=lock.release)
 
     @property
     def update(self) -> int:
@@ -140,9 +137,18 @@ class RunFolder:
 
     def end(self) -> None:
         """Notes that the run has made all its updates."""
-        if self.writes:
-            run = read_json(self.path / RUN_FILE)
-            run["sessions"][-1]["ended"] = _now()
+        self._note("ended")
+
+    def release(self) -> None:
+        """Gives the folder back, and notes it: a session without this note broke off (`broken_off`)."""
+        with contextlib.suppress(OSError):  # what ends the run may be a full disk
+            self._note(RELEASED)
+        self.unlock()
+
+    def _note(self, what: str) -> None:
+        run = read_json(self.path / RUN_FILE) if self.writes else None
+        if run is not None:
+            run["sessions"][-1][what] = _now()
             write_json(self.path / RUN_FILE, run)
 
     def forget_after(self, update: int) -> None:
@@ -206,7 +212,8 @@ class Left:
             return None
         if not self.anything:
             return None
-        changed = {name: values for name, values in changed.items() if name not in ("resume_from_checkpoint", "plan")}
+        own = ("resume_from_checkpoint", "plan", "output_dir")  # the folder may have moved
+        changed = {name: values for name, values in changed.items() if name not in own}
         if changed:
             return (
                 f"{self.path} holds another run: {_shown(changed)}. Choose another output_dir, or "
@@ -329,7 +336,7 @@ def _checkpoint(resume: str | bool | None, left: Left) -> Path | None:
     newest = resume in (True, "True", "true")
     if newest and not left.checkpoints:
         return None
-    checkpoint = left.checkpoints[-1] if newest else Path(str(resume))
+    checkpoint = left.checkpoints[-1] if newest else Path(str(resume)).absolute()
     if not is_whole(checkpoint):
         raise RunFolderError(
             f"resume_from_checkpoint={resume!r} has no readable {MARK} (no such folder, or the run was stopped while "
@@ -399,53 +406,3 @@ def _update_of(line: str) -> float:
         return json.loads(line)["step"]
     except (ValueError, KeyError, TypeError):
         return float("inf")
-
-
-class _Lock:
-    """An exclusive lock on a folder, for the life of this process at most.
-
-    Record locks are not inherited by the children of a process, so an orphaned worker of a killed run does not keep the
-    folder; within one process the set of held folders stands in for them.
-    """
-
-    _held: set[Path] = set()
-
-    def __init__(self, path: Path):
-        self._path = path.resolve()
-        if self._path in _Lock._held:
-            raise RunFolderError(f"{path} is in use by another run of this process; wait until it ends")
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._file = (path / LOCK_FILE).open("a+")
-        except OSError as error:
-            raise RunFolderError(
-                f"output_dir={str(path)!r} can't be written to ({error.strerror}); choose another output_dir"
-            ) from error
-        try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = _holder(path)
-            self._file.close()
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                raise RunFolderError(
-                    f"{path} is in use by another run ({holder}); wait until it ends, or choose another output_dir"
-                ) from error
-            raise RunFolderError(
-                f"{path} is on a file system without locks ({error.strerror}); choose an output_dir on one that has "
-                "them (mount Lustre with -o flock)"
-            ) from error
-        self._file.truncate(0)
-        self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        self._file.flush()
-        _Lock._held.add(self._path)
-
-    def release(self) -> None:
-        if self._path in _Lock._held:
-            _Lock._held.discard(self._path)
-            self._file.close()
-
-
-def _holder(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return (path / LOCK_FILE).read_text(encoding="utf-8").strip() or "unknown process"
-    return "unknown process"

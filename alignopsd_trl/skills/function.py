@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.skills.rendering import Rendered
@@ -48,19 +46,15 @@ class SkillFunction:
         """The function's text.
 
         Raises:
-            SkillBankError: if the function raises, or returns no text, or one that is longer than the budget.
+            SkillBankError: if the function returns no text, or one that is longer than the budget.
         """
-        given = (row,) if self.reads_row else (task_key, data_source)
-        about = f"skill function {self.environment}, task {task_text!r:.80}"
-        try:
-            text = self._function(task_text, *given)
-        except Exception as error:  # the user's code
-            raise SkillBankError(f"{about}: {_said(error)}; mend the function, or return '' for no skill") from error
+        about = f"skill function {self.environment}"
+        text = self._function(task_text, *((row,) if self.reads_row else (task_key, data_source)))
         if not isinstance(text, str):
-            raise SkillBankError(f"{about}: returned {text!r:.80}; return a text")
+            raise SkillBankError(f"{about} returned {text!r:.80}; return a text")
         if text and (length := count_tokens(text)) > budget:
             raise SkillBankError(
-                f"{about}: returned {length} tokens, but skill_tokens={budget}; shorten the text or raise skill_tokens"
+                f"{about} returned {length} tokens, but skill_tokens={budget}; shorten the text or raise skill_tokens"
             )
         return Rendered(text, (self.environment,) if text else (), 0)
 
@@ -78,12 +72,6 @@ def _reads_row(function: Callable, name: str) -> bool:
         f"skill function {name}{signature} can't be called with (task_text, task_key, data_source) or with "
         "(task_text, row); give it these arguments"
     )
-
-
-def _said(error: Exception) -> str:
-    """An exception with the line that raised it."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno})"
 
 
 def _source(function: Callable) -> str:

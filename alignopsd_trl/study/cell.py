@@ -111,4 +111,4 @@ def _reporting(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _reporting(Path(sys.argv[1]))
+    _reporting(Path(sys.argv[1]).absolute())  # an environment may change the process's folder

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from alignopsd_trl.checks.model_files import check_model_name
 from alignopsd_trl.environments.loading import importable
@@ -13,7 +12,7 @@ from alignopsd_trl.fidelity.arguments import DTYPES, VALUES, read_arguments, rea
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.launch.values import check_folder, environment_options
-from alignopsd_trl.runs.command import CommandParser
+from alignopsd_trl.runs.command import CommandParser, place
 
 UNSKILLED = ("grpo", "gigpo", "hgpo", "graphgpo", "gagpo")
 SKILLED = ("align_opsd", "rlsd")
@@ -51,14 +50,14 @@ def read_command(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--dtype", choices=DTYPES, default="auto", help="of the weights")
     add("--device", help="by default the GPU, or the CPU where there is none")
     add("--quiet", action="store_true", help="no progress")
-    add("--output", type=Path, help="folder of all files; outputs/tune_RECIPE by default")
+    add("--output", type=place, help="folder of all files; outputs/tune_RECIPE by default")
     given = parser.parse_args(argv)
     parser.at_least(given, {"tasks": 2, "rollouts": 1, "batch_size": 1, "seed": 0})
     if given.minutes is not None and not given.minutes > 0:
         parser.error(f"--minutes {given.minutes:g} must be more than 0")
     with setup():
         given.settings = preset(given.recipe)
-        given.output = given.output or Path("outputs") / f"tune_{importable(given.recipe).rpartition('.')[2]}"
+        given.output = given.output or place(f"outputs/tune_{importable(given.recipe).rpartition('.')[2]}")
         given.own = read_set(given.set)
         given.model = given.model or given.settings["model_name_or_path"]
         for name in ("skill_bank", "encoder", "environment_options"):

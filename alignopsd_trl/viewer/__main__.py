@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alignopsd_trl.runs.broken_off import broken_off
 from alignopsd_trl.runs.command import CommandParser
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def view(argv: Sequence[str] | None = None) -> None:
     from alignopsd_trl.viewer import view_run
     from alignopsd_trl.viewer.run import read_run
 
+    if told := broken_off(arguments.run):
+        print(told, file=sys.stderr)
     with parser.told():
         page = view_run(arguments.run, arguments.steps, arguments.task)
         if arguments.serve:

@@ -22,8 +22,8 @@ from alignopsd_trl.environments.adapters.showing import (
 )
 from alignopsd_trl.environments.adapters.types import check_arguments, is_address
 from alignopsd_trl.environments.adapters.waiting import OwnThread, settled
-from alignopsd_trl.environments.base import Ending, Opening, Projection, Step
-from alignopsd_trl.environments.batch import reset_names
+from alignopsd_trl.environments.base import Ending, EnvironmentsDown, Opening, Projection, Step
+from alignopsd_trl.environments.batch import SHARED, reset_names
 
 Factory = Callable[[], Any]
 Success = Callable[[Any, float | None], bool | None]
@@ -275,7 +275,15 @@ class _Pool:
             schemas_of([*functions, *tools_of(first)])
 
     def make(self, name: Any) -> Any:
-        return self._factories[name]()
+        """Another object.
+
+        Raises:
+            EnvironmentsDown: if it is the one that is there already.
+        """
+        made = self._factories[name]()
+        if made is not None and made is self._first[name]:
+            raise EnvironmentsDown(f"environment {self.name}: its factory returned {SHARED}")
+        return made
 
     def chosen(self, row: Mapping[str, Any]) -> str | None:
         if not self.several:
