@@ -2,9 +2,9 @@
 
     decision states ──► per task: H ──► eligible ──► Psi (select_sources) ──► action filter
 
-`correspond` does this for a batch. Everything is per task, with the task's m rows in canonical order. Only siblings are
-compared, and a tie goes to the smaller row, which has the smaller identity. Matrices are ``[source, target]``. Tensors
-only: no model, no process, no environment.
+`correspond` runs these steps for a batch. All of them are per task, with the task's m rows in canonical order. Only
+siblings are compared, and a tie goes to the smaller row, which has the smaller identity. Matrices are
+``[source, target]``. The module works on tensors and texts, without a model or an environment.
 
 Sources: the paper's section "Decision-Aligned Supervision Rectification"; method facts A.4, A.5 and C.
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from alignopsd_trl.environments.shipped import ACTION_GRAMMARS
-from alignopsd_trl.turns import NO_THOUGHT, Groups, Thought
+from alignopsd_trl.turns import NO_THOUGHT, Thought, TurnBatch
 
 if TYPE_CHECKING:
     from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
@@ -108,52 +108,54 @@ class Correspondence:
     """Which sibling turns face the decision of each turn.
 
     Args:
-        states: what both sides think at the M turns.
-        asked: ``(M,)`` bool, the turns of these tasks; the privileged view was asked at no other.
-        tasks: H of each task that the privileged view was asked about.
-        sources: ``(M, K)`` int64 retained sources, best first, -1 for none; `None` if nobody asked for them.
+        thoughts: M of the privileged view, blank where none was generated.
+        asked: ``(M,)`` bool, turns of the tasks whose thoughts were generated.
+        tasks: H of each of these tasks.
+        sources: ``(M, K)`` int64 retained sources, best first, -1 for none; K = 0 where the config needs no match.
         similarity: ``(M, K)`` float32 H of those pairs.
-        rejected: pairs that the action filter took away.
+        rejected: number of pairs that the action filter removed.
     """
 
-    states: DecisionStates
+    thoughts: list[Thought]
     asked: torch.Tensor
     tasks: list[TaskSimilarity]
-    sources: torch.Tensor | None = None
-    similarity: torch.Tensor | None = None
+    sources: torch.Tensor
+    similarity: torch.Tensor
     rejected: int = 0
+
+    @classmethod
+    def empty(cls, batch: TurnBatch) -> Correspondence:
+        """No thought, no H and no source."""
+        sources = batch.task.new_zeros(len(batch), 0)
+        asked = torch.zeros_like(batch.task, dtype=torch.bool)
+        return cls([NO_THOUGHT] * len(batch), asked, [], sources, sources.float())
 
 
 def correspond(
-    teacher: list[Thought],
-    student: list[Thought],
-    encode: Callable[[Sequence[str]], torch.Tensor],
-    groups: Groups,
+    thoughts: list[Thought],
     asked: torch.Tensor,
+    batch: TurnBatch,
+    encode: Callable[[Sequence[str]], torch.Tensor],
     options: AlignOPSDOptions,
     match: bool = True,
 ) -> Correspondence:
     """Computes H of each task and, if ``match``, the sources of each turn by the operator Psi and the action filter.
 
     Args:
-        teacher, student: M thoughts each.
+        thoughts: M of the privileged view.
+        asked: ``(M,)`` bool, true for all turns of the tasks to compare; other turns count as blank.
+        batch: the M turns.
         encode: n texts -> ``(n, D)``.
-        groups: of the M turns.
-        asked: ``(M,)`` bool, true for all turns of the tasks to match. Thoughts of other turns are not read.
         options: for gamma_H, K and the action filter.
-        match: `False` asks for H alone.
+        match: `False` computes H alone.
     """
-    teacher, student = (
-        [thought if one else NO_THOUGHT for thought, one in zip(side, asked.tolist(), strict=True)]
-        for side in (teacher, student)
-    )
-    states = decision_states(teacher, student, encode, match and options.action_filter != "none", groups.task.device)
+    groups = batch.groups
+    student = [turn.thought if one else NO_THOUGHT for turn, one in zip(batch.turns, asked.tolist(), strict=True)]
+    states = decision_states(thoughts, student, encode, match and options.action_filter != "none", batch.task.device)
     tasks = [_task_similarity(states, rows, groups.rollout[rows]) for rows in groups.by_task if asked[rows[0]]]
-    if not match:
-        return Correspondence(states, asked, tasks)
-    sources = torch.full((len(groups.task), options.max_sources), -1, device=groups.task.device)
+    sources = torch.full((len(batch), options.max_sources if match else 0), -1, device=batch.task.device)
     similarity, rejected = torch.zeros_like(sources, dtype=torch.float32), 0
-    for task in tasks:
+    for task in tasks if match else []:
         chosen = select_sources(
             task.similarity, task.eligible, task.rollout, options.similarity_threshold, options.max_sources
         )
@@ -161,7 +163,7 @@ def correspond(
         rejected += int((chosen >= 0).sum() - (kept >= 0).sum())
         sources[task.rows] = torch.where(kept >= 0, task.rows[kept], -1)
         similarity[task.rows] = task.similarity.gather(0, kept.clamp_min(0).T).T
-    return Correspondence(states, asked, tasks, sources, similarity, rejected)
+    return Correspondence(thoughts, asked, tasks, sources, similarity, rejected)
 
 
 def _task_similarity(states: DecisionStates, rows: torch.Tensor, rollout: torch.Tensor) -> TaskSimilarity:

@@ -1,6 +1,6 @@
 """Hierarchical credit assignment: distributes a rollout's advantage over its turns; the token budget is conserved.
 
-    rewards ──► A ──► evidence E = sgn(A) mean gap ──► B over spans, Q over turns ──► density ──► box ──► W ──► A W
+    rewards ──► A ──► evidence E = sgn(A) mean gap ──► B over spans, Q over turns ──► density ──► clip ──► W ──► A W
 
 Everything is vectorised over the batch: ``segment`` arguments number the spans or rollouts that rows belong to.
 Turn-level quantities are float64, token-level ones float32, and none carries a gradient.
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from alignopsd_trl.methods.advantages import segment_sum
-from alignopsd_trl.methods.align_opsd.spread import temperature_of_spread, weight_spread
-from alignopsd_trl.turns import Groups
+from alignopsd_trl.methods.align_opsd.temperature import temperature_of_std, weight_std
+from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
     from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
@@ -27,29 +27,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CreditWeights:
-    """The weights of a batch's turns, with the evidence and the allocation that they come from.
+    """The weights of a batch's turns and tokens, and the evidence that they come from.
 
     Args:
         identity, rectified: evidence of the identity gap, for comparison, and of the rectified gap.
-        weight: ``(M,)`` float64 W of each turn, the mean over its tokens where they differ; `None` with
-            ``allocation="none"``.
-        by_token: ``(M, L)`` float32 weight of each token, with ``allocation="token"``.
-        turns: how W came about, where turns were weighed.
+        weight: ``(M,)`` float64 W of each turn, the mean over its tokens where they differ.
+        by_token: the factor of A at each token, ``(M, 1)`` or ``(M, L)``.
     """
 
     identity: Evidence
     rectified: Evidence
-    weight: torch.Tensor | None = None
-    by_token: torch.Tensor | None = None
-    turns: TurnCredit | None = None
+    weight: torch.Tensor
+    by_token: torch.Tensor
+
+
+@dataclass(frozen=True)
+class TurnWeights(CreditWeights):
+    """Weights that are equal for all tokens of a turn, and how they were computed.
+
+    Args:
+        span: ``(M,)`` int64 span of each turn.
+        allocation: B, Q and the density.
+        projected: ``(M,)`` float64 density within the clip range.
+        temperature: T.
+    """
+
+    span: torch.Tensor
+    allocation: Allocation
+    projected: torch.Tensor
+    temperature: float
 
 
 def weigh(
     views: Rectification,
-    mask: torch.Tensor,
+    batch: TurnBatch,
     advantage: torch.Tensor,
-    groups: Groups,
-    span: torch.Tensor | None,
+    span: torch.Tensor,
     options: AlignOPSDOptions,
     gather: Callable[[torch.Tensor], torch.Tensor],
 ) -> CreditWeights:
@@ -57,25 +70,50 @@ def weigh(
 
     Args:
         views: the two gaps.
-        mask: ``(M, L)`` bool.
+        batch: the M turns.
         advantage: ``(M,)`` A.
-        groups: of the M turns.
-        span: ``(M,)`` int64 numbered over the batch; `None` makes one span of each rollout, the flat turn allocation.
-        options: for T or the spread it is found by, eta, the box and the allocation.
-        gather: ``(n,)`` of this process -> ``(N,)`` of all of them; asked only where T is found by the spread.
+        span: ``(M,)`` int64 numbered over the batch; one span for each rollout gives the flat turn allocation.
+        options: for T or the standard deviation that determines it, eta, the clip range and the allocation.
+        gather: ``(n,)`` of this process -> ``(N,)`` of all processes; called only to determine T.
     """
+    mask, rollout = batch.policy_mask, batch.groups.rollout
     identity = turn_evidence(views.identity_gap, mask, advantage)
     rectified = turn_evidence(views.rectified_gap, mask, advantage)
     if options.allocation == "none":
-        return CreditWeights(identity, rectified)
+        ones = torch.ones_like(rectified.gap)
+        return CreditWeights(identity, rectified, ones, ones[:, None])
     if options.allocation == "token":
-        box = density_box(options.weighting, options.density_cap, options.band)
-        by_token = token_weights(views.rectified_gap, mask, advantage, groups.rollout, options.credit_temperature, box)
+        limits = density_box(options.weighting, options.density_cap, options.band)
+        by_token = token_weights(views.rectified_gap, mask, advantage, rollout, options.credit_temperature, limits)
         mean = torch.where(mask, by_token, 0.0).sum(-1, dtype=torch.float64) / rectified.tokens
-        return CreditWeights(identity, rectified, mean.masked_fill(rectified.tokens == 0, 1.0), by_token=by_token)
-    span = groups.rollout if span is None else span
-    turns = credit_turns(rectified, advantage, groups.rollout, span, options, gather)
-    return CreditWeights(identity, rectified, turns.weights.weight, turns=turns)
+        return CreditWeights(identity, rectified, mean.masked_fill(rectified.tokens == 0, 1.0), by_token)
+    temperature, allocation, weights = _weigh_turns(rectified, advantage, rollout, span, options, gather)
+    weight, projected = weights.weight, weights.projected
+    return TurnWeights(identity, rectified, weight, weight[:, None], span, allocation, projected, temperature)
+
+
+def _weigh_turns(
+    evidence: Evidence,
+    advantage: torch.Tensor,
+    rollout: torch.Tensor,
+    span: torch.Tensor,
+    options: AlignOPSDOptions,
+    gather: Callable[[torch.Tensor], torch.Tensor],
+) -> tuple[float, Allocation, Weights]:
+    """Turn weights at the given temperature, or at the one whose weights have the given standard deviation."""
+    limits, tokens = density_box(options.weighting, options.density_cap, options.band), evidence.tokens
+
+    def at(temperature: float) -> tuple[Allocation, Weights]:
+        shares = allocate(evidence.evidence, tokens, rollout, span, temperature)
+        return shares, turn_weights(shares.density, tokens, rollout, advantage, options.credit_mixing, limits)
+
+    def deviation(temperature: float) -> float:
+        return weight_std(at(temperature)[1].weight, tokens, advantage, gather)
+
+    temperature = options.credit_temperature
+    if options.credit_spread is not None:
+        temperature = temperature_of_std(options.credit_spread, deviation)
+    return temperature, *at(temperature)
 
 
 def span_means(weight: torch.Tensor, tokens: torch.Tensor, span: torch.Tensor) -> torch.Tensor:
@@ -88,54 +126,6 @@ def span_means(weight: torch.Tensor, tokens: torch.Tensor, span: torch.Tensor) -
     spans = _count(span)
     mass = segment_sum(tokens, span, spans).clamp_min(1.0)
     return (segment_sum(tokens * weight, span, spans) / mass)[span]
-
-
-@dataclass(frozen=True)
-class TurnCredit:
-    """The weights of a batch's turns and how they were computed.
-
-    Args:
-        span: ``(M,)`` int64 span of each turn.
-        allocation: B, Q and the density.
-        weights: the density inside the box, and W.
-        temperature: T, where it was found by the spread of the weights.
-    """
-
-    span: torch.Tensor
-    allocation: Allocation
-    weights: Weights
-    temperature: float | None = None
-
-
-def credit_turns(
-    evidence: Evidence,
-    advantage: torch.Tensor,
-    rollout: torch.Tensor,
-    span: torch.Tensor,
-    options: AlignOPSDOptions,
-    gather: Callable[[torch.Tensor], torch.Tensor],
-) -> TurnCredit:
-    """Turn weights at the given temperature, or at the one whose weights have the given spread.
-
-    Args:
-        evidence: of the rectified gap.
-        advantage: ``(M,)`` A.
-        rollout, span: ``(M,)`` int64, see `allocate`.
-        options, gather: see `weigh`.
-    """
-    box, tokens = density_box(options.weighting, options.density_cap, options.band), evidence.tokens
-
-    def at(temperature: float) -> tuple[Allocation, Weights]:
-        shares = allocate(evidence.evidence, tokens, rollout, span, temperature)
-        return shares, turn_weights(shares.density, tokens, rollout, advantage, options.credit_mixing, box)
-
-    def spread_at(temperature: float) -> float:
-        return weight_spread(at(temperature)[1].weight, tokens, advantage, gather)
-
-    if options.credit_spread is None:
-        return TurnCredit(span, *at(options.credit_temperature))
-    found = temperature_of_spread(options.credit_spread, spread_at)
-    return TurnCredit(span, *at(found), temperature=found)
 
 
 # Evidence
@@ -232,7 +222,7 @@ def _softmax(logits: torch.Tensor, segment: torch.Tensor, count: int) -> torch.T
     return mass / segment_sum(mass, segment, count).clamp_min(torch.finfo(logits.dtype).tiny)[segment]
 
 
-# The box
+# The clip range
 
 
 @torch.no_grad()

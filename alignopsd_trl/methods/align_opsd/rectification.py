@@ -46,41 +46,30 @@ class Rectification:
 
 
 def rectify_views(
-    score: Callable[..., torch.Tensor],
-    own: torch.Tensor,
-    student: torch.Tensor | None,
-    matches: Correspondence | None,
-    options: AlignOPSDOptions,
-) -> tuple[torch.Tensor, Rectification | None]:
+    score: Callable[..., torch.Tensor], student: torch.Tensor, matches: Correspondence, options: AlignOPSDOptions
+) -> tuple[torch.Tensor, Rectification]:
     """Scores the identity and the matched views of a batch in one call and computes the gaps to the student.
 
     Args:
         score: ``(R,)`` source and ``(R,)`` target turns -> ``(R, L)`` log-probs of the targets' responses under the
             privileged prompts of the sources.
-        own: ``(M,)`` int64, the turns' numbers, 0 to M - 1.
-        student: ``(M, L)``; `None` asks for the identity views alone.
-        matches: the retained sources; `None`, or none asked for, leaves every turn its identity view.
+        student: ``(M, L)``.
+        matches: the retained sources; a turn without one keeps its identity view.
         options: for gamma_H, tau, alpha_max and how views are mixed.
 
     Returns:
-        ``(M, L)`` identity log-probs, and the rectification if there is a student.
+        ``(M, L)`` identity log-probs, and the rectification.
     """
-    if matches is None or matches.sources is None or matches.similarity is None:
-        sources = torch.full((len(own), 1), -1, device=own.device)
-        similarity = sources.float()
-    else:
-        sources, similarity = matches.sources, matches.similarity
+    sources, every = matches.sources, torch.arange(len(student), device=student.device)
     row, slot = (sources >= 0).nonzero(as_tuple=True)
-    views = score(torch.cat([own, sources[row, slot]]), torch.cat([own, row]))
-    identity, matched = views.tensor_split([len(own)])
-    if student is None:
-        return identity, None
+    views = score(torch.cat([every, sources[row, slot]]), torch.cat([every, row]))
+    identity, matched = views.tensor_split([len(every)])
     return identity, rectify(
         student,
         identity,
         matched,
         sources,
-        similarity,
+        matches.similarity,
         threshold=options.similarity_threshold,
         temperature=options.aggregation_temperature,
         alpha_max=options.alpha_max,
