@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 Targets = dict[str, torch.Tensor]
 
 
-class NoLoss:
-    """The paper's: no auxiliary loss.
+class AuxiliaryLoss:
+    """The base of the losses, and the paper's none: the coefficient is 0 and neither method is called.
 
     Args:
         options: of the run.
@@ -38,15 +38,15 @@ class NoLoss:
         return 0.0
 
     def targets(self, batch: TurnBatch, teacher: Teacher, stages: Stages) -> Targets:
-        """What `per_token` reads, from the results of all stages: ``(M, L)`` or ``(M, L, K)`` each."""
-        return {}
+        """Computes what `per_token` reads, ``(M, L)`` or ``(M, L, K)`` each."""
+        raise NotImplementedError
 
     def per_token(self, targets: Targets, log_probs: torch.Tensor) -> torch.Tensor:
-        """``(R, L)``, with gradient."""
+        """Computes the loss ``(R, L)``, with gradient, from the targets of R rows."""
         raise NotImplementedError
 
 
-class AlignmentLoss(NoLoss):
+class AlignmentLoss(AuxiliaryLoss):
     """The gated loss to the rectified teacher, with gate and target frozen at rollout time (method facts F.51)."""
 
     @property
@@ -71,7 +71,7 @@ class SdarLoss(AlignmentLoss):
         return gated_loss(log_probs, targets["teacher"], trust)
 
 
-class DistributionLoss(NoLoss):
+class DistributionLoss(AuxiliaryLoss):
     """The divergence to the rectified teacher's likeliest tokens, times the token's weight (beyond the paper)."""
 
     @property
@@ -103,4 +103,4 @@ class DistributionLoss(NoLoss):
         return loss * targets.get("weight", 1.0)
 
 
-LOSSES = {"none": NoLoss, "alignment": AlignmentLoss, "sdar": SdarLoss, "distribution": DistributionLoss}
+LOSSES = {"none": AuxiliaryLoss, "alignment": AlignmentLoss, "sdar": SdarLoss, "distribution": DistributionLoss}

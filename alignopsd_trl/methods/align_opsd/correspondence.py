@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DecisionStates:
-    """Thinking and actions of the privileged view and of the policy at M turns, with the embeddings of these texts.
+    """Reasoning traces and actions of the privileged view and of the policy at M turns, with their embeddings.
 
     Args:
         teacher, student: M of each.
         table: ``(n, D)`` float32, one row for each distinct text that is not empty.
-        columns: ``(M,)`` int64 rows of ``table`` each, -1 for an empty text: the teacher's thinking, the student's
-            thinking and, if the action filter needs them, both sides' actions.
+        columns: ``(M,)`` int64 rows of ``table`` each, -1 for an empty text: the traces of the teacher, those of
+            the student and, if the action filter needs them, the actions of both.
     """
 
     teacher: list[Thought]
@@ -44,7 +44,7 @@ class DecisionStates:
     columns: list[torch.Tensor]
 
     def thinking(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """d+ and d of some turns, ``(len(rows), D)`` each; zero rows where there is no thinking."""
+        """d+ and d of some turns, ``(len(rows), D)`` each; zero rows where there is no trace."""
         return self._at(self.columns[0][rows]), self._at(self.columns[1][rows])
 
     def action_cosine(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -66,13 +66,13 @@ def decision_states(
     actions: bool,
     device: torch.device,
 ) -> DecisionStates:
-    """Embeds the thinking of both sides. Each distinct text is encoded once, an empty one not at all.
+    """Embeds the reasoning traces of both sides. Each distinct text is encoded once, an empty one not at all.
 
     Args:
-        teacher, student: M thoughts each.
+        teacher, student: M traces and actions each.
         encode: n texts -> ``(n, D)``.
         actions: whether the actions are embedded too.
-        device: where the states are used.
+        device: of the result.
     """
     columns = [[thought.thinking for thought in side] for side in (teacher, student)]
     columns += [[thought.action for thought in side] for side in (teacher, student)] if actions else []
@@ -108,8 +108,8 @@ class Correspondence:
     """Which sibling turns face the decision of each turn.
 
     Args:
-        thoughts: M of the privileged view, blank where none was generated.
-        asked: ``(M,)`` bool, turns of the tasks whose thoughts were generated.
+        thoughts: M reasoning traces and actions of the privileged view, blank where none was generated.
+        compared: ``(M,)`` bool, turns of the tasks whose traces were generated and compared.
         tasks: H of each of these tasks.
         sources: ``(M, K)`` int64 retained sources, best first, -1 for none; K = 0 where the config needs no match.
         similarity: ``(M, K)`` float32 H of those pairs.
@@ -117,7 +117,7 @@ class Correspondence:
     """
 
     thoughts: list[Thought]
-    asked: torch.Tensor
+    compared: torch.Tensor
     tasks: list[TaskSimilarity]
     sources: torch.Tensor
     similarity: torch.Tensor
@@ -125,15 +125,15 @@ class Correspondence:
 
     @classmethod
     def empty(cls, batch: TurnBatch) -> Correspondence:
-        """No thought, no H and no source."""
+        """The correspondence of a config that reads neither matches nor profiles."""
         sources = batch.task.new_zeros(len(batch), 0)
-        asked = torch.zeros_like(batch.task, dtype=torch.bool)
-        return cls([NO_THOUGHT] * len(batch), asked, [], sources, sources.float())
+        compared = torch.zeros_like(batch.task, dtype=torch.bool)
+        return cls([NO_THOUGHT] * len(batch), compared, [], sources, sources.float())
 
 
 def correspond(
     thoughts: list[Thought],
-    asked: torch.Tensor,
+    compared: torch.Tensor,
     batch: TurnBatch,
     encode: Callable[[Sequence[str]], torch.Tensor],
     options: AlignOPSDOptions,
@@ -142,17 +142,17 @@ def correspond(
     """Computes H of each task and, if ``match``, the sources of each turn by the operator Psi and the action filter.
 
     Args:
-        thoughts: M of the privileged view.
-        asked: ``(M,)`` bool, true for all turns of the tasks to compare; other turns count as blank.
+        thoughts: M reasoning traces and actions of the privileged view, blank at turns of other tasks.
+        compared: ``(M,)`` bool, the turns of the tasks to compare.
         batch: the M turns.
         encode: n texts -> ``(n, D)``.
         options: for gamma_H, K and the action filter.
         match: `False` computes H alone.
     """
     groups = batch.groups
-    student = [turn.thought if one else NO_THOUGHT for turn, one in zip(batch.turns, asked.tolist(), strict=True)]
+    student = [turn.thought if one else NO_THOUGHT for turn, one in zip(batch.turns, compared.tolist(), strict=True)]
     states = decision_states(thoughts, student, encode, match and options.action_filter != "none", batch.task.device)
-    tasks = [_task_similarity(states, rows, groups.rollout[rows]) for rows in groups.by_task if asked[rows[0]]]
+    tasks = [_task_similarity(states, rows, groups.rollout[rows]) for rows in groups.by_task if compared[rows[0]]]
     sources = torch.full((len(batch), options.max_sources if match else 0), -1, device=batch.task.device)
     similarity, rejected = torch.zeros_like(sources, dtype=torch.float32), 0
     for task in tasks if match else []:
@@ -163,7 +163,7 @@ def correspond(
         rejected += int((chosen >= 0).sum() - (kept >= 0).sum())
         sources[task.rows] = torch.where(kept >= 0, task.rows[kept], -1)
         similarity[task.rows] = task.similarity.gather(0, kept.clamp_min(0).T).T
-    return Correspondence(thoughts, asked, tasks, sources, similarity, rejected)
+    return Correspondence(thoughts, compared, tasks, sources, similarity, rejected)
 
 
 def _task_similarity(states: DecisionStates, rows: torch.Tensor, rollout: torch.Tensor) -> TaskSimilarity:
@@ -217,8 +217,8 @@ def eligibility(rollout: torch.Tensor, teacher_valid: torch.Tensor, student_vali
 
     Args:
         rollout: ``(m,)`` integers.
-        teacher_valid, student_valid: ``(m,)`` bool, whether the thinking parsed. The source needs its teacher's, the
-            target its student's; the source's own student thinking does not matter.
+        teacher_valid, student_valid: ``(m,)`` bool, whether the trace parsed. A source needs its teacher's trace, a
+            target its student's; the student's trace at the source does not matter.
 
     Returns:
         ``(m, m)`` bool.
@@ -277,8 +277,8 @@ def accept_actions(
         source_actions, target_actions: parsed actions of the turns, the teacher's and the student's; a blank one is
             invalid and never accepted.
         similarity: ``(P,)`` cosine of the pair's action embeddings; accepted from ``threshold`` on, if finite.
-        rule: ``"cosine"``, or a benchmark's name: also compatible by its action grammar. WebShop's asks for the same
-            operation, and for clicks the same target with case.
+        rule: ``"cosine"``, or a benchmark's name: also compatible by its action grammar. WebShop's compares the
+            operation, and for clicks the target with case.
         source, target: ``(P,)`` int64, which of the actions each pair compares.
 
     Returns:

@@ -100,7 +100,7 @@ def _weigh_turns(
     options: AlignOPSDOptions,
     gather: Callable[[torch.Tensor], torch.Tensor],
 ) -> tuple[float, Allocation, Weights]:
-    """Turn weights at the given temperature, or at the one whose weights have the given standard deviation."""
+    """Computes turn weights at the given temperature, or at the one whose weights have the given standard deviation."""
     limits, tokens = density_box(options.weighting, options.density_cap, options.band), evidence.tokens
 
     def at(temperature: float) -> tuple[Allocation, Weights]:
@@ -117,7 +117,7 @@ def _weigh_turns(
 
 
 def span_means(weight: torch.Tensor, tokens: torch.Tensor, span: torch.Tensor) -> torch.Tensor:
-    """``(M,)`` mean of the turns' weights over the tokens of each turn's span; it keeps the token budget as they do.
+    """Computes the mean ``(M,)`` of W over the tokens of each turn's span. It keeps the token budget, as W does.
 
     Args:
         weight, tokens: ``(M,)`` float64 W and optimised tokens.
@@ -167,7 +167,7 @@ def turn_evidence(gap: torch.Tensor, mask: torch.Tensor, advantage: torch.Tensor
 
 @dataclass(frozen=True)
 class Allocation:
-    """How a rollout's credit is shared out over its spans, and a span's over its turns.
+    """The shares of a rollout's spans in its credit, and those of a span's turns in the credit of the span.
 
     Args:
         budget: ``(J,)`` float64 B of each span; sums to 1 over the spans of a rollout.
@@ -229,16 +229,16 @@ def _softmax(logits: torch.Tensor, segment: torch.Tensor, count: int) -> torch.T
 def project_to_box(
     density: torch.Tensor, mass: torch.Tensor, segment: torch.Tensor, low: float, high: float
 ) -> torch.Tensor:
-    """Weighted Euclidean projection onto low <= d <= high with sum(mass * d) = sum(mass) in each segment.
+    """Computes the weighted Euclidean projection onto low <= d <= high with sum(mass * d) = sum(mass) in each segment.
 
     The result is clip(density - shift) with one shift for each segment, the root of a falling piecewise linear
     function. Newton steps are exact on the right linear piece but can cycle around a kink, so they alternate with
-    bisection steps. A segment that is already inside the box is returned unchanged (method facts E.38).
+    bisection steps. A segment that is already within the clip range stays unchanged (method facts E.38).
 
     Args:
         density, mass: ``(n,)`` float64; rows of mass 0 are clipped but weigh nothing.
         segment: ``(n,)`` int64 from 0.
-        low, high: the box, which holds 1: else no density could keep the budget.
+        low, high: the clip range. It must hold 1, since otherwise no density keeps the budget.
 
     Returns:
         ``(n,)`` float64.
@@ -265,7 +265,7 @@ def project_to_box(
 def _bracket(
     density: torch.Tensor, segment: torch.Tensor, count: int, low: float, high: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Shifts that put a whole segment at the top and at the bottom of the box, and the shift 0 to start from."""
+    """Returns the shifts that put a whole segment at the top and at the bottom of the clip range, and a first shift."""
     lowest = density.new_full((count,), torch.inf).scatter_reduce_(0, segment, density, "amin")
     highest = density.new_full((count,), -torch.inf).scatter_reduce_(0, segment, density, "amax")
     left, right = lowest - high, highest - low
@@ -273,7 +273,7 @@ def _bracket(
 
 
 def density_box(weighting: str, cap: float, band: float) -> tuple[float, float]:
-    """[0, cap] for ``"capped"`` (the paper), [1 - band, 1 + band] for ``"band"``."""
+    """The clip range of the density: [0, cap] for ``"capped"`` (the paper), [1 - band, 1 + band] for ``"band"``."""
     return (0.0, cap) if weighting == "capped" else (1.0 - band, 1.0 + band)
 
 
@@ -282,7 +282,7 @@ class Weights:
     """Turn weights that keep the token budget.
 
     Args:
-        projected: ``(M,)`` float64 density inside the box.
+        projected: ``(M,)`` float64 density within the clip range.
         weight: ``(M,)`` float64 W.
     """
 
@@ -297,9 +297,9 @@ def turn_weights(
     rollout: torch.Tensor,
     advantage: torch.Tensor,
     mixing: float,
-    box: tuple[float, float],
+    limits: tuple[float, float],
 ) -> Weights:
-    """W = (1 - eta) + eta * boxed density (the paper's appendix "Budget normalization"; method facts E.38 to E.42).
+    """Computes W = (1 - eta) + eta * clipped density (the paper's "Budget normalization"; method facts E.38 to E.42).
 
     Exactly 1 for rollouts of zero advantage and for turns without optimised tokens.
 
@@ -307,13 +307,13 @@ def turn_weights(
         density, tokens, advantage: ``(M,)``.
         rollout: ``(M,)`` int64 from 0 without holes.
         mixing: eta.
-        box: of the density.
+        limits: the clip range of the density.
 
     Raises:
         RuntimeError: if the token budget of a rollout is not kept.
     """
     neutral = (advantage == 0) | (tokens <= 0)
-    projected = project_to_box(torch.where(neutral, 1.0, density), tokens, rollout, *box)
+    projected = project_to_box(torch.where(neutral, 1.0, density), tokens, rollout, *limits)
     weight = torch.where(neutral, 1.0, (1.0 - mixing) + mixing * projected)
     check_budget(weight, tokens, rollout)
     return Weights(projected, weight)
@@ -338,9 +338,9 @@ def token_weights(
     advantage: torch.Tensor,
     rollout: torch.Tensor,
     temperature: float,
-    box: tuple[float, float],
+    limits: tuple[float, float],
 ) -> torch.Tensor:
-    """The flat token ablation: one softmax over all optimised tokens of a rollout, boxed, not mixed (F.48).
+    """The flat token ablation: one softmax over all optimised tokens of a rollout, clipped, not mixed (F.48).
 
     Args:
         gap: ``(M, L)``.
@@ -357,6 +357,6 @@ def token_weights(
     logits = advantage.sign().double()[row] * gap[row, column].double() / temperature
     ones = torch.ones_like(logits)
     density = _softmax(logits, segment, count) * segment_sum(ones, segment, count)[segment]
-    weight = project_to_box(density, ones, segment, *box)
+    weight = project_to_box(density, ones, segment, *limits)
     check_budget(weight, ones, segment)
     return torch.ones(mask.shape, device=mask.device).index_put_((row, column), weight.float())

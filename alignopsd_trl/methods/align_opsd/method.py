@@ -1,8 +1,8 @@
 """AlignOPSD: decision-aligned supervision rectification and semi-Markov hierarchical credit assignment.
 
-    thoughts of groups with an advantage ─► per task: H, eligible, Psi, action filter           (Correspondence)
+    reasoning traces of groups with an advantage ─► H, eligible, Psi, action filter               (Correspondence)
     one teacher.score of identity and matched pairs ─► rectified gap                              (Rectification)
-    profiles ─► divergence ─► threshold over all processes, with further thoughts if needed ─► spans      (Spans)
+    profiles ─► divergence ─► threshold over all processes, if needed with all traces ─► spans    (Spans)
     evidence ─► B, Q, density, clip range, W                                                      (CreditWeights)
 
 The formulas are in `correspondence`, `rectification`, `spans` and `credit`, with a frozen result each. This file runs
@@ -80,14 +80,10 @@ class AlignOPSD(Method):
         spans = SPANS.get(config.allocation, whole_rollouts)(batch, teacher, matches, config)  # P, D, S
         weights = weigh(views, batch, result.advantage, spans.span, config, teacher.gather)  # E, B, Q, W
         stages = Stages(result, matches, identity, views, spans, weights)
-        advantage = result.advantage[:, None] * weights.by_token
         metrics, trace = report(config, batch, stages)
-        return Credit(
-            token_advantages(advantage, batch.policy_mask, result.residual),
-            metrics,
-            self.loss.targets(batch, teacher, stages),
-            trace,
-        )
+        targets = {} if config.auxiliary_loss == "none" else self.loss.targets(batch, teacher, stages)
+        advantages = token_advantages(result.advantage[:, None] * weights.by_token, batch.policy_mask, result.residual)
+        return Credit(advantages, metrics, targets, trace)
 
     def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
         """Zero-advantage turns can be skipped, unless an auxiliary loss trains on them."""

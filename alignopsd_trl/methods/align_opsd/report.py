@@ -1,7 +1,7 @@
 """Metrics of a batch's credit for the log, and columns for the records with one value a turn.
 
 `report` collects the results of all stages. A metric without values to average is left out. Columns are lists of
-length M; rows of other turns in them (``sources``) are row numbers of the same batch, which the column ``row`` names.
+length M. ``sources`` holds row numbers of the same batch, which the column ``row`` names.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def report(options: AlignOPSDOptions, batch: TurnBatch, stages: Stages) -> tuple
     metrics, trace = dict(stages.outcome.metrics), dict(stages.outcome.trace)
     matched, cut = matches.sources.size(1) > 0, isinstance(spans, CutSpans)
     if matched or cut:
-        metrics |= thought_metrics(spans.matches.asked)
-        trace |= thought_trace(matches.asked, spans.matches)
+        metrics |= thought_metrics(spans.matches.compared)
+        trace |= thought_trace(matches.compared, spans.matches)
     if matched:
-        metrics |= match_metrics(matches, batch.turn) | view_metrics(views, matches.asked)
+        metrics |= match_metrics(matches, batch.turn) | view_metrics(views, matches.compared)
         trace |= match_trace(matches, views)
     trace |= token_gaps(batch, identity=views.identity_gap, rectified=views.rectified_gap)
     if options.auxiliary_loss == "alignment":
@@ -48,36 +48,36 @@ def report(options: AlignOPSDOptions, batch: TurnBatch, stages: Stages) -> tuple
         trace["weight"] = weights.weight.tolist()
     if isinstance(weights, TurnWeights):
         columns = turn_trace(weights)
-        trace |= {name: _where(spans.matches.asked, column) for name, column in columns.items()} if cut else columns
+        trace |= {name: _where(spans.matches.compared, column) for name, column in columns.items()} if cut else columns
         if options.credit_spread is not None and metrics.get("credit/weight_std", 0.0) > 1e-9:  # else any T would do
             metrics["credit/temperature"] = weights.temperature
     return metrics, trace
 
 
-def thought_metrics(asked: torch.Tensor) -> dict[str, float]:
-    return {"teacher/thought_share": float(asked.double().mean())} if len(asked) else {}
+def thought_metrics(compared: torch.Tensor) -> dict[str, float]:
+    return {"teacher/thought_share": float(compared.double().mean())} if len(compared) else {}
 
 
 def thought_trace(acted: torch.Tensor, matches: Correspondence) -> dict[str, Any]:
     """Reasoning traces and actions of the privileged view; ``acted`` ``(M,)`` bool, where actions were generated."""
     return {
-        "teacher_thinking": _where(matches.asked, [thought.thinking for thought in matches.thoughts]),
+        "teacher_thinking": _where(matches.compared, [thought.thinking for thought in matches.thoughts]),
         "teacher_action": _where(acted, [thought.action for thought in matches.thoughts]),
     }
 
 
-def _where(asked: torch.Tensor, values: list[Any]) -> list[Any]:
-    """The values, and `None` for turns whose thoughts were not generated."""
-    return [value if one else None for value, one in zip(values, asked.tolist(), strict=True)]
+def _where(compared: torch.Tensor, values: list[Any]) -> list[Any]:
+    """The values, and `None` for turns outside of the compared groups."""
+    return [value if one else None for value, one in zip(values, compared.tolist(), strict=True)]
 
 
 def match_metrics(matches: Correspondence, turn: torch.Tensor) -> dict[str, float]:
     """How many turns have sources at the same decision, and how often at another turn number ``turn`` ``(M,)``."""
     metrics, sources, rejected, present = {}, matches.sources, matches.rejected, matches.sources >= 0
     target, slot = present.nonzero(as_tuple=True)
-    if matches.asked.any():
-        metrics["correspondence/matched_share"] = float(present[matches.asked].any(-1).double().mean())
-        metrics["correspondence/sources_per_target"] = float(present[matches.asked].sum(-1).double().mean())
+    if matches.compared.any():
+        metrics["correspondence/matched_share"] = float(present[matches.compared].any(-1).double().mean())
+        metrics["correspondence/sources_per_target"] = float(present[matches.compared].sum(-1).double().mean())
     if len(target):
         off_turn = turn[sources[target, slot]] != turn[target]
         metrics["correspondence/off_turn_share"] = float(off_turn.double().mean())
@@ -97,17 +97,17 @@ def match_trace(matches: Correspondence, views: Rectification) -> dict[str, Any]
         "sources": picked(matches.sources),
         "source_similarities": picked(matches.similarity),
         "source_weights": picked(views.weights),
-        "rho": _where(matches.asked, views.rho.tolist()),
-        "alpha": _where(matches.asked, views.alpha.tolist()),
+        "rho": _where(matches.compared, views.rho.tolist()),
+        "alpha": _where(matches.compared, views.alpha.tolist()),
     }
 
 
-def view_metrics(views: Rectification, asked: torch.Tensor) -> dict[str, float]:
-    if not asked.any():
+def view_metrics(views: Rectification, compared: torch.Tensor) -> dict[str, float]:
+    if not compared.any():
         return {}
     return {
-        "rectification/confidence_mean": float(views.rho[asked].mean()),
-        "rectification/alpha_mean": float(views.alpha[asked].mean()),
+        "rectification/confidence_mean": float(views.rho[compared].mean()),
+        "rectification/alpha_mean": float(views.alpha[compared].mean()),
     }
 
 
@@ -125,7 +125,7 @@ def gate_metrics(views: Rectification, mask: torch.Tensor, beta: float) -> dict[
 def span_metrics(spans: CutSpans) -> dict[str, float]:
     metrics = {"spans/threshold": spans.threshold, "spans/threshold_unclipped": spans.quantile}
     metrics = {name: value for name, value in metrics.items() if value is not None}
-    cuts = [(rows, found) for rows, found in spans.cuts if spans.matches.asked[rows[0]]]
+    cuts = [(rows, found) for rows, found in spans.cuts if spans.matches.compared[rows[0]]]
     if not cuts:
         return metrics
     turns, count = sum(len(rows) for rows, _ in cuts), sum(len(found.spans) for _, found in cuts)
@@ -150,7 +150,7 @@ def span_trace(spans: CutSpans) -> dict[str, Any]:
                 cut[rows[position]] = kind
     columns = {"divergence": spans.shifts.value.tolist(), "divergence_counts": spans.shifts.counts.tolist()}
     columns |= {"span": span, "cut": cut}
-    return {name: _where(spans.matches.asked, column) for name, column in columns.items()}
+    return {name: _where(spans.matches.compared, column) for name, column in columns.items()}
 
 
 def evidence_metrics(identity: Evidence, rectified: Evidence, scored: torch.Tensor | None) -> dict[str, float]:

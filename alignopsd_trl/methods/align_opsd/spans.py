@@ -36,7 +36,7 @@ class Spans:
 
     Args:
         span: ``(M,)`` int64 span of each turn, numbered over the batch in (task, rollout) order.
-        matches: the correspondence of all tasks whose thoughts were generated.
+        matches: the correspondence of all tasks that were compared.
     """
 
     span: torch.Tensor
@@ -90,7 +90,7 @@ def decision_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, 
     """Cuts every rollout at the batch threshold, a clipped quantile of the shifts of all groups.
 
     The shifts of the groups in ``matches`` bound the threshold. If none of them lies between the bounds, every
-    threshold there cuts these groups alike, and the thoughts of the other groups are not generated. Otherwise all are.
+    threshold there cuts these groups alike, and no reasoning trace of the other groups is generated. Otherwise all are.
     The bounds are
     over all processes, which therefore make the same calls.
 
@@ -103,7 +103,7 @@ def decision_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, 
     columns, limits = _columns(batch, teacher, options), (options.boundary_min, options.boundary_max)
     shifts = _shifts(batch, matches, options, columns)
     known = teacher.gather(shifts.value[shifts.counts])
-    missing = 0 if batch.scored is None else _total(_possible(batch) & ~matches.asked, teacher)
+    missing = 0 if batch.scored is None else _total(_possible(batch) & ~matches.compared, teacher)
     if missing:
         low, high = threshold_bounds(known, missing, options.boundary_quantile, *limits)
         if not bool(((known > low) & (known <= high)).any()):
@@ -124,7 +124,7 @@ def _total(chosen: torch.Tensor, teacher: Teacher) -> int:
 
 
 def _possible(batch: TurnBatch) -> torch.Tensor:
-    """``(M,)`` bool: turns whose shift may count, with an earlier turn, siblings and thinking of the policy."""
+    """``(M,)`` bool: turns whose shift may count. They have an earlier turn, siblings and a trace of the policy."""
     thinks = [turn.thought.thinking_valid for turn in batch.turns]
     groups = batch.groups
     return torch.tensor(thinks, device=batch.task.device).bool() & (groups.position > 0) & (groups.siblings > 1)
@@ -280,7 +280,7 @@ def clip_threshold(quantile: float | None, low: float, high: float) -> float | N
 def threshold_bounds(
     shifts: torch.Tensor, missing: int, quantile: float, low: float, high: float
 ) -> tuple[float, float]:
-    """The least and the most that the batch threshold can be, whatever divergences are still to come.
+    """Computes the least and the most that the batch threshold can be, whatever the unknown divergences are.
 
     With n known and at most m missing, the quantile lies between the order statistics at floor(r) and ceil(r) of rank
     r = q (n + m - 1): the first with m zeros among the known, the second with m ones. One divergence fewer moves the
@@ -289,7 +289,7 @@ def threshold_bounds(
 
     Args:
         shifts: ``(n,)`` the counting divergences known so far, of all processes.
-        missing: m, the most that may come.
+        missing: m, the largest number of unknown ones.
         quantile, low, high: q and the two clips.
     """
     count, ordered = len(shifts), shifts.detach().double().sort().values
@@ -308,7 +308,7 @@ class Segmentation:
         threshold: cuts kept by the threshold, rising.
         drawn: cuts kept by chance (random spans).
         guided, forced: cuts that repair over-long spans, at a divergence and at the middle.
-        candidates, accepted: positions that asked to be cuts, and those kept, before any repair.
+        candidates, accepted: number of positions above the threshold (or drawn), and of those kept, before any repair.
     """
 
     spans: list[tuple[int, int]]

@@ -31,24 +31,24 @@ def match_scored(batch: TurnBatch, teacher: Teacher, options: AlignOPSDOptions, 
     if batch.scored is None:
         every = torch.ones_like(batch.task, dtype=torch.bool)
         return correspond(teacher.thoughts(batch), every, batch, teacher.encode, options, match)
-    asked = torch.isin(batch.task, batch.task[batch.scored])
-    return correspond(_thoughts(batch, teacher, asked), asked, batch, teacher.encode, options, match)
+    compared = torch.isin(batch.task, batch.task[batch.scored])
+    return correspond(_thoughts(batch, teacher, compared), compared, batch, teacher.encode, options, match)
 
 
 def match_rest(
     batch: TurnBatch, teacher: Teacher, matches: Correspondence, options: AlignOPSDOptions
 ) -> Correspondence:
-    """Adds H of all other groups. Their thoughts have no action, and their turns get no sources."""
-    rest = ~matches.asked
+    """Adds H of all other groups. No action is generated for them, and their turns get no sources."""
+    rest = ~matches.compared
     thoughts = _thoughts(batch, teacher, rest, actions=False)
     found = correspond(thoughts, rest, batch, teacher.encode, options, match=False)
-    pairs = zip(matches.thoughts, thoughts, matches.asked.tolist(), strict=True)
-    thoughts = [first if asked else later for first, later, asked in pairs]
-    return replace(matches, thoughts=thoughts, asked=matches.asked | rest, tasks=[*matches.tasks, *found.tasks])
+    pairs = zip(matches.thoughts, thoughts, matches.compared.tolist(), strict=True)
+    thoughts = [first if compared else later for first, later, compared in pairs]
+    return replace(matches, thoughts=thoughts, compared=matches.compared | rest, tasks=[*matches.tasks, *found.tasks])
 
 
 def _thoughts(batch: TurnBatch, teacher: Teacher, chosen: torch.Tensor, actions: bool = True) -> list[Thought]:
-    """M thoughts in one generation, blank at the turns that are not chosen. Every process calls the teacher."""
+    """Generates traces at the chosen turns, in one call that every process makes; the result is blank elsewhere."""
     thoughts, rows = [NO_THOUGHT] * len(batch), chosen.nonzero().squeeze(1)
     for row, thought in zip(rows.tolist(), teacher.thoughts(batch, rows, actions), strict=True):
         thoughts[row] = thought
