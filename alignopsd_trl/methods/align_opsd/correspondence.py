@@ -49,7 +49,7 @@ class DecisionStates:
 
     def action_cosine(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """``(P,)`` cosine of the teacher's action at turn ``source[p]`` with the student's at ``target[p]``. A task has
-        few distinct actions, so computing all distinct pairs costs less than one product a pair."""
+        few distinct actions, so that all distinct pairs cost less than one product a pair."""
         theirs, source = self.columns[2][source].unique(return_inverse=True)
         ours, target = self.columns[3][target].unique(return_inverse=True)
         return cosine(self._at(theirs), self._at(ours))[source, target]
@@ -291,7 +291,7 @@ def accept_actions(
 
 
 def _action_codes(actions: Sequence[str], rule: str, codes: dict[tuple[str, str], int]) -> torch.Tensor:
-    """A number per action such that equal numbers are compatible actions; -1 for an action nothing matches."""
+    """Numbers the actions so that compatible actions have equal numbers; -1 for an action that matches none."""
     keys = [_action_key(action, rule) for action in actions]
     return torch.tensor([-1 if key is None else codes.setdefault(key, len(codes)) for key in keys], dtype=torch.int64)
 

@@ -91,8 +91,7 @@ def decision_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, 
 
     The shifts of the groups in ``matches`` bound the threshold. If none of them lies between the bounds, every
     threshold there cuts these groups alike, and no reasoning trace of the other groups is generated. Otherwise all are.
-    The bounds are
-    over all processes, which therefore make the same calls.
+    The bounds are over all processes, which therefore make the same calls.
 
     Args:
         batch: the M turns.
@@ -236,7 +235,7 @@ def adjacent_divergence(
     """The correspondence shift D of each turn against the turn before it in its rollout.
 
     A shift counts only between two valid profiles over the same eligible sources. A change of eligibility is no
-    evidence of a boundary (method facts D.26). "Before" is in turn order; a gap in turn numbers is not looked at.
+    evidence of a boundary (method facts D.26). "Before" is in turn order; a gap in turn numbers has no effect.
 
     Args:
         profile: ``(m, S)``, rows in canonical order.
@@ -363,7 +362,7 @@ def random_segment(
 
 
 def _keep_apart(positions: Sequence[int], length: int, min_span: int) -> list[int]:
-    """Greedy: the positions, in the order given, that keep ``min_span`` from the cuts so far and from both ends."""
+    """Keeps a position, in the given order, if it is ``min_span`` away from all earlier cuts and from both ends."""
     cuts = [0, length]
     for position in positions:
         after = bisect(cuts, position)
