@@ -11,7 +11,7 @@ from fakes.tables import SEEDS, config, draw, empty_world, rollouts, small_world
 from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.methods.align_opsd.credit import allocate, density_box, turn_weights
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
-from alignopsd_trl.methods.align_opsd.spread import temperature_of_spread, weight_spread
+from alignopsd_trl.methods.align_opsd.temperature import temperature_of_std, weight_std
 
 # A temperature by the spread of the weights
 
@@ -31,7 +31,7 @@ def test_weights_reach_the_spread_within_budget_and_box(seed: int, weighting: st
         shares = allocate(evidence, tokens, rollout, span, temperature)
         return turn_weights(shares.density, tokens, rollout, advantage, 0.5, box).weight
 
-    found = weight(temperature_of_spread(spread, lambda t: weight_spread(weight(t), tokens, advantage, lambda v: v)))
+    found = weight(temperature_of_std(spread, lambda t: weight_std(weight(t), tokens, advantage, lambda v: v)))
     counted = (advantage != 0) & (tokens > 0)
     repeated = found[counted].repeat_interleave(tokens[counted].long())
     assert float(repeated.std(correction=0)) == pytest.approx(spread, rel=1e-6)
@@ -55,8 +55,8 @@ def test_gaps_ten_times_as_large_get_a_temperature_ten_times_as_high_and_the_sam
 
 
 def test_a_spread_out_of_reach_takes_the_coldest_temperature_and_no_evidence_changes_nothing() -> None:
-    assert temperature_of_spread(5.0, lambda temperature: 1.0) == pytest.approx(1e-3)
-    assert weight_spread(torch.ones(0), torch.ones(0), torch.ones(0), lambda values: values) == 0.0
+    assert temperature_of_std(5.0, lambda temperature: 1.0) == pytest.approx(1e-3)
+    assert weight_std(torch.ones(0), torch.ones(0), torch.ones(0), lambda values: values) == 0.0
     batch, teacher = small_world()
     teacher._views = lambda source, target: batch.student_log_probs[target]
     credit = get_method("align_opsd")(config(credit_spread=0.2, rectify=False)).assign(batch, teacher, 0)
@@ -68,8 +68,8 @@ def test_two_processes_find_the_temperature_of_the_whole_round() -> None:
     """Sums of another process join in `gather`: a quiet one raises the spread that this one must make up for."""
     weights = {temperature: torch.tensor([1 + 1 / temperature, 1 - 1 / temperature]) for temperature in (2.0, 4.0)}
     tokens, advantage, quiet = torch.ones(2), torch.ones(2), torch.tensor([0.0, 6.0])
-    alone = weight_spread(weights[4.0], tokens, advantage, lambda values: values)
-    among = weight_spread(weights[2.0], tokens, advantage, lambda values: torch.cat([values, quiet]))
+    alone = weight_std(weights[4.0], tokens, advantage, lambda values: values)
+    among = weight_std(weights[2.0], tokens, advantage, lambda values: torch.cat([values, quiet]))
     assert alone == pytest.approx(0.25) and among == pytest.approx(math.sqrt(0.25 * 2 / 8))
 
 

@@ -153,14 +153,7 @@ def _views(
     batch = TurnBatch.of(played, bench.pad_id)
     student, rows = bench.score(batch), torch.arange(len(batch))
     thoughts = bench.teacher.thoughts(batch)
-    found = correspond(
-        thoughts,
-        [turn.thought for turn in batch.turns],
-        bench.teacher.encode,
-        batch.groups,
-        torch.ones(len(batch), dtype=torch.bool),
-        config,
-    )
+    found = correspond(thoughts, torch.ones(len(batch), dtype=torch.bool), batch, bench.teacher.encode, config)
     decisions = [decided[id(turn)] for turn in batch.turns]
     names: dict[Decision, int] = {}
     number = torch.tensor([names.setdefault(one, len(names)) for one in decisions])

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from webshop_files import FIXTURES, read_json
+from webshop_original import get_reward
 
 from alignopsd_trl.environments.base import Record, View
 from alignopsd_trl.environments.webshop.engine.classic import ClassicWebShop
@@ -23,7 +24,6 @@ from alignopsd_trl.environments.webshop.engine.fuzzy import similar, token_set_r
 from alignopsd_trl.environments.webshop.engine.goals import GoalList, session_name
 from alignopsd_trl.environments.webshop.engine.index import Catalogue
 from alignopsd_trl.environments.webshop.engine.nouns import standin
-from alignopsd_trl.environments.webshop.engine.original import get_reward
 from alignopsd_trl.environments.webshop.engine.shop import Shop
 from alignopsd_trl.environments.webshop.engine.tables import normalize_color
 from alignopsd_trl.environments.webshop.environment import prompt_actions, prompt_observation

@@ -11,13 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from alignopsd_trl.environments.text import lucene
-from alignopsd_trl.environments.text.lucene import terms, words
-from alignopsd_trl.environments.text.porter import stem
-from alignopsd_trl.environments.webshop.engine.fuzzy import similar, token_set_ratio
-from alignopsd_trl.environments.webshop.engine.nouns import extractor, standin
-from alignopsd_trl.environments.webshop.engine.original import (
+from webshop_original import (
     get_attribute_reward,
     get_option_reward,
     get_reward,
@@ -26,6 +20,12 @@ from alignopsd_trl.environments.webshop.engine.original import (
     normalize_color_size,
     random_idx,
 )
+
+from alignopsd_trl.environments.text import lucene
+from alignopsd_trl.environments.text.lucene import terms, words
+from alignopsd_trl.environments.text.porter import stem
+from alignopsd_trl.environments.webshop.engine.fuzzy import similar, token_set_ratio
+from alignopsd_trl.environments.webshop.engine.nouns import extractor, standin
 
 SHIRT = {"query": "shirts", "product_category": "Clothing › Men › Shirts", "name": "Plain Cotton Shirt"}
 

@@ -2,9 +2,9 @@
 
     decision states ──► per task: H ──► eligible ──► Psi (select_sources) ──► action filter
 
-`correspond` does this for a batch. Everything is per task, with the task's m rows in canonical order. Only siblings are
-compared, and a tie goes to the smaller row, which has the smaller identity. Matrices are ``[source, target]``. Tensors
-only: no model, no process, no environment.
+`correspond` runs these steps for a batch. All of them are per task, with the task's m rows in canonical order. Only
+siblings are compared, and a tie goes to the smaller row, which has the smaller identity. Matrices are
+``[source, target]``. The module works on tensors and texts, without a model or an environment.
 
 Sources: the paper's section "Decision-Aligned Supervision Rectification"; method facts A.4, A.5 and C.
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from alignopsd_trl.environments.shipped import ACTION_GRAMMARS
-from alignopsd_trl.turns import NO_THOUGHT, Groups, Thought
+from alignopsd_trl.turns import NO_THOUGHT, Thought, TurnBatch
 
 if TYPE_CHECKING:
     from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DecisionStates:
-    """Thinking and actions of the privileged view and of the policy at M turns, with the embeddings of these texts.
+    """Reasoning traces and actions of the privileged view and of the policy at M turns, with their embeddings.
 
     Args:
         teacher, student: M of each.
         table: ``(n, D)`` float32, one row for each distinct text that is not empty.
-        columns: ``(M,)`` int64 rows of ``table`` each, -1 for an empty text: the teacher's thinking, the student's
-            thinking and, if the action filter needs them, both sides' actions.
+        columns: ``(M,)`` int64 rows of ``table`` each, -1 for an empty text: the traces of the teacher, those of
+            the student and, if the action filter needs them, the actions of both.
     """
 
     teacher: list[Thought]
@@ -44,12 +44,12 @@ class DecisionStates:
     columns: list[torch.Tensor]
 
     def thinking(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """d+ and d of some turns, ``(len(rows), D)`` each; zero rows where there is no thinking."""
+        """d+ and d of some turns, ``(len(rows), D)`` each; zero rows where there is no trace."""
         return self._at(self.columns[0][rows]), self._at(self.columns[1][rows])
 
     def action_cosine(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """``(P,)`` cosine of the teacher's action at turn ``source[p]`` with the student's at ``target[p]``. A task has
-        few distinct actions, so computing all distinct pairs costs less than one product a pair."""
+        few distinct actions, so that all distinct pairs cost less than one product a pair."""
         theirs, source = self.columns[2][source].unique(return_inverse=True)
         ours, target = self.columns[3][target].unique(return_inverse=True)
         return cosine(self._at(theirs), self._at(ours))[source, target]
@@ -66,13 +66,13 @@ def decision_states(
     actions: bool,
     device: torch.device,
 ) -> DecisionStates:
-    """Embeds the thinking of both sides. Each distinct text is encoded once, an empty one not at all.
+    """Embeds the reasoning traces of both sides. Each distinct text is encoded once, an empty one not at all.
 
     Args:
-        teacher, student: M thoughts each.
+        teacher, student: M traces and actions each.
         encode: n texts -> ``(n, D)``.
         actions: whether the actions are embedded too.
-        device: where the states are used.
+        device: of the result.
     """
     columns = [[thought.thinking for thought in side] for side in (teacher, student)]
     columns += [[thought.action for thought in side] for side in (teacher, student)] if actions else []
@@ -108,52 +108,54 @@ class Correspondence:
     """Which sibling turns face the decision of each turn.
 
     Args:
-        states: what both sides think at the M turns.
-        asked: ``(M,)`` bool, the turns of these tasks; the privileged view was asked at no other.
-        tasks: H of each task that the privileged view was asked about.
-        sources: ``(M, K)`` int64 retained sources, best first, -1 for none; `None` if nobody asked for them.
+        thoughts: M reasoning traces and actions of the privileged view, blank where none was generated.
+        compared: ``(M,)`` bool, turns of the tasks whose traces were generated and compared.
+        tasks: H of each of these tasks.
+        sources: ``(M, K)`` int64 retained sources, best first, -1 for none; K = 0 where the config needs no match.
         similarity: ``(M, K)`` float32 H of those pairs.
-        rejected: pairs that the action filter took away.
+        rejected: number of pairs that the action filter removed.
     """
 
-    states: DecisionStates
-    asked: torch.Tensor
+    thoughts: list[Thought]
+    compared: torch.Tensor
     tasks: list[TaskSimilarity]
-    sources: torch.Tensor | None = None
-    similarity: torch.Tensor | None = None
+    sources: torch.Tensor
+    similarity: torch.Tensor
     rejected: int = 0
+
+    @classmethod
+    def empty(cls, batch: TurnBatch) -> Correspondence:
+        """The correspondence of a config that reads neither matches nor profiles."""
+        sources = batch.task.new_zeros(len(batch), 0)
+        compared = torch.zeros_like(batch.task, dtype=torch.bool)
+        return cls([NO_THOUGHT] * len(batch), compared, [], sources, sources.float())
 
 
 def correspond(
-    teacher: list[Thought],
-    student: list[Thought],
+    thoughts: list[Thought],
+    compared: torch.Tensor,
+    batch: TurnBatch,
     encode: Callable[[Sequence[str]], torch.Tensor],
-    groups: Groups,
-    asked: torch.Tensor,
     options: AlignOPSDOptions,
     match: bool = True,
 ) -> Correspondence:
     """Computes H of each task and, if ``match``, the sources of each turn by the operator Psi and the action filter.
 
     Args:
-        teacher, student: M thoughts each.
+        thoughts: M reasoning traces and actions of the privileged view, blank at turns of other tasks.
+        compared: ``(M,)`` bool, the turns of the tasks to compare.
+        batch: the M turns.
         encode: n texts -> ``(n, D)``.
-        groups: of the M turns.
-        asked: ``(M,)`` bool, true for all turns of the tasks to match. Thoughts of other turns are not read.
         options: for gamma_H, K and the action filter.
-        match: `False` asks for H alone.
+        match: `False` computes H alone.
     """
-    teacher, student = (
-        [thought if one else NO_THOUGHT for thought, one in zip(side, asked.tolist(), strict=True)]
-        for side in (teacher, student)
-    )
-    states = decision_states(teacher, student, encode, match and options.action_filter != "none", groups.task.device)
-    tasks = [_task_similarity(states, rows, groups.rollout[rows]) for rows in groups.by_task if asked[rows[0]]]
-    if not match:
-        return Correspondence(states, asked, tasks)
-    sources = torch.full((len(groups.task), options.max_sources), -1, device=groups.task.device)
+    groups = batch.groups
+    student = [turn.thought if one else NO_THOUGHT for turn, one in zip(batch.turns, compared.tolist(), strict=True)]
+    states = decision_states(thoughts, student, encode, match and options.action_filter != "none", batch.task.device)
+    tasks = [_task_similarity(states, rows, groups.rollout[rows]) for rows in groups.by_task if compared[rows[0]]]
+    sources = torch.full((len(batch), options.max_sources if match else 0), -1, device=batch.task.device)
     similarity, rejected = torch.zeros_like(sources, dtype=torch.float32), 0
-    for task in tasks:
+    for task in tasks if match else []:
         chosen = select_sources(
             task.similarity, task.eligible, task.rollout, options.similarity_threshold, options.max_sources
         )
@@ -161,7 +163,7 @@ def correspond(
         rejected += int((chosen >= 0).sum() - (kept >= 0).sum())
         sources[task.rows] = torch.where(kept >= 0, task.rows[kept], -1)
         similarity[task.rows] = task.similarity.gather(0, kept.clamp_min(0).T).T
-    return Correspondence(states, asked, tasks, sources, similarity, rejected)
+    return Correspondence(thoughts, compared, tasks, sources, similarity, rejected)
 
 
 def _task_similarity(states: DecisionStates, rows: torch.Tensor, rollout: torch.Tensor) -> TaskSimilarity:
@@ -215,8 +217,8 @@ def eligibility(rollout: torch.Tensor, teacher_valid: torch.Tensor, student_vali
 
     Args:
         rollout: ``(m,)`` integers.
-        teacher_valid, student_valid: ``(m,)`` bool, whether the thinking parsed. The source needs its teacher's, the
-            target its student's; the source's own student thinking does not matter.
+        teacher_valid, student_valid: ``(m,)`` bool, whether the trace parsed. A source needs its teacher's trace, a
+            target its student's; the student's trace at the source does not matter.
 
     Returns:
         ``(m, m)`` bool.
@@ -275,8 +277,8 @@ def accept_actions(
         source_actions, target_actions: parsed actions of the turns, the teacher's and the student's; a blank one is
             invalid and never accepted.
         similarity: ``(P,)`` cosine of the pair's action embeddings; accepted from ``threshold`` on, if finite.
-        rule: ``"cosine"``, or a benchmark's name: also compatible by its action grammar. WebShop's asks for the same
-            operation, and for clicks the same target with case.
+        rule: ``"cosine"``, or a benchmark's name: also compatible by its action grammar. WebShop's compares the
+            operation, and for clicks the target with case.
         source, target: ``(P,)`` int64, which of the actions each pair compares.
 
     Returns:
@@ -289,7 +291,7 @@ def accept_actions(
 
 
 def _action_codes(actions: Sequence[str], rule: str, codes: dict[tuple[str, str], int]) -> torch.Tensor:
-    """A number per action such that equal numbers are compatible actions; -1 for an action nothing matches."""
+    """Numbers the actions so that compatible actions have equal numbers; -1 for an action that matches none."""
     keys = [_action_key(action, rule) for action in actions]
     return torch.tensor([-1 if key is None else codes.setdefault(key, len(codes)) for key in keys], dtype=torch.int64)
 

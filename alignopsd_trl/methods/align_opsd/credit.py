@@ -1,6 +1,6 @@
 """Hierarchical credit assignment: distributes a rollout's advantage over its turns; the token budget is conserved.
 
-    rewards ──► A ──► evidence E = sgn(A) mean gap ──► B over spans, Q over turns ──► density ──► box ──► W ──► A W
+    rewards ──► A ──► evidence E = sgn(A) mean gap ──► B over spans, Q over turns ──► density ──► clip ──► W ──► A W
 
 Everything is vectorised over the batch: ``segment`` arguments number the spans or rollouts that rows belong to.
 Turn-level quantities are float64, token-level ones float32, and none carries a gradient.
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from alignopsd_trl.methods.advantages import segment_sum
-from alignopsd_trl.methods.align_opsd.spread import temperature_of_spread, weight_spread
-from alignopsd_trl.turns import Groups
+from alignopsd_trl.methods.align_opsd.temperature import temperature_of_std, weight_std
+from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
     from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
@@ -27,29 +27,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CreditWeights:
-    """The weights of a batch's turns, with the evidence and the allocation that they come from.
+    """The weights of a batch's turns and tokens, and the evidence that they come from.
 
     Args:
         identity, rectified: evidence of the identity gap, for comparison, and of the rectified gap.
-        weight: ``(M,)`` float64 W of each turn, the mean over its tokens where they differ; `None` with
-            ``allocation="none"``.
-        by_token: ``(M, L)`` float32 weight of each token, with ``allocation="token"``.
-        turns: how W came about, where turns were weighed.
+        weight: ``(M,)`` float64 W of each turn, the mean over its tokens where they differ.
+        by_token: the factor of A at each token, ``(M, 1)`` or ``(M, L)``.
     """
 
     identity: Evidence
     rectified: Evidence
-    weight: torch.Tensor | None = None
-    by_token: torch.Tensor | None = None
-    turns: TurnCredit | None = None
+    weight: torch.Tensor
+    by_token: torch.Tensor
+
+
+@dataclass(frozen=True)
+class TurnWeights(CreditWeights):
+    """Weights that are equal for all tokens of a turn, and how they were computed.
+
+    Args:
+        span: ``(M,)`` int64 span of each turn.
+        allocation: B, Q and the density.
+        projected: ``(M,)`` float64 density within the clip range.
+        temperature: T.
+    """
+
+    span: torch.Tensor
+    allocation: Allocation
+    projected: torch.Tensor
+    temperature: float
 
 
 def weigh(
     views: Rectification,
-    mask: torch.Tensor,
+    batch: TurnBatch,
     advantage: torch.Tensor,
-    groups: Groups,
-    span: torch.Tensor | None,
+    span: torch.Tensor,
     options: AlignOPSDOptions,
     gather: Callable[[torch.Tensor], torch.Tensor],
 ) -> CreditWeights:
@@ -57,29 +70,54 @@ def weigh(
 
     Args:
         views: the two gaps.
-        mask: ``(M, L)`` bool.
+        batch: the M turns.
         advantage: ``(M,)`` A.
-        groups: of the M turns.
-        span: ``(M,)`` int64 numbered over the batch; `None` makes one span of each rollout, the flat turn allocation.
-        options: for T or the spread it is found by, eta, the box and the allocation.
-        gather: ``(n,)`` of this process -> ``(N,)`` of all of them; asked only where T is found by the spread.
+        span: ``(M,)`` int64 numbered over the batch; one span for each rollout gives the flat turn allocation.
+        options: for T or the standard deviation that determines it, eta, the clip range and the allocation.
+        gather: ``(n,)`` of this process -> ``(N,)`` of all processes; called only to determine T.
     """
+    mask, rollout = batch.policy_mask, batch.groups.rollout
     identity = turn_evidence(views.identity_gap, mask, advantage)
     rectified = turn_evidence(views.rectified_gap, mask, advantage)
     if options.allocation == "none":
-        return CreditWeights(identity, rectified)
+        ones = torch.ones_like(rectified.gap)
+        return CreditWeights(identity, rectified, ones, ones[:, None])
     if options.allocation == "token":
-        box = density_box(options.weighting, options.density_cap, options.band)
-        by_token = token_weights(views.rectified_gap, mask, advantage, groups.rollout, options.credit_temperature, box)
+        limits = density_box(options.weighting, options.density_cap, options.band)
+        by_token = token_weights(views.rectified_gap, mask, advantage, rollout, options.credit_temperature, limits)
         mean = torch.where(mask, by_token, 0.0).sum(-1, dtype=torch.float64) / rectified.tokens
-        return CreditWeights(identity, rectified, mean.masked_fill(rectified.tokens == 0, 1.0), by_token=by_token)
-    span = groups.rollout if span is None else span
-    turns = credit_turns(rectified, advantage, groups.rollout, span, options, gather)
-    return CreditWeights(identity, rectified, turns.weights.weight, turns=turns)
+        return CreditWeights(identity, rectified, mean.masked_fill(rectified.tokens == 0, 1.0), by_token)
+    temperature, allocation, weights = _weigh_turns(rectified, advantage, rollout, span, options, gather)
+    weight, projected = weights.weight, weights.projected
+    return TurnWeights(identity, rectified, weight, weight[:, None], span, allocation, projected, temperature)
+
+
+def _weigh_turns(
+    evidence: Evidence,
+    advantage: torch.Tensor,
+    rollout: torch.Tensor,
+    span: torch.Tensor,
+    options: AlignOPSDOptions,
+    gather: Callable[[torch.Tensor], torch.Tensor],
+) -> tuple[float, Allocation, Weights]:
+    """Computes turn weights at the given temperature, or at the one whose weights have the given standard deviation."""
+    limits, tokens = density_box(options.weighting, options.density_cap, options.band), evidence.tokens
+
+    def at(temperature: float) -> tuple[Allocation, Weights]:
+        shares = allocate(evidence.evidence, tokens, rollout, span, temperature)
+        return shares, turn_weights(shares.density, tokens, rollout, advantage, options.credit_mixing, limits)
+
+    def deviation(temperature: float) -> float:
+        return weight_std(at(temperature)[1].weight, tokens, advantage, gather)
+
+    temperature = options.credit_temperature
+    if options.credit_spread is not None:
+        temperature = temperature_of_std(options.credit_spread, deviation)
+    return temperature, *at(temperature)
 
 
 def span_means(weight: torch.Tensor, tokens: torch.Tensor, span: torch.Tensor) -> torch.Tensor:
-    """``(M,)`` mean of the turns' weights over the tokens of each turn's span; it keeps the token budget as they do.
+    """Computes the mean ``(M,)`` of W over the tokens of each turn's span. It keeps the token budget, as W does.
 
     Args:
         weight, tokens: ``(M,)`` float64 W and optimised tokens.
@@ -88,54 +126,6 @@ def span_means(weight: torch.Tensor, tokens: torch.Tensor, span: torch.Tensor) -
     spans = _count(span)
     mass = segment_sum(tokens, span, spans).clamp_min(1.0)
     return (segment_sum(tokens * weight, span, spans) / mass)[span]
-
-
-@dataclass(frozen=True)
-class TurnCredit:
-    """The weights of a batch's turns and how they were computed.
-
-    Args:
-        span: ``(M,)`` int64 span of each turn.
-        allocation: B, Q and the density.
-        weights: the density inside the box, and W.
-        temperature: T, where it was found by the spread of the weights.
-    """
-
-    span: torch.Tensor
-    allocation: Allocation
-    weights: Weights
-    temperature: float | None = None
-
-
-def credit_turns(
-    evidence: Evidence,
-    advantage: torch.Tensor,
-    rollout: torch.Tensor,
-    span: torch.Tensor,
-    options: AlignOPSDOptions,
-    gather: Callable[[torch.Tensor], torch.Tensor],
-) -> TurnCredit:
-    """Turn weights at the given temperature, or at the one whose weights have the given spread.
-
-    Args:
-        evidence: of the rectified gap.
-        advantage: ``(M,)`` A.
-        rollout, span: ``(M,)`` int64, see `allocate`.
-        options, gather: see `weigh`.
-    """
-    box, tokens = density_box(options.weighting, options.density_cap, options.band), evidence.tokens
-
-    def at(temperature: float) -> tuple[Allocation, Weights]:
-        shares = allocate(evidence.evidence, tokens, rollout, span, temperature)
-        return shares, turn_weights(shares.density, tokens, rollout, advantage, options.credit_mixing, box)
-
-    def spread_at(temperature: float) -> float:
-        return weight_spread(at(temperature)[1].weight, tokens, advantage, gather)
-
-    if options.credit_spread is None:
-        return TurnCredit(span, *at(options.credit_temperature))
-    found = temperature_of_spread(options.credit_spread, spread_at)
-    return TurnCredit(span, *at(found), temperature=found)
 
 
 # Evidence
@@ -177,7 +167,7 @@ def turn_evidence(gap: torch.Tensor, mask: torch.Tensor, advantage: torch.Tensor
 
 @dataclass(frozen=True)
 class Allocation:
-    """How a rollout's credit is shared out over its spans, and a span's over its turns.
+    """The shares of a rollout's spans in its credit, and those of a span's turns in the credit of the span.
 
     Args:
         budget: ``(J,)`` float64 B of each span; sums to 1 over the spans of a rollout.
@@ -232,23 +222,23 @@ def _softmax(logits: torch.Tensor, segment: torch.Tensor, count: int) -> torch.T
     return mass / segment_sum(mass, segment, count).clamp_min(torch.finfo(logits.dtype).tiny)[segment]
 
 
-# The box
+# The clip range
 
 
 @torch.no_grad()
 def project_to_box(
     density: torch.Tensor, mass: torch.Tensor, segment: torch.Tensor, low: float, high: float
 ) -> torch.Tensor:
-    """Weighted Euclidean projection onto low <= d <= high with sum(mass * d) = sum(mass) in each segment.
+    """Computes the weighted Euclidean projection onto low <= d <= high with sum(mass * d) = sum(mass) in each segment.
 
     The result is clip(density - shift) with one shift for each segment, the root of a falling piecewise linear
     function. Newton steps are exact on the right linear piece but can cycle around a kink, so they alternate with
-    bisection steps. A segment that is already inside the box is returned unchanged (method facts E.38).
+    bisection steps. A segment that is already within the clip range stays unchanged (method facts E.38).
 
     Args:
         density, mass: ``(n,)`` float64; rows of mass 0 are clipped but weigh nothing.
         segment: ``(n,)`` int64 from 0.
-        low, high: the box, which holds 1: else no density could keep the budget.
+        low, high: the clip range. It must hold 1, since otherwise no density keeps the budget.
 
     Returns:
         ``(n,)`` float64.
@@ -275,7 +265,7 @@ def project_to_box(
 def _bracket(
     density: torch.Tensor, segment: torch.Tensor, count: int, low: float, high: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Shifts that put a whole segment at the top and at the bottom of the box, and the shift 0 to start from."""
+    """Returns the shifts that put a whole segment at the top and at the bottom of the clip range, and a first shift."""
     lowest = density.new_full((count,), torch.inf).scatter_reduce_(0, segment, density, "amin")
     highest = density.new_full((count,), -torch.inf).scatter_reduce_(0, segment, density, "amax")
     left, right = lowest - high, highest - low
@@ -283,7 +273,7 @@ def _bracket(
 
 
 def density_box(weighting: str, cap: float, band: float) -> tuple[float, float]:
-    """[0, cap] for ``"capped"`` (the paper), [1 - band, 1 + band] for ``"band"``."""
+    """The clip range of the density: [0, cap] for ``"capped"`` (the paper), [1 - band, 1 + band] for ``"band"``."""
     return (0.0, cap) if weighting == "capped" else (1.0 - band, 1.0 + band)
 
 
@@ -292,7 +282,7 @@ class Weights:
     """Turn weights that keep the token budget.
 
     Args:
-        projected: ``(M,)`` float64 density inside the box.
+        projected: ``(M,)`` float64 density within the clip range.
         weight: ``(M,)`` float64 W.
     """
 
@@ -307,9 +297,9 @@ def turn_weights(
     rollout: torch.Tensor,
     advantage: torch.Tensor,
     mixing: float,
-    box: tuple[float, float],
+    limits: tuple[float, float],
 ) -> Weights:
-    """W = (1 - eta) + eta * boxed density (the paper's appendix "Budget normalization"; method facts E.38 to E.42).
+    """Computes W = (1 - eta) + eta * clipped density (the paper's "Budget normalization"; method facts E.38 to E.42).
 
     Exactly 1 for rollouts of zero advantage and for turns without optimised tokens.
 
@@ -317,13 +307,13 @@ def turn_weights(
         density, tokens, advantage: ``(M,)``.
         rollout: ``(M,)`` int64 from 0 without holes.
         mixing: eta.
-        box: of the density.
+        limits: the clip range of the density.
 
     Raises:
         RuntimeError: if the token budget of a rollout is not kept.
     """
     neutral = (advantage == 0) | (tokens <= 0)
-    projected = project_to_box(torch.where(neutral, 1.0, density), tokens, rollout, *box)
+    projected = project_to_box(torch.where(neutral, 1.0, density), tokens, rollout, *limits)
     weight = torch.where(neutral, 1.0, (1.0 - mixing) + mixing * projected)
     check_budget(weight, tokens, rollout)
     return Weights(projected, weight)
@@ -348,9 +338,9 @@ def token_weights(
     advantage: torch.Tensor,
     rollout: torch.Tensor,
     temperature: float,
-    box: tuple[float, float],
+    limits: tuple[float, float],
 ) -> torch.Tensor:
-    """The flat token ablation: one softmax over all optimised tokens of a rollout, boxed, not mixed (F.48).
+    """The flat token ablation: one softmax over all optimised tokens of a rollout, clipped, not mixed (F.48).
 
     Args:
         gap: ``(M, L)``.
@@ -367,6 +357,6 @@ def token_weights(
     logits = advantage.sign().double()[row] * gap[row, column].double() / temperature
     ones = torch.ones_like(logits)
     density = _softmax(logits, segment, count) * segment_sum(ones, segment, count)[segment]
-    weight = project_to_box(density, ones, segment, *box)
+    weight = project_to_box(density, ones, segment, *limits)
     check_budget(weight, ones, segment)
     return torch.ones(mask.shape, device=mask.device).index_put_((row, column), weight.float())

@@ -77,7 +77,7 @@ class AlignOPSDOptions:
     )
     credit_mixing: Share = field(default=0.5, metadata={"help": "eta: share of the tilted density in the weights."})
     weighting: Annotated[str, OneOf(("capped", "band"))] = field(
-        default="capped", metadata={"help": "Box of the density: 'capped' [0, density_cap], 'band' [1 - b, 1 + b]."}
+        default="capped", metadata={"help": "Clip range of density: 'capped' [0, density_cap], 'band' [1 - b, 1 + b]."}
     )
     density_cap: Annotated[float, AtLeast(1)] = field(
         default=4.0, metadata={"help": "d_max: upper bound of the turn density, whose mean is 1."}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from alignopsd_trl.methods.align_opsd.correspondence import Correspondence
     from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 
-_BLOCK = 512  # target turns at a time: what is in flight stays small whatever the batch
+_BLOCK = 512  # target turns at a time, so that intermediate tensors stay small
 
 
 @dataclass(frozen=True)
@@ -46,41 +46,30 @@ class Rectification:
 
 
 def rectify_views(
-    score: Callable[..., torch.Tensor],
-    own: torch.Tensor,
-    student: torch.Tensor | None,
-    matches: Correspondence | None,
-    options: AlignOPSDOptions,
-) -> tuple[torch.Tensor, Rectification | None]:
-    """Scores the identity and the matched views of a batch in one call and computes the gaps to the student.
+    score: Callable[..., torch.Tensor], student: torch.Tensor, matches: Correspondence, options: AlignOPSDOptions
+) -> tuple[torch.Tensor, Rectification]:
+    """Scores the identity and the matched views of a batch in one call, and computes the gaps to the student.
 
     Args:
         score: ``(R,)`` source and ``(R,)`` target turns -> ``(R, L)`` log-probs of the targets' responses under the
             privileged prompts of the sources.
-        own: ``(M,)`` int64, the turns' numbers, 0 to M - 1.
-        student: ``(M, L)``; `None` asks for the identity views alone.
-        matches: the retained sources; `None`, or none asked for, leaves every turn its identity view.
+        student: ``(M, L)``.
+        matches: the retained sources; a turn without one keeps its identity view.
         options: for gamma_H, tau, alpha_max and how views are mixed.
 
     Returns:
-        ``(M, L)`` identity log-probs, and the rectification if there is a student.
+        ``(M, L)`` identity log-probs, and the rectification.
     """
-    if matches is None or matches.sources is None or matches.similarity is None:
-        sources = torch.full((len(own), 1), -1, device=own.device)
-        similarity = sources.float()
-    else:
-        sources, similarity = matches.sources, matches.similarity
+    sources, every = matches.sources, torch.arange(len(student), device=student.device)
     row, slot = (sources >= 0).nonzero(as_tuple=True)
-    views = score(torch.cat([own, sources[row, slot]]), torch.cat([own, row]))
-    identity, matched = views.tensor_split([len(own)])
-    if student is None:
-        return identity, None
+    views = score(torch.cat([every, sources[row, slot]]), torch.cat([every, row]))
+    identity, matched = views.tensor_split([len(every)])
     return identity, rectify(
         student,
         identity,
         matched,
         sources,
-        similarity,
+        matches.similarity,
         threshold=options.similarity_threshold,
         temperature=options.aggregation_temperature,
         alpha_max=options.alpha_max,
@@ -133,7 +122,7 @@ def aligned_log_probs(
 
 
 def mix_views(views: torch.Tensor, weights: torch.Tensor, aggregation: str) -> torch.Tensor:
-    """Log-probs of one mixture, ``(n, ...)``, of those of K views, ``(n, K, ...)``, with weights ``(n, K)``."""
+    """Mixes the log-probs of K views, ``(n, K, ...)``, with weights ``(n, K)``: ``(n, ...)``."""
     weight = weights.to(views.dtype)[..., None]
     if aggregation == "probability_mixture":
         return (views + weight.log()).logsumexp(1)
@@ -169,15 +158,19 @@ class Mixture:
 
     @classmethod
     def of(cls, sources: torch.Tensor, views: Rectification, aggregation: str, temperature: float) -> Mixture:
-        """A turn whose confidence is 0 keeps its identity view and needs no other."""
+        """Leaves out the sources of turns whose confidence is 0, which keep their identity view."""
         counts = (sources >= 0) & (views.alpha > 0)[:, None]
         order = (~counts).to(torch.int8).argsort(dim=1, stable=True)
         sources = sources.masked_fill(~counts, -1).gather(1, order)
         return cls(sources, views.weights.gather(1, order), views.alpha, aggregation, temperature)
 
     def __call__(self, rows: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """Logits ``(n, V)`` that give the mixture at the temperature, from those of the views, ``(n, 1 + k, V)``: the
-        identity view, then the first k sources of the turns ``rows`` ``(n,)``."""
+        """Computes logits ``(n, V)`` that give the mixture at the temperature.
+
+        Args:
+            rows: ``(n,)`` turns.
+            logits: ``(n, 1 + k, V)`` of the identity view and of the first k sources of these turns.
+        """
         log_probs = (logits.float() / self.temperature).log_softmax(-1)
         identity, matched = log_probs[:, 0], log_probs[:, 1:]
         if not matched.size(1):

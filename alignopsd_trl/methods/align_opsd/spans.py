@@ -2,9 +2,9 @@
 
     H, eligible ──► profiles ──► divergence of neighbouring turns ──► batch threshold ──► segmentation
 
-`decision_spans` does this for a batch. Profiles and divergences are per task in canonical order, the threshold is over
-the whole batch on all processes, and each rollout is segmented greedily from its first turn on. Spans depend on the
-correspondence only, never on gaps, rewards, masks or advantages.
+`decision_spans` does this for a batch; `random_spans` and `whole_rollouts` are its ablations. Profiles and divergences
+are per task in canonical order, the threshold is over the whole batch on all processes, and each rollout is segmented
+greedily from its first turn on. Spans depend on the correspondence only, never on gaps, masks or the sign of rewards.
 
 Sources: the paper's appendix "Adaptive span construction"; method facts D, F.49 and F.50.
 """
@@ -14,18 +14,50 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect, insort
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count, repeat
 from typing import TYPE_CHECKING
 
 import torch
 
-from alignopsd_trl.turns import Groups, Thought
+from alignopsd_trl.methods.align_opsd.thinking import match_rest
+from alignopsd_trl.methods.base import Teacher
+from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
-    from alignopsd_trl.methods.align_opsd.correspondence import TaskSimilarity
+    from alignopsd_trl.methods.align_opsd.correspondence import Correspondence
     from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The partition of every rollout into spans.
+
+    Args:
+        span: ``(M,)`` int64 span of each turn, numbered over the batch in (task, rollout) order.
+        matches: the correspondence of all tasks that were compared.
+    """
+
+    span: torch.Tensor
+    matches: Correspondence
+
+
+@dataclass(frozen=True)
+class CutSpans(Spans):
+    """Spans that result from cuts.
+
+    Args:
+        cuts: the rows of each rollout and where it was cut.
+        shifts: divergences that the cuts read.
+        quantile, threshold: of the counting shifts of all processes, before and after clipping; `None` where nothing
+            counts, for random cuts, or where the shifts of some groups are unknown.
+    """
+
+    cuts: list[tuple[list[int], Segmentation]]
+    shifts: Shifts
+    quantile: float | None = None
+    threshold: float | None = None
 
 
 @dataclass(frozen=True)
@@ -41,70 +73,74 @@ class Shifts:
     counts: torch.Tensor
 
 
-@dataclass(frozen=True)
-class Spans:
-    """The partition of every rollout into decision spans.
-
-    Args:
-        span: ``(M,)`` int64 span of each turn, numbered over the batch in (task, rollout) order.
-        cuts: the rows of each rollout and where it was cut.
-        shifts: that the cuts came from.
-        quantile, threshold: of the counting shifts of all processes, before and after clipping; `None` where nothing
-            counted, or where the cuts were clear before they could be known.
-    """
-
-    span: torch.Tensor
-    cuts: list[tuple[list[int], Segmentation]]
-    shifts: Shifts
-    quantile: float | None
-    threshold: float | None
+def whole_rollouts(batch: TurnBatch, teacher: Teacher, matches: Correspondence, options: AlignOPSDOptions) -> Spans:
+    """One span for each rollout. The arguments are those of `decision_spans`."""
+    return Spans(batch.groups.rollout, matches)
 
 
 @torch.no_grad()
-def decision_spans(
-    tasks: Sequence[TaskSimilarity],
-    groups: Groups,
-    options: AlignOPSDOptions,
-    gather: Callable[[torch.Tensor], torch.Tensor],
-    bounds: tuple[float, float] | None = None,
-) -> Spans:
-    """Profiles, divergence of neighbours, and the cuts of every rollout.
+def random_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, options: AlignOPSDOptions) -> CutSpans:
+    """Cuts every rollout at random. The arguments are those of `decision_spans`."""
+    shifts = _shifts(batch, matches, options, _columns(batch, teacher, options))
+    return _cut(batch, matches, shifts, options, random_segment, count(options.random_span_seed))
+
+
+@torch.no_grad()
+def decision_spans(batch: TurnBatch, teacher: Teacher, matches: Correspondence, options: AlignOPSDOptions) -> CutSpans:
+    """Cuts every rollout at the batch threshold, a clipped quantile of the shifts of all groups.
+
+    The shifts of the groups in ``matches`` bound the threshold. If none of them lies between the bounds, every
+    threshold there cuts these groups alike, and no reasoning trace of the other groups is generated. Otherwise all are.
+    The bounds are over all processes, which therefore make the same calls.
 
     Args:
-        tasks: H of each task.
-        groups: of the M turns.
-        options: for gamma_H, the profiles, the threshold, the lengths of spans, and the seed of random ones.
-        gather: ``(n,)`` of this process -> ``(N,)`` of all of them; every process makes the same calls.
-        bounds: between which the batch threshold is, where nobody knows it and no cut that is read depends on it
-            (`unsettled`); the others are made at the upper one.
+        batch: the M turns.
+        teacher: generates, encodes and gathers.
+        matches: H of the groups that have a scored turn.
+        options: for gamma_H, the profiles, the threshold and the lengths of spans.
     """
-    shifts, quantile = correspondence_shifts(tasks, groups, options, profile_columns(groups, options, gather)), None
-    if options.allocation == "span" and bounds is None:
-        quantile = boundary_quantile(gather(shifts.value[shifts.counts]), options.boundary_quantile)
-        threshold = clip_threshold(quantile, options.boundary_min, options.boundary_max)
-    else:
-        threshold = bounds[0] if bounds and bounds[0] == bounds[1] else None
-    span, cuts = _cut(shifts, groups, options, bounds[1] if bounds else threshold)
-    return Spans(span, cuts, shifts, quantile, threshold)
+    columns, limits = _columns(batch, teacher, options), (options.boundary_min, options.boundary_max)
+    shifts = _shifts(batch, matches, options, columns)
+    known = teacher.gather(shifts.value[shifts.counts])
+    missing = 0 if batch.scored is None else _total(_possible(batch) & ~matches.compared, teacher)
+    if missing:
+        low, high = threshold_bounds(known, missing, options.boundary_quantile, *limits)
+        if not bool(((known > low) & (known <= high)).any()):
+            cut = _cut(batch, matches, shifts, options, segment, repeat(high))
+            return replace(cut, threshold=high if low == high else None)
+        matches = match_rest(batch, teacher, matches, options)
+        shifts = _shifts(batch, matches, options, columns)
+        known = teacher.gather(shifts.value[shifts.counts])
+    quantile = boundary_quantile(known, options.boundary_quantile)
+    threshold = clip_threshold(quantile, *limits)
+    cut = _cut(batch, matches, shifts, options, segment, repeat(threshold))
+    return replace(cut, quantile=quantile, threshold=threshold)
 
 
-def profile_columns(
-    groups: Groups, options: AlignOPSDOptions, gather: Callable[[torch.Tensor], torch.Tensor]
-) -> int | None:
-    """Counts the turns of the batch on all processes, which normalises the entropy distance. `None` for other
-    distances."""
+def _total(chosen: torch.Tensor, teacher: Teacher) -> int:
+    """Counts the true ones of all processes."""
+    return int(teacher.gather(chosen.sum(dtype=torch.float64)[None]).sum())
+
+
+def _possible(batch: TurnBatch) -> torch.Tensor:
+    """``(M,)`` bool: turns whose shift may count. They have an earlier turn, siblings and a trace of the policy."""
+    thinks = [turn.thought.thinking_valid for turn in batch.turns]
+    groups = batch.groups
+    return torch.tensor(thinks, device=batch.task.device).bool() & (groups.position > 0) & (groups.siblings > 1)
+
+
+def _columns(batch: TurnBatch, teacher: Teacher, options: AlignOPSDOptions) -> int | None:
+    """Counts the turns of all processes, which normalise the entropy distance. `None` for other distances."""
     if options.profile_distance != "entropy":
         return None
-    return int(gather(torch.tensor([float(len(groups.task))], device=groups.task.device)).sum())
+    return _total(torch.ones_like(batch.task), teacher)
 
 
-def correspondence_shifts(
-    tasks: Sequence[TaskSimilarity], groups: Groups, options: AlignOPSDOptions, columns: int | None
-) -> Shifts:
-    """Computes the shifts of the given tasks' turns. Other turns get 0 and do not count."""
-    value = torch.zeros(len(groups.task), dtype=torch.float64, device=groups.task.device)
+def _shifts(batch: TurnBatch, matches: Correspondence, options: AlignOPSDOptions, columns: int | None) -> Shifts:
+    """Computes the shifts in the compared tasks. Turns of other tasks get 0, which does not count."""
+    value = torch.zeros(len(batch), dtype=torch.float64, device=batch.task.device)
     counts = torch.zeros_like(value, dtype=torch.bool)
-    for task in tasks:
+    for task in matches.tasks:
         profile, valid = profiles(
             task.similarity, task.eligible, options.similarity_threshold, options.profile_temperature
         )
@@ -114,57 +150,26 @@ def correspondence_shifts(
     return Shifts(value, counts)
 
 
-def possible_shifts(groups: Groups, student: Sequence[Thought]) -> torch.Tensor:
-    """``(M,)`` bool: turns whose shift may count, before the teacher is asked. They have an earlier turn and siblings,
-    and the policy's thinking parsed at both turns.
-
-    Args:
-        groups: of the M turns.
-        student: M thoughts.
-    """
-    valid = torch.tensor([thought.thinking_valid for thought in student], device=groups.task.device).bool()
-    possible = torch.zeros_like(valid)
-    for rows in groups.by_rollout:
-        possible[rows[1:]] = valid[rows[1:]] & valid[rows[:-1]]
-    return possible & (groups.siblings > 1)
-
-
-def unsettled(
-    shifts: Shifts, rollouts: Sequence[torch.Tensor], options: AlignOPSDOptions, bounds: tuple[float, float]
-) -> torch.Tensor:
-    """``(R,)`` bool: rollouts whose spans depend on where between the bounds the threshold lies.
-
-    Args:
-        shifts: of the M turns.
-        rollouts: rows of those whose spans matter.
-        options: for the lengths of spans.
-        bounds: the least and the most that the threshold can be.
-    """
-    limits = options.min_span, options.max_span, options.boundary_min
-    own = ((shifts.value[rows].tolist(), shifts.counts[rows].tolist()) for rows in rollouts)
-    found = [bool(turning_points(value, counts, bounds, *limits)) for value, counts in own]
-    return torch.tensor(found, dtype=torch.bool, device=shifts.value.device)
-
-
 def _cut(
-    shifts: Shifts, groups: Groups, options: AlignOPSDOptions, threshold: float | None
-) -> tuple[torch.Tensor, list[tuple[list[int], Segmentation]]]:
-    """Cuts every rollout: at the threshold, or at random without any."""
+    batch: TurnBatch,
+    matches: Correspondence,
+    shifts: Shifts,
+    options: AlignOPSDOptions,
+    cut: Callable[..., Segmentation],
+    settings: Iterable[float | None],
+) -> CutSpans:
+    """Cuts every rollout with `segment` and its threshold, or with `random_segment` and its seed."""
     limits = options.min_span, options.max_span, options.boundary_min
     value, counts = shifts.value.tolist(), shifts.counts.tolist()
     span, cuts, number = torch.zeros(len(value), dtype=torch.int64), [], 0
-    for index, rows in enumerate(groups.by_rollout):
+    for rows, setting in zip(batch.groups.by_rollout, settings, strict=False):
         place = rows.tolist()
-        local = [value[row] for row in place], [counts[row] for row in place]
-        if options.allocation == "random":
-            found = random_segment(*local, options.random_span_seed + index, *limits)
-        else:
-            found = segment(*local, threshold, *limits)
+        found = cut([value[row] for row in place], [counts[row] for row in place], setting, *limits)
         lengths = torch.tensor([end - start for start, end in found.spans])
         span[place] = number + torch.repeat_interleave(lengths)
         cuts.append((place, found))
         number += len(found.spans)
-    return span.to(shifts.value.device), cuts
+    return CutSpans(span.to(shifts.value.device), matches, cuts, shifts)
 
 
 # Formulas
@@ -230,7 +235,7 @@ def adjacent_divergence(
     """The correspondence shift D of each turn against the turn before it in its rollout.
 
     A shift counts only between two valid profiles over the same eligible sources. A change of eligibility is no
-    evidence of a boundary (method facts D.26). "Before" is in turn order; a gap in turn numbers is not looked at.
+    evidence of a boundary (method facts D.26). "Before" is in turn order; a gap in turn numbers has no effect.
 
     Args:
         profile: ``(m, S)``, rows in canonical order.
@@ -274,7 +279,7 @@ def clip_threshold(quantile: float | None, low: float, high: float) -> float | N
 def threshold_bounds(
     shifts: torch.Tensor, missing: int, quantile: float, low: float, high: float
 ) -> tuple[float, float]:
-    """The least and the most that the batch threshold can be, whatever divergences are still to come.
+    """Computes the least and the most that the batch threshold can be, whatever the unknown divergences are.
 
     With n known and at most m missing, the quantile lies between the order statistics at floor(r) and ceil(r) of rank
     r = q (n + m - 1): the first with m zeros among the known, the second with m ones. One divergence fewer moves the
@@ -283,7 +288,7 @@ def threshold_bounds(
 
     Args:
         shifts: ``(n,)`` the counting divergences known so far, of all processes.
-        missing: m, the most that may come.
+        missing: m, the largest number of unknown ones.
         quantile, low, high: q and the two clips.
     """
     count, ordered = len(shifts), shifts.detach().double().sort().values
@@ -302,7 +307,7 @@ class Segmentation:
         threshold: cuts kept by the threshold, rising.
         drawn: cuts kept by chance (random spans).
         guided, forced: cuts that repair over-long spans, at a divergence and at the middle.
-        candidates, accepted: positions that asked to be cuts, and those kept, before any repair.
+        candidates, accepted: number of positions above the threshold (or drawn), and of those kept, before any repair.
     """
 
     spans: list[tuple[int, int]]
@@ -336,28 +341,6 @@ def segment(
     return Segmentation(spans, threshold=kept, guided=guided, forced=forced, candidates=len(above), accepted=len(kept))
 
 
-def turning_points(
-    shifts: Sequence[float],
-    counts: Sequence[bool],
-    bounds: tuple[float, float],
-    min_span: int,
-    max_span: int,
-    fallback: float,
-) -> list[float]:
-    """Thresholds within the bounds at which the spans of a rollout change, rising; empty if the spans are the same for
-    all.
-
-    Cuts are strictly above the threshold, so all thresholds from one divergence up to the next cut alike. Of the cuts
-    that these add, those that would leave a span too short are not made, and others would have been made in a span
-    that is too long.
-    """
-    least, most = bounds
-    inside = {shift for shift, counted in zip(shifts, counts, strict=True) if counted and least < shift <= most}
-    points = sorted(inside)
-    spans = [segment(shifts, counts, point, min_span, max_span, fallback).spans for point in (least, *points)]
-    return [point for point, (below, above) in zip(points, pairwise(spans), strict=True) if below != above]
-
-
 def random_segment(
     shifts: Sequence[float],
     counts: Sequence[bool],
@@ -379,7 +362,7 @@ def random_segment(
 
 
 def _keep_apart(positions: Sequence[int], length: int, min_span: int) -> list[int]:
-    """Greedy: the positions, in the order given, that keep ``min_span`` from the cuts so far and from both ends."""
+    """Keeps a position, in the given order, if it is ``min_span`` away from all earlier cuts and from both ends."""
     cuts = [0, length]
     for position in positions:
         after = bisect(cuts, position)

@@ -1,7 +1,7 @@
-"""Finds the credit temperature T at which the weights of a round reach a given spread.
+"""Finds the credit temperature T at which the weights of a round have a given standard deviation.
 
-The effect of a given T depends on the size of the gaps, which differs between policies and skills. The spread is the
-standard deviation of W over the optimised tokens of all rollouts with an advantage. The mean of W is 1 by the token
+The effect of a given T depends on the size of the gaps, which differs between policies and skills. The standard
+deviation is that of W over the optimised tokens of all rollouts with an advantage. The mean of W is 1 by the token
 budget, so that two sums over the tokens of each process suffice.
 
 Beyond the paper, which fixes T.
@@ -19,7 +19,7 @@ STEPS = 36  # halves the range of log T until W moves by less than 1e-9
 
 
 @torch.no_grad()
-def weight_spread(
+def weight_std(
     weight: torch.Tensor,
     tokens: torch.Tensor,
     advantage: torch.Tensor,
@@ -29,7 +29,7 @@ def weight_spread(
 
     Args:
         weight, tokens, advantage: ``(M,)``.
-        gather: ``(n,)`` of this process -> ``(N,)`` of all of them.
+        gather: ``(n,)`` of this process -> ``(N,)`` of all processes.
     """
     counted = tokens * (advantage != 0)
     sums = torch.stack([(counted * (weight - 1.0).square()).sum(), counted.sum()])
@@ -37,19 +37,19 @@ def weight_spread(
     return math.sqrt(squares / total) if total else 0.0
 
 
-def temperature_of_spread(spread: float, at: Callable[[float], float]) -> float:
-    """Finds the T whose weights have the wanted spread, by bisection of log T; the coldest T if none reaches it.
+def temperature_of_std(deviation: float, at: Callable[[float], float]) -> float:
+    """Finds the T whose weights have the wanted standard deviation, by bisection of log T.
 
-    Every process calls ``at`` equally often, so that it may gather.
+    The result is the coldest T if no T reaches it. Every process calls ``at`` equally often, so that it may gather.
 
     Args:
-        spread: wanted.
-        at: T -> the spread of its weights, which falls to 0 as T rises.
+        deviation: wanted.
+        at: T -> the standard deviation of its weights, which falls to 0 as T rises.
     """
     cold, hot = math.log(COLDEST), math.log(HOTTEST)
     for _ in range(STEPS):
         middle = (cold + hot) / 2
-        if at(math.exp(middle)) >= spread:
+        if at(math.exp(middle)) >= deviation:
             cold = middle
         else:
             hot = middle
