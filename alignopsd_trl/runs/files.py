@@ -44,6 +44,11 @@ def write_json(path: str | os.PathLike, content: Any) -> None:
     write_text(path, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
 
 
+def json_line(content: Mapping[str, Any]) -> str:
+    """Strict JSON on one line."""
+    return json.dumps(plain(content), allow_nan=False)
+
+
 def plain(content: Any) -> Any:
     """The content in JSON's own types: enums by value, dataclasses by their fields, numbers that are not finite as
     `None`, anything else as text."""
