@@ -167,9 +167,7 @@ class RunFolder:
         known = [json_line({"step": one["step"], **one}) for one in history]
         if len(kept) < len(known):
             lost = len(known) - len(kept)
-            say(
-                f"{log} was cut short: {lost} of {len(known)} lines up to update {update} were gone and are written anew"
-            )
+            say(f"{log} was cut short: {lost} of {len(known)} lines up to update {update} were gone, now written anew")
             kept = known
         if text or kept:
             write_text(log, "".join(line + "\n" for line in kept))
