@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -41,9 +42,8 @@ def test_every_command_that_a_signal_stops_says_so_in_one_line(number: signal.Si
 
 
 def test_a_study_that_is_stopped_ends_its_cells_and_says_how_to_go_on() -> None:
-    code = WAITS.replace(
-        'cli.COMMANDS["files"] = (wait, "")', "from alignopsd_trl.study import __main__ as study\nstudy.main = wait"
-    )
+    study = "from alignopsd_trl.study import __main__ as study\nstudy.main = wait"
+    code = WAITS.replace('cli.COMMANDS["files"] = (wait, "")', study)
     status, told = _stopped(signal.SIGINT, code=code.replace('["files"]', '["study", "x.yaml"]'))
     assert (status, told) == (130, "alignopsd study: stopped by Ctrl-C; the same command goes on\n")
 
@@ -76,12 +76,23 @@ def test_a_run_that_nobody_reads_goes_on_and_says_so_once(tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (0, "nobody reads it\n") and (tmp_path / "ended").exists()
 
 
+def test_a_path_that_the_locale_can_not_read_is_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "für"
+    folder.mkdir()
+    plain = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for argv, place in ((["view", str(folder)], tmp_path), (["files"], folder)):
+        command = [sys.executable, "-c", "from alignopsd_trl import cli; cli.main()", *argv]
+        done = subprocess.run(command, cwd=place, env=plain, capture_output=True, text=True)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+        assert "can't be read as ascii" in done.stderr and "set PYTHONUTF8=1" in done.stderr
+
+
 @pytest.mark.parametrize(
     "error",
     [
         "MemoryError()",
         "OSError(12, 'Cannot allocate memory')",
-        'RuntimeError("DefaultCPUAllocator: can\'t allocate memory: you tried to allocate 77 bytes")',
+        'RuntimeError("DefaultCPUAllocator: can\'t allocate memory: you tried to allocate 67108864 bytes")',
         "type('OutOfMemoryError', (RuntimeError,), {})('CUDA out of memory. Tried to allocate 2.00 GiB.')",
     ],
 )
@@ -94,3 +105,27 @@ def test_want_of_memory_is_one_sentence_that_says_what_to_lower(error: str, caps
     assert stopped.value.code == 1 and told.count("\n") == 1
     assert told.startswith("alignopsd train: not enough memory") and "lower --per_device_train_batch_size" in told
     assert ("2.00 GiB were asked for" in told) == ("2.00 GiB" in error)
+    assert ("64 MiB were asked for" in told) == ("67108864" in error)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["demonstrate", "no_such_task", "--output", "/proc/x.jsonl"],
+        ["warm_start", "no_such_task", "--data", "DATA", "--output", "/proc/x"],
+        ["evaluate", "--model", "tiny", "--environment", "no_such_task", "--output", "/proc/x"],
+        ["analyse", "play", "tiny", "--environment", "no_such_task", "--output", "/proc/x"],
+        ["fidelity", "--model", "tiny", "--environment", "no_such_task", "--output", "/proc/x"],
+        ["tune", "webshop_tiny", "--output", "/proc/x"],
+    ],
+)
+def test_where_nothing_can_be_written_is_said_before_anything_is_played(
+    argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    from alignopsd_trl import cli
+
+    (tmp_path / "data").write_text("{}")
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([str(tmp_path / "data") if word == "DATA" else word for word in argv])
+    told = capsys.readouterr().err
+    assert stopped.value.code == 2 and "nothing can be written in /proc" in told and told.count("\n") == 1

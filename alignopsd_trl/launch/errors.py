@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from collections.abc import Generator, Sequence
 from typing import NoReturn
 
 from alignopsd_trl.launch.flags import BESIDE, flag_names
+from alignopsd_trl.runs.files import in_units
 from alignopsd_trl.runs.lost import Terminated, handled, is_loss, speaks, terminable
 from alignopsd_trl.runs.readers import ends_with_its_reader
 
@@ -63,6 +65,7 @@ def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Generat
     if not quietly:
         yield
         return
+    _check_locale(name)
     try:
         with ends_with_its_reader(), terminable():
             yield
@@ -76,11 +79,27 @@ def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Generat
 @contextlib.contextmanager
 def stoppable(name: str, resumes: str | None = None) -> Generator[None]:
     """`reported` of signals and of a reader that has left alone: other errors are raised as they are."""
+    _check_locale(name)
     try:
         with ends_with_its_reader(), terminable():
             yield
     except (KeyboardInterrupt, Terminated) as error:
         _end(name, error, _status(error), resumes)
+
+
+def _check_locale(name: str) -> None:
+    """Ends the process where a path holds letters that Python can't read here, which libraries that are given it can't
+    either. What is printed loses the signs that the locale has no place for."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="replace")
+    with contextlib.suppress(FileNotFoundError):  # a working folder that is gone
+        for word in (*sys.argv[1:], os.getcwd()):
+            if any("\ud800" <= letter <= "\udfff" for letter in word):
+                told = os.fsencode(word).decode(errors="replace")
+                coding = sys.getfilesystemencoding()
+                print(f"{name}: {told!r} can't be read as {coding}, this locale's; set PYTHONUTF8=1", file=sys.stderr)
+                raise SystemExit(WRONG)
 
 
 def _end(name: str, error: BaseException, status: int | None, resumes: str | None) -> NoReturn:
@@ -141,8 +160,9 @@ def _message(error: BaseException, status: int | None, resumes: str | None) -> s
     if status == INTERRUPTED:
         return "; ".join(filter(None, ["stopped by Ctrl-C", goes_on]))
     if wants_memory(error):
-        asked = re.search(r"allocate ([\d.]+ \w+)", str(error))
-        return _MEMORY.format(f" ({asked[1]} were asked for)" if asked else "")
+        asked = re.search(r"allocate (?:(?P<bytes>\d+) bytes|[\d.]+ \w+)", str(error))
+        size = asked and (in_units(int(asked["bytes"])) if asked["bytes"] else asked[0].removeprefix("allocate "))
+        return _MEMORY.format(f" ({size} were asked for)" if size else "")
     if isinstance(error, Terminated) or is_loss(error):
         several = int(os.environ.get("WORLD_SIZE", "1")) > 1
         lost = "another process of this run ended, or its launcher" if several else f"stopped by {error}"
