@@ -120,10 +120,8 @@ def warm_start(argv: Sequence[str]) -> None:
         config = WarmStartConfig(**{one.name: getattr(given, one.name) for one in fields(WarmStartConfig)})
         from alignopsd_trl.own_task.demonstrations import read_demonstrations
 
-        rows, task = read_demonstrations(given.data), _task(given)
-        if given.output.exists() and not given.output.is_dir():
-            raise ValueError(f"--output {given.output} is a file; name a folder")
         check_folder(str(given.output), "output")
+        rows, task = read_demonstrations(given.data), _task(given)
         from alignopsd_trl.own_task.warm_start import advice, told, warm_start, what_it_can
 
         made = warm_start(rows, given.output, config)
