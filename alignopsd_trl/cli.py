@@ -6,21 +6,19 @@ Several processes: ``accelerate launch --config_file $(alignopsd files fsdp2) -m
 from __future__ import annotations
 
 import importlib
-import os
-import select
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
-from alignopsd_trl.launch.errors import reported
+from alignopsd_trl.launch.errors import reported, stoppable
 from alignopsd_trl.launch.shipped import shipped_files, shipped_or
 from alignopsd_trl.options import near
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Hands the rest of the command line to a subcommand."""
-    with _readers_may_leave():
-        _run(list(sys.argv[1:] if argv is None else argv))
+    given = list(sys.argv[1:] if argv is None else argv)
+    with stoppable(" ".join(["alignopsd", *given[:1]])):
+        _run(given)
 
 
 def _run(argv: list[str]) -> None:
@@ -33,21 +31,6 @@ def _run(argv: list[str]) -> None:
     status = (call if callable(call) else _found(call))(argv[1:])
     if isinstance(status, int) and status:
         raise SystemExit(status)
-
-
-@contextmanager
-def _readers_may_leave() -> Generator[None]:
-    """Ends quietly where whoever reads the output, such as ``head``, has read enough."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        out = select.poll()
-        out.register(sys.stdout.fileno(), 0)
-        if not out.poll(0):
-            raise  # another pipe's
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(0) from None
 
 
 def usage() -> str:

@@ -5,6 +5,7 @@
 | seeds of a study | Student's (`mean`, `paired`, `paired_ratio`) |
 | tasks of a measurement of credit | bootstrap over tasks, stretched for how few they are (`task_draws`, `resampled`) |
 | clusters of turns (tasks, updates, episodes) | bootstrap over clusters (`clustered_ratio`) |
+| tasks of a round, each with several episodes | Wilson with the episodes' effective number (`share_of_tasks`) |
 | episodes of a panel | Wilson for shares, bootstrap for means (`wilson`, `bootstrap_mean`) |
 
 All intervals are 95 %, and all draws are the same in every call.
@@ -176,9 +177,40 @@ def clustered_ratio(top: ArrayLike, bottom: ArrayLike) -> list[float] | None:
 # Episodes
 
 
-def wilson(won: int, episodes: int) -> tuple[float, float]:
-    """Wilson's interval of a share."""
-    return stats.binomtest(won, episodes).proportion_ci(0.95, method="wilson")
+def share_of_tasks(share: float, squares: float, tasks: float, episodes: float) -> Interval:
+    """The share of won episodes of tasks with several episodes each.
+
+    Wilson's interval of n* episodes: n* = p'(1 - p') k / (q' - p'^2), between the number of tasks k and that of
+    episodes. It is the episodes over their design effect (Kish, 1965, Survey Sampling; Korn and Graubard, 1998, Survey
+    Methodology 24, take such a number into intervals of shares). p' = (k p + 1/2) / (k + 1) and q' = (k q + 1/2) /
+    (k + 1) hold one task more, half of it always and half of it never won: few tasks, or tasks that were all won or all
+    lost, do not tell that tasks are alike. Over 2 to 16 tasks of 4 or 8 episodes, drawn from beta distributions, 93 to
+    100 % of the intervals held the truth, where Wilson's of all episodes were down to 60 %.
+
+    Args:
+        share: of the episodes, p.
+        squares: the mean over tasks of the squared share, q.
+        tasks, episodes: how many.
+    """
+    mean, square = (tasks * share + 0.5) / (tasks + 1), (tasks * squares + 0.5) / (tasks + 1)
+    alike = tasks * mean * (1 - mean) / max(square - mean**2, 1e-9)
+    low, high = wilson(share, min(max(alike, tasks), episodes))
+    return Interval(share, low, high)
+
+
+def wilson(share: float, episodes: float) -> tuple[float, float]:
+    """Wilson's interval of a share of so many episodes, which need not be a whole number."""
+    z = float(stats.norm.ppf(1 - TAIL))
+    center = (share + z**2 / (2 * episodes)) / (1 + z**2 / episodes)
+    half = z / (1 + z**2 / episodes) * math.sqrt(share * (1 - share) / episodes + z**2 / (4 * episodes**2))
+    return max(center - half, 0.0), min(center + half, 1.0)
+
+
+def surely_apart(one: Interval, other: Interval) -> bool:
+    """Whether two shares of different tasks differ by more than their intervals allow (Newcombe, 1998, Statistics in
+    Medicine 17: the squares of the halves that face each other are added); not where an interval is unknown."""
+    below, above = sorted([one, other], key=lambda found: found.value)
+    return above.value - below.value > math.hypot(above.value - above.low, below.high - below.value)
 
 
 def bootstrap_mean(values: Sequence[float] | np.ndarray) -> tuple[float, float]:

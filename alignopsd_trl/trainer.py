@@ -55,7 +55,7 @@ from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_ada
 from alignopsd_trl.training.drift import Drift
 from alignopsd_trl.training.panels import Panels
 from alignopsd_trl.training.phases import Phases
-from alignopsd_trl.training.recorder import Recorder
+from alignopsd_trl.training.recorder import Recorder, SecondsOfRounds
 from alignopsd_trl.training.rewards import Rewards, environment_reward
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
 from alignopsd_trl.training.round import Replays, Round, Snapshot, listeners, turn_advantages
@@ -280,7 +280,9 @@ class AlignOPSDTrainer(GRPOTrainer):
         for quiet in (PrinterCallback, ProgressCallback):
             self.remove_callback(quiet)
         written = LogFile(Path(self.args.output_dir) / LOG_FILE)
-        for callback in (WholeRounds(self.args.steps_per_round), Lines(), written, self.checkpoints, self.drift):
+        updates = self.args.steps_per_round
+        seconds = SecondsOfRounds(self.recorder, self.phases, updates)
+        for callback in (WholeRounds(updates), seconds, Lines(), written, self.checkpoints, self.drift):
             self.add_callback(callback)
         if self.teacher_weights is not None:
             self.add_callback(self.teacher_weights)
@@ -307,7 +309,7 @@ class AlignOPSDTrainer(GRPOTrainer):
                 rows = self.row_maker.rows(batch, credit, self.method.coefficients(self._round).policy)
             played = Round(self._round, update, trajectories, batch, credit, self._replays(snapshot))
             self._listen(played)
-        self.recorder.record(played, self.run_id, self.rollouts.take_counters(), self.phases.take())
+        self.recorder.record(played, self.run_id, self.rollouts.take_counters())
         return rows
 
     def _to_play(self, rows: list[dict[str, Any]], update: int, snapshot: Snapshot) -> ToPlay:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from alignopsd_trl.launch.screens import closing, opening
-from alignopsd_trl.runs.console import LEGEND, Lines, header, line, share, shares, show_note, spark, unusual
+from alignopsd_trl.rollout.metrics import SQUARES
+from alignopsd_trl.runs.console import LEGEND, Lines, header, line, outcome, share, shares, show_note, spark, unusual
 from alignopsd_trl.runs.folder import RunFolder
+from alignopsd_trl.statistics import Interval, share_of_tasks, wilson
+
+ARGS = SimpleNamespace(generation_batch_size=64, logging_steps=1, num_generations=8, steps_per_round=1)
 
 LOGS = {
     "episodes/success": 0.5,
@@ -31,16 +37,19 @@ LOGS = {
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_a_line_fits_and_its_columns_stand_under_their_names(width: int) -> None:
     title = header(width)
-    shown = line("150/150", LOGS, [25.0, 30.0, 50.0], 64, width)
-    assert len(title) <= width and len(shown) <= width and len(LEGEND) <= 80
-    assert shown.startswith("  150/150   50.0 [38, 62]") and "+25.0" in shown and "60/20/10/10" in shown
+    curve = [Interval(0.25, 0.1, 0.45), Interval(0.3), Interval(0.5, 0.38, 0.62)]
+    shown, *below = line("150/150", LOGS, curve, 64, width).splitlines()
+    assert max(map(len, [title, shown, *below])) <= width and max(map(len, LEGEND.splitlines())) <= 100
+    assert shown.startswith("  150/150   50.0 [38, 62]") and "+25.0 " in shown and "60/20/10/10" in shown
     assert shown.index("71.5") + 4 == title.index("score") + 5 and shown.index("10.0") + 4 == title.index("sec") + 3
     assert ("▃▃▅" in shown) == (width >= 100) and shown.index("60/20") == title.index("shares")
     assert shown.index("2 failed") == title.index("unusual")
 
 
 def test_intervals_need_five_episodes_and_curves_eight_characters() -> None:
-    assert share(50.0, 4) == " 50.0" and share(0.0, 64) == "  0.0 [0, 6]"
+    logs = {"episodes/success": 0.5, SQUARES: 0.25}
+    assert share(outcome(logs, 1, 4)) == " 50.0" and share(outcome(logs, 16, 64)) == " 50.0 [38, 62]"
+    assert share(outcome({"episodes/score": 0.5}, 16, 64)) == " 50.0", "a score has no interval"
     assert spark([0.0, 100.0]) == "▁█" and len(spark([float(number) for number in range(100)])) == 8
     assert shares({"seconds/update": 3.0}) == "0/0/0/100" and shares({}) == "0/0/0/0"
     assert (
@@ -49,7 +58,7 @@ def test_intervals_need_five_episodes_and_curves_eight_characters() -> None:
 
 
 def test_one_line_an_update_and_one_header(capsys: pytest.CaptureFixture[str]) -> None:
-    lines, args = Lines(), SimpleNamespace(generation_batch_size=64, logging_steps=1)
+    lines, args = Lines(), ARGS
     state = SimpleNamespace(log_history=[], is_world_process_zero=True, global_step=0, max_steps=2)
     lines.on_train_begin(args, state, None)
     for step in (1, 2):
@@ -59,7 +68,54 @@ def test_one_line_an_update_and_one_header(capsys: pytest.CaptureFixture[str]) -
     state.is_world_process_zero = False
     lines.on_log(args, state, None, logs=dict(LOGS))
     printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 4 and printed[2].startswith("      1/2") and printed[3].startswith("      2/2")
+    assert len(printed) == 5 and printed[3].startswith("      1/2") and printed[4].startswith("      2/2")
+
+
+def test_a_line_waits_for_the_seconds_of_its_whole_round(capsys: pytest.CaptureFixture[str]) -> None:
+    state = SimpleNamespace(log_history=[], is_world_process_zero=True, global_step=0, max_steps=2)
+    lines, args = Lines(), SimpleNamespace(**vars(ARGS) | {"steps_per_round": 2})
+    seconds = {name: value for name, value in LOGS.items() if name.startswith("seconds/")}
+    for state.global_step, logs in ((1, {name: LOGS[name] for name in LOGS if name not in seconds}), (2, seconds)):
+        lines.on_log(args, state, None, logs=dict(logs))
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[3:] == [one for one in printed if "2/2" in one and "50.0" in one and " 10.0 " in one]
+
+
+def test_a_change_within_what_tasks_differ_by_has_a_question_mark() -> None:
+    first, near, far = Interval(0.1, 0.03, 0.3), Interval(0.2, 0.1, 0.4), Interval(0.7, 0.5, 0.85)
+    assert "+10.0?" in line("2/2", LOGS, [first, near], 64, None) and "-10.0?" in line(
+        "2/2", LOGS, [near, first], 64, 80
+    )
+    assert "+60.0 " in line("2/2", LOGS, [first, far], 64, None)
+    assert "+60.0?" in line("2/2", LOGS, [Interval(0.1), Interval(0.7)], 64, None), "of scores nothing is known"
+
+
+def test_an_interval_of_a_round_is_that_of_its_tasks() -> None:
+    def width(*shares: float, group: int = 8) -> float:
+        mean, squares = sum(shares) / len(shares), sum(one**2 for one in shares) / len(shares)
+        found = share_of_tasks(mean, squares, len(shares), group * len(shares))
+        assert 0 <= found.low <= mean <= found.high <= 1
+        return found.high - found.low
+
+    alone, all_alike, all_apart = np.subtract(*reversed(wilson(0.5, 8))), width(*[0.5] * 8), width(*[0, 1] * 4)
+    assert all_apart == pytest.approx(alone), "eight tasks that are won or lost as a whole are eight episodes"
+    assert np.subtract(*reversed(wilson(0.5, 64))) <= all_alike < 0.7 * all_apart
+    assert width(*[0.0] * 8) == pytest.approx(width(*[1.0] * 8)) == pytest.approx(wilson(0.0, 8)[1])
+    assert abs(width(*[0.0] * 8) - width(0.125, *[0.0] * 7)) < 0.05, "one episode won is no cliff"
+    assert width(0.0) > 0.7 and width(0.5) > 0.7, "one task tells little"
+
+
+def test_notes_are_whole_in_files_and_wrapped_on_terminals(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "1 of 8 episodes failed; the first: " + "because of this and that " * 12 + "at last: disk full"
+    show_note(text)
+    assert capsys.readouterr().out == f"{'':>9}  {text}\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "90")
+    show_note(text)
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 90 and " ".join(shown.split()) == text
 
 
 def test_a_failed_episode_is_one_line_whatever_it_says(capsys: pytest.CaptureFixture[str]) -> None:

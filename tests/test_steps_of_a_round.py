@@ -13,6 +13,7 @@ from fakes.trainers import losses, make_trainer
 
 from alignopsd_trl.methods import get_method, method_names
 from alignopsd_trl.runs.console import Lines, line
+from alignopsd_trl.statistics import Interval
 from alignopsd_trl.training.drift import drift_numbers, drift_sums
 
 STEPS = {"per_device_train_batch_size": 4, "steps_per_generation": 2, "num_iterations": 2, "max_steps": 8}
@@ -69,11 +70,16 @@ def test_numbers_of_drift_by_hand() -> None:
 
 def test_a_step_far_from_its_sampler_is_said_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     state = SimpleNamespace(is_world_process_zero=True, global_step=3, max_steps=8, log_history=[])
-    lines, args = Lines(), SimpleNamespace(generation_batch_size=8, logging_steps=1)
+    lines, args = (
+        Lines(),
+        SimpleNamespace(generation_batch_size=8, logging_steps=1, num_generations=4, steps_per_round=8),
+    )
     for ess in (0.9, 0.31):
         lines.on_log(args, state, None, logs={"loss": 0.1, "drift/step_3/ess": ess})
     printed = capsys.readouterr().out.splitlines()
     assert printed[-1] == "      3/8  far from its sampler at step 3 of the round: 31% effective samples"
     assert sum("far from" in one for one in printed) == 1
     logs = {"episodes/success": 0.5, "drift/step_1/ess": 1.0, "drift/step_2/ess": 0.4, "drift/step_3/ess": 0.2}
-    assert "far from its sampler at step 3 of the round: 20% effective samples" in line("4/8", logs, [50.0], 8, 200)
+    assert "far from its sampler at step 3 of the round: 20% effective samples" in line(
+        "4/8", logs, [Interval(0.5)], 8, 200
+    )

@@ -108,8 +108,10 @@ def _run(arguments: argparse.Namespace) -> None:
 def _play_both(folder: Path, options: dict) -> None:
     from alignopsd_trl.analysis import play_siblings
     from alignopsd_trl.environments.loading import load
+    from alignopsd_trl.launch.values import check_folder
     from alignopsd_trl.runs.progress import Bar
 
+    check_folder(str(folder), "output")
     model, suite = options.pop("model"), load(options.pop("environment"))
     with Bar(2 * options["tasks"] * options["siblings"], suite.name) as bar:
         folders = play_siblings(model, suite, folder, **options, progress=bar)

@@ -76,7 +76,7 @@ def success_rate(won: Sequence[bool | None]) -> Estimate:
     share = 100 * wins / len(won)
     if len(won) < FEWEST:
         return Estimate(share, math.nan, math.nan, len(won))
-    low, high = wilson(wins, len(won))
+    low, high = wilson(wins / len(won), len(won))
     return Estimate(share, 100 * low, 100 * high, len(won))
 
 

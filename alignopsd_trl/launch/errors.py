@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
 import re
 import signal
 import sys
 from collections.abc import Generator, Sequence
+from typing import NoReturn
 
 from alignopsd_trl.launch.flags import BESIDE, flag_names
-from alignopsd_trl.runs.lost import Terminated, is_loss, speaks, terminable
+from alignopsd_trl.runs.files import in_units
+from alignopsd_trl.runs.lost import Terminated, handled, is_loss, speaks, terminable
+from alignopsd_trl.runs.readers import ends_with_its_reader
 
-WRONG, STOPPED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
-"""Exit statuses: the command can't be run; the run had to stop; Ctrl-C; SIGTERM."""
+WRONG, STOPPED, INTERRUPTED = 2, 1, 130
+"""Exit statuses: the command can't be run; the run had to stop; Ctrl-C. Other signals: 128 and their number."""
 
 RESUMES = " with --resume_from_checkpoint True"
 """What a recipe's command needs beside itself to go on."""
@@ -22,6 +27,10 @@ _ENDS_A_RUN = ("RunStopped", "RewardError", "EnvironmentsDown", "SamplerDown", "
 _TO_MEND = ("RunFolderError", "ReplayError", "SiblingsDiffer", "SkillBankError")
 _IN_SETUP = (ValueError, TypeError, OSError, ImportError, RuntimeError)
 _LINES = 3
+_MEMORY = (
+    "not enough memory{}; lower --per_device_train_batch_size, --max_completion_length or --tokens_per_forward "
+    "(--batch_size of evaluate), or take a smaller --model"
+)
 
 
 def without_debug(argv: Sequence[str]) -> tuple[list[str], bool]:
@@ -53,27 +62,52 @@ def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Generat
         quietly: else errors are raised as they are.
         resumes: what the same command needs to go on where it stopped, `None` for one that begins anew.
     """
+    if not quietly:
+        yield
+        return
+    _check_locale(name)
     try:
-        with terminable() if quietly else contextlib.nullcontext():
+        with ends_with_its_reader(), terminable():
             yield
     except (Exception, KeyboardInterrupt, Terminated) as error:
         status = _status(error)
-        if not quietly or status is None:
+        if status is None:
             raise
-        with _undisturbed():
-            if _says(error):
-                print(f"{name}: {_message(error, status, resumes)}", file=sys.stderr, flush=True)
-        raise SystemExit(status) from None
+        _end(name, error, status, resumes)
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Generator[None]:
-    """The launcher's SIGTERM waits until the message is out."""
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def stoppable(name: str, resumes: str | None = None) -> Generator[None]:
+    """`reported` of signals and of a reader that has left alone: other errors are raised as they are."""
+    _check_locale(name)
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        with ends_with_its_reader(), terminable():
+            yield
+    except (KeyboardInterrupt, Terminated) as error:
+        _end(name, error, _status(error), resumes)
+
+
+def _check_locale(name: str) -> None:
+    """Ends the process where a path holds letters that Python can't read here, which libraries that are given it can't
+    either. What is printed loses the signs that the locale has no place for."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="replace")
+    with contextlib.suppress(FileNotFoundError):  # a working folder that is gone
+        for word in (*sys.argv[1:], os.getcwd()):
+            if any("\ud800" <= letter <= "\udfff" for letter in word):
+                told = os.fsencode(word).decode(errors="replace")
+                coding = sys.getfilesystemencoding()
+                print(f"{name}: {told!r} can't be read as {coding}, this locale's; set PYTHONUTF8=1", file=sys.stderr)
+                raise SystemExit(WRONG)
+
+
+def _end(name: str, error: BaseException, status: int | None, resumes: str | None) -> NoReturn:
+    """The launcher's signals wait until the message is out; a terminal that was closed shows none."""
+    with handled(signal.SIG_IGN), contextlib.suppress(OSError):
+        if _says(error):
+            print(f"{name}: {_message(error, status, resumes)}", file=sys.stderr, flush=True)
+    raise SystemExit(status) from None
 
 
 _ARGUMENT = re.compile(r"(?<![\w./'\"-])(?<!--set )(?<!--vary )([a-z]\w*)(=(?=[^\s=])|(?![\w.:=(\['\"/-]))")
@@ -96,7 +130,9 @@ def _status(error: BaseException) -> int | None:
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, Terminated):
-        return TERMINATED
+        return 128 + error.number
+    if wants_memory(error):
+        return STOPPED
     if getattr(error, "in_setup", False) or type(error).__name__ in _TO_MEND:
         return WRONG
     known = any(kind.__name__ in _ENDS_A_RUN for kind in type(error).__mro__)
@@ -110,13 +146,26 @@ def _says(error: BaseException) -> bool:
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
-def _message(error: BaseException, status: int, resumes: str | None) -> str:
+def wants_memory(error: BaseException) -> bool:
+    """Whether memory was asked for that is not there, of the host or of a GPU."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return getattr(error, "errno", None) == errno.ENOMEM or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
+def _message(error: BaseException, status: int | None, resumes: str | None) -> str:
     goes_on = _goes_on(error, resumes)
     if status == INTERRUPTED:
         return "; ".join(filter(None, ["stopped by Ctrl-C", goes_on]))
-    if status == TERMINATED or is_loss(error):
+    if wants_memory(error):
+        asked = re.search(r"allocate (?:(?P<bytes>\d+) bytes|[\d.]+ \w+)", str(error))
+        size = asked and (in_units(int(asked["bytes"])) if asked["bytes"] else asked[0].removeprefix("allocate "))
+        return _MEMORY.format(f" ({size} were asked for)" if size else "")
+    if isinstance(error, Terminated) or is_loss(error):
         several = int(os.environ.get("WORLD_SIZE", "1")) > 1
-        lost = "another process of this run ended, or its launcher" if several else "stopped by SIGTERM"
+        lost = "another process of this run ended, or its launcher" if several else f"stopped by {error}"
         return "; ".join(filter(None, [lost, goes_on]))
     most = None if type(error).__name__ == "SkillBankError" else _LINES  # a bank's file is mended in one pass
     text = "\n".join(as_flags(str(error)).strip().splitlines()[:most]) or type(error).__name__

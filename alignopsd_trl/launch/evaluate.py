@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import reported, setup
-from alignopsd_trl.launch.values import environment_options, json_mapping
+from alignopsd_trl.launch.values import check_folder, environment_options, json_mapping
 from alignopsd_trl.models import SHIPPED_MODELS
 from alignopsd_trl.runs.broken_off import broken_off
 from alignopsd_trl.runs.command import CommandParser, place
@@ -62,6 +62,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     given = parser.parse_args(argv)
     parser.at_least(given, {"limit": 1})
     with setup():
+        if given.output:
+            check_folder(str(given.output), "output")
         given.environment_options = environment_options(given.environment_options)
         given.chat_template_kwargs = json_mapping(
             "chat_template_kwargs", given.chat_template_kwargs, '{"enable_thinking": false}'

@@ -25,8 +25,9 @@ from alignopsd_trl.models import resolve_model
 from alignopsd_trl.options import as_mapping
 from alignopsd_trl.runs.console import show_note
 from alignopsd_trl.runs.files import write_json, write_text
-from alignopsd_trl.runs.folder import RESULTS_FILE, claim_together, claimed
+from alignopsd_trl.runs.folder import LOG_FILE, RESULTS_FILE, claim_together, claimed
 from alignopsd_trl.runs.provenance import weights_checksum
+from alignopsd_trl.runs.readers import outlives_its_readers
 from alignopsd_trl.sharing.card import model_card
 from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
 
@@ -51,7 +52,8 @@ def run(
         job.check()
         resume = args.resume_from_checkpoint
         folder = claim_together(args.output_dir, job.configuration(), resume, args.overwrite_output_dir)
-    with claimed(folder):
+    readable = f"nobody reads this run's output any more; it goes on, and its numbers are in {folder.path / LOG_FILE}"
+    with claimed(folder), outlives_its_readers(readable):
         config = args.to_dict()  # as it was asked for: the trainer adds to it
         if folder.writes:
             said = opening_facts(job) | ({"machine": machine} if machine else {})

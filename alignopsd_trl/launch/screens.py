@@ -22,7 +22,7 @@ def opening(facts: Mapping[str, Any], changed: Mapping[str, Any], folder: RunFol
         changed: settings that differ from the preset.
         folder: of the run.
     """
-    width = min(columns(), 120)
+    width = min(columns() or WIDE, 120)
     rows = [_row(name, value, width) for name, value in facts.items()]
     if changed:
         rows += _wrapped("not as preset", [f"{name}={value}" for name, value in changed.items()], width)
@@ -33,7 +33,7 @@ def opening(facts: Mapping[str, Any], changed: Mapping[str, Any], folder: RunFol
 
 def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: RunFolder) -> str:
     """Before and after by category, the difference paired by task, and where everything lies."""
-    width = min(columns(), WIDE)
+    width = min(columns() or WIDE, WIDE)
     names = [*after["categories"], "all"] if len(after["categories"]) > 1 else ["all"]
     first = 14 if width < WIDE else 30
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.launch.errors import reported, setup
-from alignopsd_trl.launch.values import environment_options
+from alignopsd_trl.launch.values import check_folder, environment_options
 from alignopsd_trl.own_task.options import ASKED, SCRIPTED, TIME_LIMIT
 from alignopsd_trl.own_task.stages import Stages
 from alignopsd_trl.runs.command import CommandParser, place
@@ -121,9 +121,8 @@ def warm_start(argv: Sequence[str]) -> None:
         config = WarmStartConfig(**{one.name: getattr(given, one.name) for one in fields(WarmStartConfig)})
         from alignopsd_trl.own_task.demonstrations import read_demonstrations
 
+        check_folder(str(given.output), "output")
         rows, task = read_demonstrations(given.data), _task(given)
-        if given.output.exists() and not given.output.is_dir():
-            raise ValueError(f"--output {given.output} is a file; name a folder")
         from alignopsd_trl.own_task.warm_start import advice, told, warm_start, what_it_can
 
         made = warm_start(rows, given.output, config)
@@ -192,3 +191,4 @@ def _at_least_one(**numbers: int | None) -> None:
 def _check_file(path: Path) -> None:
     if path.is_dir():
         raise ValueError(f"--output {path} is a folder; name a file")
+    check_folder(str(path.parent), "output")

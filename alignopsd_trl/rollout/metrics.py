@@ -8,6 +8,9 @@ from itertools import pairwise
 from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.turns import StopReason, Trajectory
 
+SQUARES = "tasks/squared_success"
+"""The mean over tasks of the squared share of won episodes: with ``episodes/success``, how much tasks differ."""
+
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """What a round of episodes looked like: outcome, length, validity, repetition, why episodes ended (one-hot shares),
@@ -27,11 +30,19 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     }
     if all(trajectory.won is not None for trajectory in trajectories):
         metrics["episodes/success"] = sum(bool(t.won) for t in trajectories) / count
+        metrics[SQUARES] = _squares(trajectories)
     if any(trajectory.skill_text for trajectory in trajectories):
         metrics["episodes/skill_items"] = sum(len(t.skill_ids) for t in trajectories) / count
     for reason in StopReason:
         metrics[f"stop/{reason.value.replace(' ', '_')}"] = sum(t.stop is reason for t in trajectories) / count
     return metrics | _last_numbers(trajectories)
+
+
+def _squares(trajectories: Sequence[Trajectory]) -> float:
+    won: dict[str, list[bool]] = {}
+    for trajectory in trajectories:
+        won.setdefault(str(trajectory.row.get("task_id")), []).append(bool(trajectory.won))
+    return sum((sum(one) / len(one)) ** 2 for one in won.values()) / max(len(won), 1)
 
 
 def privileged_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -5,16 +5,19 @@ Everything else is in ``log.jsonl`` and with the trackers.
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformers import TrainerCallback
 
-from alignopsd_trl.runs.progress import WIDE, clear_status, cut
-from alignopsd_trl.statistics import wilson
+from alignopsd_trl.rollout.metrics import SQUARES
+from alignopsd_trl.runs.progress import WIDE, clear_status
+from alignopsd_trl.statistics import Interval, share_of_tasks, surely_apart
 
 BARS = "▁▂▃▄▅▆▇█"
 _PHASES = {
@@ -31,19 +34,23 @@ _NOTED = (
 )
 """Shares of turns, and from where on they are unusual."""
 LEAST_SAMPLE = 0.5  # effective sample size of a round's later steps, as a share of its tokens
-LEGEND = f"{'':>9}  shares: % of the seconds in {', '.join(_PHASES)}"
+LEGEND = (
+    f"{'':>9}  trend: less the first update's, whose tasks are others; ? where both intervals allow none\n"
+    f"{'':>9}  shares: % of the seconds in {', '.join(_PHASES)}"
+)
 
 
 class Lines(TrainerCallback):
-    """One line an update, on the first process."""
+    """One line a round, on the first process, when its last update is made and its seconds are known."""
 
     def __init__(self) -> None:
-        self._curve: list[float] = []
+        self._curve: list[Interval] = []
         self._headed = False
+        self._round: dict[str, Any] = {}  # numbers of a round that has updates to make
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        earlier = [one[measure_of(one)] for one in state.log_history if measure_of(one) in one]
-        self._curve, self._headed = [100 * one for one in earlier], False
+        earlier = [one for one in state.log_history if measure_of(one) in one]
+        self._curve, self._headed = [outcome(one, *_counts(args)) for one in earlier], False
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if not logs or "train_runtime" in logs or not state.is_world_process_zero:
@@ -52,16 +59,18 @@ class Lines(TrainerCallback):
         if not self._headed:
             print(f"{header(columns(), measure_of(logs))}\n{LEGEND}", flush=True)
             self._headed = True
-        if measure_of(logs) not in logs:
+        self._round |= logs if measure_of(logs) in logs else {}
+        if not self._round or _seconds(logs) == 0:
             self._other(logs, state)
             return
-        self._curve.append(100 * logs[measure_of(logs)])
-        episodes = args.generation_batch_size * max(int(args.logging_steps), 1) if args.logging_steps >= 1 else 0
+        found, self._round = self._round | logs, {}
+        tasks, episodes = _counts(args)
+        self._curve.append(outcome(found, tasks, episodes))
         place = f"{state.global_step}/{state.max_steps}"
-        print(line(place, logs, self._curve, episodes, columns()), flush=True)
+        print(line(place, found, self._curve, episodes, columns()), flush=True)
 
     def _other(self, logs: Mapping[str, Any], state: Any) -> None:
-        """An update without a round of its own, or an evaluation of the trainer's."""
+        """An update in the middle of its round, or an evaluation of the trainer's."""
         measure, place = measure_of(logs, "eval_episodes/"), f"{state.global_step}/{state.max_steps}".rjust(9)
         if measure in logs:
             print(f"{place}  evaluation: {measure.partition('/')[2]} {100 * logs[measure]:.1f} %", flush=True)
@@ -69,49 +78,61 @@ class Lines(TrainerCallback):
             print(f"{place}  {away}", flush=True)
 
 
+def _counts(args: Any) -> tuple[float, int]:
+    """Tasks and episodes of a line; none where lines do not come by the update."""
+    rounds = max(args.logging_steps / args.steps_per_round, 1) if args.logging_steps >= 1 else 0
+    episodes = args.generation_batch_size * rounds
+    return float(episodes / args.num_generations), int(episodes)
+
+
+def outcome(logs: Mapping[str, Any], tasks: float, episodes: int) -> Interval:
+    """Success of a line, with the interval of `share_of_tasks` from five episodes on; the score has none."""
+    measure = measure_of(logs)
+    if measure.endswith("score") or episodes < 5 or SQUARES not in logs:
+        return Interval(logs[measure])
+    return share_of_tasks(logs[measure], logs[SQUARES], tasks, episodes)
+
+
 def measure_of(logs: Mapping[str, Any], prefix: str = "episodes/") -> str:
     """What a line shows first: success, or the score where an environment does not know who won."""
     return f"{prefix}success" if f"{prefix}success" in logs or f"{prefix}score" not in logs else f"{prefix}score"
 
 
-def columns() -> int:
-    """Of the terminal; 100 where there is none."""
-    return shutil.get_terminal_size((WIDE, 24)).columns if sys.stdout.isatty() else WIDE
+def columns() -> int | None:
+    """Of the terminal; `None` where there is none."""
+    return shutil.get_terminal_size((WIDE, 24)).columns if sys.stdout.isatty() else None
 
 
-def header(width: int, measure: str = "episodes/success") -> str:
-    trend = "trend          " if width >= WIDE else "trend "
+def header(width: int | None, measure: str = "episodes/success") -> str:
+    trend = "trend           " if width is None or width >= WIDE else "trend  "
     first = measure.partition("/")[2] + " %"
     return f"{'update':>9}  {first:<18} {trend} {'score':>5} {'turns':>5} {'sec':>6}  {'shares':<11} unusual"
 
 
-def line(place: str, logs: Mapping[str, Any], curve: list[float], episodes: int, width: int) -> str:
-    """One update.
+def line(place: str, logs: Mapping[str, Any], curve: Sequence[Interval], episodes: int, width: int | None) -> str:
+    """One round.
 
     Args:
         place: update of updates.
         logs: its numbers.
-        curve: success in percent of all updates so far, this one last; the score where success is unknown.
+        curve: success of all rounds so far, this one last; the score where success is unknown.
         episodes: that its success is a share of.
-        width: columns at most.
+        width: columns at most before what is unusual goes on below; no limit if `None`.
     """
-    trend = f"{curve[-1] - curve[0]:+6.1f}" + (f" {spark(curve):<8}" if width >= WIDE else "")
-    first = f"{curve[-1]:5.1f}" if measure_of(logs).endswith("score") else share(curve[-1], episodes)
+    change = f"{100 * (curve[-1].value - curve[0].value):+6.1f}"
+    doubt = " " if len(curve) < 2 or surely_apart(curve[0], curve[-1]) else "?"
+    drawn = f" {spark([100 * one.value for one in curve]):<8}" if width is None or width >= WIDE else ""
     text = (
-        f"{place:>9}  {first:<18} {trend} {100 * (logs.get('episodes/score') or 0.0):5.1f} "
-        f"{logs.get('episodes/turns', 0.0):5.1f} {_seconds(logs):6.1f}  {shares(logs):<11}"
+        f"{place:>9}  {share(curve[-1]):<18} {change}{doubt}{drawn} {100 * (logs.get('episodes/score') or 0.0):5.1f} "
+        f"{logs.get('episodes/turns', 0.0):5.1f} {_seconds(logs):6.1f}  {shares(logs):<11} "
     )
-    notes = unusual(logs, episodes)
-    return cut(f"{text} {notes}".rstrip(), width)
+    return wrapped(text, unusual(logs, episodes), width).rstrip()
 
 
-def share(percent: float, episodes: int) -> str:
-    """With the Wilson interval, from five episodes on."""
-    if episodes < 5:
-        return f"{percent:5.1f}"
-    won = round(percent / 100 * episodes)
-    low, high = wilson(won, episodes)
-    return f"{percent:5.1f} [{100 * low:.0f}, {100 * high:.0f}]"
+def share(found: Interval) -> str:
+    """In percent, with its interval where that is known."""
+    ends = "" if math.isnan(found.low) else f" [{100 * found.low:.0f}, {100 * found.high:.0f}]"
+    return f"{100 * found.value:5.1f}{ends}"
 
 
 def spark(curve: list[float], places: int = 8) -> str:
@@ -156,6 +177,15 @@ def drifted(logs: Mapping[str, Any]) -> str:
 
 
 def show_note(text: str) -> None:
-    """One line among those of the updates, whatever the text."""
+    """A line among those of the updates: wrapped on a terminal, whole in a file."""
     clear_status()
-    print(cut(f"{'':>9}  {' '.join(text.split())}", max(columns(), WIDE)), flush=True)
+    print(wrapped(f"{'':>9}  ", " ".join(text.split()), columns()), flush=True)
+
+
+def wrapped(before: str, text: str, width: int | None) -> str:
+    """A text behind what stands before it, which goes on below where a terminal is too narrow."""
+    if width is None or len(before + text) <= width:
+        return before + text
+    below = " " * (len(before) if len(before) <= width // 2 else 11)
+    lines = textwrap.wrap(text, width, initial_indent=before, subsequent_indent=below, break_long_words=False)
+    return "\n".join(lines)

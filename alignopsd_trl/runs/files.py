@@ -44,6 +44,11 @@ def write_json(path: str | os.PathLike, content: Any) -> None:
     write_text(path, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
 
 
+def json_line(content: Mapping[str, Any]) -> str:
+    """Strict JSON on one line."""
+    return json.dumps(plain(content), allow_nan=False)
+
+
 def plain(content: Any) -> Any:
     """The content in JSON's own types: enums by value, dataclasses by their fields, numbers that are not finite as
     `None`, anything else as text."""
@@ -130,10 +135,16 @@ def full_disk_named(folder: str | os.PathLike, what: str) -> Generator[None]:
         disk = shutil.disk_usage(folder)
         raise OSError(
             errno.ENOSPC,
-            f"no room for {what}: {disk.free / 2**20:.0f} MiB of {disk.total / 2**30:.1f} GiB are free on this disk; "
+            f"no room for {what}: {in_units(disk.free)} of {in_units(disk.total)} are free on this disk; "
             "make room, or save less (save_total_limit)",
             str(folder),
         ) from error
+
+
+def in_units(size: float) -> str:
+    """A number of bytes with the unit that it reads best in."""
+    power = next((power for power in (3, 2, 1) if size >= 1024**power), 0)
+    return f"{size / 1024**power:.3g} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
 
 
 def _for_want_of_room(error: BaseException) -> bool:

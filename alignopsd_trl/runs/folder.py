@@ -21,7 +21,7 @@ from typing import Any
 
 from alignopsd_trl.runs.broken_off import RELEASED, RESULTS_FILE, RUN_FILE, broken_off
 from alignopsd_trl.runs.checkpoints import MARK, damage, is_numbered, is_whole, update_of, whole_checkpoints
-from alignopsd_trl.runs.files import plain, read_json, sweep_partials, write_json, write_text
+from alignopsd_trl.runs.files import json_line, plain, read_json, sweep_partials, write_json, write_text
 from alignopsd_trl.runs.lock import Lock, RunFolderError
 from alignopsd_trl.runs.progress import cut
 from alignopsd_trl.runs.provenance import code_checksum, versions
@@ -132,8 +132,12 @@ class RunFolder:
     @property
     def update(self) -> int:
         """The update that is gone on from."""
-        state = read_json(Path(self.resume) / MARK) if self.resume else None
-        return int(state["global_step"]) if state else 0
+        return int(self._state.get("global_step", 0))
+
+    @property
+    def _state(self) -> dict[str, Any]:
+        """Of transformers, in the checkpoint."""
+        return (read_json(Path(self.resume) / MARK) if self.resume else None) or {}
 
     def end(self) -> None:
         """Notes that the run has made all its updates."""
@@ -151,16 +155,27 @@ class RunFolder:
             run["sessions"][-1][what] = _now()
             write_json(self.path / RUN_FILE, run)
 
-    def forget_after(self, update: int) -> None:
+    def forget_after(self, update: int, say: Callable[[str], None] = print) -> None:
         """Takes back what was written beyond an update that is gone on from: it will be written again."""
         if not self.writes:
             return
         for file in (self.path / "trajectories").glob("step_*.parquet"):
             if int(file.name.split("_")[1]) >= update:
                 file.unlink()
+        self._mend_log(update, say)
+
+    def _mend_log(self, update: int, say: Callable[[str], None]) -> None:
+        """The log up to an update; where lines of it are gone, from the checkpoint, which knows them all."""
         log = self.path / LOG_FILE
-        if log.is_file():
-            kept = [line for line in log.read_text(encoding="utf-8").splitlines() if _update_of(line) <= update]
+        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+        kept = [line for line in text.splitlines() if _update_of(line) <= update]
+        history = [one for one in self._state.get("log_history", ()) if "train_runtime" not in one]
+        known = [json_line({"step": one["step"], **one}) for one in history]
+        if len(kept) < len(known):
+            lost = len(known) - len(kept)
+            say(f"{log} was cut short: {lost} of {len(known)} lines up to update {update} were gone, now written anew")
+            kept = known
+        if text or kept:
             write_text(log, "".join(line + "\n" for line in kept))
 
 

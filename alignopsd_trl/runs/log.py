@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
-from alignopsd_trl.runs.files import full_disk_named, plain
+from alignopsd_trl.runs.files import full_disk_named, json_line
 
 
 class LogFile(TrainerCallback):
@@ -20,7 +19,7 @@ class LogFile(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not logs or "train_runtime" in logs:
             return
-        line = json.dumps(plain({"step": state.global_step, **logs}), allow_nan=False)
+        line = json_line({"step": state.global_step, **logs})
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with full_disk_named(self._path.parent, self._path.name), self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from datetime import timedelta
 from types import FrameType
 
@@ -14,8 +14,16 @@ _FROM_THE_GROUP = ("DistBackendError", "DistNetworkError", "DistStoreError")
 _PATIENCE = timedelta(seconds=5)
 
 
+STOPS = (signal.SIGTERM, signal.SIGHUP)
+"""What asks a process to end, beside Ctrl-C: a launcher or a scheduler, and a terminal that is closed."""
+
+
 class Terminated(BaseException):
-    """SIGTERM, as a launcher sends it to the processes that are left when one has ended."""
+    """One of `STOPS`, such as a launcher sends to the processes that are left when one has ended."""
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.number = number
 
 
 def is_loss(error: BaseException) -> bool:
@@ -26,23 +34,35 @@ def is_loss(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def terminable() -> Generator[None]:
-    """SIGTERM raises `Terminated`, once, in this process alone: children that were forked in between die of it."""
+    """`STOPS` raise `Terminated`, once, in this process alone: children that were forked in between die of it. What is
+    ignored, as ``nohup`` ignores SIGHUP, stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     owner = os.getpid()
 
     def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_DFL)
         if os.getpid() != owner:
-            os.kill(os.getpid(), signal.SIGTERM)
-        raise Terminated
+            os.kill(os.getpid(), number)
+        raise Terminated(number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    with handled(end):
+        yield
+
+
+@contextlib.contextmanager
+def handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Generator[None]:
+    """`STOPS` that are not ignored have this handler for a while."""
+    before = {number: signal.getsignal(number) for number in STOPS}
+    heard = [number for number in STOPS if before[number] != signal.SIG_IGN]
+    for number in heard:
+        signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number in heard:
+            signal.signal(number, before[number])
 
 
 def speaks() -> bool:

@@ -84,6 +84,11 @@ class Upcoming:
         return self._known[1]
 
 
+def round_ends(state: Any, updates: int) -> bool:
+    """Whether a round of so many updates ends with the one that was made last."""
+    return state.global_step % updates == 0 or state.global_step >= state.max_steps
+
+
 class WholeRounds(TrainerCallback):
     """Puts a checkpoint that would fall into the middle of a rollout round off to its end: nothing of a rollout is
     saved, so a run that resumed in its middle would play it anew with other weights."""
@@ -94,6 +99,6 @@ class WholeRounds(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._due = self._due or control.should_save
-        ends = state.global_step % self._updates == 0 or state.global_step >= state.max_steps
+        ends = round_ends(state, self._updates)
         control.should_save = self._due and ends
         self._due = self._due and not ends

@@ -8,13 +8,13 @@ python -m alignopsd_trl.study STUDY.yaml --render   # tables and figures from th
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alignopsd_trl.launch.errors import stoppable
 from alignopsd_trl.runs.command import CommandParser
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def command(argv: Sequence[str] | None = None) -> int:
     """`main` as a command of its own: what a user can mend is one line and status 2; a signal ends the cells too."""
-    before = signal.signal(signal.SIGTERM, lambda *ignored: sys.exit(143))
     try:
-        return main(argv)
+        with stoppable("alignopsd study", resumes=""):
+            return main(argv)
     except (FileNotFoundError, ValueError) as error:
         from alignopsd_trl.study.spec import StudyError
 
@@ -97,8 +97,6 @@ def command(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"study: {error}", file=sys.stderr)
         return 2
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def training_columns(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
     columns |= {f"curve_{name}": [entry.get(key) for entry in logged] for name, key in CURVES.items()}
     spent: defaultdict[str, list[float]] = defaultdict(list)
-    for entry in logged:
+    for entry in history:
         for name, value in entry.items():
             if name.startswith("seconds/"):
                 spent[name].append(value)

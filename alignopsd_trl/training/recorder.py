@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from accelerate.utils import gather_object
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, TrainerCallback
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed.process_group import ProcessGroup
@@ -19,7 +20,9 @@ from alignopsd_trl.rollout import conversation_metrics, privileged_metrics, roll
 from alignopsd_trl.runs.console import show_note
 from alignopsd_trl.runs.files import full_disk_named
 from alignopsd_trl.runs.health import Decay
+from alignopsd_trl.runs.order import round_ends
 from alignopsd_trl.runs.trackers import send_table, table_rows
+from alignopsd_trl.training.phases import Phases
 from alignopsd_trl.training.round import Round
 from alignopsd_trl.training.token_texts import TokenTexts
 from alignopsd_trl.turns import Trajectory
@@ -64,14 +67,11 @@ class Recorder:
             self.log.value(mode, name, value)
         return reduced
 
-    def record(
-        self, played: Round, run_id: str | None, counters: Mapping[str, float], seconds: Mapping[str, float]
-    ) -> None:
+    def record(self, played: Round, run_id: str | None, counters: Mapping[str, float]) -> None:
         """Writes a round down.
 
         Args:
             counters: of the environments.
-            seconds: by phase.
         """
         ordinary = [one for one in played.trajectories if not one.privileged]
         stale = staleness_metrics(played.trajectories) if self.config.rounds_ahead else {}
@@ -81,7 +81,6 @@ class Recorder:
             self.metrics("train", conversation_metrics(played.trajectories))
             self._tell_of_breaks(played.trajectories)
         self.metrics("train", counters)
-        self.metrics("train", {f"seconds/{name}": value for name, value in seconds.items()})
         values = (played.credit.advantages.sum(1) / played.batch.policy_mask.sum(1).clamp(min=1)).tolist()
         self._sample_advantages(played, values)
         if self.config.tracked_trajectories and self.processes.process == 0:
@@ -142,6 +141,19 @@ class Recorder:
         part = f"_round{count:03d}" if count > 1 else ""
         name = f"step_{step:06d}{part}_rank{self.processes.process:03d}.parquet"
         return Path(self.config.output_dir) / "trajectories" / name
+
+
+class SecondsOfRounds(TrainerCallback):
+    """Logs with a round's last update where the round's seconds went."""
+
+    def __init__(self, recorder: Recorder, phases: Phases, updates: Fraction):
+        self._recorder, self._phases = recorder, phases
+        self._updates = updates.numerator
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if round_ends(state, self._updates):
+            spent = self._phases.take()
+            self._recorder.metrics("train", {f"seconds/{name}": value for name, value in spent.items()})
 
 
 def gap_of_won(played: Round) -> dict[str, float]:

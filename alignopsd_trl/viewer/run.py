@@ -19,7 +19,7 @@ import pandas as pd
 
 from alignopsd_trl.records import read_records
 from alignopsd_trl.runs.files import json_lines, whole_json
-from alignopsd_trl.statistics import wilson
+from alignopsd_trl.statistics import share_of_tasks
 
 CREDIT = "credit_"
 _THOUGHT = f"{CREDIT}teacher_thinking"
@@ -134,9 +134,11 @@ def episode_curves(frame: pd.DataFrame) -> list[Curve]:
     if not episodes.won.notna().all():
         return curves
     won = groups.won.sum()
-    bounds = [wilson(int(wins), int(number)) for wins, number in zip(won, count, strict=True)]
-    columns = ([100 * value for value in column] for column in (won / count, *zip(*bounds, strict=True)))
-    return [Curve("success, %", steps, *columns), *curves]
+    tasks = episodes.astype({"won": float}).groupby(["step", "task"]).won.mean().groupby("step")
+    parts = zip(won / count, tasks.agg(lambda one: (one**2).mean()), tasks.size(), count, strict=True)
+    found = [share_of_tasks(*map(float, part)) for part in parts]
+    ends = ([100 * getattr(one, name) for one in found] for name in ("value", "low", "high"))
+    return [Curve("success, %", steps, *ends), *curves]
 
 
 def log_curves(history: Iterable[Mapping[str, Any]]) -> list[Curve]:
