@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "backends": ("distributed", "experimental", "sampling", "trl_compat"),
     "experimental": ("config", "distributed", "rollout", "sampling", "scoring", "trl_compat", "experimental"),
     "evaluation": ("turns", "chat", "rollout", "runs.progress", "statistics", "evaluation"),
-    "runs": ("statistics", "turns", "models", "runs"),
+    "runs": ("models", "rollout.metrics", "runs", "statistics", "turns"),
     "viewer": ("records", "runs.broken_off", "runs.command", "runs.files", "statistics", "viewer"),
     "analysis": (
         *("records", "runs.command", "runs.files", "runs.progress", "encoder", "methods.align_opsd", "analysis"),

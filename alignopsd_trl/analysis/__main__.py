@@ -108,7 +108,7 @@ def _run(arguments: argparse.Namespace) -> None:
 def _play_both(folder: Path, options: dict) -> None:
     from alignopsd_trl.analysis import play_siblings
     from alignopsd_trl.environments.loading import load
-    from alignopsd_trl.launch.values import check_folder
+    from alignopsd_trl.runs.files import check_folder
     from alignopsd_trl.runs.progress import Bar
 
     check_folder(str(folder), "output")

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import reported, setup
-from alignopsd_trl.launch.values import check_folder, environment_options, json_mapping
+from alignopsd_trl.launch.values import environment_options, json_mapping
 from alignopsd_trl.models import SHIPPED_MODELS
 from alignopsd_trl.runs.broken_off import broken_off
 from alignopsd_trl.runs.command import CommandParser, place
+from alignopsd_trl.runs.files import check_folder
 from alignopsd_trl.runs.progress import Bar
 
 if TYPE_CHECKING:

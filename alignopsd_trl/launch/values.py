@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,20 +75,6 @@ def json_mapping(flag: str, given: Any, example: str) -> dict[str, Any]:
     if not isinstance(found, Mapping):
         raise ValueError(f"{flag}={given!r} must be a JSON mapping; write for example '{example}'")
     return dict(found)
-
-
-def check_folder(name: str, argument: str = "output_dir") -> None:
-    """Raises before anything is played where a file stands in the way of a folder, or nothing can be written there."""
-    path = Path(name)
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    if not path.is_dir():
-        raise ValueError(f"{argument}={name!r}: {path} is a file; choose another folder")
-    try:
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        raise ValueError(f"{argument}={name!r}: nothing can be written in {path}; choose another folder") from error
 
 
 def named(flag: str, value: Any, call: Callable[[], Any]) -> Any:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.launch.errors import reported, setup
-from alignopsd_trl.launch.values import check_folder, environment_options
+from alignopsd_trl.launch.values import environment_options
 from alignopsd_trl.own_task.options import ASKED, SCRIPTED, TIME_LIMIT
 from alignopsd_trl.own_task.stages import Stages
 from alignopsd_trl.runs.command import CommandParser, place
+from alignopsd_trl.runs.files import check_folder
 
 if TYPE_CHECKING:
     from alignopsd_trl.own_task.playing import Actor
