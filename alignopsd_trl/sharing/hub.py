@@ -15,9 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, get_token
-from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
 from alignopsd_trl.runs.files import read_json
 from alignopsd_trl.sharing.card import model_card
@@ -152,13 +151,13 @@ def push_files(
 
     try:
         return upload()
-    except (HfHubHTTPError, LocalTokenNotFoundError, httpx.HTTPError, OSError, ValueError, RuntimeError) as error:
+    except (HTTPError, OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         for secret in filter(None, (token, get_token())):
             reason = reason.replace(secret, "(token)")
         if not (token or get_token()):
             reason = "there is no token of the Hub; run hf auth login, set HF_TOKEN or pass --token"
-        elif isinstance(error, httpx.TransportError | ConnectionError):
+        elif isinstance(error, HTTPError | ConnectionError) and not isinstance(error, HfHubHTTPError):  # no answer
             reason = f"{api.endpoint} can't be reached ({reason}); check the network, or set HF_ENDPOINT"
         raise PushFailed(
             f"nothing was pushed to {repository}: {reason}. The run is whole; push again: {again}"
