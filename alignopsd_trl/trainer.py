@@ -32,6 +32,7 @@ from alignopsd_trl.policy.phases import Phases
 from alignopsd_trl.policy.prefix_cache import PrefixCache
 from alignopsd_trl.policy.process_group import ProcessGroup
 from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.policy.sizes import write_sizes
 from alignopsd_trl.policy.teacher import skill_source
 from alignopsd_trl.policy.teacher_weights import FollowingTeacher, TeacherWeights
 from alignopsd_trl.policy.temporarily import temporarily
@@ -550,6 +551,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         ):
             super().save_model(str(place), _internal_call=True)
             if self.args.should_save:
+                write_sizes(Path(place), vars(self.args))
                 readable_as_others(Path(place))
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)

@@ -14,6 +14,7 @@ from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options, json_mapping
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS
+from alignopsd_trl.policy.sizes import USUAL, choose_sizes
 from alignopsd_trl.runs.command import CommandParser
 from alignopsd_trl.runs.progress import Bar
 
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
     from alignopsd_trl.evaluation.summary import EvaluationResult
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-PLAYED = (
-    *("seed", "max_prompt_length", "max_completion_length", "max_turns", "batch_size", "history", "past_thinking"),
-    *("thinking_tags", "chat_template_kwargs"),
-)
-"""Arguments that `evaluation.evaluate` takes under the same names."""
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -46,13 +42,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repetition_penalty", type=float, default=1.0)
     parser.add_argument("--chat_template_kwargs", help="JSON, handed to the chat template")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--max_prompt_length", type=int, default=4096)
-    parser.add_argument("--max_completion_length", type=int, default=512)
+    parser.add_argument("--max_prompt_length", type=int, help="this and all below to --past_thinking: by default as")
+    parser.add_argument("--max_completion_length", type=int, help="the policy was trained (recipe.json beside it)")
     parser.add_argument("--skill_tokens", type=int, help="budget of the skill block; min(512, max_prompt_length // 4)")
     parser.add_argument("--max_turns", type=int)
-    parser.add_argument("--history", choices=("window", "conversation"), default="window", help="as it was trained")
-    parser.add_argument("--thinking_tags", nargs=2, default=["<think>", "</think>"], help="as it was trained")
-    parser.add_argument("--past_thinking", choices=("template", "keep", "drop"), default="template")
+    parser.add_argument("--history", choices=("window", "conversation"))
+    parser.add_argument("--thinking_tags", nargs=2)
+    parser.add_argument("--past_thinking", choices=("template", "keep", "drop"))
     parser.add_argument("--batch_size", type=int, default=64, help="episodes side by side")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16")
     parser.add_argument("--device", help="by default the GPU, or the CPU where there is none")
@@ -64,6 +60,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         given.chat_template_kwargs = json_mapping(
             "chat_template_kwargs", given.chat_template_kwargs, '{"enable_thinking": false}'
         )
+        named = {name: getattr(given, name) for name in USUAL if getattr(given, name) not in (None, {})}
+        given.sizes, given.told = choose_sizes(given.model, named)
     return given
 
 
@@ -90,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     from alignopsd_trl.runs.files import write_json
     from alignopsd_trl.skills import load_skills, skill_budget
 
+    sizes = arguments.sizes
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     with setup():
         suite = load(arguments.environment, **arguments.environment_options)
@@ -100,8 +99,9 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
         if arguments.skills:
             named, columns = arguments.skill_bank or suite.skill_bank or suite.name, tuple(panel.rows[0])
             bank = load_skills(named, load_encoder(arguments.encoder), columns)
-            skills = skill_source(bank, tokenizer, arguments.skill_tokens or skill_budget(arguments.max_prompt_length))
-    with Bar(len(panel), f"{suite.name} {panel.name}", most_turns=arguments.max_turns) as bar:
+            skills = skill_source(bank, tokenizer, sizes["skill_tokens"] or skill_budget(sizes["max_prompt_length"]))
+    print(arguments.told, flush=True)
+    with Bar(len(panel), f"{suite.name} {panel.name}", most_turns=sizes["max_turns"]) as bar:
         result, played = evaluate(
             model,
             tokenizer,
@@ -109,7 +109,8 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
             panel,
             skills=skills,
             progress=bar,
-            **{name: getattr(arguments, name) for name in (*SAMPLING, *PLAYED)},
+            **{name: getattr(arguments, name) for name in (*SAMPLING, "seed", "batch_size")},
+            **{name: value for name, value in sizes.items() if name != "skill_tokens"},
         )
     print(result.table())
     if arguments.output:

@@ -125,7 +125,7 @@ def warm_start(argv: Sequence[str]) -> None:
             raise ValueError(f"--output {given.output} is a file; name a folder")
         from alignopsd_trl.own_task.warm_start import advice, told, warm_start, what_it_can
 
-        made = warm_start(rows, given.output, config)
+        made = warm_start(rows, given.output, config, settings=task.preset)
         size = f"{made.model.num_parameters():,} parameters, {len(made.tokenizer):,} tokens"
         print(f"{given.output}: {size}, {made.updates} updates on {len(rows)} turns", flush=True)
         if given.tasks > 0:

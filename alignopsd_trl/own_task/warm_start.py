@@ -17,6 +17,7 @@ from alignopsd_trl.own_task.options import FRESH, WarmStartConfig
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_model, tiny_tokenizer
 from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.policy.sizes import write_sizes
 from alignopsd_trl.policy.tokenizer import load_tokenizer
 from alignopsd_trl.rollout import no_skills
 from alignopsd_trl.runs.files import readable_as_others, replacing
@@ -38,7 +39,11 @@ class WarmStarted:
 
 
 def warm_start(
-    rows: Sequence[Mapping[str, Any]], output: str | Path, config: WarmStartConfig, extra_texts: Sequence[str] = ()
+    rows: Sequence[Mapping[str, Any]],
+    output: str | Path,
+    config: WarmStartConfig,
+    extra_texts: Sequence[str] = (),
+    settings: Mapping[str, Any] | None = None,
 ) -> WarmStarted:
     """Trains a model on demonstrations and saves it with its tokenizer, both whole or neither.
 
@@ -46,6 +51,7 @@ def warm_start(
         rows: of TRL's conversational prompt-completion form.
         output: folder of the policy.
         extra_texts: what a fresh tokenizer is to know beside the demonstrations.
+        settings: of the task's recipe, whose sizes are kept beside the weights.
     """
     from alignopsd_trl.own_task.supervised import train
 
@@ -56,6 +62,7 @@ def warm_start(
         trained = trained.merge_and_unload() if config.use_peft else trained
         trained.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
+        write_sizes(partial, settings or {})
         readable_as_others(partial)
     budget = trainer.budget
     return WarmStarted(trained.eval(), tokenizer, trainer.state.global_step, budget is not None and budget.out_of_time)

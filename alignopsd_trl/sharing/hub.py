@@ -19,6 +19,7 @@ import httpx
 from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
+from alignopsd_trl.policy.sizes import SIZES_FILE
 from alignopsd_trl.runs.files import read_json
 from alignopsd_trl.sharing.card import model_card
 from alignopsd_trl.sharing.dataset_card import write_dataset
@@ -39,7 +40,7 @@ OF_A_MODEL = (
     "*.jinja",
     "*.py",
 )
-OF_A_RUN = (*OF_A_MODEL, "README.md", "results.json", "evaluation_*.json")
+OF_A_RUN = (*OF_A_MODEL, SIZES_FILE, "README.md", "results.json", "evaluation_*.json")
 """What goes into the model's repository. Whatever else lies in a run's folder (trajectories, the viewer's pages, a
 tracker's files, pickled arguments, your notes) stays there."""
 
