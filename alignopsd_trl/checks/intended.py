@@ -10,12 +10,11 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 
-from alignopsd_trl.checks.model_files import check_model_name, check_tokenizer, check_weights
+from alignopsd_trl.checks.empty_model import check_policy
 from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
@@ -23,8 +22,7 @@ from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.loading import loaded_as
 from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.methods import Method
-from alignopsd_trl.options import near
-from alignopsd_trl.policy.shipped import resolve_model
+from alignopsd_trl.options import as_mapping, near
 from alignopsd_trl.skills import load_skills
 
 
@@ -88,14 +86,9 @@ def _length(run: Intended) -> None:
 
 
 def _model(run: Intended) -> None:
-    if not isinstance(run.model, str):
-        return
-    check_model_name(run.model)
-    folder = Path(resolve_model(run.model)).expanduser()
-    if folder.is_dir():
-        check_weights(folder)
-        if not run.has_tokenizer:
-            check_tokenizer(folder)
+    if isinstance(run.model, str):
+        options, template = as_mapping(run.args.model_init_kwargs), as_mapping(run.args.chat_template_kwargs)
+        check_policy(run.model, template, not run.has_tokenizer, bool(options.get("trust_remote_code")))
 
 
 def _skills(run: Intended) -> None:

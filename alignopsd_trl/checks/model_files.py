@@ -54,9 +54,13 @@ def check_weights(folder: Path) -> None:
     files = [file for pattern in WEIGHTS for file in sorted(folder.glob(pattern))]
     if not files:
         raise ValueError(f"model_name_or_path={str(folder)!r} holds no weights (*.safetensors); copy the model again")
-    for file in files:
-        if file.suffix == ".safetensors":
-            check_safetensors(file)
+    for file in weight_files(folder):
+        check_safetensors(file)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Those that can be looked at without being loaded."""
+    return sorted(folder.glob("*.safetensors"))
 
 
 def _check_json(file: Path) -> None:
@@ -103,7 +107,7 @@ def check_complete(folder: Path, model: torch.nn.Module) -> None:
     Raises:
         ValueError: names the first weight that is missing.
     """
-    files = sorted(folder.glob("*.safetensors"))
+    files = weight_files(folder)
     if not files or (folder / "adapter_config.json").is_file():
         return
     written = {name for file in files for name in json.loads(_header(file)[1]) if name != "__metadata__"}
@@ -130,8 +134,10 @@ def load_policy(name: str, dtype: str = "auto", device: str = "cpu") -> tuple[Pr
     """
     from transformers import AutoModelForCausalLM
 
+    from alignopsd_trl.checks.empty_model import check_policy
     from alignopsd_trl.policy.tokenizer import load_tokenizer
 
+    check_policy(name)
     path = resolve_model(name)
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
