@@ -58,7 +58,7 @@ WRONG = {
     "seed": ({"seed": -1}, "seed=-1 must lie in [0, 4.29497e+09]"),
     "unknown tracker": ({"report_to": "trackoi"}, "report_to='trackoi' is unknown; did you mean 'trackio'?"),
     "adam_beta2": ({"adam_beta2": 1.0}, "adam_beta2=1.0 must lie in [0, 1)"),
-    "adam_epsilon": ({"adam_epsilon": -1e-8}, "adam_epsilon=-1e-08 must not be negative"),
+    "adam_epsilon": ({"adam_epsilon": -1e-8}, "adam_epsilon=-1e-08 must be greater than 0"),
     "top_p": ({"top_p": 1.5}, "top_p=1.5 must lie in [0, 1]"),
     "method that trains nothing": ({"method": "vanilla"}, "method='vanilla' trains nothing"),
     "unknown method": ({"method": "grop"}, "did you mean 'grpo'?"),

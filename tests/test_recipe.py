@@ -372,6 +372,7 @@ def test_bfloat16_is_the_default_where_a_gpu_has_it(
 def test_a_tiny_recipe_leaves_a_gpu_alone_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job.of(*parse("webshop_tiny", ["--output_dir", str(tmp_path)]))
     assert job.args.use_cpu and job.args.bf16 is False
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "GPU" not in opening_facts(job)
     _Gpu(monkeypatch)
     assert "--use_cpu False takes it" in opening_facts(job)["GPU"]

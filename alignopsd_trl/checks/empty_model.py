@@ -14,8 +14,9 @@ from alignopsd_trl.checks.model_files import (
     check_weights,
     weight_files,
 )
+from alignopsd_trl.config import INHERITED_RULES, check_values
 from alignopsd_trl.policy.shipped import SHIPPED_MODELS, resolve_model
-from alignopsd_trl.policy.tokenizer import load_tokenizer, unreadable
+from alignopsd_trl.policy.tokenizer import end_ids, load_tokenizer, unreadable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -26,6 +27,7 @@ def check_policy(
     kwargs: Mapping[str, Any] = MappingProxyType({}),
     own_tokenizer: bool = True,
     trust_remote_code: bool = False,
+    saves: bool = True,
 ) -> PreTrainedTokenizerBase | None:
     """Looks at the files of a policy that is a folder, but those that come with the package, whose tests have looked.
 
@@ -33,6 +35,7 @@ def check_policy(
         name: as the user wrote it.
         kwargs: handed to the chat template.
         own_tokenizer: whether the folder's tokenizer will be used.
+        saves: whether the model will be saved, which transformers refuses for some that it loads.
 
     Returns:
         The tokenizer, where there is one to look at.
@@ -50,6 +53,9 @@ def check_policy(
     if (folder / "adapter_config.json").is_file():  # its base is elsewhere
         return None
     model = empty_model(folder, trust_remote_code)
+    if saves:
+        with unreadable(folder, "generation_config.json"):
+            model.generation_config.validate(strict=True)
     return load_tokenizer(str(folder), model, kwargs) if own_tokenizer else None
 
 
@@ -57,21 +63,27 @@ def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedMode
     """The model that a folder's ``config.json`` describes, without weights, held against the files of weights.
 
     Raises:
-        ValueError: if transformers can make none, or could not save it again; if the weights are not this model's.
+        ValueError: if transformers can make none; if the weights are not this model's.
     """
     import torch
     import transformers
 
     with unreadable(folder, "config.json"), torch.device("meta"):
         config: Any = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        if not config.architectures:
-            raise ValueError("it names no architectures")
+        if not (isinstance(config.architectures, list) and config.architectures):
+            raise ValueError("it lists no architectures")
         kind = getattr(transformers, config.architectures[0], None)  # as TRL finds it
         options = {} if kind else {"trust_remote_code": trust_remote_code}
         model = (kind or transformers.AutoModelForCausalLM)._from_config(config, **options)
-    if (folder / "generation_config.json").is_file():
-        with unreadable(folder, "generation_config.json"):
+        if not model.can_generate():
+            raise ValueError(f"architectures={config.architectures} is no language model that generates")
+    with unreadable(folder, "generation_config.json"):
+        if (folder / "generation_config.json").is_file():
             model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+        end_ids(model, 0)
+        check_values({"min_p": model.generation_config.min_p}, INHERITED_RULES)
+        if model.generation_config.stop_strings:
+            raise ValueError("it has stop_strings, which end no response here")
     if getattr(config, "quantization_config", None) is None:  # packed weights have shapes of their own
         _check_shapes(folder, model)
         check_complete(folder, model)

@@ -200,24 +200,25 @@ def _task(run: Intended) -> None:
         loaded.opened.append(first)
 
 
-TRACKERS = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
-OTHER_TRACKERS = (
-    *("all", "azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "kubeflow", "mlflow"),
-    *("neptune", "swanlab"),
-)
-"""What transformers knows beside; importing its own list takes seconds."""
+OWN_TRACKERS = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
+TRACKERS = OWN_TRACKERS | {
+    **{"all": (), "kubeflow": (), "azure_ml": ("azureml",), "flyte": ("flytekit",)},
+    **{name: (name,) for name in ("clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "mlflow", "neptune")},
+    "swanlab": ("swanlab",),
+}
+"""Name to packages, of which one is needed; importing transformers' own list takes seconds."""
 
 
 def _trackers(run: Intended) -> None:
     for name in run.args.report_to or ():
-        packages = TRACKERS.get(name, ())
-        if not packages and name not in OTHER_TRACKERS:
-            known = [*TRACKERS, *OTHER_TRACKERS]
+        if name not in TRACKERS:
+            known = [*TRACKERS]
             raise ValueError(f"report_to={name!r} is unknown; {near(name, known)}use one of none, {', '.join(known)}")
+        packages = TRACKERS[name]
         if packages and not any(map(find_spec, packages)):
+            wanted = f"'alignopsd-trl[{name}]'" if name in OWN_TRACKERS else packages[0]
             raise ValueError(
-                f"report_to={name!r}: the package {packages[0]} is not installed; pip install 'alignopsd-trl[{name}]', "
-                "or leave it out"
+                f"report_to={name!r}: the package {packages[0]} is not installed; pip install {wanted}, or leave it out"
             )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_type_hints
 
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import reported, setup
@@ -65,6 +65,23 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return given
 
 
+def _check(given: argparse.Namespace) -> None:
+    """Holds the options to the rules of training, but that decoding may be greedy.
+
+    Raises:
+        ValueError: names the first that breaks its rule.
+    """
+    from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig, check_tags, check_values
+    from alignopsd_trl.options import Above, AtLeast, as_type, rules
+
+    hints = get_type_hints(AlignOPSDConfig)
+    for name, value in given.sizes.items():
+        as_type(value, hints[name], f"{name}={value!r}")
+    own = {"temperature": AtLeast(0), "batch_size": Above(0)}
+    check_values(vars(given) | given.sizes, INHERITED_RULES | rules(AlignOPSDConfig) | own)
+    check_tags(given.sizes["thinking_tags"])
+
+
 def command(argv: Sequence[str] | None = None) -> None:
     """`main` as a command of its own: what a user can mend is told in a few lines."""
     with reported("alignopsd evaluate", quietly=True, resumes=None):
@@ -78,19 +95,19 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
         The result; with ``--output`` it is also in ``results.json`` there, with the trajectories.
     """
     arguments = _arguments(argv)  # before PyTorch is imported
-    import torch
-
     from alignopsd_trl.checks.model_files import load_policy
     from alignopsd_trl.encoder import load_encoder
     from alignopsd_trl.evaluation.play import evaluate
+    from alignopsd_trl.fidelity.setup import usable_device
     from alignopsd_trl.policy.teacher import skill_source
     from alignopsd_trl.records import SCHEMA, turn_records, write_records
     from alignopsd_trl.runs.files import write_json
-    from alignopsd_trl.skills import load_skills, skill_budget
+    from alignopsd_trl.skills import foreign_bank, load_skills, skill_budget
 
     sizes = arguments.sizes
-    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     with setup():
+        _check(arguments)
+        device = usable_device(arguments.device)
         suite = load(arguments.environment, **arguments.environment_options)
         panel = suite.panel(arguments.panel)
         panel = panel.head(arguments.limit) if arguments.limit else panel
@@ -100,6 +117,8 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
             named, columns = arguments.skill_bank or suite.skill_bank or suite.name, tuple(panel.rows[0])
             bank = load_skills(named, load_encoder(arguments.encoder), columns)
             skills = skill_source(bank, tokenizer, sizes["skill_tokens"] or skill_budget(sizes["max_prompt_length"]))
+            if strange := foreign_bank(bank, suite):
+                print(f"WRONG {strange}", flush=True)
     print(arguments.told, flush=True)
     with Bar(len(panel), f"{suite.name} {panel.name}", most_turns=sizes["max_turns"]) as bar:
         result, played = evaluate(

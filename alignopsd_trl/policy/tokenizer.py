@@ -21,11 +21,24 @@ def unreadable(path: str | Path, file: str) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        reason = (str(error).strip() or "nothing more is known").splitlines()[0]
+        reason = " ".join(str(error).split()[:30]) or "nothing more is known"
         raise ValueError(
             f"model_name_or_path={str(path)!r}: its {file} can't be used ({type(error).__name__}: {reason}); correct "
             "it, or copy the model again"
         ) from error
+
+
+def end_ids(model: PreTrainedModel, own: int) -> list[int]:
+    """The tokens that end a response: the tokenizer's ``own``, and those that the model's generation config names.
+
+    Raises:
+        TypeError: if it names something else.
+    """
+    declared: Any = model.generation_config.eos_token_id
+    found = {own, *(declared if isinstance(declared, list) else [] if declared is None else [declared])}
+    if strange := [one for one in found if type(one) is not int]:
+        raise TypeError(f"eos_token_id has {strange[0]!r}, which is no token's number")
+    return sorted(found)
 
 
 def load_tokenizer(
@@ -63,6 +76,8 @@ def load_tokenizer(
         shown = tokenizer.apply_chat_template(
             [{"role": "user", "content": "a task"}], add_generation_prompt=True, return_dict=True, **kwargs
         )["input_ids"]
+        if not shown:
+            raise ValueError("it writes nothing of a prompt that the tokenizer knows")
     if max(tokenizer.vocab_size - 1, tokenizer.eos_token_id, *shown) >= embedded:  # added tokens may never be met
         raise ValueError(
             f"the tokenizer of {path} knows {len(tokenizer)} tokens, and its model embeds {embedded}: call "

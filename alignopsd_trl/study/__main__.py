@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alignopsd_trl.launch.errors import INTERRUPTED
 from alignopsd_trl.runs.command import CommandParser
 
 if TYPE_CHECKING:
@@ -97,6 +98,9 @@ def command(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"study: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("study: stopped by Ctrl-C; the same command goes on with what is not finished", file=sys.stderr)
+        return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
 
