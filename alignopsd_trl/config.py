@@ -24,17 +24,20 @@ INHERITED_RULES: dict[str, Any] = {
     **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"), Above(0)),
     **dict.fromkeys(("top_p", "min_p"), Within(0, 1)),
     "top_k": AtLeast(0),
-    "per_device_eval_batch_size": Above(0),
+    **dict.fromkeys(("per_device_eval_batch_size", "generation_batch_size", "steps_per_generation"), Above(0)),
+    "pad_to_multiple_of": Above(0),
     **dict.fromkeys(("seed", "data_seed"), Within(0, 2**32 - 1)),
 }
 """What TRL's fields may hold; the types of this package's own fields say so themselves."""
 
 
 def check_values(values: Mapping[str, Any], rules: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for the first value that its rule does not allow; `None` passes."""
-    for name in rules.keys() & values.keys():
-        if values[name] is not None and (problem := rules[name].problem(values[name])):
-            raise ValueError(f"{name}={values[name]!r}{problem}")
+    """Raises `ValueError` for the first number or choice that its rule does not allow; `None` passes."""
+    for name, rule in rules.items():
+        value = values.get(name)
+        ruled = value is not None and (isinstance(rule, OneOf) or isinstance(value, int | float))
+        if ruled and (problem := rule.problem(value)):
+            raise ValueError(f"{name}={value!r}{problem}")
 
 
 def check_tags(tags: Sequence[str]) -> None:
@@ -339,6 +342,9 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
 
     def _check_inherited(self) -> None:
         check_values(vars(self), INHERITED_RULES)
+        for name, value in vars(self).items():
+            if value != value:
+                raise ValueError(f"{name}=nan must be a number")
 
     def _check_groups(self, steps: int) -> None:
         local, siblings = self.per_device_train_batch_size * steps, self.num_generations
@@ -367,6 +373,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             raise ValueError(
                 f"top_entropy_quantile={self.top_entropy_quantile} takes its threshold per micro-batch, which "
                 "sub-chunks would change; leave it at 1.0"
+            )
+        if self.router_aux_loss_coef:
+            raise ValueError(
+                f"router_aux_loss_coef={self.router_aux_loss_coef}: a load-balancing loss is a mean per micro-batch, "
+                "which sub-chunks would change; set router_aux_loss_coef=0.0"
             )
         if self.use_adaptive_entropy:
             raise ValueError("use_adaptive_entropy=True is not supported over turn rows; set entropy_coef instead")

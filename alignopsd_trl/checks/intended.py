@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 
@@ -24,6 +25,9 @@ from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.methods import Method
 from alignopsd_trl.options import as_mapping, near
 from alignopsd_trl.skills import load_skills
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,14 @@ class Intended:
         names = getattr(self.tasks, "column_names", None)
         return None if names is None else tuple(names)
 
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """That of a policy's folder, once its files have been looked at; `None` where there is none to look at."""
+        if not isinstance(self.model, str):
+            return None
+        options, template = as_mapping(self.args.model_init_kwargs), as_mapping(self.args.chat_template_kwargs)
+        return check_policy(self.model, template, not self.has_tokenizer, bool(options.get("trust_remote_code")))
+
 
 def check(intended: Intended) -> None:
     """Asks the whole list.
@@ -86,9 +98,7 @@ def _length(run: Intended) -> None:
 
 
 def _model(run: Intended) -> None:
-    if isinstance(run.model, str):
-        options, template = as_mapping(run.args.model_init_kwargs), as_mapping(run.args.chat_template_kwargs)
-        check_policy(run.model, template, not run.has_tokenizer, bool(options.get("trust_remote_code")))
+    _ = run.tokenizer
 
 
 def _skills(run: Intended) -> None:
@@ -191,11 +201,18 @@ def _task(run: Intended) -> None:
     first = run.tasks[0]
     if loaded is not None and (loaded.name in SHIPPED or first in loaded.opened):
         return
-    from alignopsd_trl.checks.tasks import FATAL, starts  # plays, which a plan of a shipped task does without
+    from alignopsd_trl.checks.tasks import (
+        FATAL,
+        check_first_prompt,
+        starts,
+    )  # plays, which a plan of a shipped task does without
 
     for finding in starts(factory, [first], run.args.environment_time_limit):
         if finding.about in FATAL:
             raise ValueError(f"{finding.text} (alignopsd check says more)")
+    if run.tokenizer is not None:
+        kwargs = as_mapping(run.args.chat_template_kwargs)
+        check_first_prompt(factory, first, run.tokenizer, kwargs, run.args.environment_time_limit)
     if loaded is not None:  # a recipe asks before it claims its folder, and its trainer asks again
         loaded.opened.append(first)
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.checks.findings import Finding
-from alignopsd_trl.environments.base import Failure, Opening
+from alignopsd_trl.environments.base import Failure, Opening, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
+from alignopsd_trl.prompts import Renderer
+from alignopsd_trl.reading import require_tools
 from alignopsd_trl.rollout import SiblingsDiffer, check_openings, episode_seeds
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 TRIED = 4  # tasks
 SIBLINGS = 4
@@ -48,6 +53,37 @@ def starts(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_l
             yield from found
             if found:
                 return
+    finally:
+        batch.close()
+
+
+def check_first_prompt(
+    factory: Callable[[], Any],
+    row: Mapping[str, Any],
+    tokenizer: PreTrainedTokenizerBase,
+    kwargs: Mapping[str, Any],
+    time_limit: float,
+) -> None:
+    """Opens a task and writes its first prompt with the policy's chat template.
+
+    Raises:
+        ValueError: if the environment's prompt or the template fails.
+    """
+    batch = open_batch(factory, 1, time_limit)
+    try:
+        opening = batch.reset([0], [seeded(batch, row)])[0]
+        if isinstance(opening, Opening):
+            renderer = Renderer(tokenizer, batch.prompt, 0, kwargs)
+            view = View(opening.task_text, opening.observation, opening.admissible, (), 0, opening.context)
+            if getattr(batch.prompt, "native", False):
+                require_tools(tokenizer)
+            renderer.encode([renderer.show(view, "")])
+    except Exception as error:
+        reason = " ".join(str(error).split()) or "nothing more is known"
+        raise ValueError(
+            f"task {row['task_id']!r}: its first prompt can't be written with the policy's chat template "
+            f"({type(error).__name__}: {reason}); mend the environment's prompt, or take another model"
+        ) from error
     finally:
         batch.close()
 

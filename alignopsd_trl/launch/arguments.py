@@ -102,7 +102,7 @@ def parse(
         parser.below_file({"use_cpu": True, "bf16": not asked.fp16 if asked.bf16 is None else asked.bf16})
     if asked.plan_for and not asked.plan:
         raise ValueError("plan_for is for --plan; to run with that configuration: accelerate launch --config_file FILE")
-    check_values({name: one for name, one in vars(asked).items() if isinstance(one, int | float)}, INHERITED_RULES)
+    check_values(vars(asked), INHERITED_RULES)
     parser.below_file(_batch_defaults(asked))
     parser.below_file(_length_defaults(parser.look(argv)))
     parser.refuse_doubles(argv)

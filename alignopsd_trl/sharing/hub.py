@@ -175,9 +175,9 @@ def _adapter(files: Mapping[str, Path], base_model: str | None, repository: str)
     base = base_model or config["base_model_name_or_path"]
     if Path(base).is_dir():
         raise PushFailed(
-            f"nothing was pushed to {repository!r}: it is an adapter, and its base is a folder of this machine, {base}. If "
-            " the Hub has that model, push with alignopsd push RUN REPOSITORY --base_model ID; if not, merge the "
-            "adapter into it (peft's merge_and_unload) and push the whole model"
+            f"nothing was pushed to {repository!r}: it is an adapter, and its base is a folder of this machine, "
+            f"{base}. If the Hub has that model, push with alignopsd push RUN REPOSITORY --base_model ID; if not, "
+            "merge the adapter into it (peft's merge_and_unload) and push the whole model"
         )
     return {ADAPTER: json.dumps(config | {"base_model_name_or_path": base}, indent=2).encode()}
 
