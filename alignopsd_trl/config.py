@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -343,8 +344,8 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     def _check_inherited(self) -> None:
         check_values(vars(self), INHERITED_RULES)
         for name, value in vars(self).items():
-            if value != value:
-                raise ValueError(f"{name}=nan must be a number")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name}={value} must be a finite number")
 
     def _check_groups(self, steps: int) -> None:
         local, siblings = self.per_device_train_batch_size * steps, self.num_generations
