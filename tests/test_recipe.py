@@ -406,5 +406,5 @@ def test_a_bank_of_another_environment_is_said_by_plan_and_run(
     with contextlib.nullcontext() if planned else pytest.raises(SystemExit, match="stops here"):
         recipe.main("webshop_tiny", flags)
     said = " ".join(capsys.readouterr().out.split())
-    foreign = "skill bank of 'alfworld' is used for environment 'webshop'; its own is 'webshop'"
+    foreign = "WRONG skill bank of 'alfworld' is used for environment 'webshop'; its own is 'webshop'"
     assert (foreign in said) is (bank == "alfworld")
