@@ -81,6 +81,8 @@ WRONG = {
     "unknown encoder": ({"encoder": "lexicl"}, "encoder='lexicl' is neither an existing folder nor a Hub id"),
     "folder without encoder": ({"encoder": lambda folder: folder}, "no modules.json"),
     "too few tasks": ({"per_device_train_batch_size": 8 * 4000}, "tasks, but one round needs 4000"),
+    "tracker of others": ({"report_to": "mlflow"}, "the package mlflow is not installed; pip install mlflow"),
+    "top_k": ({"top_k": -5}, "top_k=-5 must not be negative"),
     "no tracker": ({"report_to": "wandb"}, "pip install 'alignopsd-trl[wandb]'"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,7 +114,7 @@ def _play_both(folder: Path, options: dict) -> None:
     model, suite = options.pop("model"), load(options.pop("environment"))
     sizes, told = choose_sizes(model, {name: value for name, value in options.items() if value})
     options |= {name: sizes[name] for name in ("max_prompt_length", "max_completion_length", "skill_tokens")}
-    print(told, flush=True)
+    print(told, file=sys.stderr, flush=True)
     with Bar(2 * options["tasks"] * options["siblings"], suite.name) as bar:
         folders = play_siblings(model, suite, folder, **options, progress=bar)
     print(*folders, sep="\n")

@@ -212,7 +212,8 @@ def _task(run: Intended) -> None:
             raise ValueError(f"{finding.text} (alignopsd check says more)")
     if run.tokenizer is not None:
         kwargs = as_mapping(run.args.chat_template_kwargs)
-        check_first_prompt(factory, first, run.tokenizer, kwargs, run.args.environment_time_limit)
+        rows = [run.tasks[row] for row in range(min(TRIED, len(run.tasks)))]
+        check_first_prompts(factory, rows, run.tokenizer, kwargs, run.args.environment_time_limit)
     if loaded is not None:  # a recipe asks before it claims its folder, and its trainer asks again
         loaded.opened.append(first)
 

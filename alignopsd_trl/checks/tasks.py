@@ -57,22 +57,25 @@ def starts(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_l
         batch.close()
 
 
-def check_first_prompt(
+def check_first_prompts(
     factory: Callable[[], Any],
-    row: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
     tokenizer: PreTrainedTokenizerBase,
     kwargs: Mapping[str, Any],
     time_limit: float,
 ) -> None:
-    """Opens a task and writes its first prompt with the policy's chat template.
+    """Opens some tasks and writes their first prompts with the policy's chat template.
 
     Raises:
-        ValueError: if the environment's prompt or the template fails.
+        ValueError: if none of the tasks opens; if the environment's prompt or the template fails.
     """
-    batch = open_batch(factory, 1, time_limit)
+    rows = rows[:TRIED]
+    batch = open_batch(factory, len(rows), time_limit)
     try:
-        opening = batch.reset([0], [seeded(batch, row)])[0]
-        if isinstance(opening, Opening):
+        openings = batch.reset(range(len(rows)), [seeded(batch, row) for row in rows])
+        for opening in openings:
+            if isinstance(opening, Failure):
+                continue
             renderer = Renderer(tokenizer, batch.prompt, 0, kwargs)
             view = View(opening.task_text, opening.observation, opening.admissible, (), 0, opening.context)
             if getattr(batch.prompt, "native", False):
@@ -81,11 +84,13 @@ def check_first_prompt(
     except Exception as error:
         reason = " ".join(str(error).split()) or "nothing more is known"
         raise ValueError(
-            f"task {row['task_id']!r}: its first prompt can't be written with the policy's chat template "
+            f"task {rows[0]['task_id']!r}: its first prompt can't be written with the policy's chat template "
             f"({type(error).__name__}: {reason}); mend the environment's prompt, or take another model"
         ) from error
     finally:
         batch.close()
+    if all(isinstance(one, Failure) for one in openings):
+        raise ValueError(f"none of the first tasks opens; {rows[0]['task_id']!r}: {openings[0].message}; mend reset()")
 
 
 def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding]:

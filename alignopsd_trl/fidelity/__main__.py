@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     with setup():
         subject, bench, variants = prepare(arguments)
         named, usual = read_set(arguments.set), environment_preset(arguments.environment)
-        print(choose_sizes(arguments.model, named, usual)[1], flush=True)
+        print(choose_sizes(arguments.model, named, usual)[1], file=sys.stderr, flush=True)
     return _measure(arguments, shown, subject, bench, variants, began)
 
 

@@ -6,6 +6,7 @@ python -m alignopsd_trl.evaluation --model PATH --environment webshop --panel te
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_type_hints
@@ -118,8 +119,8 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
             bank = load_skills(named, load_encoder(arguments.encoder), columns)
             skills = skill_source(bank, tokenizer, sizes["skill_tokens"] or skill_budget(sizes["max_prompt_length"]))
             if strange := foreign_bank(bank, suite):
-                print(f"WRONG {strange}", flush=True)
-    print(arguments.told, flush=True)
+                print(f"WRONG {strange}", file=sys.stderr, flush=True)
+    print(arguments.told, file=sys.stderr, flush=True)
     with Bar(len(panel), f"{suite.name} {panel.name}", most_turns=sizes["max_turns"]) as bar:
         result, played = evaluate(
             model,
