@@ -74,7 +74,8 @@ def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedMode
             raise ValueError("it lists no architectures")
         kind = getattr(transformers, config.architectures[0], None)  # as TRL finds it
         options = {} if kind else {"trust_remote_code": trust_remote_code}
-        model = (kind or transformers.AutoModelForCausalLM)._from_config(config, **options)
+        made_by: Any = kind or transformers.AutoModelForCausalLM
+        model = made_by._from_config(config, **options)
         if not model.can_generate():
             raise ValueError(f"architectures={config.architectures} is no language model that generates")
     with unreadable(folder, "generation_config.json"):

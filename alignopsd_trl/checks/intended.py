@@ -201,19 +201,15 @@ def _task(run: Intended) -> None:
     first = run.tasks[0]
     if loaded is not None and (loaded.name in SHIPPED or first in loaded.opened):
         return
-    from alignopsd_trl.checks.tasks import (
-        FATAL,
-        check_first_prompt,
-        starts,
-    )  # plays, which a plan of a shipped task does without
+    from alignopsd_trl.checks import tasks  # plays, which a plan of a shipped task does without
 
-    for finding in starts(factory, [first], run.args.environment_time_limit):
-        if finding.about in FATAL:
+    for finding in tasks.starts(factory, [first], run.args.environment_time_limit):
+        if finding.about in tasks.FATAL:
             raise ValueError(f"{finding.text} (alignopsd check says more)")
     if run.tokenizer is not None:
         kwargs = as_mapping(run.args.chat_template_kwargs)
-        rows = [run.tasks[row] for row in range(min(TRIED, len(run.tasks)))]
-        check_first_prompts(factory, rows, run.tokenizer, kwargs, run.args.environment_time_limit)
+        rows = [run.tasks[row] for row in range(min(tasks.TRIED, len(run.tasks)))]
+        tasks.check_first_prompts(factory, rows, run.tokenizer, kwargs, run.args.environment_time_limit)
     if loaded is not None:  # a recipe asks before it claims its folder, and its trainer asks again
         loaded.opened.append(first)
 

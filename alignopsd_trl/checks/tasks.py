@@ -89,8 +89,9 @@ def check_first_prompts(
         ) from error
     finally:
         batch.close()
-    if all(isinstance(one, Failure) for one in openings):
-        raise ValueError(f"none of the first tasks opens; {rows[0]['task_id']!r}: {openings[0].message}; mend reset()")
+    failed = [one.message for one in openings if isinstance(one, Failure)]
+    if len(failed) == len(rows):
+        raise ValueError(f"none of the first tasks opens; {rows[0]['task_id']!r}: {failed[0]}; mend reset()")
 
 
 def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding]:
