@@ -6,9 +6,10 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @contextmanager
@@ -54,6 +55,8 @@ def load_tokenizer(
         ValueError: if it can't be read, has no chat template or end token, if its template fails, or if it knows
             a token that the model does not embed.
     """
+    from transformers import AutoTokenizer
+
     with unreadable(path, "tokenizer"):
         tokenizer: Any = AutoTokenizer.from_pretrained(path)
     if tokenizer.chat_template is None:
