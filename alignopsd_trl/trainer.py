@@ -33,6 +33,7 @@ from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.models import resolve_model
 from alignopsd_trl.options import as_mapping
 from alignopsd_trl.patched import patched
+from alignopsd_trl.policy import strategies
 from alignopsd_trl.rollout import AnySampler, SamplerDown, episode_seed, no_skills, rollout_metrics
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.console import Lines, show_note
@@ -44,6 +45,7 @@ from alignopsd_trl.runs.log import LogFile
 from alignopsd_trl.runs.order import EpochSampler, Upcoming, WholeRounds
 from alignopsd_trl.runs.progress import duration, show_status
 from alignopsd_trl.runs.reward_check import RewardCheck
+from alignopsd_trl.runs.sizes import write_sizes
 from alignopsd_trl.sampling.backend import Backend
 from alignopsd_trl.scoring.teacher_weights import FollowingTeacher, TeacherWeights
 from alignopsd_trl.sharing.card import model_card
@@ -547,6 +549,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         ):
             super().save_model(str(place), _internal_call=True)
             if self.args.should_save:
+                write_sizes(Path(place), vars(self.args))
                 readable_as_others(Path(place))
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)

@@ -126,7 +126,7 @@ def warm_start(argv: Sequence[str]) -> None:
         rows, task = read_demonstrations(given.data), _task(given)
         from alignopsd_trl.own_task.warm_start import advice, told, warm_start, what_it_can
 
-        made = warm_start(rows, given.output, config)
+        made = warm_start(rows, given.output, config, settings=task.preset)
         size = f"{made.model.num_parameters():,} parameters, {len(made.tokenizer):,} tokens"
         print(f"{given.output}: {size}, {made.updates} updates on {len(rows)} turns", flush=True)
         if given.tasks > 0:
