@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 
-from alignopsd_trl.checks.empty_model import check_policy
+from alignopsd_trl.checks.loading import check_policy
 from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
