@@ -16,7 +16,7 @@ from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task import outcomes, starting
 from alignopsd_trl.own_task.demonstrations import skills_of
 from alignopsd_trl.own_task.players import AtRandom, PlayerError, Scripted, scripted
-from alignopsd_trl.own_task.playing import Actor, PlayedEpisode, play
+from alignopsd_trl.own_task.playing import Actor, PlayedEpisode, check_room, play
 from alignopsd_trl.own_task.task import Task, find_task
 from alignopsd_trl.own_task.tiny import tiny_tokenizer
 from alignopsd_trl.own_task.tokenizer import WordCount
@@ -86,6 +86,7 @@ def check_task(
     task.require_text("check")
     rows, report = task.rows("train"), Report()
     chosen = starting.drawn(rows, episodes, seed)
+    check_room(task.suite.factory, chosen, time_limit)
     add = report.findings.extend
     add(_splits(task, rows))
     add(starts(task.suite.factory, chosen, time_limit))

@@ -18,7 +18,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.encoder import load_encoder
-from alignopsd_trl.own_task.playing import FAILED, Actor, PlayedEpisode, play
+from alignopsd_trl.own_task.playing import FAILED, Actor, PlayedEpisode, check_room, play
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_tokenizer
 from alignopsd_trl.own_task.tokenizer import WordCount
@@ -46,7 +46,7 @@ class Demonstrations:
     def told(self) -> str:
         """One line for people."""
         played = Counter(one.stop for one in self.episodes)
-        parts = [f"{sum(map(_won, part))} of {len(part)} won {what}" for what, part in self._parts() if part]
+        parts = [f"{_won(part)} {what}" for what, part in self._parts() if part]
         ends = ", ".join(f"{count} {stop}" for stop, count in played.most_common())
         cut = f"; {self.too_long} turns left out: their prompt is too long" if self.too_long else ""
         return f"{len(self.rows)} turns of {len(self.episodes)} episodes ({ends}); {', '.join(parts)}{cut}"
@@ -56,8 +56,10 @@ class Demonstrations:
         return [("without the skill", plain), ("with it", [one for one in self.episodes if one.skilled])]
 
 
-def _won(episode: PlayedEpisode) -> bool:
-    return bool(episode.won)
+def _won(episodes: Sequence[PlayedEpisode]) -> str:
+    if all(one.won is None for one in episodes):
+        return f"reward {sum(one.reward for one in episodes) / len(episodes):.3g} on average"
+    return f"{sum(bool(one.won) for one in episodes)} of {len(episodes)} won"
 
 
 def demonstrate(
@@ -96,6 +98,7 @@ def demonstrate(
         )
     limit = task.limit("max_prompt_length", max_prompt_length)
     rows = _drawn(task.rows("train"), episodes, seed)
+    check_room(task.suite.factory, rows, time_limit)
     skills = skills_of(task, tokenizer or WordCount(), limit, skill_bank, encoder)
     odd = (lambda number: number % 2 == 1) if skills is not no_skills else (lambda number: False)
     played = play(task.suite.factory, rows, actor, skills=skills, skilled=odd, time_limit=time_limit)

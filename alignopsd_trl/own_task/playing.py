@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.checks.tasks import seeded
+from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.base import Failure, Opening, Record, Step, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.rollout import SkillSource, no_skills
@@ -120,6 +122,12 @@ def play(
         return played
     finally:
         batch.close()
+
+
+def check_room(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_limit: float) -> None:
+    """Refuses a server that is away, or that gives fewer sessions than `play` needs for these rows."""
+    if isinstance(factory, OpenEnvEnvironment):
+        check_sessions(factory, min(SLOTS, len(rows)), rows[0], time_limit, "play fewer with --episodes")
 
 
 def _play_together(
