@@ -204,22 +204,25 @@ def read_demonstrations(path: str | Path) -> list[dict[str, Any]]:
         NoDemonstrations: if there is no such file, or it holds something else.
     """
     path = Path(path)
+    if path.is_dir():
+        raise NoDemonstrations(f"--data {path} is a folder; name a file that alignopsd demonstrate TASK wrote")
     if not path.is_file():
         raise NoDemonstrations(f"there are no demonstrations in {path}; run alignopsd demonstrate TASK --output {path}")
-    try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except ValueError as error:
-        raise NoDemonstrations(
-            f"{path} is no JSON-lines file ({error}); make it anew with alignopsd demonstrate"
-        ) from None
+    lines = path.read_bytes().split(b"\n")
+    rows = [_read_row(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
     if not rows:
         raise NoDemonstrations(f"{path} is empty; make it anew with alignopsd demonstrate")
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict) or not _messages(row.get("prompt")) or not _messages(row.get("completion")):
-            raise NoDemonstrations(
-                f"{path}, line {number}: 'prompt' and 'completion' must be lists of messages with role and content"
-            )
     return rows
+
+
+def _read_row(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise NoDemonstrations(f"{place} is no JSON ({error}); make the file anew with alignopsd demonstrate") from None
+    if not isinstance(row, dict) or not _messages(row.get("prompt")) or not _messages(row.get("completion")):
+        raise NoDemonstrations(f"{place}: 'prompt' and 'completion' must be lists of messages with role and content")
+    return row
 
 
 def _messages(value: Any) -> bool:

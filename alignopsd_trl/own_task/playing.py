@@ -13,6 +13,7 @@ from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.base import Failure, Opening, Record, Step, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.rollout import SkillSource, no_skills
+from alignopsd_trl.runs.progress import Bar
 
 SLOTS = 16  # episodes side by side
 ENDED, TURN_LIMIT, FAILED = "ended", "turn limit", "failed"
@@ -115,10 +116,11 @@ def play(
     batch = open_batch(factory, slots, time_limit)
     try:
         played = []
-        for first in range(0, len(rows), slots):
-            part = [PlayedEpisode(row, skilled(first + at)) for at, row in enumerate(rows[first : first + slots])]
-            _play_together(batch, part, actor, skills, round_number)
-            played += part
+        with Bar(len(rows), "play", most_turns=batch.max_turns) as progress:
+            for first in range(0, len(rows), slots):
+                part = [PlayedEpisode(row, skilled(first + at)) for at, row in enumerate(rows[first : first + slots])]
+                _play_together(batch, part, actor, skills, round_number, progress)
+                played += part
         return played
     finally:
         batch.close()
@@ -131,7 +133,12 @@ def check_room(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], ti
 
 
 def _play_together(
-    batch: ValidatedBatch, episodes: Sequence[PlayedEpisode], actor: Actor, skills: SkillSource, round_number: int
+    batch: ValidatedBatch,
+    episodes: Sequence[PlayedEpisode],
+    actor: Actor,
+    skills: SkillSource,
+    round_number: int,
+    progress: Bar,
 ) -> None:
     tasks = [seeded(batch, one.row, round_number) for one in episodes]
     for episode, opening in zip(episodes, batch.reset(range(len(episodes)), tasks), strict=True):
@@ -141,6 +148,7 @@ def _play_together(
         if not live:
             break
         _take_turn(batch, live, actor)
+        progress(sum(bool(one.stop) for _, one in live), len(live))
     for episode in episodes:
         episode.stop = episode.stop or TURN_LIMIT
     ended = [(slot, one) for slot, one in enumerate(episodes) if one.stop != FAILED]
