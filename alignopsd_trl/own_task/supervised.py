@@ -123,7 +123,7 @@ class Progress(TrainerCallback):
     """
 
     def __init__(self, budget: Budget | None):
-        self.budget, self.loss = budget, math.nan
+        self.budget, self.loss = budget, torch.tensor(math.nan)
         self.begun = self.said = time.monotonic()
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:

@@ -103,10 +103,10 @@ def what_it_can(
     skills = skills_of(task, tokenizer, limits["max_prompt_length"], skill_bank, encoder)
     rows = task.suite.panel(panel).head(tasks)
     views = {PLAIN: None} | ({} if skills is no_skills else {"with it": skills})
-    results, options = {}, {**limits, "temperature": temperature}
+    limits["temperature"], results = temperature, {}
     for name, one in views.items():
         with Bar(len(rows), name) as progress:
-            played = evaluate(model, tokenizer, task.suite.factory, rows, skills=one, progress=progress, **options)
+            played = evaluate(model, tokenizer, task.suite.factory, rows, skills=one, progress=progress, **limits)
         results[name] = played[0]
     return results
 
