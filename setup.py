@@ -62,6 +62,7 @@ setup(
         "Operating System :: POSIX",
         "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Typing :: Typed",
@@ -92,7 +93,7 @@ setup(
         "sentence-transformers>=6",  # brings scikit-learn, of which the lexical encoder is made
         "bm25s>=0.2.14",
         "gymnasium>=1.1",
-        "httpx",  # as huggingface_hub, whose errors a push explains
+        "httpx",  # the client of vLLM servers and of an endpoint that demonstrates
         "huggingface_hub>=1",
         "jinja2",
         "joblib",  # knows the cores that a container may use

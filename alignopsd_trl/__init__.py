@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,8 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 
 wait_shortly(os.environ)  # before a public name brings torch
+# TRL 1.16 calls activation checkpointing by its old name, of which transformers 5.23 warns at every start.
+warnings.filterwarnings("ignore", r"`(is_)?gradient_checkpointing", FutureWarning, r"transformers\.")
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,13 +20,32 @@ TOKEN_MEAN_LOSSES = ("dapo", "cispo", "vespo")
 INHERITED_RULES: dict[str, Any] = {
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "warmup_steps"), AtLeast(0)),
     **dict.fromkeys(("adam_beta1", "adam_beta2"), Within(0, 1, to_high=False)),
-    "adam_epsilon": AtLeast(0),
+    **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "neftune_noise_alpha"), AtLeast(0)),
+    "adam_epsilon": Above(0),
     **dict.fromkeys(("temperature", "num_train_epochs", "max_completion_length", "repetition_penalty"), Above(0)),
     **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"), Above(0)),
-    "top_p": Within(0, 1),
+    **dict.fromkeys(("top_p", "min_p"), Within(0, 1)),
+    "top_k": AtLeast(0),
+    **dict.fromkeys(("per_device_eval_batch_size", "generation_batch_size", "steps_per_generation"), Above(0)),
+    "pad_to_multiple_of": Above(0),
     **dict.fromkeys(("seed", "data_seed"), Within(0, 2**32 - 1)),
 }
 """What TRL's fields may hold; the types of this package's own fields say so themselves."""
+
+
+def check_values(values: Mapping[str, Any], rules: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for the first number or choice that its rule does not allow; `None` passes."""
+    for name, rule in rules.items():
+        value = values.get(name)
+        ruled = value is not None and (isinstance(rule, OneOf) or isinstance(value, int | float))
+        if ruled and (problem := rule.problem(value)):
+            raise ValueError(f"{name}={value!r}{problem}")
+
+
+def check_tags(tags: Sequence[str]) -> None:
+    """Raises `ValueError` for what is no opening and closing tag."""
+    if len(tags) != 2 or not all(tags):
+        raise ValueError(f"thinking_tags={tags!r} must be an opening and a closing tag")
 
 
 def has_bfloat16() -> bool:
@@ -317,20 +338,16 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         self._check_groups(self.steps_per_generation)
         self._check_privileged()
         self._check_losses()
-        self._check_tags()
+        check_tags(self.thinking_tags)
         self._check_conversation()
         self._check_engine()
         self._check_servers()
 
-    def _check_tags(self) -> None:
-        if len(self.thinking_tags) != 2 or not all(self.thinking_tags):
-            raise ValueError(f"thinking_tags={self.thinking_tags!r} must be an opening and a closing tag")
-
     def _check_inherited(self) -> None:
-        for name, rule in INHERITED_RULES.items():
-            value = getattr(self, name)
-            if isinstance(value, int | float) and (problem := rule.problem(value)):
-                raise ValueError(f"{name}={value!r}{problem}")
+        check_values(vars(self), INHERITED_RULES)
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name}={value} must be a finite number")
 
     def _check_groups(self, steps: int) -> None:
         local, siblings = self.per_device_train_batch_size * steps, self.num_generations
@@ -359,6 +376,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             raise ValueError(
                 f"top_entropy_quantile={self.top_entropy_quantile} takes its threshold per micro-batch, which "
                 "sub-chunks would change; leave it at 1.0"
+            )
+        if self.router_aux_loss_coef:
+            raise ValueError(
+                f"router_aux_loss_coef={self.router_aux_loss_coef}: a load-balancing loss is a mean per micro-batch, "
+                "which sub-chunks would change; set router_aux_loss_coef=0.0"
             )
         if self.use_adaptive_entropy:
             raise ValueError("use_adaptive_entropy=True is not supported over turn rows; set entropy_coef instead")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.offline import OFFLINE_MODEL, smollm2
@@ -33,23 +36,60 @@ def resolve_model(name: str) -> str:
     return str(SHIPPED_MODELS[name]) if name in SHIPPED_MODELS else name
 
 
-def load_tokenizer(path: str, model: PreTrainedModel) -> PreTrainedTokenizerBase:
+@contextmanager
+def unreadable(path: str | Path, file: str) -> Generator[None]:
+    """Whatever transformers raises about a file of a model is told in a sentence.
+
+    Raises:
+        ValueError: in place of any other error.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split()[:30]) or "nothing more is known"
+        raise ValueError(
+            f"model_name_or_path={str(path)!r}: its {file} can't be used ({type(error).__name__}: {reason}); correct "
+            "it, or copy the model again"
+        ) from error
+
+
+def end_ids(model: PreTrainedModel, own: int) -> list[int]:
+    """The tokens that end a response: the tokenizer's ``own``, and those that the model's generation config names.
+
+    Raises:
+        TypeError: if it names something else.
+    """
+    declared: Any = model.generation_config.eos_token_id
+    found = {own, *(declared if isinstance(declared, list) else [] if declared is None else [declared])}
+    if strange := [one for one in found if type(one) is not int]:
+        raise TypeError(f"eos_token_id has {strange[0]!r}, which is no token's number")
+    return sorted(found)
+
+
+def load_tokenizer(
+    path: str, model: PreTrainedModel, kwargs: Mapping[str, Any] = MappingProxyType({})
+) -> PreTrainedTokenizerBase:
     """Loads the tokenizer of a folder or hub id. Without a padding token it pads with its end token, as in TRL.
 
     Args:
         model: the policy that reads the tokens.
+        kwargs: handed to the chat template.
 
     Raises:
-        ValueError: if it has no chat template, or pads with a token that the model does not embed.
+        ValueError: if it can't be read, has no chat template or end token, if its template fails, or if it knows
+            a token that the model does not embed.
     """
     from transformers import AutoTokenizer
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(path)
+    with unreadable(path, "tokenizer"):
+        tokenizer: Any = AutoTokenizer.from_pretrained(path)
     if tokenizer.chat_template is None:
         raise ValueError(
             f"the tokenizer of {path} has no chat template, which prompts are made with: take a model with one, or set "
             "tokenizer.chat_template and save it there"
         )
+    if tokenizer.eos_token_id is None:
+        raise ValueError(f"the tokenizer of {path} has no eos_token, which ends a turn: set tokenizer.eos_token")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     embedded = model.get_input_embeddings().num_embeddings
@@ -58,5 +98,16 @@ def load_tokenizer(path: str, model: PreTrainedModel) -> PreTrainedTokenizerBase
             f"the tokenizer of {path} pads with {tokenizer.pad_token!r}, token {tokenizer.pad_token_id}, and its model "
             f"embeds {embedded} tokens: call model.resize_token_embeddings(len(tokenizer)), or set a pad_token that it "
             "knows, and save both there"
+        )
+    with unreadable(path, "chat template"):
+        shown = tokenizer.apply_chat_template(
+            [{"role": "user", "content": "a task"}], add_generation_prompt=True, return_dict=True, **kwargs
+        )["input_ids"]
+        if not shown:
+            raise ValueError("it writes nothing of a prompt that the tokenizer knows")
+    if max(tokenizer.vocab_size - 1, tokenizer.eos_token_id, *shown) >= embedded:  # added tokens may never be met
+        raise ValueError(
+            f"the tokenizer of {path} knows {len(tokenizer)} tokens, and its model embeds {embedded}: call "
+            "model.resize_token_embeddings(len(tokenizer)), and save both there"
         )
     return tokenizer

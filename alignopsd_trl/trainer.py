@@ -44,6 +44,7 @@ from alignopsd_trl.runs.log import LogFile
 from alignopsd_trl.runs.order import EpochSampler, Upcoming, WholeRounds
 from alignopsd_trl.runs.progress import duration, show_status
 from alignopsd_trl.runs.reward_check import RewardCheck
+from alignopsd_trl.runs.sizes import write_sizes
 from alignopsd_trl.sampling.backend import Backend
 from alignopsd_trl.scoring.teacher_weights import FollowingTeacher, TeacherWeights
 from alignopsd_trl.sharing.card import model_card
@@ -547,6 +548,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         ):
             super().save_model(str(place), _internal_call=True)
             if self.args.should_save:
+                write_sizes(Path(place), vars(self.args))
                 readable_as_others(Path(place))
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)

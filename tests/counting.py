@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 
 class Operations(TorchDispatchMode):
@@ -49,16 +50,22 @@ def attention_calls(
     ``"free"``; those of a single query as ``"step"``; and as ``"repeated"`` those whose keys were repeated for grouped
     heads, of a model that has half as many key heads as query heads."""
     counted: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
-    inner = torch.nn.functional.scaled_dot_product_attention
+    inner, forward, single = torch.nn.functional.scaled_dot_product_attention, ALL_ATTENTION_FUNCTIONS["sdpa"], False
+
+    def enter(module: torch.nn.Module, query: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        nonlocal single
+        single = query.size(2) == 1  # transformers may lay the heads of a group into this dimension afterwards
+        return forward(module, query, *rest, **options)
 
     def attend(query: torch.Tensor, key: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
         masked = options.get("attn_mask") is not None
         kind = "mask" if masked else "causal" if options.get("is_causal") else "free"
-        counted[phase()]["step" if query.size(2) == 1 else kind] += 1
-        if key.size(1) == query.size(1):
+        counted[phase()]["step" if single else kind] += 1
+        if key.size(1) == query.size(1) and not single:
             counted[phase()]["repeated"] += 1
         return inner(query, key, *rest, **options)
 
     with patch.context() as patched:
+        patched.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", enter)
         patched.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
         yield counted

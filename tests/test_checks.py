@@ -58,7 +58,7 @@ WRONG = {
     "seed": ({"seed": -1}, "seed=-1 must lie in [0, 4.29497e+09]"),
     "unknown tracker": ({"report_to": "trackoi"}, "report_to='trackoi' is unknown; did you mean 'trackio'?"),
     "adam_beta2": ({"adam_beta2": 1.0}, "adam_beta2=1.0 must lie in [0, 1)"),
-    "adam_epsilon": ({"adam_epsilon": -1e-8}, "adam_epsilon=-1e-08 must not be negative"),
+    "adam_epsilon": ({"adam_epsilon": -1e-8}, "adam_epsilon=-1e-08 must be greater than 0"),
     "top_p": ({"top_p": 1.5}, "top_p=1.5 must lie in [0, 1]"),
     "method that trains nothing": ({"method": "vanilla"}, "method='vanilla' trains nothing"),
     "unknown method": ({"method": "grop"}, "did you mean 'grpo'?"),
@@ -81,6 +81,8 @@ WRONG = {
     "unknown encoder": ({"encoder": "lexicl"}, "encoder='lexicl' is neither an existing folder nor a Hub id"),
     "folder without encoder": ({"encoder": lambda folder: folder}, "no modules.json"),
     "too few tasks": ({"per_device_train_batch_size": 8 * 4000}, "tasks, but one round needs 4000"),
+    "tracker of others": ({"report_to": "mlflow"}, "the package mlflow is not installed; pip install mlflow"),
+    "top_k": ({"top_k": -5}, "top_k=-5 must not be negative"),
     "no tracker": ({"report_to": "wandb"}, "pip install 'alignopsd-trl[wandb]'"),
 }
 

@@ -80,8 +80,15 @@ YAML = [
     ("save_steps: [1, 2]", "save_steps=[1, 2] must be a number"),
     ("num_generations: 2.5", "num_generations=2.5 must be a whole number"),
     ("alpha_max: yes", "alpha_max=True must be a number"),
+    ("method: grpo\nmethod: rlsd", "line 2: 'method' stands there twice"),
     ("learnig_rate: 1.0", "learnig_rate is unknown; did you mean 'learning_rate'?"),
 ]
+
+
+def test_a_yaml_file_of_another_encoding_is_named_with_its_byte(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_bytes(b"method: \xfc")
+    with pytest.raises(ValueError, match=r"my.yaml: byte 9 is no UTF-8; save the file in that encoding"):
+        parse("webshop_tiny", ["--config", str(tmp_path / "my.yaml")])
 
 
 @pytest.mark.parametrize(("text", "words"), YAML)

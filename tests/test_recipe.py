@@ -373,6 +373,7 @@ def test_bfloat16_is_the_default_where_a_gpu_has_it(
 def test_a_tiny_recipe_leaves_a_gpu_alone_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job.of(*parse("webshop_tiny", ["--output_dir", str(tmp_path)]))
     assert job.args.use_cpu and job.args.bf16 is False
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "GPU" not in opening_facts(job)
     _Gpu(monkeypatch)
     assert "--use_cpu False takes it" in opening_facts(job)["GPU"]
@@ -406,5 +407,5 @@ def test_a_bank_of_another_environment_is_said_by_plan_and_run(
     with contextlib.nullcontext() if planned else pytest.raises(SystemExit, match="stops here"):
         recipe.main("webshop_tiny", flags)
     said = " ".join(capsys.readouterr().out.split())
-    foreign = "skill bank of 'alfworld' is used for environment 'webshop'; its own is 'webshop'"
+    foreign = "WRONG skill bank of 'alfworld' is used for environment 'webshop'; its own is 'webshop'"
     assert (foreign in said) is (bank == "alfworld")

@@ -256,7 +256,7 @@ def test_one_study_at_a_time_on_the_same_cells(tmp_path: Path) -> None:
 
     path, log = stand_in(tmp_path)
     study = read_study(path)
-    with _only_one(study.cells), pytest.raises(StudyError, match="another study"):
+    with _only_one(study.cells), pytest.raises(StudyError, match=rf"\(process {os.getpid()} on "):
         run_study(study, plan(study), Console(file=StringIO()))
     assert not log.exists()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,9 +84,8 @@ def _play(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--siblings", type=int, default=4)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--max_prompt_length", type=int, default=4096)
-    parser.add_argument("--max_completion_length", type=int, default=512)
-    parser.add_argument("--skill_tokens", type=int)
+    for name in ("max_prompt_length", "max_completion_length", "skill_tokens"):
+        parser.add_argument(f"--{name}", type=int, help="by default as the policy was trained")
     parser.add_argument("--device", default="cpu")
 
 
@@ -108,11 +108,15 @@ def _run(arguments: argparse.Namespace) -> None:
 def _play_both(folder: Path, options: dict) -> None:
     from alignopsd_trl.analysis import play_siblings
     from alignopsd_trl.environments.loading import load
-    from alignopsd_trl.launch.values import check_folder
+    from alignopsd_trl.runs.files import check_folder
     from alignopsd_trl.runs.progress import Bar
+    from alignopsd_trl.runs.sizes import choose_sizes
 
     check_folder(str(folder), "output")
     model, suite = options.pop("model"), load(options.pop("environment"))
+    sizes, told = choose_sizes(model, {name: value for name, value in options.items() if value})
+    options |= {name: sizes[name] for name in ("max_prompt_length", "max_completion_length", "skill_tokens")}
+    print(told, file=sys.stderr, flush=True)
     with Bar(2 * options["tasks"] * options["siblings"], suite.name) as bar:
         folders = play_siblings(model, suite, folder, **options, progress=bar)
     print(*folders, sep="\n")

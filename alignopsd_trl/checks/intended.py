@@ -10,13 +10,13 @@ import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 
-from alignopsd_trl.checks.model_files import check_model_name, check_tokenizer, check_weights
+from alignopsd_trl.checks.loading import check_policy
 from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
@@ -24,9 +24,11 @@ from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.loading import loaded_as
 from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.methods import Method
-from alignopsd_trl.models import resolve_model
-from alignopsd_trl.options import near
+from alignopsd_trl.options import as_mapping, near
 from alignopsd_trl.skills import load_skills
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,14 @@ class Intended:
         names = getattr(self.tasks, "column_names", None)
         return None if names is None else tuple(names)
 
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """That of a policy's folder, once its files have been looked at; `None` where there is none to look at."""
+        if not isinstance(self.model, str):
+            return None
+        options, template = as_mapping(self.args.model_init_kwargs), as_mapping(self.args.chat_template_kwargs)
+        return check_policy(self.model, template, not self.has_tokenizer, bool(options.get("trust_remote_code")))
+
 
 def check(intended: Intended) -> None:
     """Asks the whole list.
@@ -89,14 +99,7 @@ def _length(run: Intended) -> None:
 
 
 def _model(run: Intended) -> None:
-    if not isinstance(run.model, str):
-        return
-    check_model_name(run.model)
-    folder = Path(resolve_model(run.model)).expanduser()
-    if folder.is_dir():
-        check_weights(folder)
-        if not run.has_tokenizer:
-            check_tokenizer(folder)
+    _ = run.tokenizer
 
 
 def _skills(run: Intended) -> None:
@@ -199,35 +202,40 @@ def _task(run: Intended) -> None:
     first = run.tasks[0]
     if loaded is not None and (loaded.name in SHIPPED or first in loaded.opened):
         return
-    from alignopsd_trl.checks.tasks import FATAL, starts  # plays, which a plan of a shipped task does without
+    from alignopsd_trl.checks import tasks  # plays, which a plan of a shipped task does without
 
     with contextlib.chdir("."):  # paths are as they were, whatever folder its code goes to
-        found = list(starts(factory, [first], run.args.environment_time_limit))
+        found = list(tasks.starts(factory, [first], run.args.environment_time_limit))
     for finding in found:
-        if finding.about in FATAL:
+        if finding.about in tasks.FATAL:
             raise ValueError(f"{finding.text} (alignopsd check says more)")
+    if run.tokenizer is not None:
+        kwargs = as_mapping(run.args.chat_template_kwargs)
+        rows = [run.tasks[row] for row in range(min(tasks.TRIED, len(run.tasks)))]
+        tasks.check_first_prompts(factory, rows, run.tokenizer, kwargs, run.args.environment_time_limit)
     if loaded is not None:  # a recipe asks before it claims its folder, and its trainer asks again
         loaded.opened.append(first)
 
 
-TRACKERS = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
-OTHER_TRACKERS = (
-    *("all", "azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "kubeflow", "mlflow"),
-    *("neptune", "swanlab"),
-)
-"""What transformers knows beside; importing its own list takes seconds."""
+OWN_TRACKERS = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
+TRACKERS = OWN_TRACKERS | {
+    **{"all": (), "kubeflow": (), "azure_ml": ("azureml",), "flyte": ("flytekit",)},
+    **{name: (name,) for name in ("clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "mlflow", "neptune")},
+    "swanlab": ("swanlab",),
+}
+"""Name to packages, of which one is needed; importing transformers' own list takes seconds."""
 
 
 def _trackers(run: Intended) -> None:
     for name in run.args.report_to or ():
-        packages = TRACKERS.get(name, ())
-        if not packages and name not in OTHER_TRACKERS:
-            known = [*TRACKERS, *OTHER_TRACKERS]
+        if name not in TRACKERS:
+            known = [*TRACKERS]
             raise ValueError(f"report_to={name!r} is unknown; {near(name, known)}use one of none, {', '.join(known)}")
+        packages = TRACKERS[name]
         if packages and not any(map(find_spec, packages)):
+            wanted = f"'alignopsd-trl[{name}]'" if name in OWN_TRACKERS else packages[0]
             raise ValueError(
-                f"report_to={name!r}: the package {packages[0]} is not installed; pip install 'alignopsd-trl[{name}]', "
-                "or leave it out"
+                f"report_to={name!r}: the package {packages[0]} is not installed; pip install {wanted}, or leave it out"
             )
 
 

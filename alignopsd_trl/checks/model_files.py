@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from alignopsd_trl.models import SHIPPED_MODELS, resolve_model
+from alignopsd_trl.runs.files import read_json
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
     from alignopsd_trl.config import AlignOPSDConfig
 
@@ -33,7 +34,7 @@ def check_model_name(name: str, argument: str = "model_name_or_path") -> None:
         )
 
 
-WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+WEIGHTS, ADAPTERS = ("*.safetensors", "pytorch_model*.bin"), ("adapter_model*.safetensors", "adapter_model*.bin")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 
 
@@ -48,15 +49,22 @@ def check_weights(folder: Path) -> None:
     for file in sorted(folder.glob("*.json")):
         _check_json(file)
     index = folder / "model.safetensors.index.json"
-    named = set(json.loads(index.read_text("utf-8"))["weight_map"].values()) if index.is_file() else set()
+    try:
+        named = set(json.loads(index.read_text("utf-8"))["weight_map"].values()) if index.is_file() else set()
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{index} is damaged (it has no weight_map); copy the model again") from error
     if missing := sorted(name for name in named if not (folder / name).is_file()):
         raise ValueError(f"{index} names {missing[0]}, which is not there; copy the model again")
-    files = [file for pattern in WEIGHTS for file in sorted(folder.glob(pattern))]
-    if not files:
-        raise ValueError(f"model_name_or_path={str(folder)!r} holds no weights (*.safetensors); copy the model again")
-    for file in files:
-        if file.suffix == ".safetensors":
-            check_safetensors(file)
+    wanted = ADAPTERS if (folder / "adapter_config.json").is_file() else WEIGHTS
+    if not any(file for pattern in wanted for file in folder.glob(pattern)):
+        raise ValueError(f"model_name_or_path={str(folder)!r} holds no weights ({wanted[0]}); copy the model again")
+    for file in weight_files(folder):
+        check_safetensors(file)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Those that can be looked at without being loaded."""
+    return sorted(folder.glob("*.safetensors"))
 
 
 def _check_json(file: Path) -> None:
@@ -103,7 +111,7 @@ def check_complete(folder: Path, model: torch.nn.Module) -> None:
     Raises:
         ValueError: names the first weight that is missing.
     """
-    files = sorted(folder.glob("*.safetensors"))
+    files = weight_files(folder)
     if not files or (folder / "adapter_config.json").is_file():
         return
     written = {name for file in files for name in json.loads(_header(file)[1]) if name != "__metadata__"}
@@ -121,31 +129,6 @@ def check_complete(folder: Path, model: torch.nn.Module) -> None:
         )
 
 
-def load_policy(name: str, dtype: str = "auto", device: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A policy that only plays, and its tokenizer.
-
-    Raises:
-        ValueError: for what is no folder, no shipped policy and not to be had from the Hub; for a model that lacks
-            weights, or whose tokenizer can't be used.
-    """
-    from transformers import AutoModelForCausalLM
-
-    from alignopsd_trl.models import load_tokenizer
-
-    path = resolve_model(name)
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-    except OSError as error:
-        if Path(path).is_dir():
-            raise
-        reason, shipped = str(error).strip().splitlines()[0], ", ".join(SHIPPED_MODELS)
-        raise ValueError(
-            f"--model {name} is no folder and no shipped policy ({shipped}), and as a Hub id: {reason}"
-        ) from error
-    check_complete(Path(path), model)
-    return model.to(device).eval(), load_tokenizer(path, model)
-
-
 def check_loaded(model: PreTrainedModel, folder: Path | None, args: AlignOPSDConfig) -> str:
     """Raises `ValueError` for a model whose files lack weights; what else to tell a user about it, or nothing.
 
@@ -155,7 +138,17 @@ def check_loaded(model: PreTrainedModel, folder: Path | None, args: AlignOPSDCon
     """
     if folder is not None and folder.expanduser().is_dir():
         check_complete(folder.expanduser(), model)
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return beyond_positions(getattr(model.config.get_text_config(), "max_position_embeddings", None), args)
+
+
+def positions_of(name: str) -> int | None:
+    """The positions that a model's folder says it was made for."""
+    content = read_json(Path(resolve_model(name)).expanduser() / "config.json") or {}
+    return content.get("text_config", content).get("max_position_embeddings")
+
+
+def beyond_positions(positions: int | None, args: AlignOPSDConfig) -> str:
+    """What to tell a user whose turns may be longer than the model was made for; else nothing."""
     response = max(args.max_completion_length, args.teacher_max_completion_length or 0)
     if positions is None or args.max_prompt_length + response <= positions:
         return ""

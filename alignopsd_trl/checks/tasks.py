@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from alignopsd_trl.chat.prompts import Renderer
+from alignopsd_trl.chat.reading import require_tools
 from alignopsd_trl.checks.findings import Finding
-from alignopsd_trl.environments.base import Failure, Opening
+from alignopsd_trl.environments.base import Failure, Opening, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.rollout import SiblingsDiffer, check_openings, episode_seeds
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 TRIED = 4  # tasks
 SIBLINGS = 4
@@ -50,6 +55,43 @@ def starts(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_l
                 return
     finally:
         batch.close()
+
+
+def check_first_prompts(
+    factory: Callable[[], Any],
+    rows: Sequence[Mapping[str, Any]],
+    tokenizer: PreTrainedTokenizerBase,
+    kwargs: Mapping[str, Any],
+    time_limit: float,
+) -> None:
+    """Opens some tasks and writes their first prompts with the policy's chat template.
+
+    Raises:
+        ValueError: if none of the tasks opens; if the environment's prompt or the template fails.
+    """
+    rows = rows[:TRIED]
+    batch = open_batch(factory, len(rows), time_limit)
+    try:
+        openings = batch.reset(range(len(rows)), [seeded(batch, row) for row in rows])
+        for opening in openings:
+            if isinstance(opening, Failure):
+                continue
+            renderer = Renderer(tokenizer, batch.prompt, 0, kwargs)
+            view = View(opening.task_text, opening.observation, opening.admissible, (), 0, opening.context)
+            if getattr(batch.prompt, "native", False):
+                require_tools(tokenizer)
+            renderer.encode([renderer.show(view, "")])
+    except Exception as error:
+        reason = " ".join(str(error).split()) or "nothing more is known"
+        raise ValueError(
+            f"task {rows[0]['task_id']!r}: its first prompt can't be written with the policy's chat template "
+            f"({type(error).__name__}: {reason}); mend the environment's prompt, or take another model"
+        ) from error
+    finally:
+        batch.close()
+    failed = [one.message for one in openings if isinstance(one, Failure)]
+    if len(failed) == len(rows):
+        raise ValueError(f"none of the first tasks opens; {rows[0]['task_id']!r}: {failed[0]}; mend reset()")
 
 
 def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from alignopsd_trl.environments.adapters import AdaptedEnvironment, as_environme
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation.summary import EvaluationResult, Outcome, summarise
+from alignopsd_trl.models import end_ids
 from alignopsd_trl.rollout import Player, Responses, SkillSource, episode_seeds, no_skills
 from alignopsd_trl.turns import Trajectory
 
@@ -47,9 +48,7 @@ class ModelGenerator:
         repetition_penalty: float = 1.0,
     ):
         self._model, self._tokenizer, self._batch_size = model, tokenizer, batch_size
-        declared = model.generation_config.eos_token_id
-        declared = [] if declared is None else declared if isinstance(declared, list) else [declared]
-        self.end_ids = sorted({tokenizer.eos_token_id, *declared})
+        self.end_ids = end_ids(model, tokenizer.eos_token_id)
         sampled = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         self._options = (sampled if temperature > 0 else {"do_sample": False}) | {
             "repetition_penalty": repetition_penalty,

@@ -35,14 +35,15 @@ from alignopsd_trl.fidelity.setup import (
     digest,
     environment_preset,
     make_bench,
-    usable_device,
 )
 from alignopsd_trl.fidelity.variants import Variant, make_variants, read_vary
 from alignopsd_trl.launch.errors import reported, setup
+from alignopsd_trl.launch.machine import usable_device
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.records import write_records
 from alignopsd_trl.runs.files import plain, read_json, write_bytes, write_json, write_text
 from alignopsd_trl.runs.folder import differences
+from alignopsd_trl.runs.sizes import choose_sizes, read_sizes
 from alignopsd_trl.turns import Trajectory
 
 
@@ -100,6 +101,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     shown = "    python -m alignopsd_trl.fidelity " + shlex.join(map(str, argv))
     with setup():
         subject, bench, variants = prepare(arguments)
+        named, usual = read_set(arguments.set), environment_preset(arguments.environment)
+        print(choose_sizes(arguments.model, named, usual)[1], file=sys.stderr, flush=True)
     return _measure(arguments, shown, subject, bench, variants, began)
 
 
@@ -111,7 +114,8 @@ def prepare(arguments: argparse.Namespace, skilled: bool = False) -> tuple[Subje
     """
     arguments.device = usable_device(arguments.device)
     methods = [name.strip() for name in arguments.methods.split(",") if name.strip()]
-    settings = Settings(arguments.output, arguments.environment, read_set(arguments.set), arguments.device)
+    given = read_sizes(arguments.model) | read_set(arguments.set)
+    settings = Settings(arguments.output, arguments.environment, given, arguments.device)
     variants = make_variants(settings, methods, [one for text in arguments.vary for one in read_vary(text)])
     config = variants[0].method.config
     subject = Subject.load(

@@ -9,9 +9,10 @@ from typing import Any
 
 from alignopsd_trl.checks.model_files import check_model_name
 from alignopsd_trl.launch.errors import setup
-from alignopsd_trl.launch.values import check_folder, environment_options, read_value
+from alignopsd_trl.launch.values import environment_options, read_value
 from alignopsd_trl.models import SHIPPED_MODELS
 from alignopsd_trl.runs.command import CommandParser, place
+from alignopsd_trl.runs.files import check_folder
 
 VALUES = ("reward", "success")
 COUNTS = ("tasks", "walks", "tasks_per_batch", "slots", "batch_size")

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, get_args, get_type_hints
 from transformers import TrainingArguments
 from trl import GRPOConfig, ModelConfig, TrlParser
 
-from alignopsd_trl.config import AlignOPSDConfig, steps_per_round
+from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig, check_values, steps_per_round
 from alignopsd_trl.launch.flags import check_flags
 from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
@@ -102,6 +102,7 @@ def parse(
         parser.below_file({"use_cpu": True, "bf16": not asked.fp16 if asked.bf16 is None else asked.bf16})
     if asked.plan_for and not asked.plan:
         raise ValueError("plan_for is for --plan; to run with that configuration: accelerate launch --config_file FILE")
+    check_values(vars(asked), INHERITED_RULES)
     parser.below_file(_batch_defaults(asked))
     parser.below_file(_length_defaults(parser.look(argv)))
     parser.refuse_doubles(argv)

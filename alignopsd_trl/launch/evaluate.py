@@ -9,25 +9,22 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_type_hints
 
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import reported, setup
-from alignopsd_trl.launch.values import check_folder, environment_options, json_mapping
+from alignopsd_trl.launch.values import environment_options, json_mapping
 from alignopsd_trl.models import SHIPPED_MODELS
 from alignopsd_trl.runs.broken_off import broken_off
 from alignopsd_trl.runs.command import CommandParser, place
+from alignopsd_trl.runs.files import check_folder
 from alignopsd_trl.runs.progress import Bar
+from alignopsd_trl.runs.sizes import USUAL, choose_sizes
 
 if TYPE_CHECKING:
     from alignopsd_trl.evaluation.summary import EvaluationResult
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-PLAYED = (
-    *("seed", "max_prompt_length", "max_completion_length", "max_turns", "batch_size", "history", "past_thinking"),
-    *("thinking_tags", "chat_template_kwargs"),
-)
-"""Arguments that `evaluation.evaluate` takes under the same names."""
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -48,13 +45,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repetition_penalty", type=float, default=1.0)
     parser.add_argument("--chat_template_kwargs", help="JSON, handed to the chat template")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--max_prompt_length", type=int, default=4096)
-    parser.add_argument("--max_completion_length", type=int, default=512)
+    parser.add_argument("--max_prompt_length", type=int, help="this and all below to --past_thinking: by default as")
+    parser.add_argument("--max_completion_length", type=int, help="the policy was trained (recipe.json beside it)")
     parser.add_argument("--skill_tokens", type=int, help="budget of the skill block; min(512, max_prompt_length // 4)")
     parser.add_argument("--max_turns", type=int)
-    parser.add_argument("--history", choices=("window", "conversation"), default="window", help="as it was trained")
-    parser.add_argument("--thinking_tags", nargs=2, default=["<think>", "</think>"], help="as it was trained")
-    parser.add_argument("--past_thinking", choices=("template", "keep", "drop"), default="template")
+    parser.add_argument("--history", choices=("window", "conversation"))
+    parser.add_argument("--thinking_tags", nargs=2)
+    parser.add_argument("--past_thinking", choices=("template", "keep", "drop"))
     parser.add_argument("--batch_size", type=int, default=64, help="episodes side by side")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16")
     parser.add_argument("--device", help="by default the GPU, or the CPU where there is none")
@@ -68,7 +65,26 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         given.chat_template_kwargs = json_mapping(
             "chat_template_kwargs", given.chat_template_kwargs, '{"enable_thinking": false}'
         )
+        named = {name: getattr(given, name) for name in USUAL if getattr(given, name) not in (None, {})}
+        given.sizes, given.told = choose_sizes(given.model, named)
     return given
+
+
+def _check(given: argparse.Namespace) -> None:
+    """Holds the options to the rules of training, but that decoding may be greedy.
+
+    Raises:
+        ValueError: names the first that breaks its rule.
+    """
+    from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig, check_tags, check_values
+    from alignopsd_trl.options import Above, AtLeast, as_type, rules
+
+    hints = get_type_hints(AlignOPSDConfig)
+    for name, value in given.sizes.items():
+        as_type(value, hints[name], f"{name}={value!r}")
+    own = {"temperature": AtLeast(0), "batch_size": Above(0)}
+    check_values(vars(given) | given.sizes, INHERITED_RULES | rules(AlignOPSDConfig) | own)
+    check_tags(given.sizes["thinking_tags"])
 
 
 def command(argv: Sequence[str] | None = None) -> None:
@@ -84,20 +100,21 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
         The result; with ``--output`` it is also in ``results.json`` there, with the trajectories.
     """
     arguments = _arguments(argv)  # before PyTorch is imported
-    import torch
-
-    from alignopsd_trl.checks.model_files import load_policy
+    from alignopsd_trl.checks.loading import load_policy
     from alignopsd_trl.encoder import load_encoder
     from alignopsd_trl.evaluation.play import evaluate
+    from alignopsd_trl.launch.machine import usable_device
     from alignopsd_trl.records import SCHEMA, turn_records, write_records
     from alignopsd_trl.runs.files import write_json
-    from alignopsd_trl.skills import load_skills, skill_budget, skill_source
+    from alignopsd_trl.skills import foreign_bank, load_skills, skill_budget, skill_source
 
     for folder in (Path(arguments.model), Path(arguments.model).parent):  # of a checkpoint
         if told := broken_off(folder):
             print(told, file=sys.stderr)
-    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    sizes = arguments.sizes
     with setup():
+        _check(arguments)
+        device = usable_device(arguments.device)
         suite = load(arguments.environment, **arguments.environment_options)
         panel = suite.panel(arguments.panel)
         panel = panel.head(arguments.limit) if arguments.limit else panel
@@ -106,8 +123,11 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
         if arguments.skills:
             named, columns = arguments.skill_bank or suite.skill_bank or suite.name, tuple(panel.rows[0])
             bank = load_skills(named, load_encoder(arguments.encoder), columns)
-            skills = skill_source(bank, tokenizer, arguments.skill_tokens or skill_budget(arguments.max_prompt_length))
-    with Bar(len(panel), f"{suite.name} {panel.name}", most_turns=arguments.max_turns) as bar:
+            skills = skill_source(bank, tokenizer, sizes["skill_tokens"] or skill_budget(sizes["max_prompt_length"]))
+            if strange := foreign_bank(bank, suite):
+                print(f"WRONG {strange}", file=sys.stderr, flush=True)
+    print(arguments.told, file=sys.stderr, flush=True)
+    with Bar(len(panel), f"{suite.name} {panel.name}", most_turns=sizes["max_turns"]) as bar:
         result, played = evaluate(
             model,
             tokenizer,
@@ -115,7 +135,8 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
             panel,
             skills=skills,
             progress=bar,
-            **{name: getattr(arguments, name) for name in (*SAMPLING, *PLAYED)},
+            **{name: getattr(arguments, name) for name in (*SAMPLING, "seed", "batch_size")},
+            **{name: value for name, value in sizes.items() if name != "skill_tokens"},
         )
     print(result.table())
     if arguments.output:

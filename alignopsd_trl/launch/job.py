@@ -10,6 +10,7 @@ from typing import Any
 from trl import ModelConfig
 
 from alignopsd_trl.checks.intended import Intended, check, check_hub
+from alignopsd_trl.checks.model_files import beyond_positions, positions_of
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
 from alignopsd_trl.environments.base import Suite
@@ -21,8 +22,7 @@ from alignopsd_trl.methods import get_method
 from alignopsd_trl.runs.files import plain
 from alignopsd_trl.runs.folder import RunFolderError, configuration_of, look
 from alignopsd_trl.runs.provenance import weights_checksum
-from alignopsd_trl.skills import SkillBank, load_skills
-from alignopsd_trl.skills.loading import Skills
+from alignopsd_trl.skills import foreign_bank, load_skills
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,6 @@ class Job:
     def encoder(self) -> str | None:
         return self.recipe.encoder if self.bank else None
 
-    def foreign_bank(self, bank: Skills) -> str:
-        """What to say of a bank that was written for another environment; nothing of one that was not."""
-        suite = self.suite
-        family = (suite.name, suite.name.partition("_")[0], suite.skill_bank)  # searchqa_hops is a variant of searchqa
-        if not isinstance(bank, SkillBank) or bank.environment in family:
-            return ""
-        own = f"its own is {suite.skill_bank!r}" if suite.skill_bank else "it has none of its own"
-        return f"skill bank of {bank.environment!r} is used for environment {suite.name!r}; {own}"
-
     def configuration(self) -> dict[str, Any]:
         """What decides what the run computes, for ``run.json``."""
         return configuration_of(
@@ -112,11 +103,13 @@ class Job:
             RunFolderError: if the folder holds what this run can't go on with.
         """
         args, found = self.args, {}
+        if beyond := beyond_positions(positions_of(self.policy), args):
+            found["NOTE"] = beyond
         if self.bank:
             bank = load_skills(self.bank, columns=self.tasks.column_names)
             found["skill bank"] = f"{bank.environment}, version {bank.version or '-'}, checksum {bank.checksum}"
-            if strange := self.foreign_bank(bank):
-                found["NOTE"] = strange
+            if strange := foreign_bank(bank, self.suite):
+                found["WRONG"] = strange
             found["encoder"] = check_encoder(self.recipe.encoder)
         left, now = look(Path(args.output_dir)), plain(self.configuration())
         if left.run:  # a plan is drawn up where it will not run

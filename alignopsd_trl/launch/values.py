@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,12 +44,14 @@ def read_yaml(path: str | Path, flag: str = "--config ", such_as: str = "learnin
     import yaml
 
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_once_each(yaml))
     except OSError as error:
         raise ValueError(
             f"{flag}{path}: {error.strerror}; give the path of a YAML file with lines such as  {such_as}"
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{flag}{path}: byte {error.start + 1} is no UTF-8; save the file in that encoding") from error
+    except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "no YAML"
@@ -58,6 +59,23 @@ def read_yaml(path: str | Path, flag: str = "--config ", such_as: str = "learnin
     if not isinstance(content, dict):
         raise ValueError(f"{flag}{path} must hold a mapping, lines such as  {such_as}")
     return content
+
+
+def _once_each(yaml: Any) -> Any:
+    """A loader that refuses a name that stands twice in a mapping, whose first value would be lost."""
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            seen = set()
+            for key, _ in node.value:
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{key.value!r} stands there twice", key.start_mark
+                    )
+                seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return Loader
 
 
 def environment_options(given: Any) -> dict[str, Any]:
@@ -76,20 +94,6 @@ def json_mapping(flag: str, given: Any, example: str) -> dict[str, Any]:
     if not isinstance(found, Mapping):
         raise ValueError(f"{flag}={given!r} must be a JSON mapping; write for example '{example}'")
     return dict(found)
-
-
-def check_folder(name: str, argument: str = "output_dir") -> None:
-    """Raises before anything is played where a file stands in the way of a folder, or nothing can be written there."""
-    path = Path(name)
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    if not path.is_dir():
-        raise ValueError(f"{argument}={name!r}: {path} is a file; choose another folder")
-    try:
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        raise ValueError(f"{argument}={name!r}: nothing can be written in {path}; choose another folder") from error
 
 
 def named(flag: str, value: Any, call: Callable[[], Any]) -> Any:

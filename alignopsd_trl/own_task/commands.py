@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.launch.errors import reported, setup
-from alignopsd_trl.launch.values import check_folder, environment_options
+from alignopsd_trl.launch.values import environment_options
 from alignopsd_trl.own_task.options import ASKED, SCRIPTED, TIME_LIMIT
 from alignopsd_trl.own_task.stages import Stages
 from alignopsd_trl.runs.command import CommandParser, place
+from alignopsd_trl.runs.files import check_folder
 
 if TYPE_CHECKING:
     from alignopsd_trl.own_task.playing import Actor
@@ -125,7 +126,7 @@ def warm_start(argv: Sequence[str]) -> None:
         rows, task = read_demonstrations(given.data), _task(given)
         from alignopsd_trl.own_task.warm_start import advice, told, warm_start, what_it_can
 
-        made = warm_start(rows, given.output, config)
+        made = warm_start(rows, given.output, config, settings=task.preset)
         size = f"{made.model.num_parameters():,} parameters, {len(made.tokenizer):,} tokens"
         print(f"{given.output}: {size}, {made.updates} updates on {len(rows)} turns", flush=True)
         if given.tasks > 0:

@@ -78,4 +78,4 @@ def _make(
         won_only=won_only,
     )
     print(found.told(), flush=True)
-    warm_start(found.rows, folder, config)
+    warm_start(found.rows, folder, config, settings=task.preset)

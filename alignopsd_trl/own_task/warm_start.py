@@ -19,6 +19,7 @@ from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_model, tiny_tokenizer
 from alignopsd_trl.rollout import no_skills
 from alignopsd_trl.runs.files import readable_as_others, replacing
+from alignopsd_trl.runs.sizes import write_sizes
 
 PLAIN = "without the skill"
 ENOUGH_TURNS = 5000
@@ -37,7 +38,11 @@ class WarmStarted:
 
 
 def warm_start(
-    rows: Sequence[Mapping[str, Any]], output: str | Path, config: WarmStartConfig, extra_texts: Sequence[str] = ()
+    rows: Sequence[Mapping[str, Any]],
+    output: str | Path,
+    config: WarmStartConfig,
+    extra_texts: Sequence[str] = (),
+    settings: Mapping[str, Any] | None = None,
 ) -> WarmStarted:
     """Trains a model on demonstrations and saves it with its tokenizer, both whole or neither.
 
@@ -45,6 +50,7 @@ def warm_start(
         rows: of TRL's conversational prompt-completion form.
         output: folder of the policy.
         extra_texts: what a fresh tokenizer is to know beside the demonstrations.
+        settings: of the task's recipe, whose sizes are kept beside the weights.
     """
     from alignopsd_trl.own_task.supervised import train
 
@@ -55,6 +61,7 @@ def warm_start(
         trained = trained.merge_and_unload() if config.use_peft else trained
         trained.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
+        write_sizes(partial, settings or {})
         readable_as_others(partial)
     budget = trainer.budget
     return WarmStarted(trained.eval(), tokenizer, trainer.state.global_step, budget is not None and budget.out_of_time)

@@ -203,3 +203,17 @@ def sweep_partials(folder: str | os.PathLike) -> None:
                 shutil.rmtree(left, ignore_errors=True)
             else:
                 left.unlink(missing_ok=True)
+
+
+def check_folder(name: str, argument: str = "output_dir") -> None:
+    """Raises before anything is played where a file stands in the way of a folder, or nothing can be written there."""
+    path = Path(name)
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    if not path.is_dir():
+        raise ValueError(f"{argument}={name!r}: {path} is a file; choose another folder")
+    try:
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise ValueError(f"{argument}={name!r}: nothing can be written in {path}; choose another folder") from error

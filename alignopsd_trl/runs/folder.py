@@ -50,6 +50,7 @@ FREE_ON_RESUME = frozenset(
     # how the same arithmetic is spread over memory and processes
     "per_device_train_batch_size per_device_eval_batch_size rows_per_forward tokens_per_forward scoring_tokens "
     "share_prefixes skip_zero_advantage threads gradient_checkpointing gradient_checkpointing_kwargs "
+    "activation_checkpointing activation_checkpointing_kwargs "
     "dataloader_num_workers dataloader_pin_memory dataloader_prefetch_factor dataloader_persistent_workers "
     "local_rank ddp_backend torch_empty_cache_steps vllm_gpu_memory_utilization vllm_server_host vllm_server_port "
     "vllm_server_base_url vllm_server_timeout vllm_group_port vllm_server_addresses vllm_teacher_addresses "

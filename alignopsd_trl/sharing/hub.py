@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
@@ -15,11 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, get_token
-from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
 from alignopsd_trl.runs.files import read_json
+from alignopsd_trl.runs.sizes import SIZES_FILE
 from alignopsd_trl.sharing.card import model_card
 from alignopsd_trl.sharing.dataset_card import write_dataset
 
@@ -39,7 +40,7 @@ OF_A_MODEL = (
     "*.jinja",
     "*.py",
 )
-OF_A_RUN = (*OF_A_MODEL, "README.md", "results.json", "evaluation_*.json")
+OF_A_RUN = (*OF_A_MODEL, SIZES_FILE, "README.md", "results.json", "evaluation_*.json")
 """What goes into the model's repository. Whatever else lies in a run's folder (trajectories, the viewer's pages, a
 tracker's files, pickled arguments, your notes) stays there."""
 
@@ -74,7 +75,7 @@ def push_run(
         PushFailed: if the Hub refused or could not be reached, or others can't load the base of an adapter.
     """
     folder = _finished(folder)
-    again = f"alignopsd push {folder} {repository}"
+    again = f"alignopsd push {folder} {shlex.quote(repository)}"
     instead = partial(_card, licence, base_model)
     return str(push_files(folder, repository, again, token, private, OF_A_RUN, instead, base_model).commit_url)
 
@@ -87,7 +88,7 @@ def push_trajectories(
     Args, Returns, Raises: as `push_run`; ``repository`` is a data set's.
     """
     folder = _finished(folder)
-    again = f"alignopsd push {folder} --trajectories {repository}"
+    again = f"alignopsd push {folder} --trajectories {shlex.quote(repository)}"
     with tempfile.TemporaryDirectory() as made:
         write_dataset(folder, Path(made))
         return str(push_files(Path(made), repository, again, token, private, kind="dataset").commit_url)
@@ -152,16 +153,16 @@ def push_files(
 
     try:
         return upload()
-    except (HfHubHTTPError, LocalTokenNotFoundError, httpx.HTTPError, OSError, ValueError, RuntimeError) as error:
+    except (HTTPError, OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         for secret in filter(None, (token, get_token())):
             reason = reason.replace(secret, "(token)")
         if not (token or get_token()):
             reason = "there is no token of the Hub; run hf auth login, set HF_TOKEN or pass --token"
-        elif isinstance(error, httpx.TransportError | ConnectionError):
+        elif isinstance(error, HTTPError | ConnectionError) and not isinstance(error, HfHubHTTPError):  # no answer
             reason = f"{api.endpoint} can't be reached ({reason}); check the network, or set HF_ENDPOINT"
         raise PushFailed(
-            f"nothing was pushed to {repository}: {reason}. The run is whole; push again: {again}"
+            f"nothing was pushed to {repository!r}: {reason}. The run is whole; push again: {again}"
         ) from error
 
 
@@ -173,9 +174,9 @@ def _adapter(files: Mapping[str, Path], base_model: str | None, repository: str)
     base = base_model or config["base_model_name_or_path"]
     if Path(base).is_dir():
         raise PushFailed(
-            f"nothing was pushed to {repository}: it is an adapter, and its base is a folder of this machine, {base}. "
-            "If the Hub has that model, push with alignopsd push RUN REPOSITORY --base_model ID; if not, merge the "
-            "adapter into it (peft's merge_and_unload) and push the whole model"
+            f"nothing was pushed to {repository!r}: it is an adapter, and its base is a folder of this machine, "
+            f"{base}. If the Hub has that model, push with alignopsd push RUN REPOSITORY --base_model ID; if not, "
+            "merge the adapter into it (peft's merge_and_unload) and push the whole model"
         )
     return {ADAPTER: json.dumps(config | {"base_model_name_or_path": base}, indent=2).encode()}
 

@@ -3,7 +3,7 @@
 from alignopsd_trl.skills.bank import SkillBank
 from alignopsd_trl.skills.column import SkillColumn
 from alignopsd_trl.skills.function import SkillFunction
-from alignopsd_trl.skills.loading import SkillSpec, load_skills
+from alignopsd_trl.skills.loading import SkillSpec, foreign_bank, load_skills
 from alignopsd_trl.skills.rendering import Rendered, Retrieved, render, skill_budget
 from alignopsd_trl.skills.schema import SkillBankError
 from alignopsd_trl.skills.source import skill_source
@@ -16,6 +16,7 @@ __all__ = [
     "SkillColumn",
     "SkillFunction",
     "SkillSpec",
+    "foreign_bank",
     "load_skills",
     "render",
     "skill_budget",

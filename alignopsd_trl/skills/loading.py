@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from alignopsd_trl.encoder import Encoder
+from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.skills.bank import SkillBank
 from alignopsd_trl.skills.column import SkillColumn
@@ -39,6 +40,15 @@ def load_skills(spec: SkillSpec, encoder: Encoder | None = None, columns: Collec
     if colon and all(part.isidentifier() for part in (*module.split("."), name)):
         return SkillFunction(_function(module, name))
     return SkillBank.load(spec, encoder, columns=columns)
+
+
+def foreign_bank(bank: Skills | None, suite: Suite) -> str:
+    """What to say of a bank that was written for another environment; nothing of one that was not."""
+    family = (suite.name, suite.name.partition("_")[0], suite.skill_bank)  # searchqa_hops is a variant of searchqa
+    if not isinstance(bank, SkillBank) or bank.environment in family:
+        return ""
+    own = f"its own is {suite.skill_bank!r}" if suite.skill_bank else "it has none of its own"
+    return f"skill bank of {bank.environment!r} is used for environment {suite.name!r}; {own}"
 
 
 def _function(module: str, name: str) -> Callable:

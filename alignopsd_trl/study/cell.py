@@ -78,7 +78,7 @@ def _train(folder: Path, job: Job) -> dict[str, Any]:
     return rows.outcome_columns(results["after"]) | trained | {"trajectories": played, "task_order": order}
 
 
-_PLAYED = ("max_prompt_length", "max_completion_length", "skill_tokens", "max_turns", "history", "past_thinking")
+_PLAYED = ("max_prompt_length", "max_completion_length", "max_turns", "history", "past_thinking")
 
 
 def _evaluate(folder: Path, cell: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -86,6 +86,7 @@ def _evaluate(folder: Path, cell: dict[str, Any], job: Job) -> dict[str, Any]:
     flags = {
         **{name: getattr(chosen, name) for name in ("environment", "environment_options", "panel", "skill_bank")},
         **{name: getattr(args, name) for name in _PLAYED},
+        "skill_tokens": args.skill_budget,
         "encoder": chosen.encoder,
         "model": cell["model"] or job.policy,
         "limit": chosen.panel_limit,

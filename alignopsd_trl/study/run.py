@@ -12,6 +12,7 @@ import os
 import queue
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -191,11 +192,18 @@ def _reason(folder: Path) -> str:
 @contextlib.contextmanager
 def _only_one(folder: Path) -> Generator[int]:
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
+    with (folder / "lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise StudyError(f"another study is running on the cells of {folder}; wait for it or stop it") from error
+            lock.seek(0)
+            holder = lock.read().strip() or "a process that did not say its name"
+            raise StudyError(
+                f"another study is running on the cells of {folder} ({holder}); wait for it or stop it"
+            ) from error
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        lock.flush()
         yield lock.fileno()
 
 

@@ -11,8 +11,9 @@ from alignopsd_trl.environments.loading import importable
 from alignopsd_trl.fidelity.arguments import DTYPES, VALUES, read_arguments, read_set
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.launch.presets import preset
-from alignopsd_trl.launch.values import check_folder, environment_options
+from alignopsd_trl.launch.values import environment_options
 from alignopsd_trl.runs.command import CommandParser, place
+from alignopsd_trl.runs.files import check_folder
 
 UNSKILLED = ("grpo", "gigpo", "hgpo", "graphgpo", "gagpo")
 SKILLED = ("align_opsd", "rlsd")

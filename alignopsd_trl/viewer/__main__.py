@@ -25,6 +25,8 @@ def view(argv: Sequence[str] | None = None) -> None:
     where.add_argument("--serve", action="store_true", help="serve on loopback, step by step, instead of writing")
     parser.add_argument("--port", type=int, default=0, help="of --serve; a free one by default")
     arguments = parser.parse_args(argv)
+    if not 0 <= arguments.port < 65536:
+        parser.error(f"--port {arguments.port} must lie in [0, 65535]")
     from alignopsd_trl.viewer import view_run
     from alignopsd_trl.viewer.run import read_run
 
@@ -53,7 +55,10 @@ def compare(argv: Sequence[str] | None = None) -> None:
 def _serve(page: Page, steps: list[int], port: int) -> None:
     from alignopsd_trl.viewer.serve import make_server
 
-    server = make_server(page, steps, port)
+    try:
+        server = make_server(page, steps, port)
+    except OSError as error:
+        raise ValueError(f"--port {port}: {error.strerror}; choose another, or leave it out for a free one") from error
     print(f"http://127.0.0.1:{server.server_address[1]}/  (Ctrl-C ends it)", flush=True)
     try:
         server.serve_forever()

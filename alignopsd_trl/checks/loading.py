@@ -1,0 +1,135 @@
+"""Policies are looked at before their weights are loaded, and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from alignopsd_trl.checks.model_files import (
+    check_complete,
+    check_model_name,
+    check_tokenizer,
+    check_weights,
+    weight_files,
+)
+from alignopsd_trl.config import INHERITED_RULES, check_values
+from alignopsd_trl.models import SHIPPED_MODELS, end_ids, load_tokenizer, resolve_model, unreadable
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def check_policy(
+    name: str,
+    kwargs: Mapping[str, Any] = MappingProxyType({}),
+    own_tokenizer: bool = True,
+    trust_remote_code: bool = False,
+    saves: bool = True,
+) -> PreTrainedTokenizerBase | None:
+    """Looks at the files of a policy that is a folder, but those that come with the package, whose tests have looked.
+
+    Args:
+        name: as the user wrote it.
+        kwargs: handed to the chat template.
+        own_tokenizer: whether the folder's tokenizer will be used.
+        saves: whether the model will be saved, which transformers refuses for some that it loads.
+
+    Returns:
+        The tokenizer, where there is one to look at.
+
+    Raises:
+        ValueError: for what can't be loaded, played or saved again: names the file.
+    """
+    check_model_name(name)
+    folder = Path(resolve_model(name)).expanduser()
+    if not folder.is_dir() or folder in SHIPPED_MODELS.values():
+        return None
+    check_weights(folder)
+    if own_tokenizer:
+        check_tokenizer(folder)
+    if (folder / "adapter_config.json").is_file():  # its base is elsewhere
+        return None
+    model = empty_model(folder, trust_remote_code)
+    if saves:
+        with unreadable(folder, "generation_config.json"):
+            model.generation_config.validate(strict=True)
+    return load_tokenizer(str(folder), model, kwargs) if own_tokenizer else None
+
+
+def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
+    """The model that a folder's ``config.json`` describes, without weights, held against the files of weights.
+
+    Raises:
+        ValueError: if transformers can make none; if the weights are not this model's.
+    """
+    import torch
+    import transformers
+
+    with unreadable(folder, "config.json"), torch.device("meta"):
+        config: Any = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        if not (isinstance(config.architectures, list) and config.architectures):
+            raise ValueError("it lists no architectures")
+        kind = getattr(transformers, config.architectures[0], None)  # as TRL finds it
+        options = {} if kind else {"trust_remote_code": trust_remote_code}
+        made_by: Any = kind or transformers.AutoModelForCausalLM
+        model = made_by._from_config(config, **options)
+        if not model.can_generate():
+            raise ValueError(f"architectures={config.architectures} is no language model that generates")
+    with unreadable(folder, "generation_config.json"):
+        if (folder / "generation_config.json").is_file():
+            model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+        end_ids(model, 0)
+        check_values({"min_p": model.generation_config.min_p}, INHERITED_RULES)
+        if model.generation_config.stop_strings:
+            raise ValueError("it has stop_strings, which end no response here")
+    if getattr(config, "quantization_config", None) is None:  # packed weights have shapes of their own
+        _check_shapes(folder, model)
+        check_complete(folder, model)
+    return model
+
+
+def _check_shapes(folder: Path, model: PreTrainedModel) -> None:
+    """Compares the weights of a folder with those of the model, by name. Names that transformers changes are not
+    judged."""
+    from safetensors import safe_open
+
+    wanted = {name: list(weight.shape) for name, weight in model.named_parameters(remove_duplicate=False)}
+    for file in weight_files(folder):
+        with unreadable(folder, file.name), safe_open(file, framework="pt") as content:
+            found = {name: content.get_slice(name).get_shape() for name in wanted.keys() & set(content.keys())}
+        for name, shape in sorted(found.items()):
+            if shape != wanted[name]:
+                raise ValueError(
+                    f"{file}: {name} has the shape {shape}, and by config.json it has {wanted[name]}; copy both from "
+                    "the same model"
+                )
+
+
+def load_policy(name: str, dtype: str = "auto", device: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A policy that only plays, and its tokenizer.
+
+    Raises:
+        ValueError: for what is no folder, no shipped policy and not to be had from the Hub; for a model that lacks
+            weights, or whose tokenizer can't be used.
+    """
+    from transformers import AutoModelForCausalLM
+
+    from alignopsd_trl.runs.health import weights_are_finite
+
+    check_policy(name, saves=False)
+    path = resolve_model(name)
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    except OSError as error:
+        if Path(path).is_dir():
+            raise
+        reason, shipped = str(error).strip().splitlines()[0], ", ".join(SHIPPED_MODELS)
+        raise ValueError(
+            f"--model {name} is no folder and no shipped policy ({shipped}), and as a Hub id: {reason}"
+        ) from error
+    check_complete(Path(path), model)
+    if not weights_are_finite(model):
+        raise ValueError(f"the weights of {path} are not finite; copy the model again, or take an earlier checkpoint")
+    return model.to(device).eval(), load_tokenizer(path, model)

@@ -1,0 +1,53 @@
+"""What prompts and responses a policy was trained with, in a small file beside its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from alignopsd_trl.models import resolve_model
+from alignopsd_trl.runs.files import whole_json, write_json
+
+SIZES_FILE = "recipe.json"
+USUAL: dict[str, Any] = {
+    **{"max_prompt_length": 4096, "max_completion_length": 512, "skill_tokens": None, "max_turns": None},
+    **{"history": "window", "past_thinking": "template", "thinking_tags": ["<think>", "</think>"]},
+    "chat_template_kwargs": None,
+}
+"""Sizes by their names in [`AlignOPSDConfig`], and what holds where neither a user nor the policy says."""
+
+
+def write_sizes(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Writes the sizes among these settings beside a policy's weights, but those that are left to defaults."""
+    write_json(folder / SIZES_FILE, {name: settings[name] for name in USUAL if settings.get(name)})
+
+
+def read_sizes(model: str) -> dict[str, Any]:
+    """The sizes beside the weights of a policy, given by name or path; empty where there are none.
+
+    Raises:
+        ValueError: for a file that can't be read.
+    """
+    content = whole_json(Path(resolve_model(model)).expanduser() / SIZES_FILE) or {}
+    return {name: content[name] for name in USUAL if content.get(name)}
+
+
+def choose_sizes(
+    model: str, named: Mapping[str, Any], usual: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], str]:
+    """The sizes to play a policy with, and which of them comes from where.
+
+    Args:
+        named: settings of a command line, which go before the policy's own.
+        usual: settings that hold where neither says; `USUAL` is below them.
+    """
+    own, last = read_sizes(model), USUAL | dict(usual or {})
+    taken: dict[str, Any] = {}
+    told = []
+    for source, sizes in (("as asked", named), (f"as the policy's {SIZES_FILE} says", own), ("by default", last)):
+        new = {name: sizes[name] for name in USUAL if name in sizes and name not in taken}
+        taken |= new
+        shown = [f"{name}={value}" for name, value in new.items() if value != USUAL[name] or isinstance(value, int)]
+        told += [f"{', '.join(shown)} {source}"] if shown else []
+    return taken, "; ".join(told)
