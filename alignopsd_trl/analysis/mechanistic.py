@@ -10,9 +10,9 @@ import pandas as pd
 
 from alignopsd_trl.analysis.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, label, panels
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.loading import Records, name_of, results_of, turns_of
+from alignopsd_trl.analysis.loading import EPISODE, SPANS, Records, name_of, results_of, turns_of
 from alignopsd_trl.analysis.similarity import COLUMNS, TaskPairs, encoder_of, task_pairs
-from alignopsd_trl.analysis.span_lengths import NEEDED, draw_lengths, span_table
+from alignopsd_trl.analysis.span_lengths import draw_lengths, span_table
 from alignopsd_trl.encoder import Encoder
 
 _GAPS = ["credit_identity_gap", "credit_rectified_gap", "credit_divergence", "credit_divergence_counts", "credit_alpha"]
@@ -39,7 +39,7 @@ def mechanism(
     Raises:
         ValueError: if the run lacks what the panels need, or the task or rollout isn't there.
     """
-    frame = turns_of(run, [*COLUMNS, *NEEDED, *_GAPS])
+    frame = turns_of(run, [*COLUMNS, *SPANS, *_GAPS])
     frame = frame[frame.credit_teacher_thinking.notna()]
     shown = _chosen(frame, step, task, rollout, name_of(run))
     at = (frame.step == shown.step.iloc[0]) & (frame.task == shown.task.iloc[0])
@@ -47,7 +47,7 @@ def mechanism(
     spans, threshold = span_table(frame), _threshold(run, int(shown.step.iloc[0]))
     gaps = frame[frame.credit_rectified_gap.notna()][["step", "task", "rollout", "turn", *_GAPS[:2]]]
     moved = (gaps.credit_rectified_gap - gaps.credit_identity_gap).abs()
-    columns = ["turn", "action", *_GAPS, *NEEDED]
+    columns = ["turn", "action", *_GAPS, *SPANS]
     tables = {"matches": _matches(pairs), "rollout": shown[columns], "gaps": gaps, "spans": spans}
     numbers = {
         **{name: str(shown[name].iloc[0]) for name in ("step", "task", "rollout")},
