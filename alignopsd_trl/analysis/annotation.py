@@ -82,7 +82,8 @@ def _sheet_path(path: str | os.PathLike) -> Path:
 
 
 def _by_episode(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    return [("/".join(map(str, key)), turns) for key, turns in frame.groupby(EPISODE, sort=True)]
+    groups: Any = frame.groupby(EPISODE, sort=True)
+    return [("/".join(map(str, key)), turns) for key, turns in groups]
 
 
 def read_annotations(path: str | os.PathLike | Annotations) -> Annotations:
@@ -173,19 +174,15 @@ def _own_cuts(run: Records) -> dict[str, tuple[list[int], int]]:
 
 
 def _compared(cuts: list[int], noted: list[int], turns: int) -> dict[str, int]:
-    """Counts of one episode; within a turn, a boundary is paired with one other at most."""
-    exact, near = len(set(cuts) & set(noted)), _near(cuts, noted)
-    return {"turns": turns, "cuts": len(cuts), "noted": len(noted), "exact": exact, "near": near}
-
-
-def _near(cuts: list[int], noted: list[int]) -> int:
-    """Pairs of boundaries at most one turn apart, greedily from the left, which is the most there can be."""
-    pairs, free = 0, list(noted)
+    """Counts of one episode. Within a turn, a boundary is paired with at most one other, greedily from the left, which
+    gives as many pairs as there can be."""
+    near, free = 0, list(noted)
     for cut in cuts:
-        if match := next((one for one in free if abs(one - cut) <= 1), None):
-            free = [one for one in free if one > match]
-            pairs += 1
-    return pairs
+        if close := [one for one in free if abs(one - cut) <= 1]:
+            free = [one for one in free if one > close[0]]
+            near += 1
+    exact = len(set(cuts) & set(noted))
+    return {"turns": turns, "cuts": len(cuts), "noted": len(noted), "exact": exact, "near": near}
 
 
 def _kappa(table: pd.DataFrame) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -70,18 +69,15 @@ def _chosen(frame: pd.DataFrame, step: int | None, task: str | None, rollout: st
                 there = ", ".join(map(str, frame[name].unique()[:8]))
                 raise ValueError(f"{name} {value!r} isn't in {run}, or the teacher thought nowhere in it; try: {there}")
             frame = kept
-    telling = frame.groupby(["step", "task", "rollout"]).agg(
-        spans=("credit_span", "nunique"), scored=("credit_rectified_gap", "count"), turns=("turn", "size")
-    )
-    both = telling[telling.scored > 0] if (telling.scored > 0).any() else telling
-    best = both.sort_values(["spans", "turns"], ascending=False, kind="stable").index[0]
-    keys = zip(("step", "task", "rollout"), best, strict=True)
-    return frame[np.logical_and.reduce([frame[name] == value for name, value in keys])]
+    frame = frame.assign(scored=frame.credit_rectified_gap.notna())
+    rollouts: Any = frame.groupby(EPISODE)
+    table = rollouts.agg(scored=("scored", "any"), spans=("credit_span", "nunique"), turns=("turn", "size"))
+    return rollouts.get_group(table.sort_values([*table], ascending=False, kind="stable").index[0])
 
 
 def _threshold(run: Records, step: int) -> float | None:
-    """Of the step's spans, from the log: a line of step k is about the rollout of step k - 1."""
-    lines: list[Mapping[str, Any]] = results_of(run).get("history") or []
+    """Returns the boundary threshold of a step from the log, whose line k is about the rollout of step k - 1."""
+    lines = results_of(run).get("history") or []
     return next(
         (line["spans/threshold"] for line in lines if line.get("step") == step + 1 and "spans/threshold" in line), None
     )

@@ -60,31 +60,24 @@ def _run(run: str | os.PathLike) -> dict[str, Any]:
     if "after" not in results or "config" not in results:
         raise ValueError(f"{name_of(run)} has no results.json with an evaluation after training; let it finish")
     logged = [line for line in results["history"] if "episodes/success" in line]
-    return {
-        **results["config"],
-        "environment": (results.get("recipe") or {}).get("environment"),
-        "seed": results.get("seed"),
-        "success": results["after"]["success"]["mean"],
-        "updates": [line["step"] for line in logged],
-        "curve": [100 * line["episodes/success"] for line in logged],
-    }
+    environment = (results.get("recipe") or {}).get("environment")
+    updates, curve = [line["step"] for line in logged], [line["episodes/success"] for line in logged]
+    success = results["after"]["success"]["mean"]
+    return results["config"] | _facts(environment, results.get("seed"), success, updates, curve)
 
 
 def _study(path: str | os.PathLike) -> list[dict[str, Any]]:
     rows = pd.read_parquet(path)
-    rows = rows[(rows.status == "finished") & rows.curve_update.notna()]
     return [
-        {
-            **json.loads(row.config),
-            "method": row.method,
-            "environment": row.environment,
-            "seed": row.seed,
-            "success": row.success,
-            "updates": list(row.curve_update),
-            "curve": [100 * value for value in row.curve_success],
-        }
-        for row in rows.itertuples()
+        {**json.loads(row.config), "method": row.method}
+        | _facts(row.environment, row.seed, row.success, list(row.curve_update), row.curve_success)
+        for row in rows[(rows.status == "finished") & rows.curve_update.notna()].itertuples()
     ]
+
+
+def _facts(environment: Any, seed: Any, success: float, updates: Sequence, curve: Sequence[float]) -> dict[str, Any]:
+    percent = [100 * value for value in curve]
+    return {"environment": environment, "seed": seed, "success": success, "updates": updates, "curve": percent}
 
 
 def _slice(table: pd.DataFrame, option: str, varied: Sequence[str]) -> pd.DataFrame:
@@ -118,11 +111,8 @@ def _drawn(points: pd.DataFrame, slices: dict[str, pd.DataFrame]) -> Any:
         title = TITLES.get(option, option.replace("_", " "))
         label(top, f"{title}: bars from lowest to highest seed", title, "success after training (%)", legend=True)
         for number, (value, group) in enumerate(table.groupby(option)):
-            means = _mean_curve(group)
+            rows = group[["updates", "curve"]].explode(["updates", "curve"]).astype(float)
+            means = rows.groupby("updates").curve.mean()
             curve(below, means.index, means, number, str(value))
         label(below, "success while training, mean of seeds", "update", "success of rollouts (%)", legend=True)
     return figure
-
-
-def _mean_curve(group: pd.DataFrame) -> pd.Series:
-    return group[["updates", "curve"]].explode(["updates", "curve"]).astype(float).groupby("updates").curve.mean()

@@ -16,7 +16,7 @@ import pandas as pd
 
 from alignopsd_trl.analysis.drawing import BLUE, LINES, ORANGE, band, curve, label, panels, percent
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.loading import Records, name_of, places, turns_of
+from alignopsd_trl.analysis.loading import EPISODE, Records, name_of, places, turns_of
 from alignopsd_trl.analysis.operations import Operation, operations
 from alignopsd_trl.statistics import clustered_ratio
 
@@ -57,11 +57,11 @@ def _episodes(run: Records, steps: Sequence[int] | None = None) -> dict[tuple[in
     """Operations of each rollout by (step, task)."""
     frame = turns_of(run, ["observation"], steps)
     found: dict[tuple[int, str], list[list[Operation | None]]] = {}
-    by_rollout: Any = frame.groupby(["step", "task", "rollout"], sort=True)
-    for (step, _, _), turns in by_rollout:
-        task = turns.task_id.iloc[0] if turns.task_id.notna().all() else turns.task.iloc[0]
-        valid = turns.action_valid.astype(bool).tolist()
-        read = operations(turns.action.tolist(), turns.observation.tolist(), valid)
+    by_rollout: Any = frame.groupby(EPISODE, sort=True)
+    for (step, task, _), turns in by_rollout:
+        if turns.task_id.notna().all():
+            task = turns.task_id.iloc[0]
+        read = operations(turns.action.tolist(), turns.observation.tolist(), turns.action_valid.astype(bool).tolist())
         found.setdefault((int(step), str(task)), []).append(read)
     return found
 
@@ -78,15 +78,14 @@ def _pairs(left: dict, right: dict) -> list[tuple[str, list, list]]:
 
 def _same_turn(pairs: list[tuple[str, list, list]]) -> pd.DataFrame:
     """Positions where both rollouts act, by task and turn: how many, and how many of them differ in kind."""
-    counts: dict[tuple[str, int], list[int]] = {}
-    for task, left, right in pairs:
-        for turn, (ours, theirs) in enumerate(zip(left, right, strict=False)):
-            if ours and theirs:
-                count = counts.setdefault((task, turn), [0, 0])
-                count[0] += 1
-                count[1] += ours.kind != theirs.kind
-    rows = [(task, turn, *count) for (task, turn), count in counts.items()]
-    return pd.DataFrame(rows, columns=["task", "turn", "positions", "different"])
+    rows = [
+        (task, turn, ours.kind != theirs.kind)
+        for task, left, right in pairs
+        for turn, (ours, theirs) in enumerate(zip(left, right, strict=False))
+        if ours and theirs
+    ]
+    groups: Any = pd.DataFrame(rows, columns=["task", "turn", "differs"]).groupby(["task", "turn"], sort=False)
+    return groups.differs.agg(positions="size", different="sum").reset_index()
 
 
 def matched_turns(left: Sequence[Operation | None], right: Sequence[Operation | None]) -> list[tuple[int, int]]:
@@ -147,11 +146,11 @@ def _numbers(same: pd.DataFrame, moved: pd.DataFrame, pairs: list, name: str) ->
 
 
 def _by_turn(same: pd.DataFrame) -> pd.DataFrame:
-    rows = []
     groups: Any = same.groupby(["comparison", "turn"])
-    for (comparison, turn), part in groups:
-        share: Any = clustered_ratio(part.different, part.positions)
-        rows.append((comparison, turn, int(part.positions.sum()), int(part.different.sum()), *share))
+    rows = [
+        (*key, part.positions.sum(), part.different.sum(), *(clustered_ratio(part.different, part.positions) or ()))
+        for key, part in groups
+    ]
     return pd.DataFrame(rows, columns=["comparison", "turn", "positions", "different", "share", "low", "high"])
 
 
@@ -161,14 +160,18 @@ def _training_use(run: Records, steps: Sequence[int] | None) -> pd.DataFrame | N
         frame = turns_of(run, _SOURCES, steps)
     except ValueError:
         return None
-    where, sums = places(frame), {}
-    for row in frame[frame.credit_row.notna()].itertuples():
-        for source, weight in zip(row.credit_sources, row.credit_source_weights, strict=True):
-            total = sums.setdefault(row.step, [0.0, 0.0])
-            total[0] += weight
-            total[1] += weight * (where[row.step, row.task, int(source)][1] != row.turn)
-    rows = [(step, total, off, off / total) for step, (total, off) in sorted(sums.items())]
-    return pd.DataFrame(rows, columns=["step", "weight", "off_turn_weight", "share"]) if rows else None
+    where, lists = places(frame), _SOURCES[1:]
+    pairs = frame[frame.credit_row.notna()].explode(lists).dropna(subset=lists)
+    if pairs.empty:
+        return None
+    turns = [
+        where[step, task, int(at)][1]
+        for step, task, at in zip(pairs.step, pairs.task, pairs.credit_sources, strict=True)
+    ]
+    weight = pairs.credit_source_weights.astype(float)
+    sums = pd.DataFrame({"step": pairs.step, "weight": weight, "off_turn_weight": weight * (turns != pairs.turn)})
+    found = sums.groupby("step").sum().reset_index()
+    return found.assign(share=found.off_turn_weight / found.weight)
 
 
 # The figure

@@ -59,9 +59,11 @@ def thinking(
         apart.append(np.abs(turn[pairs.used[:, 0]] - turn[pairs.used[:, 1]]))
     if not best:
         raise ValueError(f"{name_of(run)} has no turn in these steps that the teacher was asked about")
-    table = pd.DataFrame([_row(name, sums[name]) for name in SETS])
-    coverage, best = _coverage(np.concatenate(best)), np.concatenate(best)
-    density = _densities(bins)
+    table, best = pd.DataFrame([_row(name, sums[name]) for name in SETS]), np.concatenate(best)
+    gammas = np.round(np.linspace(0, 1, 101), 2)
+    coverage = pd.DataFrame({"gamma_H": gammas, "share": [float((best >= gamma).mean()) for gamma in gammas]})
+    densities = {name: count / max(count.sum(), 1) / np.diff(EDGES) for name, count in bins.items()}
+    density = pd.DataFrame({"similarity": (EDGES[1:] + EDGES[:-1]) / 2, **densities})
     numbers = {
         "gamma_H": float(threshold),
         "pairs": {row["set"]: {k: row[k] for k in ("count", "mean", "std")} for row in table.to_dict("records")},
@@ -91,16 +93,6 @@ def _row(name: str, sums: dict[int, np.ndarray]) -> dict[str, Any]:
     count, total, squares = by_step.sum(0)
     spread = float(np.sqrt(max(squares / count - (total / count) ** 2, 0.0))) if count else None
     return {"set": name, "count": int(count), "mean": clustered_ratio(by_step[:, 1], by_step[:, 0]), "std": spread}
-
-
-def _densities(bins: dict[str, np.ndarray]) -> pd.DataFrame:
-    columns = {name: count / max(count.sum(), 1) / np.diff(EDGES) for name, count in bins.items()}
-    return pd.DataFrame({"similarity": (EDGES[1:] + EDGES[:-1]) / 2, **columns})
-
-
-def _coverage(best: np.ndarray) -> pd.DataFrame:
-    gammas = np.round(np.linspace(0, 1, 101), 2)
-    return pd.DataFrame({"gamma_H": gammas, "share": [float((best >= gamma).mean()) for gamma in gammas]})
 
 
 def _matching(frame: pd.DataFrame, apart: np.ndarray) -> dict[str, Any]:

@@ -52,8 +52,7 @@ def by_step(run: Records) -> pd.DataFrame:
     ``NAME_low`` and ``NAME_high`` (95 %, tasks resampled; NaN for few tasks and for a spread)."""
     frame = turns_of(run, welcome=_MEASURED)
     frame = frame.drop(columns=[name for name in _MEASURED if name in frame and frame[name].isna().all()])
-    shares = [_share(name, *parts) for name, parts in _parts(frame).items()]
-    table = pd.concat(shares, axis=1)
+    table = pd.concat([_share(name, *parts) for name, parts in _parts(frame).items()], axis=1)
     if "credit_weight" in frame:
         table["weight_std"] = frame.groupby("step").credit_weight.std(ddof=0)
     return table.reset_index()
@@ -76,18 +75,17 @@ def _parts(frame: pd.DataFrame) -> dict[str, tuple[pd.Series, pd.Series]]:
     if "credit_rectified_gap" in frame:
         scored = frame[frame.credit_rectified_gap.notna() & (frame.credit_tokens > 0)]
         tokens = total(scored.credit_tokens, scored)
-        own, aligned = (
-            total(scored[f"credit_{name}_gap"] * scored.credit_tokens, scored) for name in ("identity", "rectified")
-        )
-        gaps = {"identity_gap": own, "rectified_gap": aligned, "correction": aligned - own}
-        parts |= {name: (gap, tokens) for name, gap in gaps.items()}
+        for name in ("identity_gap", "rectified_gap"):
+            parts[name] = total(scored[f"credit_{name}"] * scored.credit_tokens, scored), tokens
+        parts["correction"] = parts["rectified_gap"][0] - parts["identity_gap"][0], tokens
     if "credit_span" in frame:
         known = frame[frame.credit_span.notna()]
         spans = known.drop_duplicates([*EPISODE, "credit_span"])
         parts["turns_a_span"] = (total(known.turn.notna(), known), total(spans.turn.notna(), spans))
     if "credit_sources" in frame:
         asked = frame[frame.credit_rho.notna()] if "credit_rho" in frame else frame
-        parts["matched"] = (100 * total(asked.credit_sources.map(_length) > 0, asked), total(asked.turn.notna(), asked))
+        matched = asked.credit_sources.str.len() > 0
+        parts["matched"] = (100 * total(matched, asked), total(asked.turn.notna(), asked))
     return parts
 
 
@@ -96,10 +94,6 @@ def _share(name: str, top: pd.Series, bottom: pd.Series) -> pd.DataFrame:
     rows = {step: clustered_ratio(top[step], part) or [np.nan] * 3 for step, part in bottom.groupby(level="step")}
     columns = [name, f"{name}_low", f"{name}_high"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("step")
-
-
-def _length(value: Any) -> int:
-    return 0 if value is None or isinstance(value, float) else len(value)
 
 
 def _ends(table: pd.DataFrame) -> dict[str, Any]:
