@@ -11,6 +11,7 @@ import shlex
 import textwrap
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -108,30 +109,20 @@ def is_hub_id(name: str) -> bool:
 def evaluation_results(results: Mapping[str, Any]) -> Iterator[EvalResult]:
     """Success and score for the card's ``model-index``, after training and before, of all tasks and by category; panel
     and checksum go with them."""
-    if not results["after"]:
-        return
-    for category in ("all", *results["after"]["categories"]):
-        for when in ("after", "before"):
-            if results.get(when):
-                yield from _measured(results[when], when, category)
-
-
-def _measured(result: Mapping[str, Any], when: str, category: str) -> Iterator[EvalResult]:
-    part, one = _part(result, category), f", {category}" if category != "all" else ""
-    for kind in ("success", "score"):
-        estimate = part[kind]
+    categories = ("all", *results["after"]["categories"]) if results["after"] else ()
+    for category, when, kind in product(categories, ("after", "before"), ("success", "score")):
+        result = results.get(when) or {}
+        estimate = _part(result, category)[kind] if result else None
         if not estimate or estimate["mean"] is None:
             continue
+        one = f", {category}" if category != "all" else ""
+        facts = {"panel": result["panel"], "checksum": result["checksum"], "episodes": estimate["episodes"]}
         yield EvalResult(
             task_type="reinforcement-learning",
             dataset_type=result["environment"],
             dataset_name=f"{result['environment']}, panel {result['panel']}{one}",
             dataset_config=category,
-            dataset_args={
-                "panel": result["panel"],
-                "checksum": result["checksum"],
-                "episodes": estimate["episodes"],
-            },
+            dataset_args=facts,
             metric_type=("success_rate" if kind == "success" else "score") + ("_before" if when == "before" else ""),
             metric_name=f"{kind} {when} training, %{_interval(estimate)}",
             metric_value=round(estimate["mean"], 2),
@@ -140,12 +131,11 @@ def _measured(result: Mapping[str, Any], when: str, category: str) -> Iterator[E
 
 def result_rows(results: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """A row a category and one for all: success and score before and after, in percent with 95 % intervals."""
-    before, after = results.get("before"), results["after"]
-    for category in ("all", *after["categories"]):
-        row = {"category": category, "episodes": str(_part(after, category)["success"]["episodes"])}
-        for when, result in (("before", before), ("after", after)):
-            part = _part(result, category) if result else None
-            row |= {f"{kind}_{when}": _shown(part[kind]) if part else "not measured" for kind in ("success", "score")}
+    for category in ("all", *results["after"]["categories"]):
+        row = {"category": category, "episodes": str(_part(results["after"], category)["success"]["episodes"])}
+        for when, kind in product(("before", "after"), ("success", "score")):
+            result = results.get(when)
+            row[f"{kind}_{when}"] = _shown(_part(result, category)[kind]) if result else "not measured"
         yield row
 
 

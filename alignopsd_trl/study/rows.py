@@ -70,12 +70,7 @@ def training_columns(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "curve_update": [entry["step"] for entry in logged],
     }
     columns |= {f"curve_{name}": [entry.get(key) for entry in logged] for name, key in CURVES.items()}
-    spent: defaultdict[str, list[float]] = defaultdict(list)
-    for entry in history:
-        for name, value in entry.items():
-            if name.startswith("seconds/"):
-                spent[name].append(value)
-    means = {name: sum(values) / len(values) for name, values in spent.items()}
+    means = pd.DataFrame(list(history)).filter(regex="^seconds/").mean().to_dict()
     return columns | means | {"seconds": sum(means.values())}
 
 
@@ -101,13 +96,11 @@ def _json(content: Mapping[str, Any]) -> str:
 
 def task_order(folder: Path) -> str | None:
     """Checksum of the tasks that were played, round by round, or `None` without trajectories (`save_trajectories`)."""
-    rounds: dict[int, list[str]] = {}
+    rounds: dict[int, list[str]] = defaultdict(list)
     for file in sorted(folder.glob("step_*.parquet")):
-        table = pq.read_table(file, columns=["step", "task_id"]).to_pydict()
-        for step, task in zip(table["step"], table["task_id"], strict=True):
-            played = rounds.setdefault(step, [])
-            if not played or played[-1] != task:
-                played.append(task)
+        for step, task in pd.read_parquet(file, columns=["step", "task_id"]).itertuples(index=False):
+            if rounds[step][-1:] != [task]:
+                rounds[step].append(task)
     text = json.dumps(sorted(rounds.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:16] if rounds else None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,9 +46,8 @@ def entries(rows: pd.DataFrame, table: str) -> list[Entry]:
     for row in rows.to_dict("records"):
         for place in json.loads(row["places"]):
             if place["table"] == table:
-                entry = found.setdefault(
-                    place["position"], Entry(place["label"], row["method"], row["settings"], {}, place["value"])
-                )
+                made = Entry(place["label"], row["method"], row["settings"], {}, place["value"])
+                entry = found.setdefault(place["position"], made)
                 if row["status"] == "finished":
                     entry.rows.setdefault(row["environment"], {})[row["seed"]] = row
     return [found[position] for position in sorted(found)]
@@ -106,32 +105,26 @@ def differences_table(rows: pd.DataFrame, table: str, reference: Entry) -> str:
 
 def cost_table(rows: pd.DataFrame, table: str, reference: Entry | None) -> str:
     """Lines x phases: wall seconds per rollout round, mean over seeds, and the whole as a multiple of the reference."""
-    body = []
+    body, wanted = [], [f"seconds/{phase}" for phase in PHASES]
     for environment in dict.fromkeys(rows["environment"]):
+        other = _seconds(reference, environment)["seconds"].to_dict() if reference else {}
         for line in entries(rows, table):
-            trained = {s: r for s, r in line.rows.get(environment, {}).items() if _number(r.get("seconds"))}
-            if trained:
-                phases = [_average(r.get(f"seconds/{phase}") for r in trained.values()) for phase in PHASES]
-                cell = _average(r["cpu_seconds"] for r in trained.values())
-                body.append([f"{environment} {line.label}", *phases, *_whole(trained, reference, environment), cell])
+            trained = _seconds(line, environment)
+            if len(trained):
+                ratio = paired_ratio(trained["seconds"].to_dict(), other)
+                means = trained.reindex(columns=[*wanted, "seconds", "cpu_seconds"]).astype(float).mean()
+                *phases, whole, cell = ["" if math.isnan(one) else f"{one:.2f}" for one in means]
+                body.append(
+                    [f"{environment} {line.label}", *phases, whole, "" if ratio is None else f"{ratio:.2f}", cell]
+                )
     name = reference.label if reference else "GRPO"
     return markdown(["", *(phase.replace("_", " ") for phase in PHASES), "all", f"/ {name}", "CPU s a cell"], body)
 
 
-def _whole(trained: dict[int, dict[str, Any]], reference: Entry | None, environment: str) -> list[str]:
-    other = reference.rows.get(environment, {}) if reference else {}
-    seconds = {seed: row["seconds"] for seed, row in trained.items()}
-    found = paired_ratio(seconds, {seed: row["seconds"] for seed, row in other.items() if _number(row.get("seconds"))})
-    return [f"{mean(list(seconds.values())).value:.2f}", "" if found is None else f"{found:.2f}"]
-
-
-def _number(found: Any) -> bool:
-    return isinstance(found, (int, float)) and not math.isnan(found)
-
-
-def _average(values: Iterable[Any]) -> str:
-    known = [one for one in values if _number(one)]
-    return f"{mean(known).value:.2f}" if known else ""
+def _seconds(line: Entry, environment: str) -> pd.DataFrame:
+    """Returns the rows of a line that were trained, by seed."""
+    rows = pd.DataFrame.from_dict(line.rows.get(environment, {}), orient="index")
+    return rows.dropna(subset=["seconds"]) if "seconds" in rows else pd.DataFrame(columns=["seconds"])
 
 
 def reference_entry(rows: pd.DataFrame, method: str, settings: str = "{}") -> Entry | None:
