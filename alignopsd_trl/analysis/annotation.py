@@ -137,8 +137,8 @@ def _checked(name: str, spans: list[tuple[int, int]], turns: int) -> tuple[list[
 
 
 def agreement(run: Records, annotations: str | os.PathLike | Annotations) -> Finding:
-    """How well the method's boundaries agree with annotated ones: precision, recall and F1, exactly and within one
-    turn, and Cohen's kappa over the turns at which a span could begin. Intervals resample episodes.
+    """Compares the method's boundaries with annotated ones: precision, recall and F1, exactly and within one turn, and
+    Cohen's kappa over the turns at which a span could begin. Intervals resample episodes.
 
     Args:
         run: the one that the sheet was exported from; its records need spans.
@@ -174,8 +174,8 @@ def _own_cuts(run: Records) -> dict[str, tuple[list[int], int]]:
 
 
 def _compared(cuts: list[int], noted: list[int], turns: int) -> dict[str, int]:
-    """Counts of one episode. Within a turn, a boundary is paired with at most one other, greedily from the left, which
-    gives as many pairs as there can be."""
+    """Returns the counts of one episode. Within a turn, a boundary is paired with at most one other, greedily from the
+    left, which gives as many pairs as there can be."""
     near, free = 0, list(noted)
     for cut in cuts:
         if close := [one for one in free if abs(one - cut) <= 1]:
@@ -186,7 +186,7 @@ def _compared(cuts: list[int], noted: list[int], turns: int) -> dict[str, int]:
 
 
 def _kappa(table: pd.DataFrame) -> float | None:
-    """Cohen's kappa over the turns from the second on, each a boundary or not."""
+    """Returns Cohen's kappa over the turns from the second on, each a boundary or not."""
     places = int((table.turns - 1).sum())
     cuts, noted, both = (int(table[name].sum()) for name in ("cuts", "noted", "exact"))
     if not places:

@@ -24,9 +24,9 @@ def mechanism(
     rollout: str | None = None,
     encoder: str | Encoder | None = None,
 ) -> Finding:
-    """Five panels: (a) the match matrix of a task and how far its turns are mixed, (b) spans of one rollout over its
-    divergence curve, with local and rectified gaps, (c) span lengths, (d) gaps before and after rectification, (e) how
-    far rectification moved them.
+    """Draws five panels: (a) the match matrix of a task and how far its turns are mixed, (b) spans of one rollout over
+    its divergence curve, with local and rectified gaps, (c) span lengths, (d) gaps before and after rectification, (e)
+    how far rectification moved them.
 
     (a) and (b) are of one task and one rollout, the others of the whole run.
 

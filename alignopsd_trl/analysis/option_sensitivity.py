@@ -24,7 +24,8 @@ TITLES = {
 
 
 def sensitivity(runs: Sequence[str | os.PathLike] | str | os.PathLike, options: Sequence[str] = ()) -> Finding:
-    """Success after training against each setting that the runs differ in, and success over training for each value.
+    """Draws success after training against each setting that the runs differ in, and success over training for each
+    value.
 
     A panel of an option holds the runs whose other options are those of most runs.
 

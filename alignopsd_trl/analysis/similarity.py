@@ -40,7 +40,7 @@ class TaskPairs:
 
 
 def encoder_of(run: Records, encoder: str | Encoder | None = None) -> Encoder:
-    """The encoder that is given, or the one that ``results.json`` names.
+    """Returns the encoder that is given, or the one that ``results.json`` names.
 
     Raises:
         ValueError: if neither names one.
@@ -52,7 +52,7 @@ def encoder_of(run: Records, encoder: str | Encoder | None = None) -> Encoder:
 
 
 def task_pairs(run: Records, frame: pd.DataFrame, encoder: Encoder) -> Iterator[TaskPairs]:
-    """Every task of every step of a frame with `COLUMNS`, without those that the teacher was not asked about.
+    """Yields every task of every step of a frame with `COLUMNS` that has reasoning traces of the teacher.
 
     Raises:
         ValueError: if the encoder does not give the similarities that the run recorded.

@@ -21,7 +21,7 @@ def spans(
     steps: Sequence[int] | None = None,
     annotations: str | os.PathLike | Annotations | None = None,
 ) -> Finding:
-    """Lengths of decision spans by task category, and why spans begin; a panel a run.
+    """Counts the lengths of decision spans by task category, and why spans begin; a panel a run.
 
     Args:
         run: one or several, such as one of each benchmark.
@@ -45,7 +45,7 @@ def spans(
 
 
 def span_table(run: Records, steps: Sequence[int] | None = None) -> pd.DataFrame:
-    """One row a span: where it is, its ``length`` in turns, and why it begins there (``cut``)."""
+    """Returns one row a span: where it is, its ``length`` in turns, and why it begins there (``cut``)."""
     frame = turns_of(run, SPANS, steps)
     groups: Any = frame[frame.credit_span.notna()].groupby([*EPISODE, "credit_span"], sort=True)
     table = groups.agg(
@@ -79,7 +79,7 @@ def _drawn(found: dict[str, pd.DataFrame], noted: float | None) -> Any:
 
 
 def draw_lengths(axis: Any, spans: pd.DataFrame, title: str) -> None:
-    """The histogram of a table of `span_table`."""
+    """Draws the histogram of a table of `span_table`."""
     shares = 100 * spans.length.value_counts(normalize=True).sort_index()
     axis.bar(shares.index, shares, color=BLUE, width=0.8)
     axis.axvline(spans.length.mean(), color="black", linewidth=1.2, label=f"mean {spans.length.mean():.2f}")

@@ -24,7 +24,8 @@ _SOURCES = ["credit_row", "credit_sources", "credit_source_weights"]
 
 
 def temporal(run: Records, privileged: Records | None = None, steps: Sequence[int] | None = None) -> Finding:
-    """Same-turn disagreement and cross-turn displacement of siblings and, if there are such, of privileged rollouts.
+    """Measures same-turn disagreement and cross-turn displacement of siblings and, if there are such, of privileged
+    rollouts.
 
     Args:
         run: rollouts of the student.
@@ -54,7 +55,7 @@ def temporal(run: Records, privileged: Records | None = None, steps: Sequence[in
 
 
 def _episodes(run: Records, steps: Sequence[int] | None = None) -> dict[tuple[int, str], list[list[Operation | None]]]:
-    """Operations of each rollout by (step, task)."""
+    """Returns operations of each rollout by (step, task)."""
     frame = turns_of(run, ["observation"], steps)
     found: dict[tuple[int, str], list[list[Operation | None]]] = {}
     by_rollout: Any = frame.groupby(EPISODE, sort=True)
@@ -67,7 +68,7 @@ def _episodes(run: Records, steps: Sequence[int] | None = None) -> dict[tuple[in
 
 
 def _pairs(left: dict, right: dict) -> list[tuple[str, list, list]]:
-    """Rollouts of one task: siblings of a step among themselves, or all of one run with all of the other."""
+    """Returns rollouts of one task: siblings of a step among themselves, or all of one run with all of the other."""
     if left is right:
         return [(task, *pair) for (_, task), rollouts in left.items() for pair in combinations(rollouts, 2)]
     theirs: dict[str, list] = {}
@@ -77,7 +78,7 @@ def _pairs(left: dict, right: dict) -> list[tuple[str, list, list]]:
 
 
 def _same_turn(pairs: list[tuple[str, list, list]]) -> pd.DataFrame:
-    """Positions where both rollouts act, by task and turn: how many, and how many of them differ in kind."""
+    """Returns positions where both rollouts act, by task and turn: how many, and how many of them differ in kind."""
     rows = [
         (task, turn, ours.kind != theirs.kind)
         for task, left, right in pairs
@@ -89,32 +90,21 @@ def _same_turn(pairs: list[tuple[str, list, list]]) -> pd.DataFrame:
 
 
 def matched_turns(left: Sequence[Operation | None], right: Sequence[Operation | None]) -> list[tuple[int, int]]:
-    """Turns of two rollouts with the same operation on the same entity: as many pairs as an order-preserving matching
-    can have and, among those matchings, one of the least total displacement."""
-    width = len(right)
-    best = [[(0, 0)] * (width + 1) for _ in range(len(left) + 1)]  # of the ends of both: pairs, less displacement
+    """Returns turns of two rollouts with the same operation on the same entity: as many pairs as an order-preserving
+    matching can have and, among those matchings, one of the least total displacement."""
+    below: list[tuple[int, int, tuple]] = [(0, 0, ())] * (
+        len(right) + 1
+    )  # of the ends: pairs, less displacement, which
     for row in range(len(left) - 1, -1, -1):
-        for column in range(width - 1, -1, -1):
-            options = [best[row + 1][column], best[row][column + 1]]
-            if _same(left[row], right[column]):
-                pairs, displaced = best[row + 1][column + 1]
-                options.append((pairs + 1, displaced - abs(row - column)))
-            best[row][column] = max(options)
-    found, row, column = [], 0, 0
-    while row < len(left) and column < width:
-        here, after = best[row][column], best[row + 1][column + 1]
-        if _same(left[row], right[column]) and here == (after[0] + 1, after[1] - abs(row - column)):
-            found.append((row, column))
-            row, column = row + 1, column + 1
-        elif here == best[row + 1][column]:
-            row += 1
-        else:
-            column += 1
-    return found
-
-
-def _same(left: Operation | None, right: Operation | None) -> bool:
-    return left is not None and left.entity is not None and left == right
+        here = [below[-1]] * (len(right) + 1)
+        for column in range(len(right) - 1, -1, -1):
+            options = [below[column], here[column + 1]]
+            if (mine := left[row]) is not None and mine.entity is not None and mine == right[column]:
+                pairs, near, path = below[column + 1]
+                options.insert(0, (pairs + 1, near - abs(row - column), ((row, column), *path)))
+            here[column] = max(options, key=lambda one: one[:2])
+        below = here
+    return list(below[0][2])
 
 
 def _matches(pairs: list[tuple[str, list, list]]) -> pd.DataFrame:
@@ -155,7 +145,7 @@ def _by_turn(same: pd.DataFrame) -> pd.DataFrame:
 
 
 def _training_use(run: Records, steps: Sequence[int] | None) -> pd.DataFrame | None:
-    """By step, the matching weight on sources at another turn number; `None` for a run without matches."""
+    """Returns by step the matching weight on sources at another turn number; `None` for a run without matches."""
     try:
         frame = turns_of(run, _SOURCES, steps)
     except ValueError:

@@ -32,7 +32,8 @@ def thinking(
     threshold: float | None = None,
     steps: Sequence[int] | None = None,
 ) -> Finding:
-    """Distributions of thinking similarity over four sets of pairs, and how many turns a threshold leaves matched.
+    """Draws the distributions of thinking similarity over four sets of pairs, and how many turns a threshold leaves
+    matched.
 
     Args:
         run: of AlignOPSD with matches.
@@ -88,7 +89,7 @@ def _sets(pairs: TaskPairs, threshold: float) -> dict[str, np.ndarray]:
 
 
 def _row(name: str, sums: dict[int, np.ndarray]) -> dict[str, Any]:
-    """Over all pairs; the interval of the mean resamples rollout steps."""
+    """Returns count, mean and standard deviation over all pairs; the interval of the mean resamples rollout steps."""
     by_step = np.array(list(sums.values())).reshape(-1, 3)
     count, total, squares = by_step.sum(0)
     spread = float(np.sqrt(max(squares / count - (total / count) ** 2, 0.0))) if count else None
@@ -96,7 +97,7 @@ def _row(name: str, sums: dict[int, np.ndarray]) -> dict[str, Any]:
 
 
 def _matching(frame: pd.DataFrame, apart: np.ndarray) -> dict[str, Any]:
-    """Of the pairs that training used."""
+    """Returns numbers of the pairs that training used."""
     counts = frame.credit_sources[frame.credit_teacher_thinking.notna()].map(len)
     matched = counts[counts > 0]
     return {

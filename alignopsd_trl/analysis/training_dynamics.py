@@ -32,8 +32,8 @@ PANELS = {
 
 
 def dynamics(runs: Records | Sequence[Records]) -> Finding:
-    """Per rollout step, from records, with 95 % intervals over a step's tasks; from 14 steps on lines and intervals are
-    an exponential moving average over 7, the measurements faint.
+    """Draws each quantity by rollout step, from records, with 95 % intervals over a step's tasks; from 14 steps on
+    lines and intervals are an exponential moving average over 7, the measurements faint.
 
     Args:
         runs: one or several of any method; what a method doesn't have is absent from its line.
@@ -48,8 +48,8 @@ def dynamics(runs: Records | Sequence[Records]) -> Finding:
 
 
 def by_step(run: Records) -> pd.DataFrame:
-    """One row a rollout step, with the columns of `PANELS` that the run has, and beside each the ends of its interval,
-    ``NAME_low`` and ``NAME_high`` (95 %, tasks resampled; NaN for few tasks and for a spread)."""
+    """Returns one row a rollout step, with the columns of `PANELS` that the run has, and beside each the ends of its
+    interval, ``NAME_low`` and ``NAME_high`` (95 %, tasks resampled; NaN for few tasks and for a spread)."""
     frame = turns_of(run, welcome=_MEASURED)
     frame = frame.drop(columns=[name for name in _MEASURED if name in frame and frame[name].isna().all()])
     table = pd.concat([_share(name, *parts) for name, parts in _parts(frame).items()], axis=1)
@@ -59,7 +59,7 @@ def by_step(run: Records) -> pd.DataFrame:
 
 
 def _parts(frame: pd.DataFrame) -> dict[str, tuple[pd.Series, pd.Series]]:
-    """What each quantity is the quotient of: sums by step and task."""
+    """Returns numerator and denominator of each quantity, as sums by step and task."""
 
     def total(values: pd.Series, of: pd.DataFrame = frame) -> pd.Series:
         return values.astype(float).groupby([of.step, of.task]).sum()
@@ -90,14 +90,14 @@ def _parts(frame: pd.DataFrame) -> dict[str, tuple[pd.Series, pd.Series]]:
 
 
 def _share(name: str, top: pd.Series, bottom: pd.Series) -> pd.DataFrame:
-    """The quotient of the sums of each step, and its interval over the step's tasks."""
+    """Returns the ratio of the sums of each step, and its interval over the step's tasks."""
     rows = {step: clustered_ratio(top[step], part) or [np.nan] * 3 for step, part in bottom.groupby(level="step")}
     columns = [name, f"{name}_low", f"{name}_high"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("step")
 
 
 def _ends(table: pd.DataFrame) -> dict[str, Any]:
-    """First and last steps of each quantity, as means of up to `SMOOTH` steps."""
+    """Returns the first and last values of each quantity, as means of up to `SMOOTH` steps."""
     found = {}
     for name in PANELS:
         known = table[name].dropna() if name in table else None

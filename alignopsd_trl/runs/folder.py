@@ -395,7 +395,7 @@ def _processes() -> int:
 
 
 def _note_changes(run: Mapping[str, Any], configuration: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """A resumed run may change its free settings, and its code; neither goes by unmentioned."""
+    """Tells which settings, and whether the code, differ from the session before."""
     if changed := differences(run["configuration"], configuration, ("resume_from_checkpoint", "output_dir")):
         say(f"resumed with changes: {_shown(changed)}")
     if run["sessions"]:

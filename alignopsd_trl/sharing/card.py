@@ -43,7 +43,7 @@ def model_card(
     place: str | None = None,
     base_model: str | None = None,
 ) -> str:
-    """The text of ``README.md``, front matter included.
+    """Returns the text of ``README.md``, front matter included.
 
     Args:
         results: content of ``results.json``.
@@ -90,7 +90,8 @@ def model_card(
 
 
 def paper() -> str:
-    """The method's paper as ``CITATION.cff`` names it: authors, title, year, and the address where one is known."""
+    """Returns the method's paper as ``CITATION.cff`` names it: authors, title, year, and the address where one is
+    known."""
     found = yaml.safe_load((files("alignopsd_trl.sharing") / "CITATION.cff").read_text(encoding="utf-8"))
     cited = found["preferred-citation"]
     authors = ", ".join(f"{one['given-names']} {one['family-names']}" for one in cited["authors"])
@@ -102,13 +103,13 @@ def _arguments(options: Mapping[str, Any]) -> str:
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a model's name can be one on the Hub (``owner/name``), and is no folder of this machine."""
+    """Returns whether a model's name can be one on the Hub (``owner/name``), and is no folder of this machine."""
     return name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()
 
 
 def evaluation_results(results: Mapping[str, Any]) -> Iterator[EvalResult]:
-    """Success and score for the card's ``model-index``, after training and before, of all tasks and by category; panel
-    and checksum go with them."""
+    """Yields success and score for the card's ``model-index``, after training and before, of all tasks and by category;
+    panel and checksum go with them."""
     categories = ("all", *results["after"]["categories"]) if results["after"] else ()
     for category, when, kind in product(categories, ("after", "before"), ("success", "score")):
         result = results.get(when) or {}
@@ -130,7 +131,7 @@ def evaluation_results(results: Mapping[str, Any]) -> Iterator[EvalResult]:
 
 
 def result_rows(results: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """A row a category and one for all: success and score before and after, in percent with 95 % intervals."""
+    """Yields a row a category and one for all: success and score before and after, in percent with 95 % intervals."""
     for category in ("all", *results["after"]["categories"]):
         row = {"category": category, "episodes": str(_part(results["after"], category)["success"]["episodes"])}
         for when, kind in product(("before", "after"), ("success", "score")):
@@ -155,7 +156,7 @@ def _interval(estimate: Mapping[str, Any]) -> str:
 
 
 def changed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run that differ from the defaults of `AlignOPSDConfig`; never a token."""
+    """Returns the settings of a run that differ from the defaults of `AlignOPSDConfig`; never a token."""
     from alignopsd_trl.config import AlignOPSDConfig
 
     defaults = {one.name: one.default for one in dataclasses.fields(AlignOPSDConfig)}
@@ -177,7 +178,8 @@ _AS_EVALUATED = {  # what `evaluate` does untold
 
 
 def play_options(results: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `evaluate` that play as the card's evaluation did, those that it would not take by itself."""
+    """Returns the arguments of `evaluate` that play as the card's evaluation did, those that it would not take by
+    itself."""
     config, after = results["config"], results["after"]
     wanted = {
         "temperature": after["temperature"] if after else config.get("eval_temperature", 0.4),
@@ -191,7 +193,7 @@ def play_options(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def skill_lines(results: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Bank, encoder and budget of an evaluation that had skills in its prompt."""
+    """Returns bank, encoder and budget of an evaluation that had skills in its prompt."""
     if not (results["after"] and results["after"]["skills"]):
         return None
     recipe, config = results["recipe"], results["config"]
@@ -201,7 +203,8 @@ def skill_lines(results: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def evaluation_command(results: Mapping[str, Any], place: str) -> str | None:
-    """What plays the panel of the card again; `None` where the environment is not known by a name."""
+    """Returns the command that plays the panel of the card again; `None` where the environment is not known by a
+    name."""
     recipe, skills = results["recipe"], skill_lines(results)
     if not recipe["environment"]:
         return None

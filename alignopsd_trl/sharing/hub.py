@@ -102,8 +102,8 @@ def _finished(folder: str | os.PathLike) -> Path:
 
 
 def _card(licence: str | None, base_model: str | None, folder: Path, repository: str) -> dict[str, bytes]:
-    """The card as it is in the repository, where the model is loaded by the repository's id; one that was edited by
-    hand stays as it is."""
+    """Returns the card as it is in the repository, where the model is loaded by the repository's id; one that was
+    edited by hand stays as it is."""
     results = read_json(folder / "results.json")
     hub_id, own = results["config"].get("hub_model_id"), results["config"]["output_dir"]
     written = model_card(results, hub_id or Path(own).name, place=hub_id or own)
@@ -167,7 +167,7 @@ def push_files(
 
 
 def _adapter(files: Mapping[str, Path], base_model: str | None, repository: str) -> dict[str, bytes]:
-    """The config of an adapter with a base that others have too."""
+    """Returns the config of an adapter with a base that others have too."""
     if ADAPTER not in files:
         return {}
     config = read_json(files[ADAPTER])

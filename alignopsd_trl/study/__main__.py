@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 1 if a cell broke."""
+    """Runs or renders a study; returns the exit status, 1 if a cell broke."""
     arguments = _parser().parse_args(argv)
     from rich.console import Console
 

@@ -41,7 +41,7 @@ class Choice:
 
 
 def choices(rows: pd.DataFrame) -> list[Choice]:
-    """One for each method and settings that a study trained with several numbers of steps."""
+    """Returns one choice for each method and settings that a study trained with several numbers of steps."""
     curves = rows.get("curve_success", pd.Series(dtype=object)).str.len() > 0
     kept = rows[(rows["status"] == "finished") & curves]
     others = kept["settings"].map(_without_steps)
@@ -51,7 +51,7 @@ def choices(rows: pd.DataFrame) -> list[Choice]:
 
 
 def fewest_near_best(found: Mapping[int, Sequence[float]]) -> int:
-    """The fewest steps whose mean is within one standard error of the best mean.
+    """Returns the fewest steps whose mean is within one standard error of the best mean.
 
     Args:
         found: steps -> one number a seed. With a single seed the error is 0.
@@ -63,7 +63,7 @@ def fewest_near_best(found: Mapping[int, Sequence[float]]) -> int:
 
 
 def late_success(curve: Sequence[float]) -> float:
-    """Percent: mean over the last third of the rounds, one round at least."""
+    """Returns the mean over the last third of the rounds (at least one), in percent."""
     last = list(curve)[-max(len(curve) // 3, 1) :]
     return 100 * mean(last).value
 

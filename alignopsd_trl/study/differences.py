@@ -16,9 +16,9 @@ ACROSS = 4
 
 
 def difference_figure(rows: pd.DataFrame, table: str, reference: Entry | None) -> Figure | None:
-    """For each environment a panel a trained line: success of the rollouts, smoothed as in the training curves, minus
-    the reference's with the same seed. Grey: seeds; black: their mean with its 95 % interval; above it the differences
-    on the panel. `None` without a reference or another trained line."""
+    """Draws a panel for each environment and trained line: success of the rollouts, smoothed as in the training curves,
+    minus the reference's with the same seed. Grey: seeds; black: their mean with its 95 % interval; above it the
+    differences on the panel. `None` without a reference or another trained line."""
     if reference is None or not trained(reference):
         return None
     own = (reference.method, reference.settings)
@@ -50,6 +50,6 @@ def difference_figure(rows: pd.DataFrame, table: str, reference: Entry | None) -
 
 
 def _told(line: Entry, reference: Entry, head: Column) -> str:
-    """The difference in one average over the panel."""
+    """Returns the difference in one average over the panel."""
     found = paired(per_seed(line, head), per_seed(reference, head))
     return f"{head.title}: none" if found is None else f"{head.title} {found:+.1f}"

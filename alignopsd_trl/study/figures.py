@@ -40,8 +40,8 @@ _TITLES = {"max_sources": "top-K", "similarity_threshold": r"$\gamma_H$", "credi
 
 
 def training_figure(rows: pd.DataFrame, table: str, curve: str = "success") -> Figure | None:
-    """A panel per environment: the rollouts' success (or another ``curve_*`` column), smoothed over `SPAN` updates;
-    lines are means over seeds, bands their 95 % intervals. `None` without trained rows."""
+    """Draws a panel per environment: the rollouts' success (or another ``curve_*`` column), smoothed over `SPAN`
+    updates; lines are means over seeds, bands their 95 % intervals. `None` without trained rows."""
     lines = [line for line in entries(rows, table) if trained(line)]
     if not lines:
         return None
@@ -93,14 +93,14 @@ def _ends(means: Sequence[Mean]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def sweeps(rows: pd.DataFrame) -> list[str]:
-    """Names of the swept fields, in the study's order."""
+    """Returns names of the swept fields, in the study's order."""
     tables = (place["table"] for text in rows["places"] for place in json.loads(text))
     return list(dict.fromkeys(name.removeprefix("sweep ") for name in tables if name.startswith("sweep ")))
 
 
 def sensitivity_figure(rows: pd.DataFrame, reference: Entry | None = None) -> Figure | None:
-    """A panel per environment and swept field: averages over the panel, means over seeds with 95 % intervals; dashed:
-    the reference. `None` without sweeps."""
+    """Draws a panel per environment and swept field: averages over the panel, means over seeds with 95 % intervals;
+    dashed: the reference. `None` without sweeps."""
     names = sweeps(rows)
     if not names:
         return None
@@ -130,7 +130,7 @@ def _draw_sweep(axis: Axes, lines: list[Entry], head: Column, color: str, refere
 
 
 def grid(lines: int, places: int, width: float, **shared: Any) -> tuple[Figure, Any]:
-    """A figure and its ``(lines, places)`` axes, in the studies' style."""
+    """Makes a figure and its ``(lines, places)`` axes, in the studies' style."""
     with plt.rc_context(_STYLE):
         return plt.subplots(lines, places, figsize=(width * places + 1.2, 2.8 * lines + 0.4), squeeze=False, **shared)
 

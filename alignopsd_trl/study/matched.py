@@ -17,7 +17,7 @@ _ALL = {
 
 
 def matched(rows: pd.DataFrame) -> list[str]:
-    """One sentence per environment and property: the value that all rows share, or who departs from it."""
+    """Returns one sentence per environment and property: the value that all rows share, or who departs from it."""
     found = []
     for environment, group in rows[rows["status"] == "finished"].groupby("environment", sort=False):
         facts = [_shared(group, name, title) for name, title in _ALL.items()]

@@ -39,7 +39,8 @@ ROWS = "rows.parquet"
 
 
 def outcome_columns(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of an evaluation: averages and categories in percent, and the outcome of each task of the panel."""
+    """Returns columns of an evaluation: averages and categories in percent, and the outcome of each task of the
+    panel."""
     categories = result["categories"]
     return {
         "panel": result["panel"],
@@ -62,8 +63,8 @@ def outcome_columns(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def training_columns(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Columns of a run's log: the curves, and wall seconds per rollout round and phase (means over the logged rounds,
-    so that a resumed run counts no more than its rounds)."""
+    """Returns columns of a run's log: the curves, and wall seconds per rollout round and phase (means over the logged
+    rounds, so that a resumed run counts no more than its rounds)."""
     logged = [entry for entry in history if CURVES["success"] in entry]
     columns: dict[str, Any] = {
         "updates": max(entry["step"] for entry in history),
@@ -75,7 +76,7 @@ def training_columns(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def provenance(job: Job) -> dict[str, Any]:
-    """Columns that make rows comparable: versions, config, weights, environment, machine."""
+    """Returns columns that make rows comparable: versions, config, weights, environment, machine."""
     config = {**vars(job.recipe), **vars(job.model), **job.args.to_dict()}
     return {
         "suite": job.suite.name,
@@ -95,7 +96,8 @@ def _json(content: Mapping[str, Any]) -> str:
 
 
 def task_order(folder: Path) -> str | None:
-    """Checksum of the tasks that were played, round by round, or `None` without trajectories (`save_trajectories`)."""
+    """Returns checksum of the tasks that were played, round by round, or `None` without trajectories
+    (`save_trajectories`)."""
     rounds: dict[int, list[str]] = defaultdict(list)
     for file in sorted(folder.glob("step_*.parquet")):
         for step, task in pd.read_parquet(file, columns=["step", "task_id"]).itertuples(index=False):
@@ -106,7 +108,7 @@ def task_order(folder: Path) -> str | None:
 
 
 def collect(cells: Iterable[Cell], errors: Mapping[Path, str]) -> list[dict[str, Any]]:
-    """The rows of all cells that ended: finished ones from their files, broken ones with their error."""
+    """Returns the rows of all cells that ended: finished ones from their files, broken ones with their error."""
     found = []
     for cell in cells:
         if cell.row_file.is_file():
@@ -117,7 +119,7 @@ def collect(cells: Iterable[Cell], errors: Mapping[Path, str]) -> list[dict[str,
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """The rows of a study.
+    """Reads the rows of a study.
 
     Raises:
         FileNotFoundError: if no cell has ended yet.
