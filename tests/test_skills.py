@@ -70,7 +70,7 @@ BREAKS: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda b: b["general"][2].update(text="word " * 46), "web-g03: field 'text' has 46 words; shorten it to 45"),
     (lambda b: b["general"][2].update(text="  "), "web-g03: field 'text' is '  '; write a text"),
     (lambda b: b["task_types"][1].update(key="apparel"), r"task_types\[1\]: field 'key' is 'apparel', which is taken"),
-    (lambda b: b["task_types"][1].update(group="kind"), "footwear: field 'group' is 'kind'; write one of task, category"),
+    (lambda b: b["task_types"][1].update(group="kind"), "footwear: field 'group' is 'kind'; write one of task"),
     (lambda b: b["task_types"][1].update(skills=[]), "footwear: field 'skills'"),
     (lambda b: b["task_types"][1]["skills"][0].pop("text"), r"footwear.skills\[0\]: field 'text' is missing"),
     (lambda b: b["task_types"][1]["match"].update(regex=["x"]), "footwear.match: field 'regex' is unknown"),

@@ -57,7 +57,7 @@ def percent(axis: Axes) -> None:
 
 
 def smoothed(values: Iterable[float], span: int = SMOOTH) -> np.ndarray:
-    """Returns exponential moving average with weight 2 / (span + 1) of the newest; missing values are passed over."""
+    """Returns the exponential moving average with weight 2 / (span + 1) of the newest, without missing values."""
     return pd.Series(list(values), dtype=float).ewm(span=span, adjust=False, ignore_na=True).mean().to_numpy()
 
 

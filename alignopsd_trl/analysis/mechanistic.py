@@ -67,7 +67,9 @@ def _chosen(frame: pd.DataFrame, step: int | None, task: str | None, rollout: st
             kept = frame[frame[name].astype(str) == str(value)]
             if kept.empty:
                 there = ", ".join(map(str, frame[name].unique()[:8]))
-                raise ValueError(f"{name} {value!r} isn't in {run}, or the teacher thought nowhere in it; try: {there}")
+                raise ValueError(
+                    f"{name} {value!r} isn't in {run}, or has no reasoning trace of the teacher there; try: {there}"
+                )
             frame = kept
     frame = frame.assign(scored=frame.credit_rectified_gap.notna())
     rollouts: Any = frame.groupby(EPISODE)

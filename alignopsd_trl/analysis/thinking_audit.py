@@ -59,7 +59,9 @@ def thinking(
         turn = pairs.turns.turn.to_numpy()
         apart.append(np.abs(turn[pairs.used[:, 0]] - turn[pairs.used[:, 1]]))
     if not best:
-        raise ValueError(f"{name_of(run)} has no turn in these steps that the teacher was asked about")
+        raise ValueError(
+            f"{name_of(run)} has no turn with a reasoning trace of the teacher in these steps; choose other steps"
+        )
     table, best = pd.DataFrame([_row(name, sums[name]) for name in SETS]), np.concatenate(best)
     gammas = np.round(np.linspace(0, 1, 101), 2)
     coverage = pd.DataFrame({"gamma_H": gammas, "share": [float((best >= gamma).mean()) for gamma in gammas]})
@@ -79,9 +81,9 @@ def thinking(
 
 def _sets(pairs: TaskPairs, threshold: float) -> dict[str, np.ndarray]:
     similarity, diagonal = pairs.similarity, pairs.similarity.diagonal()
-    thought = (pairs.turns.thinking.fillna("") != "") & (pairs.turns.credit_teacher_thinking.fillna("") != "")
+    traced = (pairs.turns.thinking.fillna("") != "") & (pairs.turns.credit_teacher_thinking.fillna("") != "")
     return {
-        "same state": diagonal[thought.to_numpy()],
+        "same state": diagonal[traced.to_numpy()],
         "all cross-rollout": (every := similarity[pairs.eligible]),
         "above threshold": every[every >= threshold],
         "used": similarity[pairs.used[:, 0], pairs.used[:, 1]],

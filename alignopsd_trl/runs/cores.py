@@ -93,7 +93,7 @@ def use_what_is_left() -> str:
 
 
 def available_cores() -> int:
-    """Returns cores that the process may use: of the machine, its affinity and a container's quota the fewest."""
+    """Returns the cores that the process may use: of the machine, its affinity and a container's quota the fewest."""
     import joblib
 
     return joblib.cpu_count()

@@ -110,8 +110,8 @@ class RunFolder:
             elif aside and not resumes and look(path).ended:
                 say(f"{path} held a finished run, which is in {set_aside(path)} now")
             left = look(path)
-            if told := broken_off(path, ours=True):
-                say(told)
+            if summary := broken_off(path, ours=True):
+                say(summary)
             if problem := left.refusal(configuration, resume):
                 raise RunFolderError(problem)
             checkpoint = _checkpoint(resume, left)

@@ -167,7 +167,7 @@ def push_files(
 
 
 def _adapter(files: Mapping[str, Path], base_model: str | None, repository: str) -> dict[str, bytes]:
-    """Returns the config of an adapter with a base that others have too."""
+    """Returns the config of an adapter, whose base must be on the Hub."""
     if ADAPTER not in files:
         return {}
     config = read_json(files[ADAPTER])

@@ -93,7 +93,7 @@ def _ends(means: Sequence[Mean]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def sweeps(rows: pd.DataFrame) -> list[str]:
-    """Returns names of the swept fields, in the study's order."""
+    """Returns the names of the swept fields, in the study's order."""
     tables = (place["table"] for text in rows["places"] for place in json.loads(text))
     return list(dict.fromkeys(name.removeprefix("sweep ") for name in tables if name.startswith("sweep ")))
 

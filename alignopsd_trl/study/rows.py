@@ -39,7 +39,7 @@ ROWS = "rows.parquet"
 
 
 def outcome_columns(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns columns of an evaluation: averages and categories in percent, and the outcome of each task of the
+    """Returns the columns of an evaluation: averages and categories in percent, and the outcome of each task of the
     panel."""
     categories = result["categories"]
     return {
@@ -63,8 +63,8 @@ def outcome_columns(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def training_columns(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns columns of a run's log: the curves, and wall seconds per rollout round and phase (means over the logged
-    rounds, so that a resumed run counts no more than its rounds)."""
+    """Returns the columns of a run's log: the curves, and wall seconds per rollout round and phase (means over the
+    logged rounds, so that a resumed run counts no more than its rounds)."""
     logged = [entry for entry in history if CURVES["success"] in entry]
     columns: dict[str, Any] = {
         "updates": max(entry["step"] for entry in history),
@@ -76,7 +76,7 @@ def training_columns(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def provenance(job: Job) -> dict[str, Any]:
-    """Returns columns that make rows comparable: versions, config, weights, environment, machine."""
+    """Returns the columns that make rows comparable: versions, config, weights, environment, machine."""
     config = {**vars(job.recipe), **vars(job.model), **job.args.to_dict()}
     return {
         "suite": job.suite.name,
@@ -96,7 +96,7 @@ def _json(content: Mapping[str, Any]) -> str:
 
 
 def task_order(folder: Path) -> str | None:
-    """Returns checksum of the tasks that were played, round by round, or `None` without trajectories
+    """Returns the checksum of the tasks that were played, round by round, or `None` without trajectories
     (`save_trajectories`)."""
     rounds: dict[int, list[str]] = defaultdict(list)
     for file in sorted(folder.glob("step_*.parquet")):
