@@ -123,7 +123,9 @@ def test_a_function_may_stand_where_a_bank_stands(tmp_path: Path, monkeypatch: p
     block = found.block("it", None, None, len, 100)
     assert (block.text, block.ids) == ("- Look for it first.", ("_hint",))
     assert found.block("", None, None, len, 100).ids == () and len(found.checksum) == 16
-    with pytest.raises(SkillBankError, match="function _hint returned 20 tokens, but skill_tokens=5; shorten"):
+    with pytest.raises(
+        SkillBankError, match="function _hint has 20 tokens for the task 'it', but skill_tokens=5; shorten"
+    ):
         found.block("it", None, None, len, 5)
     with pytest.raises(SkillBankError, match="<lambda> returned None; return a text"):
         load_skills(lambda *task: None).block("it", None, None, len, 5)
