@@ -47,13 +47,14 @@ def sensitivity(runs: Sequence[str | os.PathLike] | str | os.PathLike, options: 
     if unknown := [name for name in varied if name not in table]:
         raise ValueError(f"option {unknown[0]!r} is none of the method's; some are: {', '.join(names[:8])}")
     slices = {name: _slice(table, name, differ) for name in varied}
-    points = pd.concat([_points(part, name) for name, part in slices.items()], ignore_index=True)
+    points, curves = (
+        pd.concat(each, ignore_index=True) for each in zip(*(_tables(*one) for one in slices.items()), strict=True)
+    )
     numbers = {
         name: {f"{row.environment}, {row.value}": row.success for row in points[points.option == name].itertuples()}
         for name in varied
     }
-    tables = {"points": points, "curves": pd.concat([_curves(part, name) for name, part in slices.items()])}
-    return Finding("sensitivity", numbers, tables, _drawn(points, slices))
+    return Finding("sensitivity", numbers, {"points": points, "curves": curves}, _drawn(points, slices))
 
 
 def _run(run: str | os.PathLike) -> dict[str, Any]:
@@ -89,15 +90,13 @@ def _slice(table: pd.DataFrame, option: str, varied: Sequence[str]) -> pd.DataFr
     return table
 
 
-def _points(table: pd.DataFrame, option: str) -> pd.DataFrame:
-    groups = table.groupby(["environment", option])
-    found = groups.success.agg(success="mean", lowest="min", highest="max", seeds="size").reset_index()
-    return found.rename(columns={option: "value"}).assign(option=option, value=found[option].astype(str))
-
-
-def _curves(table: pd.DataFrame, option: str) -> pd.DataFrame:
-    kept = table[["environment", option, "seed", "updates", "curve"]].explode(["updates", "curve"])
-    return kept.rename(columns={option: "value", "updates": "update", "curve": "success"}).assign(option=option)
+def _tables(option: str, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns success by value, and the training curves of each value."""
+    groups = table.rename(columns={option: "value"}).groupby(["environment", "value"])
+    points = groups.success.agg(success="mean", lowest="min", highest="max", seeds="size").reset_index()
+    curves = table[["environment", option, "seed", "updates", "curve"]].explode(["updates", "curve"])
+    curves.columns = ["environment", "value", "seed", "update", "success"]
+    return points.assign(option=option, value=points["value"].astype(str)), curves.assign(option=option)
 
 
 def _drawn(points: pd.DataFrame, slices: dict[str, pd.DataFrame]) -> Any:
