@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def run_study(study: Study, cells: Sequence[Cell], console: Console) -> dict[Pat
         save_rows(study, cells, errors)
 
     with _only_one(study.cells) as lock, _ended(running), _bars(console) as bars:
-        free = list(zip(split_cores(study.processes), study.devices or [None] * study.processes, strict=True))
+        free = list(zip(split_cores(study.processes), study.devices or repeat(None), strict=False))
         total = bars.add_task(study.name, total=len(cells), completed=len(cells) - len(waiting))
         while waiting or running:
             for cell, source in [(one, one.source) for one in waiting if one.source]:
