@@ -144,15 +144,10 @@ def push_files(
     files: dict[str, Any] = {path.relative_to(folder).as_posix(): path for path in _files(folder, patterns)}
     files |= _adapter(files, base_model, repository)
     message = options.pop("commit_message", "Run of AlignOPSD")
-
-    def upload() -> CommitInfo:
-        name = api.create_repo(repository, repo_type=kind, private=private, exist_ok=True).repo_id
-        contents = files | dict(instead(folder, name))
-        added = [CommitOperationAdd(path, content) for path, content in contents.items()]
-        return api.create_commit(name, added, commit_message=message, repo_type=kind, **options)
-
     try:
-        return upload()
+        name = api.create_repo(repository, repo_type=kind, private=private, exist_ok=True).repo_id
+        added = [CommitOperationAdd(path, content) for path, content in (files | dict(instead(folder, name))).items()]
+        return api.create_commit(name, added, commit_message=message, repo_type=kind, **options)
     except (HTTPError, OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         for secret in filter(None, (token, get_token())):
