@@ -265,11 +265,10 @@ class TextEnvironment(ABC):
 class EnvironmentBatch(Protocol):
     """Many episodes side by side, addressed by slot. One bad episode yields a `Failure` and nothing else.
 
-    A batch may have a method ``metrics() -> dict[str, float]`` with counters since it was made; the trainer logs what
-    each round adds, as ``environment/<name>``. Its tasks hold ``dynamics_seed`` where it has a true attribute
-    ``takes_dynamics_seed``; ``openings_may_differ`` is as in `TextEnvironment`. Where it has a method ``lane(slot) ->
-    int``, its `step` may be called by several threads at once, each with slots of another lane; else all steps are made
-    in the player's thread.
+    A batch may have a method ``metrics() -> dict[str, float]`` with counters since it was made; the trainer logs their
+    increase in each round as ``environment/<name>``. If its attribute ``takes_dynamics_seed`` is true, tasks hold
+    ``dynamics_seed``; ``openings_may_differ`` is as in `TextEnvironment`. If it has a method ``worker(slot) -> int``,
+    `step` is called from one thread per worker, each with the slots of that worker; else from the player's thread.
     """
 
     prompt: Prompt

@@ -133,8 +133,8 @@ class ThreadedBatch(_OfEqual):
             return [None] * len(slots)
         return self._run(slots, [partial(self._call, slot, "finish") for slot in slots])
 
-    def lane(self, slot: int) -> int:
-        """Each slot may be stepped while others are."""
+    def worker(self, slot: int) -> int:
+        """Returns the slot: every slot may be stepped in parallel."""
         return slot
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:

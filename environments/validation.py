@@ -68,9 +68,9 @@ class ValidatedBatch:
         return _admitted(projection_of, guarded(partial(self._batch.project, response, admissible)))
 
     @property
-    def lane(self) -> Callable[[int], int] | None:
-        """Which slots may be stepped while others are; `None`: all steps are made in one thread."""
-        return getattr(self._batch, "lane", None)
+    def worker(self) -> Callable[[int], int] | None:
+        """The batch's ``worker``, see `EnvironmentBatch`; `None`: all steps are made in one thread."""
+        return getattr(self._batch, "worker", None)
 
     def environment(self, slot: int) -> Any:
         """What plays in a slot, or `None` if the batch shows it to nobody or the slot has lost it."""

@@ -145,8 +145,8 @@ class SearchQABatch(SerialBatch):
             for one, query in zip(episodes, queries, strict=True)
         ]
 
-    def lane(self, slot: int) -> int:
-        """One search after another, for all episodes that ask meanwhile; the player need not wait for the service."""
+    def worker(self, slot: int) -> int:
+        """Returns 0 for all slots: one worker sends the queries that have come in together, one request at a time."""
         return 0
 
     def metrics(self) -> dict[str, float]:

@@ -114,8 +114,8 @@ class ProcessBatch:
         """Ends all workers and removes what they left."""
         self._finalizer()
 
-    def lane(self, slot: int) -> int:
-        """Workers may be stepped side by side."""
+    def worker(self, slot: int) -> int:
+        """Returns the number of the worker process of a slot."""
         return self._home(slot)
 
     def _home(self, slot: int) -> int:
