@@ -21,7 +21,6 @@ from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.rollout.driver import BatchedCalls, Driver, result_of
 from alignopsd_trl.rollout.episode import Episode, blank_turn
 from alignopsd_trl.rollout.faults import RequestFailed, SamplerDown
-
 from alignopsd_trl.rollout.prompting import Prompting, SkillSource, no_skills, skill_of
 from alignopsd_trl.rollout.sampler import AnySampler, Request, Sampler, as_sampler
 from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, sampling_seed, turn_seed
