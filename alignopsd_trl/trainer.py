@@ -33,7 +33,6 @@ from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.models import resolve_model
 from alignopsd_trl.options import as_mapping
 from alignopsd_trl.patched import patched
-from alignopsd_trl.policy import strategies
 from alignopsd_trl.rollout import AnySampler, SamplerDown, episode_seed, no_skills, rollout_metrics
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.console import Lines, show_note

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from alignopsd_trl.chat.prompts import Renderer
-from alignopsd_trl.checks.model_files import load_policy
+from alignopsd_trl.checks.loading import load_policy
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.batch import open_batch

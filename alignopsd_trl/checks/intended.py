@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 
-from alignopsd_trl.checks.empty_model import check_policy
+from alignopsd_trl.checks.loading import check_policy
 from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import check_encoder
@@ -188,7 +188,11 @@ def _sessions(run: Intended) -> None:
     a_process = args.per_device_train_batch_size * args.steps_per_generation
     played = run.groups * args.num_generations if run.groups else args.generation_batch_size
     check_sessions(
-        run.factory, args.episodes_at_once * (played // a_process), next(iter(run.tasks)), args.environment_time_limit
+        run.factory,
+        args.episodes_at_once * (played // a_process),
+        next(iter(run.tasks)),
+        args.environment_time_limit,
+        "lower per_device_train_batch_size or tasks_per_round, and per_device_eval_batch_size",
     )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from alignopsd_trl.models import SHIPPED_MODELS, resolve_model
 from alignopsd_trl.runs.files import read_json
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
     from alignopsd_trl.config import AlignOPSDConfig
 
@@ -127,36 +127,6 @@ def check_complete(folder: Path, model: torch.nn.Module) -> None:
             f"model_name_or_path={str(folder)!r} lacks {len(missing)} of {len(named)} weights, the first {missing[0]}; "
             "copy the model again"
         )
-
-
-def load_policy(name: str, dtype: str = "auto", device: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A policy that only plays, and its tokenizer.
-
-    Raises:
-        ValueError: for what is no folder, no shipped policy and not to be had from the Hub; for a model that lacks
-            weights, or whose tokenizer can't be used.
-    """
-    from transformers import AutoModelForCausalLM
-
-    from alignopsd_trl.checks.empty_model import check_policy
-    from alignopsd_trl.models import load_tokenizer
-    from alignopsd_trl.runs.health import weights_are_finite
-
-    check_policy(name, saves=False)
-    path = resolve_model(name)
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-    except OSError as error:
-        if Path(path).is_dir():
-            raise
-        reason, shipped = str(error).strip().splitlines()[0], ", ".join(SHIPPED_MODELS)
-        raise ValueError(
-            f"--model {name} is no folder and no shipped policy ({shipped}), and as a Hub id: {reason}"
-        ) from error
-    check_complete(Path(path), model)
-    if not weights_are_finite(model):
-        raise ValueError(f"the weights of {path} are not finite; copy the model again, or take an earlier checkpoint")
-    return model.to(device).eval(), load_tokenizer(path, model)
 
 
 def check_loaded(model: PreTrainedModel, folder: Path | None, args: AlignOPSDConfig) -> str:

@@ -35,10 +35,10 @@ from alignopsd_trl.fidelity.setup import (
     digest,
     environment_preset,
     make_bench,
-    usable_device,
 )
 from alignopsd_trl.fidelity.variants import Variant, make_variants, read_vary
 from alignopsd_trl.launch.errors import reported, setup
+from alignopsd_trl.launch.machine import usable_device
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.records import write_records
 from alignopsd_trl.runs.files import plain, read_json, write_bytes, write_json, write_text

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.chat.reading import reader_for
-from alignopsd_trl.checks.model_files import load_policy
+from alignopsd_trl.checks.loading import load_policy
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
@@ -33,22 +32,6 @@ from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.skills import load_skills, skill_source
 from alignopsd_trl.training.compatibility import adapted
 from alignopsd_trl.training.phases import Phases
-
-
-def usable_device(asked: str | None) -> str:
-    """The device that was asked for; by default the GPU, or the CPU where there is none.
-
-    Raises:
-        ValueError: for a device that is not there.
-    """
-    if asked is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.zeros(1, device=asked)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"--device {asked}: {reason}; leave it out for what there is") from error
-    return asked
 
 
 def own_bank(suite: Suite) -> str | None:

@@ -100,10 +100,10 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
         The result; with ``--output`` it is also in ``results.json`` there, with the trajectories.
     """
     arguments = _arguments(argv)  # before PyTorch is imported
-    from alignopsd_trl.checks.model_files import load_policy
+    from alignopsd_trl.checks.loading import load_policy
     from alignopsd_trl.encoder import load_encoder
     from alignopsd_trl.evaluation.play import evaluate
-    from alignopsd_trl.fidelity.setup import usable_device
+    from alignopsd_trl.launch.machine import usable_device
     from alignopsd_trl.records import SCHEMA, turn_records, write_records
     from alignopsd_trl.runs.files import write_json
     from alignopsd_trl.skills import foreign_bank, load_skills, skill_budget, skill_source

@@ -140,3 +140,21 @@ def check_launch(launch: Launch, args: AlignOPSDConfig, installed: bool = True) 
             f"vllm_tensor_parallel_size={parallel} must divide the {here} processes of a node: an engine is shared by "
             f"neighbours. Use one of {[size for size in range(1, here + 1) if here % size == 0]}"
         )
+
+
+def usable_device(asked: str | None) -> str:
+    """The device that was asked for; by default the GPU, or the CPU where there is none.
+
+    Raises:
+        ValueError: for a device that is not there.
+    """
+    import torch
+
+    if asked is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=asked)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"--device {asked}: {reason}; leave it out for what there is") from error
+    return asked

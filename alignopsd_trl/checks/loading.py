@@ -1,4 +1,4 @@
-"""What transformers makes of a policy's folder, all but its weights: asked before they are loaded."""
+"""Policies are looked at before their weights are loaded, and loaded."""
 
 from __future__ import annotations
 
@@ -105,3 +105,31 @@ def _check_shapes(folder: Path, model: PreTrainedModel) -> None:
                     f"{file}: {name} has the shape {shape}, and by config.json it has {wanted[name]}; copy both from "
                     "the same model"
                 )
+
+
+def load_policy(name: str, dtype: str = "auto", device: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A policy that only plays, and its tokenizer.
+
+    Raises:
+        ValueError: for what is no folder, no shipped policy and not to be had from the Hub; for a model that lacks
+            weights, or whose tokenizer can't be used.
+    """
+    from transformers import AutoModelForCausalLM
+
+    from alignopsd_trl.runs.health import weights_are_finite
+
+    check_policy(name, saves=False)
+    path = resolve_model(name)
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    except OSError as error:
+        if Path(path).is_dir():
+            raise
+        reason, shipped = str(error).strip().splitlines()[0], ", ".join(SHIPPED_MODELS)
+        raise ValueError(
+            f"--model {name} is no folder and no shipped policy ({shipped}), and as a Hub id: {reason}"
+        ) from error
+    check_complete(Path(path), model)
+    if not weights_are_finite(model):
+        raise ValueError(f"the weights of {path} are not finite; copy the model again, or take an earlier checkpoint")
+    return model.to(device).eval(), load_tokenizer(path, model)
