@@ -55,7 +55,7 @@ class MonteCarlo(Baseline):
 
 
 def _deviation(batch: TurnBatch) -> torch.Tensor:
-    """``(M,)`` deviation of the rewards of a turn's group, each rollout once."""
+    """Returns the deviation of the rewards in each turn's group, ``(M,)``, each rollout counted once."""
     groups, reward = batch.groups, batch.reward.double()
     once, task, tasks = (groups.position == 0).double(), groups.task, groups.tasks
     size = segment_sum(once, task, tasks)
