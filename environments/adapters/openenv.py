@@ -25,14 +25,14 @@ Think between <think> and </think>. Then give one action between <action> and </
 
 @dataclass(frozen=True)
 class Situation:
-    """What the prompt of an episode starts from."""
+    """The task and what was done, as the prompt of an episode needs them."""
 
     messages: tuple[Mapping[str, Any], ...]
     form: ActionForm
 
 
 class OpenEnvPrompt:
-    """The task, the skill, what was done, what is seen now, and how actions are written: the last user message."""
+    """Renders the last user message: the task, the skill, past actions, the observation, and the form of actions."""
 
     name = "openenv"
     native = False
@@ -54,7 +54,7 @@ def _turn(record: Record) -> str:
 
 
 class OpenEnvEnvironment(AdaptedEnvironment):
-    """Plays a client of OpenEnv. An object of this class is a factory as well: called, it makes another like it.
+    """Plays a client of OpenEnv. A call of such an object makes another one like it, so that it is a factory as well.
 
     A client is opened when an episode first needs it, used for one episode after another, and closed when it fails or
     the run ends. What `step` raises costs the episode, as with any environment, unless the server only refuses the
@@ -135,7 +135,7 @@ class OpenEnvEnvironment(AdaptedEnvironment):
         )
 
     def _begin(self, row: Mapping[str, Any]) -> Any:
-        """Starts an episode; a client that was kept and has lost its server is opened anew."""
+        """Starts an episode. A kept client that has lost its server is opened anew."""
         if self.environment is not None:
             try:
                 return self._reset(row)

@@ -1,4 +1,4 @@
-"""What somebody hands over as ``environment_factory``: an environment of ours, or a class of TRL's convention."""
+"""Recognises what a user passes as ``environment_factory``: an environment of ours, or a class of TRL's convention."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from alignopsd_trl.environments.batch import check_environment
 
 
 def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any) -> Any:
-    """A factory of environments, whatever convention it follows.
+    """Makes a factory of environments from either convention.
 
     Args:
         factory: a factory of `TextEnvironment`s is given back as it is; one of TRL's classes, a dict of them, or none
@@ -47,7 +47,7 @@ def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any)
 
 
 def _adjusted(made: AdaptedEnvironment, tools: Sequence[Callable], options: Mapping[str, Any]) -> AdaptedEnvironment:
-    """What its maker chose stays; what is known of the run and the dataset is added."""
+    """Adds options from the run and the dataset; those that the user set stay."""
     own = made.options
     if not isinstance(made, ToolEnvironment):
         if tools:
@@ -61,7 +61,8 @@ def _adjusted(made: AdaptedEnvironment, tools: Sequence[Callable], options: Mapp
 
 
 def _kind(factory: Callable) -> type | None:
-    """The class of what a factory makes; `None` for one that brings its own batch. Only a function is called to see."""
+    """Returns the class that a factory makes; `None` for a factory with its own batch. Only a function is called to
+    find out."""
     if hasattr(factory, "batch"):
         return None
     inner = factory
@@ -75,7 +76,7 @@ def _is_ours(kind: type) -> bool:
 
 
 def check_rows(dataset: Any, name: str = "train_dataset") -> None:
-    """Refuses a dataset that a tool class can't play here.
+    """Refuses a dataset that a tool class can't play.
 
     Raises:
         ValueError: names the column and the remedy.

@@ -1,4 +1,4 @@
-"""A class that was written for TRL's ``environment_factory``, as an environment: tools as methods, no ``done``."""
+"""An environment around a class that was written for TRL's ``environment_factory``: tools as methods, no ``done``."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class ToolEnvironment(AdaptedEnvironment):
         self._dialogue = Dialogue(())
 
     def with_options(self, **changed: Any) -> ToolEnvironment:
-        """Another one of the same class, tools and options, some of them changed."""
+        """Makes another one of the same class and tools with some options changed."""
         return type(self)(self._pool, **self.options | changed)
 
     @property
@@ -129,12 +129,12 @@ class ToolEnvironment(AdaptedEnvironment):
 
     @property
     def takes_dynamics_seed(self) -> bool:
-        """Whether one of the classes asks for a seed of the sibling's own."""
+        """Whether one of the classes takes a seed of the sibling's own."""
         return any(reset_names(kind, "dynamics_seed") for kind in self._pool.kinds.values())
 
     @property
     def said(self) -> list[list[Mapping[str, Any]]]:
-        """In native format, what was said in each turn, as messages."""
+        """The messages of each turn in native format."""
         return self._dialogue.said
 
     def reset(self, **row: Any) -> Opening:
@@ -161,7 +161,7 @@ class ToolEnvironment(AdaptedEnvironment):
         )
 
     def _columns(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """What TRL would hand to `reset`, and the seeds if it asks for them by name."""
+        """Returns the arguments that TRL would pass to `reset`, and the seeds if it takes them by name."""
         left_out = {"environment"} if self._pool.several else set()
         if is_row_id(row.get("task_id")):
             left_out.add("task_id")
@@ -191,7 +191,7 @@ class ToolEnvironment(AdaptedEnvironment):
         return self._answer([self._run(call) for call in calls], done=self._over())
 
     def _asked(self, action: str) -> list[Call]:
-        """The calls of an action: Python, or in native format the message that the tokenizer's parser made."""
+        """Returns the calls of an action: Python, or in native format the message that the tokenizer's parser made."""
         if not self._native:
             return read_calls(action)
         message = json.loads(action) if action else {}
@@ -208,7 +208,7 @@ class ToolEnvironment(AdaptedEnvironment):
         return Step(text, done=done, won=None, valid=not failed, metrics=counted, info={"calls": ran})
 
     def _run(self, call: Call) -> dict[str, Any]:
-        """One call and what came of it: ``name``, ``arguments``, ``result`` and, if it failed, ``error``."""
+        """Makes one call and returns ``name``, ``arguments``, ``result`` and, if it failed, ``error``."""
         ran = {"name": call.name, "arguments": call.names}
         try:
             if call.name not in self._tools:
@@ -223,7 +223,7 @@ class ToolEnvironment(AdaptedEnvironment):
         return {**ran, "result": _shown(found)}
 
     def _over(self) -> bool:
-        """The environment's own ``done``, where it keeps one that is no tool."""
+        """Returns the environment's own ``done``, where it has one that is no tool."""
         done = getattr(self.environment, "done", False)
         return not callable(done) and bool(done)
 
@@ -251,8 +251,8 @@ class ToolEnvironment(AdaptedEnvironment):
 
 
 class _Pool:
-    """The factories by name, and of each an object that shows what the class can do. It does not play: it was not made
-    on the thread that would play it."""
+    """The factories by name, with an object of each that describes the class. It does not play, since it was not made
+    on the thread that plays."""
 
     def __init__(self, factory: Factory | Mapping[str, Factory] | None):
         self.several = isinstance(factory, Mapping)
@@ -275,7 +275,7 @@ class _Pool:
             schemas_of([*functions, *tools_of(first)])
 
     def make(self, name: Any) -> Any:
-        """Another object.
+        """Makes another object.
 
         Raises:
             EnvironmentsDown: if it is the one that is there already.
@@ -298,13 +298,13 @@ class _Pool:
 
 
 def tools_of(environment: Any) -> list[Callable]:
-    """TRL's rule: the public methods of its class but `reset` and `get_reward`, by name."""
+    """Returns the tools by TRL's rule: the public methods of a class but `reset` and `get_reward`, by name."""
     names = [name for name, _ in inspect.getmembers(type(environment), inspect.isfunction)]
     return [getattr(environment, name) for name in names if name[0] != "_" and name not in ("reset", "get_reward")]
 
 
 def schemas_of(tools: Sequence[Callable]) -> list[dict[str, Any]]:
-    """The JSON schema of each tool, from its types and its docstring.
+    """Returns the JSON schema of each tool, from its types and its docstring.
 
     Raises:
         ValueError: names the tool.
@@ -334,7 +334,7 @@ def _required(function: Callable) -> bool:
 
 
 def _shown(result: Any) -> str:
-    """What a tool returned, as the policy reads it.
+    """Returns the result of a tool as text for the policy.
 
     Raises:
         TypeError: for what has no text, images among it: prompts are text.

@@ -1,4 +1,4 @@
-"""One episode of an ALFWorld game at a time, as a `TextEnvironment`."""
+"""ALFWorld's games as a `TextEnvironment`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from alignopsd_trl.environments.base import Opening, Projection, Step, TextEnvir
 
 
 class AlfWorldEnvironment(TextEnvironment):
-    """A game of a split (columns ``split`` and ``task_id``), or one given whole (column ``game``).
+    """Plays a game of a split (columns ``split`` and ``task_id``), or one given whole (column ``game``).
 
     Args:
         options: how it is played.
@@ -39,7 +39,7 @@ class AlfWorldEnvironment(TextEnvironment):
         self._last: Step | None = None
 
     def reset(self, **task: Any) -> Opening:
-        """Starts a game; the first observation has the banner and the task in it.
+        """Starts a game. The first observation contains the banner and the task.
 
         Raises:
             ValueError: on a row without ``task_id``, an unknown split, or a file that is not a game.
@@ -117,7 +117,7 @@ class AlfWorldEnvironment(TextEnvironment):
 @dataclass(frozen=True)
 class Factory:
     """Makes environments one by one, or a pool of processes that plays many games
-    (`alignopsd_trl.environments.base.open_batch` asks for it). Can be pickled."""
+    (`alignopsd_trl.environments.base.open_batch` calls `batch`). Can be pickled."""
 
     options: AlfWorldOptions = field(default_factory=AlfWorldOptions)
     roots: Mapping[str, str] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class Factory:
         make_engine(self.options.engine).close()
 
     def batch(self, size: int, time_limit: float = 60.0, workers: int | None = None) -> ProcessBatch:
-        """A process pool for ``size`` games at once.
+        """Makes a process pool for ``size`` games.
 
         Raises:
             MissingPackage: without the extra ``alfworld``.

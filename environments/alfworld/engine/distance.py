@@ -1,4 +1,4 @@
-"""How many commands the goal of a game takes at least: what must still be done to a thing, and the ways in between.
+"""A lower bound on the number of commands to a game's goal: the work on each thing, and the ways in between.
 
 Never more than it really takes, so that an episode with fewer turns left is lost. Goals of a form that is not known
 take 0.
@@ -23,7 +23,7 @@ _LAMP = re.compile(r"\(istoggled (\?\w+)\)")
 
 @dataclass(frozen=True)
 class Goal:
-    """Some thing of a kind in a place of a kind and in a state, two such things, or one held in a lamp's light.
+    """A goal: a thing of a kind in a place of a kind and in a state, two such things, or one held in a lamp's light.
 
     Args:
         kind: type of the thing.
@@ -39,7 +39,7 @@ class Goal:
 
     @classmethod
     def of(cls, problem: str) -> Goal | None:
-        """The goal of a PDDL problem; `None` for one of another form."""
+        """Returns the goal of a PDDL problem; `None` for one of another form."""
         text = problem.lower()  # as the planner writes names
         text = text[text.find("(:goal") :].split("(:metric")[0]
         kinds, places, lamp = dict(_KIND.findall(text)), set(_PLACE.findall(text)), _LAMP.search(text)
@@ -54,14 +54,14 @@ class Goal:
 
 @dataclass(frozen=True)
 class _Task:
-    """What is to be done with one thing: commands that are no ways, and the sets of locations to be at, in order."""
+    """The work on one thing: commands other than moves, and the sets of locations to visit, in order."""
 
     work: int
     stops: tuple[frozenset[str], ...] = ()
 
 
 def least_commands(goal: Goal | None, facts: Facts) -> int:
-    """Commands from here to a goal, 0 if it is not known.
+    """Returns the least number of commands from here to a goal, 0 if it is unknown.
 
     Args:
         facts: predicate -> tuples of ids, as `World.facts`.

@@ -1,4 +1,4 @@
-"""Many environments on a few processes: the batch for environments that burn CPU or are not safe in threads.
+"""Many environments on a few processes, for environments that burn CPU or are not thread-safe.
 
 Slots are dealt to ``min(cores, size)`` worker processes. A call sends each worker its whole part in one message; the
 worker answers item by item, so the item that a worker died or hung on is known. The worker is replaced, and the
@@ -123,7 +123,7 @@ class ProcessBatch:
 
     @contextlib.contextmanager
     def _alone(self, slots: Sequence[int]) -> Generator[None]:
-        """While no other thread talks to the workers of some slots."""
+        """Keeps other threads from the workers of some slots while the context is open."""
         with contextlib.ExitStack() as held:
             for home in sorted({self._home(slot) for slot in slots}):
                 held.enter_context(self._locks[home])
@@ -189,7 +189,7 @@ class ProcessBatch:
         self._settle(queue, results, outcome)
 
     def _settle(self, queue: deque[Item], results: dict[int, Any], outcome: Any) -> None:
-        """Files the outcome of the first item of a queue."""
+        """Stores the outcome of the first item of a queue."""
         slot, kind, payload = queue.popleft()
         if isinstance(outcome, Failure):
             self._tasks[slot] = None
@@ -205,7 +205,8 @@ class ProcessBatch:
             results[slot] = outcome
 
     def _lose(self, home: int, queue: deque[Item], results: dict[int, Any], failure: Failure) -> None:
-        """A worker died or hung on the first item of its queue: a new one gets what is left of the queue."""
+        """Replaces a worker that died or hung on the first item of its queue. The new one gets the rest of the
+        queue."""
         slot = queue[0][0]
         if failure.kind == "timeout" or slot in self._suspects:
             self._settle(queue, results, failure)
@@ -302,7 +303,7 @@ def _stop(workers: list[_Worker | None], folder: str, owner: int) -> None:
 
 
 def _cores() -> int:
-    """This process's share of the cores: launchers start ``LOCAL_WORLD_SIZE`` processes on a machine."""
+    """Returns this process's share of the cores: launchers start ``LOCAL_WORLD_SIZE`` processes on a machine."""
     return max(1, joblib.cpu_count() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
