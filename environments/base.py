@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Projection:
-    """A response turned into an action. ``valid`` is the environment's verdict on the *format*; the action is
-    executed either way."""
+    """An action parsed from a response. ``valid`` is the environment's verdict on the *format*; the action is executed
+    either way."""
 
     action: str
     valid: bool
@@ -133,7 +133,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Failure:
-    """An environment that raised, outlasted its time limit or returned what it must not. It costs its own episode
+    """An environment that raised, exceeded its time limit or returned an invalid value. It ends its own episode
     only."""
 
     kind: str  # "error" or "timeout"
@@ -141,7 +141,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Of an exception, with the line that raised it."""
+        """Makes the failure of an exception, with the line that raised it."""
         frames = traceback.extract_tb(error.__traceback__)
         place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
         return cls("error", f"{type(error).__name__}: {error}{place}")
@@ -149,8 +149,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Record:
-    """One finished turn as the history shows it: ``number`` counts from 1 over the whole episode, ``observation`` is
-    what the action was chosen on, ``result`` what the environment answered."""
+    """One finished turn in the history. ``number`` counts from 1 over the whole episode, ``observation`` is the one
+    before the action, ``result`` the one after it."""
 
     number: int
     observation: str
@@ -160,8 +160,8 @@ class Record:
 
 @dataclass(frozen=True)
 class View:
-    """All that a prompt may be rendered from. ``history`` holds the records that are shown (a suffix of the episode);
-    ``step_count`` counts all actions taken so far, shown or not."""
+    """All that a prompt is rendered from. ``history`` holds the records to show, the last ones of the episode;
+    ``step_count`` counts all actions so far, shown or not."""
 
     task_text: str
     observation: str
@@ -209,12 +209,12 @@ class Prompt(Protocol):
 
 
 class EnvironmentsDown(RuntimeError):
-    """What all environments share (a retrieval server, say) has failed for good: no episode can go on. A run saves its
-    state and ends with this error, instead of training on empty observations."""
+    """Raised when a resource that all environments share, such as a retrieval server, has failed for good. A run saves
+    its state and ends with this error, instead of training on empty observations."""
 
 
 class TextEnvironment(ABC):
-    """One episode at a time of a text game: `reset`, `step` and `project` are all that one must write.
+    """A text game, one episode at a time. `reset`, `step` and `project` are the methods to write.
 
     Follows TRL's environment convention where it applies: a factory without arguments, ``reset(**row)`` with every
     dataset column (and an integer ``seed``, one for all siblings of a task). In place of tools it has
@@ -250,12 +250,12 @@ class TextEnvironment(ABC):
 
     @abstractmethod
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
-        """Turns any response into an action and a verdict on its format. Pure; never raises. ``admissible`` are the
-        actions that were on offer, for rules that ask for one of them."""
+        """Parses any response into an action and a verdict on its format. Pure; never raises. ``admissible`` are the
+        actions that were on offer, for rules that need them."""
 
     def finish(self) -> Ending | None:
-        """Called once when the episode is over, also at the turn limit: the place for a reward that is known only
-        then. ``None``: the steps have said all."""
+        """Called once when the episode is over, also at the turn limit, for a reward that is known only then. ``None``:
+        the steps said all."""
         return None
 
     def close(self) -> None:  # noqa: B027 (most environments hold nothing)
@@ -263,7 +263,8 @@ class TextEnvironment(ABC):
 
 
 class EnvironmentBatch(Protocol):
-    """Many episodes side by side, addressed by slot. One bad episode yields a `Failure` and nothing else.
+    """Many episodes side by side, addressed by slot. An episode that fails returns a `Failure` and leaves the others
+    alone.
 
     A batch may have a method ``metrics() -> dict[str, float]`` with counters since it was made; the trainer logs their
     increase in each round as ``environment/<name>``. If its attribute ``takes_dynamics_seed`` is true, tasks hold
@@ -288,7 +289,7 @@ class EnvironmentBatch(Protocol):
 
 @dataclass(frozen=True)
 class Suite:
-    """An environment with its tasks: what a recipe or an evaluation asks for by name.
+    """An environment with its tasks, which recipes and evaluations load by name.
 
     Args:
         name (`str`):

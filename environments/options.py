@@ -1,4 +1,4 @@
-"""Options of an environment: one frozen dataclass each, written, checked and described in one way."""
+"""Options of an environment: one frozen dataclass each, with common checks and descriptions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Own = TypeVar("Own", bound="Options")
 def option(
     default: Any, help: str, *, choices: tuple[str, ...] = (), least: float | None = None, described: bool = True
 ) -> Any:
-    """A field of an `Options` class.
+    """Makes a field of an `Options` class.
 
     Args:
         default: its default.
@@ -49,7 +49,7 @@ class Options:
 
     @classmethod
     def of(cls: type[Own], given: Mapping[str, Any]) -> Own:
-        """From keyword arguments.
+        """Makes the options from keyword arguments.
 
         Raises:
             ValueError: also on a name that is no option, with the nearest ones.
@@ -66,5 +66,5 @@ class Options:
         return cls(**{name: os.fspath(v) if isinstance(v, os.PathLike) else v for name, v in values.items()})
 
     def described(self) -> dict[str, Any]:
-        """The options that shape results."""
+        """Returns the options that affect results."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.metadata["described"]}

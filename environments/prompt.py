@@ -1,4 +1,4 @@
-"""How a turn is shown to a policy: a jinja file with the same names in every environment."""
+"""Renders turns by jinja files with the same names in every environment."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TemplatePrompt:
 
 
 def templates_of(folder: Path) -> dict[str, Path]:
-    """The shipped templates of an environment's folder: ``prompt_<name>.jinja``."""
+    """Returns the shipped templates of an environment's folder: ``prompt_<name>.jinja``."""
     return {path.stem.removeprefix("prompt_"): path for path in sorted((folder / "data").glob("prompt_*.jinja"))}
 
 

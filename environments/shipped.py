@@ -1,6 +1,5 @@
-"""The benchmarks that come with the package: each folder here with a ``shipped.toml``, which declares all that other
-packages need to know of it.
-"""
+"""The benchmarks that come with the package: each folder with a ``shipped.toml``, which declares all that other
+packages need to know."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ActionGrammar:
-    """How a benchmark's actions are written, for a filter that compares two of them.
+    """The grammar of a benchmark's actions, for a filter that compares two of them.
 
     Args:
         pattern (`str`): matches an action; its groups are the operation and the argument.
@@ -25,7 +24,7 @@ class ActionGrammar:
     same_argument: tuple[str, ...]
 
     def key(self, action: str) -> tuple[str, str] | None:
-        """What two compatible actions share; `None` for text that is no action."""
+        """Returns a key that compatible actions share; `None` for text that is no action."""
         found = re.fullmatch(self.pattern, action.strip())
         if found is None or not found[2].strip():
             return None
@@ -34,7 +33,7 @@ class ActionGrammar:
 
 @dataclass(frozen=True)
 class Shipped:
-    """A benchmark, whose code is the folder of its name, playable by hand with its ``__main__``.
+    """A benchmark. Its code is the folder of its name, whose ``__main__`` plays it by hand.
 
     Args:
         title (`str`): in tables and figures.

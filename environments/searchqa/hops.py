@@ -1,4 +1,4 @@
-"""Hops: questions over several passages, each of which holds one trap.
+"""Hops: questions over several passages, each with one trap.
 
 The world is one of its own (`assets.worlds.hops` makes it): short passages, names that things of different kinds may
 share. A question follows facts from thing to thing and is of one kind, by the mistake that it invites:
@@ -33,7 +33,7 @@ FILES = Path(__file__).parent / "data" / "hops"
 
 
 class HopTasks:
-    """The questions of a folder, by split; kinds take turns.
+    """The questions of a folder, by split. Kinds take turns.
 
     Args:
         folder: with ``train.jsonl`` and ``test.jsonl``.
@@ -43,7 +43,7 @@ class HopTasks:
         self._folder = folder
 
     def rows(self, split: str) -> Sequence[dict[str, Any]]:
-        """Rows with ``task_id, category, question, golden_answers``.
+        """Returns rows with ``task_id, category, question, golden_answers``.
 
         Raises:
             ValueError: if there is no such split.
