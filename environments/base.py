@@ -1,17 +1,16 @@
-"""What every text environment is, and what a rollout needs to know of it: types alone.
+"""Types of text environments: the interface between environments and rollouts.
 
 Data flow of one episode::
 
     reset(**task) -> Opening -> prompt.render(view, skill) -> policy -> project(response) -> step(action) -> Step -> ...
-    ... until `Step.done` or the turn limit, which is the caller's -> finish() -> Ending or nothing
+    ... until `Step.done` or the caller's turn limit -> finish() -> Ending or nothing
 
-An environment is a plain Python object: it never sees token ids, models or processes. The prompt side (how a turn is
-shown to a policy, how a response becomes an action) belongs to the environment; the caller keeps the history, counts
-the turns and decides how much of the past fits. ``won`` (the environment verified success), ``score`` (the
-environment's own number) and ``done`` (the episode ended by itself) are three different things and are never derived
-from each other here.
+An environment is a plain Python object: it never sees token ids, models or processes. It renders the prompt and parses
+the response into an action; the caller keeps the history, counts the turns and decides how much of the past fits.
+``won`` (the environment verified success), ``score`` (the environment's own number) and ``done`` (the episode ended by
+itself) are three different things and are never derived from each other.
 
-What an environment returns is checked in `alignopsd_trl.environments.validation`, and nowhere else.
+`alignopsd_trl.environments.validation` alone checks the values that an environment returns.
 """
 
 from __future__ import annotations
@@ -40,23 +39,23 @@ class Projection:
 
 @dataclass(frozen=True)
 class Opening:
-    """What an episode starts with.
+    """The result of a reset.
 
     Args:
         observation (`str`):
-            What the first prompt shows.
+            The observation of the first prompt.
         task_text (`str`):
-            The request alone; also what the skill bank is asked with.
+            The request alone; also the query to the skill bank.
         admissible (`tuple[str, ...]`, *optional*, defaults to `()`):
-            Actions on offer, where the environment lists them.
+            Actions on offer, if the environment lists them.
         category (`str`, *optional*, defaults to `""`):
-            Row of the tables that the episode counts under. Empty: the dataset column ``category``.
+            Row of the tables in which the episode counts. Empty: the dataset column ``category``.
         task_key (`str`, *optional*):
-            Kind of the task, for a skill bank that files its skills under kinds.
+            Kind of the task, for a skill bank with skills by kind.
         data_source (`str`, *optional*):
-            Data set of the task, likewise.
+            Data set of the task, for a skill bank with skills by data set.
         context (`Any`, *optional*):
-            What the environment's own prompt needs of this episode; handed to it as `View.context` and unseen else.
+            Data of this episode for the environment's own prompt, passed as `View.context` and not used elsewhere.
     """
 
     observation: str
@@ -70,27 +69,26 @@ class Opening:
 
 @dataclass(frozen=True)
 class Step:
-    """The environment's answer to one action.
+    """The result of one action.
 
     Args:
         observation (`str`):
-            What the next prompt shows.
+            The observation of the next prompt.
         reward (`float`, *optional*, defaults to `0.0`):
             Of this step. The trajectory's reward is the sum over its steps and its `Ending`.
         done (`bool`, *optional*, defaults to `False`):
             The episode ended by itself. Never set it for a turn limit: the caller counts turns.
         won (`bool`, *optional*, defaults to `False`):
-            The environment verified success. `None` where it can't know: results then report the score alone.
+            The environment verified success. `None` if it can't know: results then report the score alone.
         score (`float`, *optional*, defaults to `0.0`):
-            The environment's own number, as of now; tables print it times 100.
+            The environment's own number so far; tables print it times 100.
         admissible (`tuple[str, ...]`, *optional*, defaults to `()`):
             Actions on offer now.
         valid (`bool`, *optional*, defaults to `True`):
-            False takes back what `Projection` said of the action's format: an action that was not on offer, where that
-            counts as invalid.
+            False overrides `Projection.valid`, for an action that was not on offer where that counts as invalid.
         lost (`bool`, *optional*, defaults to `False`):
             The environment is sure that the episode can't be won any more within its ``max_turns``. Training plays on;
-            what only asks who wins (`alignopsd_trl.fidelity`) need not.
+            measurements of success alone (`alignopsd_trl.fidelity`) stop the episode.
         metrics (`Mapping[str, float]`, *optional*):
             Numbers. Those of an episode's last step are logged as ``last_step/<name>``.
         info (`Mapping[str, Any]`, *optional*):
@@ -111,15 +109,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Ending:
-    """What is known only when an episode is over, whatever ended it (see `TextEnvironment.finish`).
+    """The result of `TextEnvironment.finish`, known only when an episode is over.
 
     Args:
         reward (`float`, *optional*, defaults to `0.0`):
             Added to the rewards of the steps.
         won (`bool`, *optional*):
-            In place of what the last step said; `None` leaves that.
+            Replaces the last step's ``won``; `None` keeps it.
         score (`float`, *optional*):
-            Likewise.
+            Replaces the last step's ``score``; `None` keeps it.
         metrics, info (*optional*):
             Added to those of the last step.
     """
@@ -172,7 +170,7 @@ class View:
 
 
 Message = Mapping[str, Any]
-"""One message of a conversation: ``role``, ``content``, and what else the chat template reads (``tool_calls``, ...)."""
+"""One message of a conversation: ``role``, ``content``, and other fields of the chat template (``tool_calls``, ...)."""
 
 
 @dataclass(frozen=True)
@@ -181,9 +179,9 @@ class Chat:
 
     Args:
         messages (`Sequence[Message]`):
-            From the system prompt, if there is one, to what the policy answers.
+            From the system prompt, if there is one, to the message that the policy answers.
         tools (`Sequence[Mapping[str, Any]]`, *optional*, defaults to `()`):
-            JSON schemas of the tools on offer, handed to the template.
+            JSON schemas of the tools on offer, passed to the template.
     """
 
     messages: Sequence[Message]
@@ -197,10 +195,9 @@ Rendered = str | Sequence[Message] | Chat
 class Prompt(Protocol):
     """Renders one turn. An empty ``skill`` leaves no trace, not even an empty line.
 
-    A method ``reply(view) -> Rendered`` is called, if there is one, for the later turns of a *conversation*
-    (``history="conversation"``): what the environment adds to the dialogue after the policy's response;
-    ``view.history`` is then the last record alone. Without it that is the observation and the actions on offer, as a
-    user message.
+    An optional method ``reply(view) -> Rendered`` returns what the environment adds to a *conversation*
+    (``history="conversation"``) after each response; ``view.history`` is then the last record alone. Without it, a user
+    message with the observation and the actions on offer is added.
     """
 
     name: str
@@ -216,17 +213,18 @@ class EnvironmentsDown(RuntimeError):
 class TextEnvironment(ABC):
     """A text game, one episode at a time. `reset`, `step` and `project` are the methods to write.
 
-    Follows TRL's environment convention where it applies: a factory without arguments, ``reset(**row)`` with every
+    It follows TRL's environment convention where that applies: a factory without arguments, ``reset(**row)`` with every
     dataset column (and an integer ``seed``, one for all siblings of a task). In place of tools it has
     ``step(action)``.
 
     Attributes:
-        prompt (`Prompt`): how a turn is shown to the policy.
-        history_length (`int`, defaults to 2): how many past turns the prompt shows at most.
+        prompt (`Prompt`): renders a turn for the policy.
+        history_length (`int`, defaults to 2): the number of past turns that the prompt shows at most.
         max_turns (`int`, defaults to 50): turns after which the caller ends the episode; environments do not count.
-        openings_may_differ (`bool`, defaults to `False`): siblings of a task may open differently. Without it, a task
-            whose siblings do ends the run.
-        thinks_freely (`bool`, defaults to `False`): a response without think tags thinks in the text before its action.
+        openings_may_differ (`bool`, defaults to `False`): whether siblings of a task may start differently. If not, a
+            task whose siblings do so ends the run.
+        thinks_freely (`bool`, defaults to `False`): whether the text before the action counts as thinking in a response
+            without think tags.
     """
 
     prompt: Prompt
@@ -237,16 +235,16 @@ class TextEnvironment(ABC):
 
     @abstractmethod
     def reset(self, *_: Any, **task: Any) -> Opening:
-        """Starts the episode of a dataset row. Gets every column of the row and ``seed`` (`int`); take what you need by
-        name and the rest by ``**columns``.
+        """Starts the episode of a dataset row. It gets every column of the row and ``seed`` (`int`); name the needed
+        ones and take the rest by ``**columns``.
 
-        All siblings of a task get the same ``seed``: draw the start of the episode, and all that a task is, from it. A
-        `reset` that names a parameter ``dynamics_seed`` also gets that (`int`), another one for each sibling: for
-        chance that acts on the way, such as the outcome of a throw. A column of either name goes before it."""
+        All siblings of a task get the same ``seed``: draw the task and its start from it. A `reset` that names a
+        parameter ``dynamics_seed`` also gets that (`int`), which differs between siblings: for chance during the
+        episode, such as the outcome of a throw. A column of either name takes precedence."""
 
     @abstractmethod
     def step(self, action: str) -> Step:
-        """Executes any string. An exception costs the episode: answer nonsense by an observation instead."""
+        """Executes any string. An exception ends the episode: answer nonsense by an observation instead."""
 
     @abstractmethod
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:

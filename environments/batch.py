@@ -26,10 +26,10 @@ from alignopsd_trl.environments.base import (
 )
 from alignopsd_trl.environments.validation import ValidatedBatch, guarded
 
-MOST_STUCK = 64  # calls that hang at once before a batch makes no new environments
-SECONDS_TO_END = 1.0  # what closing waits for threads whose call hangs
+MOST_STUCK = 64  # with so many hanging calls a batch makes no new environments
+SECONDS_TO_END = 1.0  # that closing waits for threads whose call hangs
 SHARED = "the same object for several episodes, which would mix; let it make a new one at each call"
-_LOOK = 0.2  # seconds between two looks at calls that may be overdue
+_LOOK = 0.2  # seconds between two checks for overdue calls
 
 
 def open_batch(factory: Callable[[], TextEnvironment], size: int, time_limit: float = 60.0) -> ValidatedBatch:
@@ -46,7 +46,7 @@ def open_batch(factory: Callable[[], TextEnvironment], size: int, time_limit: fl
 
     Raises:
         TypeError: if the environment has no prompt, or its ``reset`` does not take ``seed``.
-        ValueError: if ``max_turns`` or ``history_length`` is no such number.
+        ValueError: if ``max_turns`` or ``history_length`` is out of range.
     """
     own = getattr(factory, "batch", None)
     batch = own(size, time_limit) if own is not None else ThreadedBatch(factory, size, time_limit)

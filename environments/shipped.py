@@ -56,7 +56,7 @@ class Shipped:
 
     @classmethod
     def read(cls, file: Path) -> Shipped:
-        """What a ``shipped.toml`` says."""
+        """Reads a ``shipped.toml``."""
         content = tomllib.loads(file.read_text(encoding="utf-8"))
         if grammar := content.get("action_grammar"):
             content["action_grammar"] = ActionGrammar(grammar["pattern"], tuple(grammar["same_argument"]))

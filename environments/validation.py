@@ -33,7 +33,7 @@ class Breach(ValueError):
 
 
 class ValidatedBatch:
-    """A batch whose results are well-formed: an `Opening`, `Step`, `Ending` or `Projection` with fields of the declared
+    """A batch whose results are checked: an `Opening`, `Step`, `Ending` or `Projection` with fields of the declared
     types, or a `Failure`.
 
     Raises:

@@ -23,7 +23,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def suite(requests: int = 3, **options: Any) -> Suite:
-    """Trips over the embedded catalogue.
+    """Makes trips over the embedded catalogue.
 
     Args:
         requests (`int`, *optional*, defaults to 3): of a trip; 3 take a careful shopper 12 to 24 turns.

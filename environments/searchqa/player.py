@@ -125,7 +125,7 @@ class ScriptedPlayer:
 
 
 def decide(question: str, known: Mapping[str, str], quotes: bool = False) -> tuple[str, Action]:
-    """The thought and the action that follow from the question and the passages read so far (title -> text)."""
+    """Returns the thought and the action that follow from the question and the passages read so far (title -> text)."""
     plan = _plan(question)
     facts: list[_Fact] = []
     for subject in plan.subjects:

@@ -26,11 +26,11 @@ _log = logging.getLogger(__name__)
 
 
 class StoreError(ValueError):
-    """A folder of arrays that is incomplete, damaged or of another version."""
+    """Raised for a folder of arrays that is incomplete, damaged or of another version."""
 
 
 class Store(Mapping[str, np.ndarray]):
-    """Read-only arrays by name, with the ``notes`` that the builder left."""
+    """Read-only arrays by name, with the builder's ``notes``."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], notes: Mapping[str, Any], folder: Path):
         self._arrays, self.notes, self.folder = dict(arrays), MappingProxyType(dict(notes)), folder
@@ -50,7 +50,7 @@ class Store(Mapping[str, np.ndarray]):
 
 
 class Writer:
-    """Takes the arrays of a store that is being built."""
+    """Collects the arrays of a store that is being built."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -63,7 +63,7 @@ class Writer:
         self.declare(name, array.dtype, array.shape)
 
     def declare(self, name: str, dtype: Any, shape: tuple[int, ...]) -> None:
-        """Announces an array whose bytes the builder wrote itself."""
+        """Registers an array whose bytes the builder wrote itself."""
         checksum = digest(self.folder / name)
         self._entries[name] = {"dtype": np.dtype(dtype).str, "shape": list(shape), "sha256": checksum}
 
@@ -73,7 +73,7 @@ class Writer:
 
 
 def open_or_build(cache: Path, key: str, build: Callable[[Writer], None]) -> Store:
-    """The store called ``key`` under ``cache``; built if it is not there or not sound.
+    """Opens the store called ``key`` under ``cache``, and builds it first if it is missing or damaged.
 
     Raises:
         OSError: if the cache folder cannot be written.
@@ -119,7 +119,7 @@ def _map(path: Path, entry: Mapping[str, Any]) -> np.ndarray:
 
 
 def digest(path: Path) -> str:
-    """sha256 of a file, in hex."""
+    """Returns the sha256 of a file, in hex."""
     checksum = hashlib.sha256()
     with open(path, "rb") as file:
         while piece := file.read(1 << 22):
