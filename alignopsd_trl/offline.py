@@ -122,7 +122,7 @@ def _convert(file: Path, folder: Path) -> None:
     tokenizer.eos_token, tokenizer.pad_token = END, PADDING
     tokenizer.clean_up_tokenization_spaces = False
     read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    del read.config.quantization_config  # what is saved has weights like any other's
+    del read.config.quantization_config  # the saved weights are float32
     model = AutoModelForCausalLM.from_config(read.config, dtype=torch.float32)
     model.load_state_dict(read.state_dict())
     for config in (model.config, model.generation_config):

@@ -258,7 +258,7 @@ class TurnBatch:
             their credit does not depend on them (`Method.zero_advantage`).
         reference_log_probs: ``(M, L)`` float32 by the reference model; `None` where the loss has no such term.
         turn_advantages: ``(M,)`` float64 Monte Carlo advantages in units of the reward, NaN where they were not
-            measured; `None` unless a method asks for them.
+            measured; `None` unless the method needs them.
         turn_reward: ``(M,)`` float64 reward of each turn: `Trajectory.turn_rewards`, which sum to ``reward``.
         privileged: ``(M,)`` bool, turns of episodes that the teacher played (`Trajectory.privileged`); `None`: none.
     """

@@ -96,11 +96,11 @@ class SerialBatch(_OfEqual):
 class ThreadedBatch(_OfEqual):
     """Runs one `TextEnvironment` a slot on daemon threads, with a time limit per call.
 
-    A call that outlasts the limit is abandoned together with its thread and its environment; the slot gets a new
-    environment at its next reset, and the thread closes the old one and ends when the call returns after all. Threads
-    can't be killed, so while `MOST_STUCK` calls hang, slots that have lost their environment stay without. Threads give
-    isolation, not parallel arithmetic: an environment that burns CPU should bring its own batch (a factory with a
-    ``batch(size, time_limit)`` method).
+    A call that exceeds the limit is abandoned together with its thread and its environment. The slot gets a new
+    environment at its next reset; the thread closes the old one and ends if the call ever returns. Threads can't be
+    killed, so slots get no new environment while `MOST_STUCK` calls hang. Threads isolate environments but do not
+    compute in parallel: one that burns CPU should bring its own batch (a factory with a ``batch(size, time_limit)``
+    method).
     """
 
     def __init__(self, factory: Callable[[], TextEnvironment], size: int, time_limit: float, threads: int = 64):

@@ -1,7 +1,7 @@
 """Reads the actions of a person who plays an environment in the terminal.
 
-A number or a word of the environment's own acts; ``?`` lists what can be typed, ``q`` leaves (so do Ctrl-C and Ctrl-D).
-A wrong entry costs nothing and says so.
+An entry is the number of an action, a word of the environment's own, ``?`` for a list of entries, or ``q`` (also Ctrl-C
+and Ctrl-D) to leave. A wrong entry takes no turn.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def ask(
     """Reads the next action; `None` to leave.
 
     Args:
-        place: where the game is, in front of the cursor.
-        read: entry -> action; `None` for an entry that means nothing here.
-        entries: what can be typed -> what it does.
-        told: entries that are answered and cost nothing -> the answer.
+        place: the state of the game, shown in front of the cursor.
+        read: entry -> action; `None` for a wrong entry.
+        entries: possible entries -> their meaning.
+        told: entries that take no turn -> the answer to print.
     """
     while True:
         try:

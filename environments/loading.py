@@ -26,8 +26,8 @@ def load(name: str, **options: Any) -> Suite:
     function ``suite(**options)``.
 
     Args:
-        name (`str`): one of `SHIPPED`, or the name of a module; the current folder counts as a place to import from.
-        options: handed to the module's function.
+        name (`str`): one of `SHIPPED`, or the name of a module, which may lie in the current folder.
+        options: passed to the module's function.
 
     Raises:
         ValueError: if there is no such environment, the module has no such function, or it returns no `Suite`.
@@ -63,7 +63,7 @@ def load(name: str, **options: Any) -> Suite:
         asked[made.name] = wanted
         return made
 
-    with contextlib.suppress(TypeError):  # a factory that can't be a key of a weak dictionary is not remembered
+    with contextlib.suppress(TypeError):  # a factory that can't be a key of a weak dictionary is not recorded
         _LOADED[suite.factory] = Loaded(name, options, asked)
     return replace(suite, panel=panel)
 
@@ -118,7 +118,7 @@ def find_module(name: str) -> ModuleType | None:
     """Finds a module by its name; `None` if there is none.
 
     Raises:
-        ValueError: for a fault in its code.
+        ValueError: for an error in its code.
     """
     if not all(part.isidentifier() for part in name.split(".")):
         return None

@@ -18,10 +18,10 @@ def option(
 
     Args:
         default: its default.
-        help: what it does.
+        help: its meaning.
         choices: all values that it can have.
         least: the smallest value.
-        described: results depend on it, so that they record it.
+        described: whether results depend on it and so record it.
     """
     metadata = {"help": help, "choices": choices, "least": least, "described": described}
     return field(default=default, metadata=metadata)
@@ -32,8 +32,8 @@ class Options:
     """Base of the options of all environments.
 
     Raises:
-        ValueError: on a value that is not one of its choices or below the least; names the field, the value and what
-            would do.
+        ValueError: on a value that is not one of its choices or below the least; names the field, the value and the
+            allowed ones.
     """
 
     older: ClassVar[Mapping[str, str]] = {}  # names that options had before, which still work

@@ -21,8 +21,8 @@ class TemplatePrompt:
 
     A template knows ``task`` (`str`), ``skill`` (`str`, empty for none), ``history`` (the shown `Record`s: ``number``,
     ``observation``, ``action``, ``result``), ``step_count`` (actions so far), ``observation`` (`str`) and
-    ``admissible`` (`tuple[str, ...]`). A line that holds a jinja statement alone leaves no line. Test ``match`` takes a
-    regular expression.
+    ``admissible`` (`tuple[str, ...]`). A line with nothing but a jinja statement renders no line. The test ``match``
+    takes a regular expression.
 
     Args:
         environment: name of the environment.
@@ -30,7 +30,7 @@ class TemplatePrompt:
         template: one of these names, or a file.
 
     Raises:
-        ValueError: if there is no such template, it is no jinja, or it asks for another name than these.
+        ValueError: if there is no such template, it is no jinja, or it uses another name than these.
     """
 
     def __init__(self, environment: str, templates: Mapping[str, Path], template: str | Path):

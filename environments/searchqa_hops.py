@@ -1,7 +1,7 @@
 """Long episodes of Search-QA: questions of three and four hops over a small world, each with one trap.
 
-Search engine, actions and rewards are Search-QA's own; see `alignopsd_trl.environments.searchqa.hops` for what the
-questions are made of. Short prompts, as in `alignopsd_trl.environments.searchqa_tiny`.
+Search engine, actions and rewards are Search-QA's own; see `alignopsd_trl.environments.searchqa.hops` for the
+questions. Short prompts, as in `alignopsd_trl.environments.searchqa_tiny`.
 """
 
 from __future__ import annotations

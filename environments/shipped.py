@@ -39,11 +39,11 @@ class Shipped:
         title (`str`): in tables and figures.
         averages (`Mapping[str, str]`): averages that its tables show, and their headings.
         skill_prefix (`str`): of identifiers in its skill bank, as in ``web-g01``.
-        preset (`Mapping[str, Any]`): what the paper's protocol sets for it.
-        released (`Mapping[str, Mapping[str, Any]]`): backbone -> what the published launcher sets differently.
-        variants (`Mapping[str, Mapping[str, Any]]`): its suites for small policies, each a module of that name -> what
-            its recipe sets.
-        action_grammar (`ActionGrammar`, *optional*): makes its name a value of ``action_filter``.
+        preset (`Mapping[str, Any]`): settings of the paper's protocol.
+        released (`Mapping[str, Mapping[str, Any]]`): backbone -> settings of the published launcher that differ.
+        variants (`Mapping[str, Mapping[str, Any]]`): module name of each suite for small policies -> settings of its
+            recipe.
+        action_grammar (`ActionGrammar`, *optional*): makes the benchmark's name a value of ``action_filter``.
     """
 
     title: str

@@ -1,6 +1,6 @@
 """Checks all values that an environment returns, before they are used.
 
-A value that breaks the contract costs its own episode, with a message that names the field, what it was and the remedy.
+A value that breaks the contract ends its own episode, with a message that names the field, the value and the remedy.
 The caller adds the environment's name and the task.
 """
 
@@ -38,7 +38,7 @@ class ValidatedBatch:
 
     Raises:
         TypeError: if the environment has no prompt.
-        ValueError: if ``max_turns`` or ``history_length`` is no such number.
+        ValueError: if ``max_turns`` or ``history_length`` is out of range.
     """
 
     def __init__(self, batch: EnvironmentBatch, name: str):

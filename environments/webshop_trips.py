@@ -1,7 +1,7 @@
 """Long episodes of the embedded WebShop: trips of several requests that must all be bought right.
 
-Engine, pages, actions and scores are WebShop's own; see `alignopsd_trl.environments.webshop.trips` for what a trip is
-made of. Short prompts, as in `alignopsd_trl.environments.webshop_tiny`.
+Engine, pages, actions and scores are WebShop's own; see `alignopsd_trl.environments.webshop.trips` for the trips. Short
+prompts, as in `alignopsd_trl.environments.webshop_tiny`.
 """
 
 from __future__ import annotations

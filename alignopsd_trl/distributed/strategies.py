@@ -40,7 +40,7 @@ def refuse_unproven(accelerator: Accelerator) -> None:
     found = _unproven(accelerator)
     if found:
         raise ValueError(
-            f"{found} is not proven with this trainer: silent differences from one process are what it would risk. "
+            f"{found} is not proven with this trainer and may silently train unlike one process. "
             "Proven are one process, DDP, FSDP2 (fsdp_version: 2), DeepSpeed ZeRO-2 and ZeRO-3; see "
             "recipes/accelerate for configurations"
         )

@@ -12,7 +12,7 @@ from alignopsd_trl.turns import StopReason, Trajectory, Turn, parse_response
 
 @dataclass
 class Episode:
-    """A trajectory in the making: what the environment shows now, and the history for the next prompt."""
+    """A trajectory that is being played, with the current observation and the history for the next prompt."""
 
     slot: int
     trajectory: Trajectory

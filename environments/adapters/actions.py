@@ -29,7 +29,7 @@ class ActionForm:
     Args:
         kind (`type`, *optional*): the client's action class; `None`: a dict.
         fields (`Mapping[str, tuple[type, bool, str]]`): type, whether it is required, and description of each; none
-            where nobody says.
+            if the server does not say.
         act (`Callable[[str], Any]`, *optional*): the user's own function, in place of all this.
     """
 
@@ -127,7 +127,7 @@ def _served(client: Any) -> Mapping[str, Any]:
     try:
         with urlopen(f"{address}/schema", timeout=WAIT) as answer:
             return json.load(answer).get("action") or {}
-    except HTTPError:  # older servers have no such page, others show it to nobody
+    except HTTPError:  # older servers have no such page, others refuse it
         return {}
 
 

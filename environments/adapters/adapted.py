@@ -14,11 +14,11 @@ class AdaptedEnvironment(TextEnvironment):
 
     Attributes:
         environment (`Any`):
-            What plays this episode, as reward functions get it.
+            The object that plays this episode and that reward functions get.
         messages (`list[dict]`):
-            The prompt's messages, with what the environment added to them.
+            The prompt's messages, with those that the environment added.
         options (`dict[str, Any]`):
-            What it was made with.
+            The arguments of its constructor.
     """
 
     thinks_freely = True

@@ -1,8 +1,7 @@
 """Finds, parses and writes the tool calls of a response.
 
 A policy that answers in text writes ``<action>move(direction="left")</action>``: Python calls with literal arguments,
-one a line. What stands between ``<tool_call>`` tags as JSON, which many models write whatever they are asked for, is
-taken too.
+one per line. Calls as JSON between ``<tool_call>`` tags, which many models write all the same, are taken too.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def read_calls(text: str) -> list[Call]:
     """Parses the calls of a text, in order.
 
     Raises:
-        ValueError: says what is no call with literal arguments.
+        ValueError: if a part is no call with literal arguments; quotes the part.
     """
     try:
         parsed = ast.parse(text.strip(), _SOURCE)

@@ -57,23 +57,23 @@ class OpenEnvEnvironment(AdaptedEnvironment):
     """Plays a client of OpenEnv. A call of such an object makes another one like it, so that it is a factory as well.
 
     A client is opened when an episode first needs it, used for one episode after another, and closed when it fails or
-    the run ends. What `step` raises costs the episode, as with any environment, unless the server only refuses the
-    action's form: that goes back to the policy as ``{"error": ...}``, and the turn counts as invalid.
+    the run ends. An error of `step` ends the episode, as with any environment. But if the server refuses the action's
+    form, the policy gets ``{"error": ...}`` and the turn counts as invalid.
 
     Args:
         connect (`Callable[[], Any]`):
-            Makes a client, without arguments: of the sync or the async kind, connected or not.
+            Makes a client without arguments: sync or async, connected or not.
         act (`Callable[[str], Any]`, *optional*):
-            From the text between ``<action>`` tags to what the client's `step` takes. Without it that is JSON with the
-            fields of the client's action class, or the text itself where this class has one required field.
+            The text between ``<action>`` tags -> the argument of the client's `step`. By default the text is JSON with
+            the fields of the client's action class, or plain text if that class has one required field.
         show (`Callable[[Any], str]`, *optional*):
-            From an observation to text. Without it its fields but ``done``, ``reward`` and ``metadata``, one a line.
+            An observation -> text. By default its fields but ``done``, ``reward`` and ``metadata``, one per line.
         reward (`str`):
-            How an episode's reward comes about: ``"sum"`` of all steps, or that of the ``"last"``. Environments mean
-            the one or the other; look into yours.
+            The episode's reward: the ``"sum"`` of all steps' rewards, or the ``"last"`` one. It depends on the
+            environment.
         success (`Callable[[Any, float], bool | None]`, *optional*):
-            From the last result of `step` and the episode's reward to whether it was won. Without it that is unknown,
-            and evaluations report the score alone.
+            The last result of `step` and the episode's reward -> whether it was won. By default that is unknown, and
+            evaluations report the score alone.
         max_turns (`int`, *optional*, defaults to 50):
             Turns of an episode at most.
         history_length (`int`, *optional*, defaults to 8):
@@ -85,7 +85,7 @@ class OpenEnvEnvironment(AdaptedEnvironment):
     """
 
     prompt = OpenEnvPrompt()
-    takes_dynamics_seed = True  # handed on to a client whose `reset` names it
+    takes_dynamics_seed = True  # passed to a client whose `reset` names it
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class OpenEnvEnvironment(AdaptedEnvironment):
         if self.environment is not None:
             try:
                 return self._reset(row)
-            except Exception:  # of any kind: what a new client raises is what counts
+            except Exception:  # of any kind: a new client decides, and raises its own
                 guarded(self.close)
         self.environment = self._loop.settled(self._connect())
         result = self._reset(row)

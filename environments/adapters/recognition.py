@@ -17,10 +17,10 @@ def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any)
     """Makes a factory of environments from either convention.
 
     Args:
-        factory: a factory of `TextEnvironment`s is given back as it is; one of TRL's classes, a dict of them, or none
-            beside ``tools``, comes back as a [`ToolEnvironment`].
+        factory: a factory of `TextEnvironment`s is returned unchanged. One of TRL's classes, a dict of them, or `None`
+            with ``tools`` becomes a [`ToolEnvironment`].
         tools: functions that TRL's classes get beside their own.
-        options: of [`ToolEnvironment`], where none is given already.
+        options: of [`ToolEnvironment`], unless ``factory`` is one already.
 
     Raises:
         TypeError: if it is neither.

@@ -23,9 +23,9 @@ class Dialogue:
 
     Args:
         messages (`tuple[Mapping]`): of the prompt.
-        tools (`tuple`): as the prompt shows them, texts or JSON schemas.
-        example (`str`): a call of one of them.
-        said (`list[list[Mapping]]`): of each turn so far, the response and the answers of tools, as messages.
+        tools (`tuple`): texts or JSON schemas, as in the prompt.
+        example (`str`): a call of one of the tools.
+        said (`list[list[Mapping]]`): messages of each turn so far, the response and the results of tools.
     """
 
     messages: tuple[Mapping[str, Any], ...]

@@ -33,41 +33,41 @@ class ToolEnvironment(AdaptedEnvironment):
     """Plays a class of TRL's convention (`reset`, tools as public methods, perhaps `get_reward`) turn by turn.
 
     An episode ends at a response without a call, at the environment's own attribute ``done`` if it has one, or at the
-    turn limit. The calls of a response run in order; what a tool raises goes back to the policy as ``{"error": ...}``
-    and the turn counts as invalid. An object of this class is a factory as well: called, it makes another like it.
+    turn limit. The calls of a response run in order. If a tool raises, the policy gets ``{"error": ...}`` and the turn
+    counts as invalid. A call of such an object makes another one like it, so that it is a factory as well.
 
     Args:
         factory (`Callable[[], Any]` or `dict[str, Callable]`, *optional*):
-            Makes one of the class's objects, without arguments; a dict has one for each value of the dataset's column
+            Makes an object of the class without arguments; a dict has a factory for each value of the dataset's column
             ``environment``. `None`: plain functions alone.
         tools (`Sequence[Callable]`, *optional*):
             Functions, also asynchronous ones, that every episode offers beside the environment's methods.
         format (`str`, *optional*, defaults to `"text"`):
-            ``"text"``: signatures and docstrings stand in the user message, calls are Python between ``<action>`` tags;
+            ``"text"``: the user message shows signatures and docstrings, calls are Python between ``<action>`` tags;
             for any chat template. ``"native"``: the chat template shows the tools and the tokenizer's own parser reads
             the calls, as in TRL; for templates with tools.
         success (`Callable[[Any, float | None], bool | None]`, *optional*):
-            From the environment and what its `get_reward` returned (`None` if it has none) to whether the episode was
-            won. Without it that is unknown, and evaluations report the score alone.
+            The environment and the result of its `get_reward` (`None` if it has none) -> whether the episode was won.
+            By default that is unknown, and evaluations report the score alone.
         score (`Callable[[Any], float]`, *optional*):
-            From the environment to the number that evaluations report; by default what `get_reward` returned.
+            The environment -> the number that evaluations report; by default the result of `get_reward`.
         max_turns (`int`, *optional*, defaults to 50):
             Turns of an episode at most.
         history_length (`int`, *optional*, defaults to 8):
             Past turns that the prompt shows at most.
         max_tool_calling_iterations (`int`, *optional*):
-            As in TRL: rounds of calls. One more response follows the last of them, whose calls are not run.
+            As in TRL, the number of rounds of calls. One more response follows, whose calls are not run.
         seeded (`bool`, *optional*, defaults to `False`):
-            The dataset has a column ``seed`` of its own. Else the seed of the sibling group is offered to a `reset`
-            that has a parameter of this name. A parameter ``dynamics_seed`` gets a seed of the sibling's own.
+            Whether the dataset has a column ``seed`` of its own. If not, a parameter ``seed`` of `reset` gets the seed
+            of the sibling group. A parameter ``dynamics_seed`` gets a seed of the sibling's own.
 
     Raises:
-        TypeError: if a factory is none, or what it makes has no `reset`.
-        ValueError: for another ``format``, or a tool that has no schema for want of types or a docstring.
+        TypeError: if a factory can't be called, or its object has no `reset`.
+        ValueError: for another ``format``, or a tool without a schema because types or a docstring are missing.
 
     Attributes:
-        environment: the object that plays this episode, as TRL hands it to reward functions; `None` without one.
-        messages (`list[dict]`): the prompt's messages with what `reset` returned at their end.
+        environment: the object that plays this episode, which TRL passes to reward functions; `None` without one.
+        messages (`list[dict]`): the prompt's messages, with the result of `reset` at their end.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class _Pool:
         """Makes another object.
 
         Raises:
-            EnvironmentsDown: if it is the one that is there already.
+            EnvironmentsDown: if the factory returned the same object again.
         """
         made = self._factories[name]()
         if made is not None and made is self._first[name]:
@@ -337,7 +337,7 @@ def _shown(result: Any) -> str:
     """Returns the result of a tool as text for the policy.
 
     Raises:
-        TypeError: for what has no text, images among it: prompts are text.
+        TypeError: for a result without text, such as an image.
     """
     if is_blocks(result):
         return text_of(result, "a tool's result")

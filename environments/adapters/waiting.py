@@ -63,7 +63,7 @@ def _serve(calls: queue.SimpleQueue) -> None:
         call, answer = asked
         try:
             answer.set_result(call())
-        except BaseException as error:  # it is the caller's to judge
+        except BaseException as error:  # raised in the caller's thread
             answer.set_exception(error)
 
 

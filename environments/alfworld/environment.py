@@ -26,8 +26,8 @@ class AlfWorldEnvironment(TextEnvironment):
         options: how it is played.
         roots: split -> folder of the official layout that holds its games.
 
-    The engine is made at the first `reset` and handed back by `close`. Calls are serialised over all environments of
-    a process, for the engine is not safe in threads: use `Factory.batch` to play many games at once.
+    The engine is made at the first `reset` and released by `close`. Calls are serialised over all environments of a
+    process, since the engine is not thread-safe: use `Factory.batch` to play many games at once.
     """
 
     def __init__(self, options: AlfWorldOptions | None = None, roots: Mapping[str, str] | None = None):

@@ -1,7 +1,7 @@
 """A room of ALFWorld's kind in plain Python, with its commands and sentences, without TextWorld and its planner.
 
-One thing can be carried; closed places must be opened; a sink cleans, a microwave heats and a fridge cools what is
-carried. A room is deterministic and costs microseconds a command. What a game asks for is not its business.
+A player can carry one thing; closed places must be opened; a sink cleans, a microwave heats and a fridge cools the
+carried thing. A room is deterministic and takes microseconds per command. It does not know the goal of a game.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
 """Pairs: games of ALFWorld's kind that ask for two things in one place, each of which holds one trap.
 
-A game is played in a room of `alignopsd_trl.environments.alfworld.house`. What is put at a place of the asked kind is
-delivered and
-stays there; the second delivery ends the game, and it is won if both things are of the asked kind and state and at the
-same place. A game is of one kind, by the mistake that it invites:
+A game is played in a room of `alignopsd_trl.environments.alfworld.house`. A thing put at a place of the required kind
+is delivered and stays there. The second delivery ends the game, which is won if both things have the required kind and
+state and are at the same place. The kind of a game is the mistake that it invites:
 
 * ``untreated``: bringing the things as they are, where they should be cleaned, heated or cooled first;
-* ``lookalike``: taking the thing beside the asked one (a mug for a cup);
+* ``lookalike``: taking a similar thing (a mug for a cup);
 * ``closed``: leaving closed drawers, cabinets and safes unopened until no turn is left;
-* ``apart``: putting the second thing at another place of the asked kind than the first.
+* ``apart``: putting the second thing at another place of the required kind than the first.
 
-The kind is the task's key, so that a skill bank may file its skills under kinds; the player is not told.
+The kind is the task's key, so that a skill bank may have skills by kind; the player does not see it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Players that are not models: the stored walkthrough, and an explorer that knows only what it has read.
+"""Scripted players: the stored walkthrough, and an explorer that knows only the texts that it has read.
 
-Both make supervised data: `play` records what was shown, what was thought and what was done.
+Both make supervised data: `play` records observations, thoughts and actions.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ class Explorer:
     It looks at open places before closed ones, and uses the texts and the admissible commands alone.
 
     Args:
-        error_rate: probability that a turn is wasted on a random other admissible command. The explorer reads what
-            that did and goes on from there.
+        error_rate: probability that a turn is wasted on a random other admissible command. The explorer reads its
+            result and goes on from there.
         seed: of its own random numbers.
     """
 

@@ -1,8 +1,8 @@
 """The games of a split: from the official data, or generated on demand and kept.
 
-A generated split is a numbered list: game ``i`` has task type ``i mod 6`` and a seed that no other split uses. Asking
-for more games than there are makes the missing ones; the first ones never change. ``valid_seen`` shares its rooms with
-``train`` (with other things in them), ``valid_unseen`` plays in rooms that are held out.
+A generated split is a numbered list: game ``i`` has task type ``i mod 6`` and a seed that no other split uses. A
+request for more games generates the missing ones; earlier ones never change. ``valid_seen`` shares its rooms with
+``train`` (with other things in them), ``valid_unseen`` has rooms that are held out.
 """
 
 from __future__ import annotations

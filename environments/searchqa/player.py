@@ -1,7 +1,7 @@
 """A scripted player of the closed world: search, read, search again, answer.
 
-It knows how the closed world words its questions and passages, and nothing else: every fact comes from what it has
-read in the episode. Without errors it answers every question; at an error rate it gives examples of mixed quality.
+It knows only the wordings of the closed world: every fact comes from passages that it has read in the episode. Without
+errors it answers every question; with an error rate it gives examples of mixed quality.
 """
 
 from __future__ import annotations

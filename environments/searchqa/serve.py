@@ -7,7 +7,7 @@ Usage:
         --encoder intfloat/e5-base-v2 --device cuda
 
 ``POST /retrieve`` takes ``{"queries": [...]}`` or ``{"query": "..."}``, with ``topk`` (default: ``--topk``) and
-``return_scores``; ``GET /health`` says what is served. It listens on the loopback address unless told otherwise.
+``return_scores``; ``GET /health`` describes the service. It listens on the loopback address by default.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(length))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Also what the base class calls on a request that it can't read: always JSON, and the connection ends."""
+        """Replies in JSON and ends the connection. The base class calls it for unreadable requests too."""
         self.close_connection = True
         self._reply(code, {"detail": message or self.responses[code][0]})
 

@@ -1,6 +1,6 @@
 """Questions of the embedded closed world, of local Parquet or JSON-lines files, or of a data set of the hub.
 
-All become rows of the same columns; what does not fit is refused with file and row, before anything is trained.
+All become rows of the same columns; a row that does not fit is refused by file and number before training.
 """
 
 from __future__ import annotations

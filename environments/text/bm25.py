@@ -1,6 +1,6 @@
 """BM25 as Lucene computes it: k1 = 0.9, b = 0.4, no (k1 + 1) factor, lengths quantised to one byte.
 
-Both search engines of this project are made of this: WebShop's products and Search-QA's passages.
+Both search engines of this project use it, for WebShop's products and for Search-QA's passages.
 """
 
 from __future__ import annotations

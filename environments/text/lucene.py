@@ -26,7 +26,7 @@ STOP_WORDS = frozenset(
 _POSSESSIVES = tuple(mark + letter for mark in "'\u2019\uff07" for letter in "sS")
 _LOWER_BY_LETTER = str.maketrans({"\u0130": "i", "\u03a3": "\u03c3"})  # where str.lower looks at more than the letter
 # Extended_Pictographic as of Emoji 11 to 15. Unicode 17 took symbols such as the black star out of it, so the property
-# of whatever Unicode version is installed would not do.
+# of the installed Unicode version can't be used.
 _PICTOGRAPHS = (
     r"\u00A9\u00AE\u203C\u2049\u2122\u2139\u2194-\u2199\u21A9\u21AA\u231A\u231B\u2328\u2388\u23CF\u23E9-\u23F3"
     r"\u23F8-\u23FA\u24C2\u25AA\u25AB\u25B6\u25C0\u25FB-\u25FE\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2705"

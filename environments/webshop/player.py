@@ -153,7 +153,7 @@ class Shopper:
 
 
 def respond(view: View, environment: TextEnvironment, skill: str, draw: random.Random) -> str:
-    """A whole response, as `alignopsd demonstrate` asks for it: careful under a skill, of mixed care without one."""
+    """Returns a whole response, for `alignopsd demonstrate`: careful under a skill, of mixed care without one."""
     return Shopper(CAREFUL if skill else draw.choice(HABITS), draw).answer(view).text
 
 

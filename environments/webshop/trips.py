@@ -9,7 +9,7 @@ A request is a goal of the canonical list, of whose options only the first few a
 * ``search``: the request lists its words, and the first hit of the first word alone is another product.
 
 A trip is of one kind: all of its requests but one hold that trap and no other, the last holds none. The kind is the
-task's key, so that a skill bank may file its skills under kinds; the shopper is not told.
+task's key, so that a skill bank may have skills by kind; the shopper does not see it.
 """
 
 from __future__ import annotations

@@ -100,14 +100,14 @@ def list_games(folder: Path, split: str, task_types: Collection[str] | None = No
     """Returns rows of the playable games under a split's folder, sorted by identity.
 
     Playable: the path below ``folder`` holds neither ``movable`` nor ``Sliced``, ``traj_data.json`` names a wanted
-    task type, and ``game.tw-pddl`` exists and says that it is solvable. What was read is kept in an index, and only
-    files that changed since are read again.
+    task type, and ``game.tw-pddl`` exists and says that it is solvable. Results are kept in an index, and only changed
+    files are read again.
 
     Args:
         folder: of the split.
         split: its name, for the rows.
         task_types: wanted ones, all six by default.
-        count: the first so many, where above 0.
+        count: the number of games, the first ones; 0 for all.
 
     Raises:
         FileNotFoundError: if there is no such folder.

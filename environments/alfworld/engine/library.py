@@ -1,8 +1,8 @@
 """Private copies of the planner's shared library, one for each live game.
 
 ``libdownward.so`` keeps its state in globals, so two games that are played at once need two copies of it, and a copy
-can't be unloaded safely. The installed file is 34 MB of which 1 MB is ever loaded; only that part is copied, and where
-the system has anonymous files it never touches a disk. Copies are handed back and used again.
+can't be unloaded safely. Of the installed 34 MB only the 1 MB that is loaded is copied, into memory where the system
+has anonymous files. Copies are reused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Two engines with one interface: TextWorld's own (``plain``, the reference) and a fast one over the same planner.
 
-`FastEngine` asks the planner's library for applicable operators, effects and the goal test as TextWorld does, and
-differs in what TextWorld does around it: commands come from a table by operator, texts from parsed rules, translations
-from a cache. Both give the same observation, commands and verdict at every step.
+As TextWorld does, `FastEngine` calls the planner's library for applicable operators, effects and the goal test. The
+rest differs: commands come from a table by operator, texts from parsed rules, translations from a cache. Both give the
+same observation, commands and verdict at every step.
 
 Neither is safe in threads (the parsers and the translator are module-level): hold `LOCK` around every call.
 """

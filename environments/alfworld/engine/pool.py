@@ -2,10 +2,10 @@
 
 Slots are dealt to ``min(cores, size)`` worker processes. A call sends each worker its whole part in one message; the
 worker answers item by item, so the item that a worker died or hung on is known. The worker is replaced, and the
-episodes of its slots are played again from their own actions, which gives the same state, since an environment is a
-function of its task and its actions. An item that a worker hung on is lost (a `Failure`), one that it died on is tried
-once more: a worker that was killed from outside costs nothing, an action that kills costs its own episode. The same
-replay lets a worker be recycled at any time, before what foreign code leaks adds up.
+episodes of its slots are replayed from their actions, which gives the same state, since an environment is a function of
+its task and its actions. An item that a worker hung on is lost (a `Failure`). One that it died on is tried once more: a
+worker that was killed from outside loses nothing, an action that kills ends its own episode. The same replay lets a
+worker be replaced at any time, before leaks of foreign code add up.
 
 Workers are started as plain subprocesses, neither forked (CUDA, threads) nor through `multiprocessing` (which imports
 the main script again).
@@ -156,7 +156,7 @@ class ProcessBatch:
             for home, queue in queues.items():
                 self._send(home, queue, restore=self._live(home).fresh)
             self._collect(queues, results)
-        except BaseException:  # for instance Ctrl-C: answers on their way would be taken for later ones
+        except BaseException:  # such as Ctrl-C: outstanding answers would be taken for those of later calls
             for home in queues:
                 self._discard(home)
             raise
@@ -232,7 +232,7 @@ class ProcessBatch:
         try:
             worker.connection.send(list(queue))
         except OSError:
-            pass  # it died or hangs: collecting its answers finds out and deals with it
+            pass  # it died or hangs: the collection of answers notices that
 
     def _ensure(self, homes: Collection[int]) -> None:
         missing = [home for home in homes if (worker := self._workers[home]) is None or worker.died()]

@@ -1,8 +1,8 @@
 """Generated rooms: the receptacles of a scene and their locations.
 
 A scene number stands for a layout, as in the official data (kitchens 1-30, living rooms 201-230, bedrooms 301-330,
-bathrooms 401-430), so that "a room seen in training, with other things in it" and "a room never seen" mean something.
-The last five scenes of each kind are held out of training.
+bathrooms 401-430), so that games can be played in rooms seen in training, with other things, or in unseen rooms. The
+last five scenes of each kind are held out of training.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SCENES, _HELD_OUT = 30, 5
 SIZE = (5, 20)  # receptacles in a room
 
 OPENABLE = frozenset({"Fridge", "Cabinet", "Microwave", "Drawer", "Safe"})
-_SHARED = 0.1  # probability that a receptacle stands where an earlier one does
+_SHARED = 0.1  # probability that a receptacle shares an earlier one's location
 _OPEN = 0.1  # probability that an openable one is open at the start
 
 _COMPULSORY = {

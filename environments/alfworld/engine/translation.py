@@ -1,7 +1,7 @@
 """Translates a problem for the planner, once on each machine.
 
-The translator (pure Python, 0.1 to 0.3 s a problem) is asked once; what a game needs of its answer is kept on disk,
-under a key of domain, problem and translator version.
+The translator (pure Python, 0.1 to 0.3 s per problem) runs once; the needed parts of its result are kept on disk under
+a key of domain, problem and translator version.
 """
 
 from __future__ import annotations

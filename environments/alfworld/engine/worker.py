@@ -1,8 +1,7 @@
 """The worker process of a `ProcessBatch`: environments, and a loop that answers one item after another.
 
-Orphans can't stay: a thread ends the process (and removes the pool's temporary folder) as soon as the parent is gone,
-whatever the loop is doing. A parent that lives kills its workers itself. A Ctrl-C in the terminal is the parent's
-business.
+A thread ends the process, and removes the pool's temporary folder, as soon as the parent is gone, even while the loop
+is busy. A living parent kills its workers itself and handles Ctrl-C for them.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def _answer(
         for action in actions:
             environment.step(action)
         return None
-    except Exception as error:  # whatever an environment raises ends its own episode only
+    except Exception as error:  # any error of an environment ends its own episode only
         environments.pop(slot).close() if slot in environments else None
         return Failure.of(error)
 

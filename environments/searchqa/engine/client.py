@@ -3,9 +3,9 @@
 ``list`` (Search-R1): ``{"queries": [...]}``, one request for all queries of a turn. ``single`` (the agent loop's
 fork): ``{"query": "..."}``, one request a query, sent side by side. Both answer ``{"result": [[hit, ...], ...]}``.
 
-Connection errors, timeouts, status 500, 502, 503, 504 and replies that can't be read are tried again after 1, 2, 3, ...
-pauses, within one budget of seconds for a request; other refusals are not. What fails for good is a `SearchFailure`;
-``tolerated`` failing turns in a row are a `RetrieverDown`.
+Connection errors, timeouts, status 500, 502, 503, 504 and unreadable replies are retried after 1, 2, 3, ... pauses,
+within one budget of seconds per request; other refusals are not. A request that fails for good returns a
+`SearchFailure`; ``tolerated`` failing turns in a row raise `RetrieverDown`.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class HttpRetriever(Retriever):
 
     Args:
         urls: of the routes, e.g. ``http://127.0.0.1:8000/retrieve``; requests go round robin, a retry to the next one.
-        dialect: ``list`` or ``single``, whichever the service speaks.
-        timeout: seconds that one attempt may take in all, from the connection to the last byte.
-        attempts: at most this many for a request.
+        dialect: of the service, ``list`` or ``single``.
+        timeout: seconds that one attempt may take, from the connection to the last byte.
+        attempts: per request, at most.
         pause: seconds before the second attempt; the n-th retry waits n times as long.
         patience: seconds for a request with all its attempts and pauses.
         tolerated: failing turns in a row after which the run ends.

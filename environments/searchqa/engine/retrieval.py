@@ -1,8 +1,8 @@
 """The common interface of all retrieval backends: queries in, ranked passages (or a failure) out.
 
-``bm25.py`` and ``dense.py`` search a local corpus, ``client.py`` asks a server; `CachedRetriever` remembers equal
-queries in front of any of them. A search that failed is a value, so that it costs a turn and never an episode; a
-service that stays away is an exception, so that it ends the run instead of teaching on nothing.
+``bm25.py`` and ``dense.py`` search a local corpus, ``client.py`` calls a server; `CachedRetriever` caches queries in
+front of any of them. A failed search is a value, so that it costs a turn and never an episode. A service that stays
+away raises, so that it ends the run instead of training on empty results.
 """
 
 from __future__ import annotations

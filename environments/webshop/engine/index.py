@@ -25,7 +25,7 @@ from alignopsd_trl.environments.webshop.engine import store
 from alignopsd_trl.environments.webshop.engine.files import Cleaner, DataFiles
 from alignopsd_trl.environments.webshop.engine.search import PostingsBuilder, Searcher, document_text
 
-# What a prepared catalogue follows from besides the data: a change to any of these rebuilds it.
+# A prepared catalogue depends on these besides the data: a change to any of them rebuilds it.
 _RULES = (
     *("files.py", "json_stream.py", "search.py", "store.py", "index.py"),
     *("../../text/porter.py", "../../text/lucene.py", "../../text/bm25.py"),

@@ -77,7 +77,7 @@ def open_or_build(cache: Path, key: str, build: Callable[[Writer], None]) -> Sto
 
     Raises:
         OSError: if the cache folder cannot be written.
-        whatever ``build`` raises; nothing is left behind then.
+        Exception: any error of ``build``; nothing is left behind then.
     """
     folder = cache / key
     for _ in range(8):
