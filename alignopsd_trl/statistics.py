@@ -143,7 +143,7 @@ def stretch(tasks: int) -> float:
 
 
 def for_several(interval: Interval, comparisons: int, tasks: int) -> Interval:
-    """Widens an interval so that all of so many intervals hold at once with 95 % (Bonferroni). With fewer than
+    """Widens an interval so that all of ``comparisons`` intervals hold at once with 95 % (Bonferroni). With fewer than
     `LEAST_TASKS` tasks it is returned unchanged."""
     if tasks < LEAST_TASKS:
         return interval

@@ -20,7 +20,7 @@ OPTIONS: dict[str, Any] = {"template": "tiny", "top_k": 1, "max_turns": 8, "hist
 
 
 def suite(data: str | Path | None = None, **options: Any) -> Suite:
-    """Makes questions of several hops.
+    """Makes Search-QA with the questions of several hops.
 
     Args:
         data: folder with ``corpus.jsonl``, ``train.jsonl`` and ``test.jsonl`` as `assets.worlds.hops` writes them; None

@@ -73,8 +73,8 @@ class ProcessGroup:
         return gathered[~torch.isnan(gathered)]
 
     def reduce(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Reduces metrics over the processes that have them: ``.../max`` and ``.../min`` by that, others by the
-        mean."""
+        """Reduces each metric over the processes that have it: ``.../max`` by the maximum, ``.../min`` by the minimum,
+        any other by the mean."""
         everywhere = self.each(dict(metrics))
         reduced = {}
         for name in sorted({name for one in everywhere for name in one}):

@@ -171,7 +171,7 @@ class Player:
         )
 
     async def _play(self, episode: Episode, prefix: Sequence[str], queues: Queues) -> None:
-        """Plays an episode that was reset to its end."""
+        """Plays one episode to its end, after its reset."""
         for number, action in enumerate(prefix):
             if episode.live:
                 turn = blank_turn(number, "", [], [], False)

@@ -54,8 +54,8 @@ class AdaptedEnvironment(TextEnvironment):
 
 
 def columns_for(row: Mapping[str, Any], accepted: Mapping[str, Any], left_out: set[str]) -> dict[str, Any]:
-    """Selects the columns of a row for a function of these parameters: all for one with ``**columns``, but
-    ``dynamics_seed`` by name alone."""
+    """Returns the columns of a row that a function takes: those of its parameters' names, all with ``**columns``.
+    ``dynamics_seed`` needs a parameter of its own."""
     made = {"task_id"} if is_row_id(row.get("task_id")) else set()
     made |= {"dynamics_seed"} - set(accepted)
     takes_any = any(one.kind is one.VAR_KEYWORD for one in accepted.values())

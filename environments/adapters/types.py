@@ -86,8 +86,7 @@ def of_schema(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
 
 
 def is_address(value: Any) -> bool:
-    """Whether a value, or one inside of it, has no text of its own, such as an image: `str` would show its memory
-    address."""
+    """Whether `str` of a value, or of one inside of it, would show only a memory address, as for an image."""
     if isinstance(value, Mapping):
         return any(map(is_address, value.values()))
     if isinstance(value, list | tuple | set | frozenset):

@@ -148,7 +148,8 @@ class _Operator:
 
 @dataclass
 class Known:
-    """The facts that all plays of a game share, computed at its first reset; operators when they first occur."""
+    """Facts that all plays of a game share. Most are computed at the game's first reset, each operator when it first
+    occurs."""
 
     grammar: Grammar
     task: Translation

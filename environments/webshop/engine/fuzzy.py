@@ -48,7 +48,8 @@ def _tokens(value: Any) -> frozenset[str]:
 
 
 def _sides(a: Any, b: Any) -> tuple[str, str, str] | None:
-    """Returns the common tokens, and these with the rest of a and with the rest of b. None if either side is empty."""
+    """Returns three texts: the common tokens, these with the rest of a, and these with the rest of b. None if a or b is
+    empty."""
     if a is None or b is None:
         return None
     left, right = _tokens(a), _tokens(b)

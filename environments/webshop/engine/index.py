@@ -161,7 +161,7 @@ def _rules_digest() -> str:
 
 
 def _file_digest(path: Path, cache: Path) -> str:
-    """Returns the sha256 of a file; that of a large one is cached by size and modification time."""
+    """Returns the sha256 of a file. For a large file it is cached by size and modification time."""
     status = path.stat()
     if status.st_size < LARGE_FILE:
         return store.digest(path)

@@ -29,7 +29,7 @@ def document_text(product: Mapping) -> str:
 
 
 class PostingsBuilder:
-    """Collects the documents in any order; `arrays` lays the postings out."""
+    """Collects documents in any order; `arrays` returns their postings."""
 
     def __init__(self) -> None:
         self._vocabulary: dict[str, int] = {}
