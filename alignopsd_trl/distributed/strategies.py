@@ -155,10 +155,10 @@ def held(value: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def part_of(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Returns this process's shard of a tensor that is sharded like a parameter, with the first process's values.
+    """Shards a tensor like a parameter and returns this process's shard. The values are those of the first process.
 
     Args:
-        whole: the tensor, on each process. It is returned as it is for a parameter that is not sharded.
+        whole: the tensor, on each process. It is returned whole for a parameter that is not sharded.
     """
     part = held(parameter)
     whole = whole.to(part.device, part.dtype)

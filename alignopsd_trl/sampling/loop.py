@@ -43,7 +43,7 @@ class Rows:
     cache: Cache
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keeps these rows alone, in the order of `closed_up`."""
+        """Keeps only the given rows, which `closed_up` has ordered."""
         moves, chosen = moved(rows, self.place.device), torch.tensor(rows, device=self.place.device)
         self.place, self.visible, self.position = self.place[chosen], self.visible[chosen], self.position[chosen]
         layers: Any = self.cache.layers
@@ -52,7 +52,8 @@ class Rows:
 
 
 def closed_up(going: Sequence[bool]) -> list[int]:
-    """Returns the rows that go on. The last ones take the places of ended rows, so that few rows are copied."""
+    """Returns the indices of rows that go on. The last ones take the places of ended rows, so that few rows are
+    copied."""
     count = sum(going)
     last = iter([row for row in range(count, len(going)) if going[row]])
     return [row if going[row] else next(last) for row in range(count)]

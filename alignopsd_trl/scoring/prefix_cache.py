@@ -141,7 +141,7 @@ class PrefixCache:
         return _cache_of(buffers, width)
 
     def _parts(self, texts: Sequence[Text]) -> Iterator[list[int]]:
-        """Yields numbers of texts, as many neighbours in sorted order at a time as fit the pool."""
+        """Yields indices of texts, in groups of neighbours in sorted order that fit the pool."""
         part: list[int] = []
         tokens, last = 0, None
         for row in sorted(range(len(texts)), key=texts.__getitem__):
@@ -154,8 +154,8 @@ class PrefixCache:
         yield sorted(part)
 
     def _find(self, texts: Sequence[Text]) -> list[torch.Tensor]:
-        """Returns each text's places in the pool after encoding new ones. The texts fit the pool together, or it is
-        one."""
+        """Encodes new texts and returns the places of every text in the pool. Unless there is only one text, all must
+        fit the pool."""
         self._make_room(set(texts))
         for wave in _waves(sorted(set(texts) - self._places.keys())):
             self._encode(wave)
@@ -288,7 +288,7 @@ def _padded(places: Sequence[torch.Tensor], width: int = 0) -> torch.Tensor:
 
 
 def _batches(new: Sequence[int], whole: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Yields batches of the numbers of texts with tokens to encode, those with the most first.
+    """Yields the indices of texts with tokens to encode, in batches, those with the most tokens first.
 
     Args:
         new: the number of tokens to encode of each text.

@@ -181,12 +181,12 @@ def _distinct_pairs(
 
 
 def _score_packed(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
-    """Scores rows with branches: ``(R, T)`` float32, a score at each label's column."""
+    """Scores rows by the packed forward: ``(R, T)`` float32, a score at each label's column."""
     return model.shared(Packed.of(tree_rows, pad_id).to(model.device)).float()
 
 
 def _score_plain(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
-    """Scores rows without branches, in the same form, through TRL's own forward."""
+    """Scores rows without branches by TRL's own forward, with the same result as `_score_packed`."""
     first = [tree_row.spans[0][0] for tree_row in tree_rows]
     prompts = Ragged.of([tree_row.path[:start] for tree_row, start in zip(tree_rows, first, strict=True)])
     answers = Ragged.of([tree_row.path[start:] for tree_row, start in zip(tree_rows, first, strict=True)])

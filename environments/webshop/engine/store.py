@@ -1,8 +1,7 @@
 """Named arrays in a folder: written once, checksummed, memory-mapped by every process that reads them.
 
-A folder appears under its final name complete or not at all (built beside it, renamed), so that a process never sees
-half of one and two that build the same do no harm: the first to finish wins. A folder whose checksums, sizes or key do
-not fit is moved away and built anew.
+A folder is built under another name and renamed, so that no process sees half of one. Of two processes that build the
+same folder, the first to finish wins. A folder whose checksums, sizes or key do not fit is moved away and built anew.
 """
 
 from __future__ import annotations
