@@ -39,7 +39,7 @@ def _blocks(tags: Sequence[str]) -> re.Pattern[str]:
 
 @cache
 def _closed(tags: Sequence[str]) -> re.Pattern[str]:
-    """Returns a pattern for a beginning of the text that ends with a closing tag and holds no opening one."""
+    """Returns a pattern for the text up to its first closing tag, if no opening tag comes before that."""
     return re.compile(rf"(?:(?!{_opening(tags)}).)*?{re.escape(tags[1])}\s*", re.DOTALL | re.IGNORECASE)
 
 

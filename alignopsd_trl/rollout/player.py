@@ -125,7 +125,7 @@ class Player:
             ValueError: for prefixes of a conversation, which would have no responses.
         """
         if self.renderer.converses and any(prefixes):
-            raise ValueError("actions alone make no conversation to go on from; use history='window'")
+            raise ValueError("replayed actions have no responses to make a conversation of; use history='window'")
         episodes = self._begin(rows, seeds, tasks, draws or [""] * len(rows))
         self._together(lambda: self._open(episodes))
         queues = self._queues()

@@ -19,7 +19,7 @@ WAIT = 10.0  # seconds for a server to say what its actions are
 
 
 class Refused(ValueError):
-    """Raised for an action that has not the form that the environment requires. The policy sees the message."""
+    """Raised for an action of another form than the environment requires. The policy sees the message."""
 
 
 @dataclass(frozen=True)

@@ -102,8 +102,8 @@ class OpenEnvEnvironment(AdaptedEnvironment):
             raise TypeError(f"connect must be a callable without arguments that makes a client, got {connect!r:.80}")
         if reward not in ("sum", "last"):
             raise ValueError(
-                f"reward={reward!r}: say how the steps' rewards make the episode's: 'sum' if each step gives what it "
-                "earned, 'last' if the last step gives what the episode is worth"
+                f"reward={reward!r}: say how the steps' rewards make the episode's: 'sum' adds them up, 'last' takes "
+                "that of the last step"
             )
         self.options = {"connect": connect, "act": act, "show": show, "reward": reward, "success": success}
         self.options |= {"max_turns": max_turns, "history_length": history_length}
@@ -188,7 +188,7 @@ class OpenEnvEnvironment(AdaptedEnvironment):
 
     def _text(self, result: Any) -> str:
         if self._show is shown_observation and is_address(result.observation):
-            raise TypeError(f"the observation {result.observation!r:.80} holds what has no text; give show=...")
+            raise TypeError(f"the observation {result.observation!r:.80} has a part without text; give show=...")
         text = self._show(result.observation)
         if not isinstance(text, str):
             raise TypeError(f"show(observation) returned {text!r:.80} ({type(text).__name__}); return a str")

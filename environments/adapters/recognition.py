@@ -40,7 +40,7 @@ def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any)
     if kind is not None and not _is_ours(kind):
         return ToolEnvironment(factory, tools, **options)
     if tools:
-        raise TypeError(f"tools={[name_of(tool) for tool in tools]} go with TRL's tool classes; {factory!r} is none")
+        raise TypeError(f"tools={[name_of(tool) for tool in tools]} need one of TRL's tool classes, got {factory!r}")
     if kind is not None:
         check_environment(kind)
     return factory
@@ -51,7 +51,7 @@ def _adjusted(made: AdaptedEnvironment, tools: Sequence[Callable], options: Mapp
     own = made.options
     if not isinstance(made, ToolEnvironment):
         if tools:
-            raise TypeError(f"tools={[name_of(tool) for tool in tools]} go with TRL's tool classes, not with {made!r}")
+            raise TypeError(f"tools={[name_of(tool) for tool in tools]} need one of TRL's tool classes, got {made!r}")
         return made
     added = {name: options[name] for name in ("seeded", "max_tool_calling_iterations") if options.get(name)}
     changed = {name: value for name, value in added.items() if not own[name]}

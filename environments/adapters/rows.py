@@ -35,7 +35,7 @@ def messages_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the row's ``prompt`` as messages; a text is one user message, and a row without a prompt an empty one.
 
     Raises:
-        TypeError: if it is neither.
+        TypeError: if the prompt is neither text nor messages.
     """
     prompt = row.get("prompt", "")
     if isinstance(prompt, str):
