@@ -219,8 +219,7 @@ def _module_name(module: torch.nn.Module) -> str:
 
 
 def _frozen(model: SentenceTransformer, name: str, device: torch.device | str | None) -> Encoder:
-    """Freezes a model: evaluation mode, no gradients, no instruction prefix, right truncation. Pooling follows the
-    model's own files."""
+    """Freezes a model, without instruction prefix and with right truncation. Pooling follows the model's own files."""
     model.eval().requires_grad_(False).to(torch.device(device or "cpu"))
     model.default_prompt_name = None
     model.max_seq_length = min(MAX_TOKENS, model.max_seq_length or MAX_TOKENS)

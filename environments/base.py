@@ -131,8 +131,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Failure:
-    """An environment that raised, exceeded its time limit or returned an invalid value. It ends its own episode
-    only."""
+    """An environment that raised, exceeded its time limit or returned an invalid value. It ends one episode."""
 
     kind: str  # "error" or "timeout"
     message: str
@@ -261,8 +260,7 @@ class TextEnvironment(ABC):
 
 
 class EnvironmentBatch(Protocol):
-    """Many episodes side by side, addressed by slot. An episode that fails returns a `Failure` and leaves the others
-    alone.
+    """Many episodes side by side, addressed by slot. An episode that fails returns a `Failure` alone.
 
     A batch may have a method ``metrics() -> dict[str, float]`` with counters since it was made; the trainer logs their
     increase in each round as ``environment/<name>``. If its attribute ``takes_dynamics_seed`` is true, tasks hold

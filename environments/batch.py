@@ -276,8 +276,7 @@ def _name(environment: TextEnvironment) -> str:
 
 
 def takes_dynamics_seed(environment: Any) -> bool:
-    """Whether an environment's `reset` takes ``dynamics_seed``, or the environment says so of the object that it
-    plays."""
+    """Whether an environment's `reset` takes ``dynamics_seed``, or its attribute of this name says so."""
     own = getattr(environment, "takes_dynamics_seed", None)
     return reset_names(type(environment), "dynamics_seed") if own is None else own
 

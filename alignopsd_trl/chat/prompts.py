@@ -57,8 +57,7 @@ def _content_of(message: Mapping[str, Any]) -> str:
 
 
 def _by_tools(prompts: Sequence[Rendered]) -> Iterator[tuple[list[int], list[Mapping[str, Any]]]]:
-    """Groups prompts by their tools, since one call of a chat template takes one list of tools. Yields rows and
-    tools."""
+    """Groups prompts by their tools, which one call of a chat template shares. Yields rows and tools."""
     groups: list[tuple[list[int], list[Mapping[str, Any]]]] = []
     for row, prompt in enumerate(prompts):
         tools = tools_of(prompt)

@@ -143,8 +143,7 @@ def reader_for(tokenizer: PreTrainedTokenizerBase, environments: Any, tags: Sequ
 
 
 def require_tools(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Checks that the chat template shows tool calls and that they can be parsed. A tokenizer without a parser gets
-    TRL's.
+    """Checks that the chat template shows tool calls and that these can be parsed, by TRL's parser if need be.
 
     Raises:
         ValueError: if not; says what to do.

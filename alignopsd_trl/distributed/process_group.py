@@ -52,8 +52,7 @@ class ProcessGroup:
         return gather_object([value])
 
     def together(self, act: Callable[[], Found], kind: type[Exception] | tuple[type[Exception], ...]) -> Found:
-        """Calls ``act`` and returns this process's result. If it raises one of ``kind`` on any process, all raise
-        that."""
+        """Calls ``act`` and returns its result. If it raises one of ``kind`` on any process, all raise that."""
         found: list[Found] = []
         problem: Exception | None = None
         try:
@@ -73,8 +72,7 @@ class ProcessGroup:
         return gathered[~torch.isnan(gathered)]
 
     def reduce(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Reduces each metric over the processes that have it: ``.../max`` by the maximum, ``.../min`` by the minimum,
-        any other by the mean."""
+        """Reduces each metric over the processes that have it: ``.../max`` and ``.../min`` so, others by the mean."""
         everywhere = self.each(dict(metrics))
         reduced = {}
         for name in sorted({name for one in everywhere for name in one}):

@@ -188,8 +188,7 @@ def whole_of(part: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 def backward(accelerator: Accelerator, loss: torch.Tensor) -> None:
-    """Computes the gradient of a sub-chunk. The loss is already scaled for accumulation, so DeepSpeed must not scale
-    it again."""
+    """Computes the gradient of a sub-chunk, whose loss is already scaled: DeepSpeed must not scale it again."""
     deepspeed_only = {"scale_wrt_gas": False} if accelerator.distributed_type == DistributedType.DEEPSPEED else {}
     accelerator.backward(loss, **deepspeed_only)
 

@@ -140,8 +140,7 @@ class ServerBackend(ColocatedBackend):
         return cls(trainer, processes, partial(push_weights, trainer), partial(sampling_options, trainer))
 
     def push(self, update: int) -> None:
-        """Sends the policy's weights to the servers. With `rounds_ahead` the requests of the next round are frozen
-        meanwhile.
+        """Sends the policy's weights to the servers. With `rounds_ahead` the next round's requests are frozen.
 
         Raises:
             SamplerDown: on all processes, if the push fails.

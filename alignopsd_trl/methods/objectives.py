@@ -58,8 +58,7 @@ def weighted_k3_loss(log_probs: torch.Tensor, teacher: torch.Tensor, old: torch.
 def divergence_loss(
     logits: torch.Tensor, teacher_logits: torch.Tensor, beta: float = 0.5, temperature: float = 1.1
 ) -> torch.Tensor:
-    """Returns beta KL(teacher || M) + (1 - beta) KL(student || M) over the vocabulary, M = (1 - beta) student + beta
-    teacher.
+    """Returns beta KL(teacher || M) + (1 - beta) KL(student || M), M = (1 - beta) student + beta teacher.
 
     Args:
         logits, teacher_logits: ``(..., V)`` of the same V tokens: all of them, or the teacher's likeliest.
@@ -88,8 +87,7 @@ def _kl(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
 
 
 def mixing_weight(step: int, initial: float, decay_steps: int, warmup_steps: int = 0) -> float:
-    """Returns lambda at policy update ``step``, counted from 1: a linear rise over the warm-up, then a linear fall to
-    0.
+    """Returns lambda at policy update ``step``, counted from 1: a linear rise over the warm-up, then a linear fall.
 
     ``decay_steps=0`` keeps it constant after the warm-up.
     """
@@ -169,8 +167,7 @@ def discounted_returns(reward: torch.Tensor, groups: Groups, gamma: float) -> to
 def belief_recursion(
     evidence: torch.Tensor, prior: torch.Tensor, groups: Groups, gamma: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns beliefs B_k = sigmoid(logit(B_0) + c_k), c_k = gamma c_{k-1} + e_k, and their steps B_k - B_{k-1}:
-    ``(M,)`` each.
+    """Returns beliefs B_k = sigmoid(logit(B_0) + c_k), c_k = gamma c_{k-1} + e_k, and their steps, ``(M,)`` each.
 
     Args:
         evidence: ``(M,)`` sums of the gap over each turn.
@@ -230,8 +227,7 @@ def belief_advantage(
 
 
 def success_rate(outcome: torch.Tensor, groups: Groups, clip: float = 1e-4) -> torch.Tensor:
-    """Returns the prior belief, ``(M,)``: the mean outcome of the task's rollouts, each counted once, clipped to
-    [clip, 1 - clip]."""
+    """Returns the prior belief, ``(M,)``: the task's mean outcome over rollouts, clipped to [clip, 1 - clip]."""
     task, tasks = groups.task, groups.tasks
     share = 1 / torch.bincount(groups.rollout, minlength=groups.rollouts).to(outcome.dtype)[groups.rollout]
     rate = segment_sum(outcome * share, task, tasks) / segment_sum(share, task, tasks)

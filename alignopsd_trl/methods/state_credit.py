@@ -45,8 +45,7 @@ def state_labels(batch: TurnBatch) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def labels_before(labels: torch.Tensor, groups: Groups, turns: int, missing: int) -> torch.Tensor:
-    """Returns the label of the turn that lies ``turns`` earlier in the rollout, ``(M,)``; ``missing`` before the first
-    one."""
+    """Returns the label that lies ``turns`` earlier in the rollout, ``(M,)``; ``missing`` before its beginning."""
     length = int(groups.position.max()) + 1 if len(labels) else 0
     table = labels.new_full((groups.rollouts, turns + length), missing)
     table[groups.rollout, groups.position + turns] = labels
@@ -72,8 +71,7 @@ def history_groups(groups: Groups, state: torch.Tensor, history: int) -> list[to
 def hierarchical_advantage(
     returns: torch.Tensor, levels: Sequence[torch.Tensor], exponent: float, scale: bool
 ) -> torch.Tensor:
-    """Returns the sum over k of w_k A_k, with A_k the return normalised in its group of level k, w_k ~ (k +
-    1)^exponent.
+    """Returns the sum over k of w_k A_k, A_k the return normalised in its level-k group, w_k ~ (k + 1)^exponent.
 
     A level without a comparison (no group, a group of one turn, or equal returns) is left out of a turn's sum, and the
     weights of the others add up to 1.
@@ -94,8 +92,8 @@ def hierarchical_advantage(
 def graph_returns(
     reward: torch.Tensor, task: torch.Tensor, before: torch.Tensor, after: torch.Tensor, discount: float
 ) -> torch.Tensor:
-    """Returns R of each turn as an edge of its task's graph: r discount^(d + 1), d the distance from the edge's end to
-    the goal.
+    """Returns R of each turn as an edge of its task's graph: r discount^(d + 1), d the distance from its end to the
+    goal.
 
     A turn with a positive reward ends in the goal: d = 0, and r is that reward. Any other edge gets the largest R over
     the paths from its end to the goal. Without such a path, d is the task's largest distance plus 1 and r its smallest
@@ -118,8 +116,7 @@ def graph_returns(
 def _best_paths(
     reward: torch.Tensor, start: torch.Tensor, end: torch.Tensor, goal: torch.Tensor, discount: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the largest R over the paths from each edge (0: none), and the fewest edges from its start to the
-    goal."""
+    """Returns the largest R over the paths from each edge (0: none), and the length of the shortest path."""
     count = int(torch.cat([start, end]).max()) + 1 if len(start) else 0
     found = torch.where(goal, discount * reward, 0.0)
     distance = torch.where(goal, 1.0, torch.inf).to(reward.dtype)

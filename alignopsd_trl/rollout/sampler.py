@@ -103,8 +103,7 @@ class Sampler(Protocol):
         for other threads or machines."""
 
     def drop(self) -> None:
-        """Cancels all requests without a response. Called at the end of a play, and when an error or Ctrl-C ends
-        it."""
+        """Cancels all requests without a response. Called when a play ends, also by an error or Ctrl-C."""
 
 
 AnySampler = Sampler | BatchSampler
@@ -189,8 +188,7 @@ def as_sampler(sampler: AnySampler, agree: Callable[[int], int], filler: Callabl
 
 
 class SortedByLength:
-    """A [`BatchSampler`] that passes prompts to another one in batches of similar length, which saves padding and
-    memory.
+    """A [`BatchSampler`] that passes prompts to another one in batches of similar length, which saves padding.
 
     Args:
         sampler: samples the batches.

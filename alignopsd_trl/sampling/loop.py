@@ -52,8 +52,7 @@ class Rows:
 
 
 def closed_up(going: Sequence[bool]) -> list[int]:
-    """Returns the indices of rows that go on. The last ones take the places of ended rows, so that few rows are
-    copied."""
+    """Returns the indices of rows that go on. The last ones fill the places of ended rows, so that few are copied."""
     count = sum(going)
     last = iter([row for row in range(count, len(going)) if going[row]])
     return [row if going[row] else next(last) for row in range(count)]

@@ -154,8 +154,7 @@ class PrefixCache:
         yield sorted(part)
 
     def _find(self, texts: Sequence[Text]) -> list[torch.Tensor]:
-        """Encodes new texts and returns the places of every text in the pool. Unless there is only one text, all must
-        fit the pool."""
+        """Encodes new texts and returns the places of every text. Unless it is only one, all must fit the pool."""
         self._make_room(set(texts))
         for wave in _waves(sorted(set(texts) - self._places.keys())):
             self._encode(wave)

@@ -55,8 +55,7 @@ class PrivilegedTeacher:
     prefixes: PrefixCache | None = None
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Returns log-probs ``(P, L)`` of identity and matched views in one pass; 0 for turns that `TurnBatch.scored`
-        leaves out."""
+        """Returns log-probs ``(P, L)`` of identity and matched views; 0 for turns that are not `TurnBatch.scored`."""
         source, target = source.cpu(), target.cpu()
         wanted = torch.ones(len(target), dtype=torch.bool) if batch.scored is None else batch.scored.cpu()[target]
         with self.phases("scoring"):

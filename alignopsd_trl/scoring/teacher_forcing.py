@@ -127,8 +127,7 @@ def _known_everywhere(prefixes: PrefixCache, prompts: Ragged, rows: torch.Tensor
 def _score_behind(
     model: ScoringModel, pairs: Pairs, prefixes: PrefixCache, pad_id: int, budget: int, width: int
 ) -> torch.Tensor:
-    """Returns scores ``(pairs, width)`` with the prompts' cached keys and values: only responses go through the
-    model."""
+    """Returns scores ``(pairs, width)`` from the prompts' cached keys and values: the model gets responses only."""
     rows = pairs.by_prompt()
     tree_rows = [pairs.behind(row) for row in rows]
     path = torch.tensor([len(tree_row.path) - 1 for tree_row in tree_rows], dtype=torch.int64)
@@ -171,8 +170,7 @@ def _longest(sequences: Ragged) -> int:
 def _distinct_pairs(
     prompts: Ragged, responses: Ragged, prompt_rows: torch.Tensor, response_rows: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns prompt and response rows of the distinct pairs, ``(u,)`` each, and the distinct pair of each pair
-    ``(P,)``."""
+    """Returns prompt and response rows of distinct pairs, ``(u,)`` each, and each pair's distinct one, ``(P,)``."""
     first_prompt, prompt_of = prompts.distinct()
     first_response, response_of = responses.distinct()
     both = torch.stack([prompt_of[prompt_rows], response_of[response_rows]], dim=1)

@@ -142,8 +142,7 @@ def episode_curves(frame: pd.DataFrame) -> list[Curve]:
 
 
 def log_curves(history: Iterable[Mapping[str, Any]]) -> list[Curve]:
-    """Returns the curves of the quantities in `_CURVES` that the log has. A log line of step k is about the rollout of
-    step k - 1."""
+    """Returns the log's curves of `_CURVES`. A log line of step k is about the rollout of step k - 1."""
     curves = []
     lines = [line for line in history if isinstance(line.get("step"), int)]
     for key, label in _CURVES.items():

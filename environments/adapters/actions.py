@@ -91,8 +91,7 @@ class ActionForm:
 
 
 def action_class(client: Any) -> type | None:
-    """Returns the action class of a client's class, its first type argument (``EnvClient[Action, Observation,
-    State]``)."""
+    """Returns a client's action class, its first type argument (``EnvClient[Action, Observation, State]``)."""
     for one in (client, getattr(client, "async_client", None)):
         for kind in type(one).__mro__:
             for base in getattr(kind, "__orig_bases__", ()):

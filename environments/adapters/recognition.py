@@ -61,8 +61,7 @@ def _adjusted(made: AdaptedEnvironment, tools: Sequence[Callable], options: Mapp
 
 
 def _kind(factory: Callable) -> type | None:
-    """Returns the class that a factory makes; `None` for a factory with its own batch. Only a function is called to
-    find out."""
+    """Returns the class that a factory makes; `None` for a factory with its own batch. Calls functions only."""
     if hasattr(factory, "batch"):
         return None
     inner = factory

@@ -126,8 +126,7 @@ class Factory:
         return AlfWorldEnvironment(self.options, self.roots)
 
     def prepare(self) -> None:
-        """Imports and parses what every game needs and makes an engine, so that a worker that can't says so when it
-        starts."""
+        """Imports and parses all that games share and makes an engine, so that a bad worker fails at its start."""
         Grammar(logic_files()[1])
         make_engine(self.options.engine).close()
 

@@ -174,8 +174,7 @@ class Factory:
         return WebShopEnvironment(open_shops(self.options))
 
     def batch(self, size: int, time_limit: float = 60.0) -> SerialBatch:
-        """Makes a batch with all shoppers in this process, over one shop. No call can hang, so the time limit is not
-        used."""
+        """Makes a batch with all shoppers in this process. No call can hang, so the time limit is not used."""
         shops, prompt = open_shops(self.options), WebShopPrompt(self.options.template)
         return SerialBatch([WebShopEnvironment(shops, prompt) for _ in range(size)])
 

@@ -33,6 +33,5 @@ class WebShopPrompt(TemplatePrompt):
 
 
 def project(response: str) -> Projection:
-    """Parses a response by `action_in_tags`; an inadmissible action in correct tags is valid (but see the option
-    ``validity``)."""
+    """Parses a response by `action_in_tags`; an inadmissible action in tags is valid (but see ``validity``)."""
     return action_in_tags(response, TAIL)

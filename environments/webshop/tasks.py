@@ -32,14 +32,12 @@ SPLITS = ("train", "test")
 
 
 def test_size(goals: int) -> int:
-    """Returns the number of goals at the start of a list that are for testing: 500, or half of a list of fewer than
-    1,000."""
+    """Returns how many goals at the start of a list are for testing: 500, or half of fewer than 1,000."""
     return TEST_GOALS if goals >= 2 * TEST_GOALS else goals // 2
 
 
 def task_draws(pool: range, count: int, group_size: int, seed: int) -> Iterator[list[int]]:
-    """Yields batches of goal indices as the released code draws them: ``count`` different ones, each ``group_size``
-    times."""
+    """Yields batches of goal indices as in the released code: ``count`` different ones, each ``group_size`` times."""
     generator = np.random.RandomState(seed)
     while True:
         chosen = generator.choice(pool, size=count, replace=False)
@@ -70,8 +68,7 @@ class Tasks:
         return self._canonical(split) if self._options.splits == "canonical" else self._released(split)
 
     def dataset(self, split: str) -> Dataset:
-        """Returns `rows` as a `datasets.Dataset` with columns task_id, category, goal_index, instruction (and
-        env_seed)."""
+        """Returns `rows` as a `datasets.Dataset`: task_id, category, goal_index, instruction (and env_seed)."""
         from datasets import Dataset
 
         return Dataset.from_list(self.rows(split))

@@ -54,8 +54,7 @@ def asking(goal: Goal, options: int) -> Goal:
 
 
 def trap(shop: Shop, goal: Goal) -> str | None:
-    """Returns the one trap of a goal, `PLAIN` if it has none, `None` if it has several or can't be found on a first
-    page."""
+    """Returns the one trap of a goal, `PLAIN` for none, `None` for several or for one that no first page shows."""
     asked = _WORDS.match(goal["instruction_text"])
     said = asked[1] if asked else ""
     words = said.replace(",", "")
@@ -99,8 +98,7 @@ class TripTasks:
         return [self._row(split, number, draw) for number in range(SIZES[split])]
 
     def dataset(self, split: str) -> Dataset:
-        """Returns `rows` as a `datasets.Dataset`: task_id, category (the kind), goal_indices, asked_options,
-        instruction."""
+        """Returns `rows` as a `datasets.Dataset`: task_id, category, goal_indices, asked_options, instruction."""
         from datasets import Dataset
 
         return Dataset.from_list(self.rows(split))
@@ -173,8 +171,8 @@ class TripEnvironment(Shopper):
         return Opening(self._observation(), task, self._admissible(), category=category, task_key=category or None)
 
     def step(self, action: str) -> Step:
-        """Executes any string, as in WebShop. ``metrics`` also has ``requests_right``, ``info`` the breakdown at each
-        purchase."""
+        """Executes any string, as in WebShop. ``metrics`` adds ``requests_right``; purchases add ``info``'s
+        breakdown."""
         session = self._live()
         admitted = session.admits(action)
         answer = session.step(action)

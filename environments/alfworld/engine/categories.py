@@ -50,8 +50,7 @@ def parse_task_type(name: str) -> str:
 
 
 def success_rates(outcomes: Iterable[tuple[str, bool]]) -> dict[str, float | None]:
-    """Returns success in percent for each category and ``All`` from ``(category, won)`` pairs; `None` for a category
-    without games."""
+    """Returns success in percent by category and for ``All`` from ``(category, won)`` pairs; `None` without games."""
     won: dict[str, list[bool]] = {name: [] for name in (*CATEGORIES, "All")}
     for category, success in outcomes:
         won[category].append(bool(success))

@@ -63,8 +63,7 @@ class Game:
         }
 
     def write(self, split: Path) -> Path:
-        """Writes the game's folder under a split's folder. The game file comes last, so that a folder with one is
-        whole."""
+        """Writes the game's folder under a split's folder, the game file last, so that a folder with one is whole."""
         folder = split / self.task_id
         write_atomically(folder / "traj_data.json", _json(self.traj_data))
         write_atomically(folder / "initial_state.pddl", self.pddl_problem.encode())

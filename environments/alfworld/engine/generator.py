@@ -104,8 +104,7 @@ def generate_all(
     variant: Variant | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> list[Game]:
-    """Generates one proven game for each (task type, seed), in that order, and calls ``progress`` with the number of
-    finished ones."""
+    """Generates a proven game for each (task type, seed), in that order. ``progress`` gets the number made so far."""
     games: dict[int, Game] = {}
     attempts = dict.fromkeys(range(len(wanted)), 0)
     while attempts:
@@ -120,8 +119,7 @@ def generate_all(
 
 
 def prove(games: Sequence[Game], batch: EnvironmentBatch) -> list[bool]:
-    """Whether the engine accepts each walkthrough: every command admissible in its turn, won at the last step and not
-    before.
+    """Whether the engine accepts each walkthrough: every command admissible, won at the last step and not before.
 
     Raises:
         RuntimeError: if the engine fails, which is not the game's fault.
@@ -159,8 +157,7 @@ def _next_draft(task_type: str, seed: int, attempts: dict[int, int], index: int,
 
 
 def _pairs(number: int, room: Layout) -> dict[str, list[str]]:
-    """Returns the target classes of each place (or lamp) class that also fit another class of receptacle in the
-    room."""
+    """Returns the target classes of each place (or lamp) class that also fit another receptacle class in the room."""
     homes = {kind: set(contents(kind)) for kind in room.classes}
     everything = sorted(set().union(*homes.values()))
     if number == 2:

@@ -21,8 +21,7 @@ _DISTRIBUTIONS = {
 
 
 class MissingPackage(ImportError):
-    """Raised when a package of the extra ``alfworld`` is not installed. The message is one line that says what to
-    install."""
+    """Raised when a package of the extra ``alfworld`` is not installed. The one-line message says what to install."""
 
 
 def require() -> None:
@@ -57,8 +56,7 @@ def logic_files() -> tuple[str, str]:
 
 
 def logic_checksum() -> str:
-    """Returns the first 16 hex digits of the sha256 over both logic files: only games with equal ones are
-    comparable."""
+    """Returns 16 hex digits of the sha256 over both logic files: only games with equal ones are comparable."""
     return hashlib.sha256("\0".join(logic_files()).encode()).hexdigest()[:16]
 
 

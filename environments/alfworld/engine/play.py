@@ -36,8 +36,7 @@ class Moment:
 
 
 class Engine(Protocol):
-    """Plays one game at a time. ``load`` takes the five keys of a ``game.tw-pddl`` file; ``reset`` starts it
-    (again)."""
+    """Plays one game at a time. ``load`` takes the keys of a ``game.tw-pddl`` file; ``reset`` starts it (again)."""
 
     def load(self, game: Mapping[str, Any]) -> None: ...
 

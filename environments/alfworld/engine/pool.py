@@ -205,8 +205,7 @@ class ProcessBatch:
             results[slot] = outcome
 
     def _lose(self, home: int, queue: deque[Item], results: dict[int, Any], failure: Failure) -> None:
-        """Replaces a worker that died or hung on the first item of its queue. The new one gets the rest of the
-        queue."""
+        """Replaces a worker that died or hung on the first item of its queue. The new one gets the other items."""
         slot = queue[0][0]
         if failure.kind == "timeout" or slot in self._suspects:
             self._settle(queue, results, failure)

@@ -43,8 +43,7 @@ def problem(name: str, room: Layout, things: list[Thing], goal: str) -> str:
 
 
 def goal(task: int, target: str, place: str) -> str:
-    """Returns the goal condition of a task type (1 to 6). ``place`` is the class of the receptacle, or of the lamp for
-    2."""
+    """Returns the goal condition of a task type (1 to 6). ``place`` is the receptacle's class, or the lamp's for 2."""
     if task == 2:
         lamp = (
             f"(exists (?t - object ?r - receptacle ?a - agent ?l - location) (and (toggleable ?t) (objectType ?t "

@@ -42,8 +42,7 @@ def contains_match(answer: str | None, golden_answers: str | Sequence[str]) -> f
 
 
 def extract_answer(text: str, minimum_pairs: int = 1) -> str | None:
-    """Returns the content of the last answer pair of a text, stripped; None if the text has fewer than
-    ``minimum_pairs``.
+    """Returns the last answer pair's content, stripped; None if the text has fewer than ``minimum_pairs``.
 
     The agent loop scores actions and observations and demands one pair. Search-R1 scores the prompt as well, which
     shows a sample pair, and demands two.

@@ -48,8 +48,7 @@ def _tokens(value: Any) -> frozenset[str]:
 
 
 def _sides(a: Any, b: Any) -> tuple[str, str, str] | None:
-    """Returns three texts: the common tokens, these with the rest of a, and these with the rest of b. None if a or b is
-    empty."""
+    """Returns the common tokens, these with the rest of a, and these with the rest of b. None if a or b is empty."""
     if a is None or b is None:
         return None
     left, right = _tokens(a), _tokens(b)

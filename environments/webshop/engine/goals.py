@@ -52,8 +52,7 @@ def price_bound(price: float, generator: Random) -> float | int:
 
 
 def weighted_index(cumulative: Sequence[float] | np.ndarray, generator: Random) -> int:
-    """Draws an index by cumulative weights with a leading 0. As in the reference, it is one to the right of the usual
-    index."""
+    """Draws an index by cumulative weights with a leading 0: as in the reference, one above the usual index."""
     position = generator.uniform(0, cumulative[-1])
     return min(bisect_right(cumulative, position), len(cumulative) - 2)
 

@@ -18,8 +18,7 @@ _NO_NOUNS = frozenset(
 
 
 def standin(title: str) -> tuple[str, ...]:
-    """Returns lower-cased words that contain a letter and are no function words: the default, without a language
-    model."""
+    """Returns lower-cased words with a letter that are no function words: the default, without a language model."""
     found = (token.lower() for token in _TOKEN.findall(title))
     return tuple(token for token in found if token not in _NO_NOUNS and any(map(str.isalpha, token)))
 
@@ -60,8 +59,7 @@ def table_nouns(path: str | Path) -> Nouns:
 
 
 def extractor(nouns: str | Nouns = "standin") -> tuple[str, Nouns]:
-    """Returns a name for the records and the function of ``"standin"``, ``"spacy"``, a path of a JSON table, or a
-    function."""
+    """Returns a name for the records and the function of ``"standin"``, ``"spacy"``, a JSON table or a function."""
     if not isinstance(nouns, str):
         return getattr(nouns, "__qualname__", "custom"), _remembered(nouns)
     if nouns == "standin":
