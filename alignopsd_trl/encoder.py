@@ -146,8 +146,7 @@ def check_encoder(spec: str) -> str:
     """Describes an encoder without loading it.
 
     Raises:
-        ValueError: for a folder without a sentence-transformers model, and for a name that is neither a folder nor a
-            Hub id.
+        ValueError: for a folder without a sentence-transformers model, and for neither a folder nor a Hub id.
     """
     if spec == "lexical":
         return "lexical, no weights"

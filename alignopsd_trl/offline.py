@@ -113,8 +113,7 @@ def smollm2() -> Path:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    """Converts a GGUF file to a folder for `from_pretrained`. The end token is replaced, since the file names the token
-    that opens a message."""
+    """Converts a GGUF file to a folder for `from_pretrained`, with the end token of a message as the end token."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

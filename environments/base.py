@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Projection:
-    """An action parsed from a response. ``valid`` is the environment's verdict on the *format*; the action is executed
-    either way."""
+    """A parsed action. ``valid`` is the environment's verdict on the *format*; the action is executed either way."""
 
     action: str
     valid: bool

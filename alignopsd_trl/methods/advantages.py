@@ -97,8 +97,7 @@ def invalid_action_residual(
 
 
 def token_advantages(advantage: torch.Tensor, mask: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
-    """Spreads ``(M,)`` or ``(M, L)`` advantages plus a residual per turn over the optimised tokens, ``(M, L)``
-    float32."""
+    """Spreads advantages, ``(M,)`` or ``(M, L)``, plus a residual per turn over the optimised tokens, ``(M, L)``."""
     advantage = advantage if advantage.dim() == 2 else advantage[:, None]
     advantage = advantage if residual is None else advantage + residual[:, None]
     return torch.where(mask.bool(), advantage.float(), 0.0).detach()

@@ -1,5 +1,4 @@
-"""GRPO: the rollout's group-relative advantage on every optimised token. Without a teacher, it is the reference for
-overhead."""
+"""GRPO: the rollout's group-relative advantage on every optimised token. Overhead is measured against it."""
 
 from __future__ import annotations
 

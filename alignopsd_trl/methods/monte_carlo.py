@@ -1,5 +1,4 @@
-"""Monte Carlo: the advantage of each turn from rollouts of the policy itself. The upper bound of every table, and
-expensive."""
+"""Monte Carlo: each turn's advantage from rollouts of the policy, the expensive upper bound of every table."""
 
 from __future__ import annotations
 

@@ -92,8 +92,7 @@ def hierarchical_advantage(
 def graph_returns(
     reward: torch.Tensor, task: torch.Tensor, before: torch.Tensor, after: torch.Tensor, discount: float
 ) -> torch.Tensor:
-    """Returns R of each turn as an edge of its task's graph: r discount^(d + 1), d the distance from its end to the
-    goal.
+    """Returns R of each turn as an edge of its task's graph: r discount^(d + 1), d its end's distance to the goal.
 
     A turn with a positive reward ends in the goal: d = 0, and r is that reward. Any other edge gets the largest R over
     the paths from its end to the goal. Without such a path, d is the task's largest distance plus 1 and r its smallest

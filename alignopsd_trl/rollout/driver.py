@@ -1,7 +1,6 @@
 """Runs coroutines that await futures, in the caller's thread.
 
-There is no event loop, since a notebook already runs one in the same thread. The caller's autocast, `torch.no_grad` and
-Ctrl-C apply.
+There is no event loop, since a notebook runs one in the same thread. The caller's autocast, `no_grad` and Ctrl-C apply.
 """
 
 from __future__ import annotations
@@ -116,11 +115,7 @@ class Driver:
             work.close()
 
     def _go_on(self, patience: float = 0.0) -> bool:
-        """Resumes the coroutines that can go on and says whether there were any.
-
-        Args:
-            patience: seconds to wait for the first of them.
-        """
+        """Resumes the coroutines that can go on, after ``patience`` seconds at most, and says whether there were any."""
         went = False
         while True:
             try:

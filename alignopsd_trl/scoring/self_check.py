@@ -58,11 +58,7 @@ CHECKS = {
 
 
 def bound(name: str, exact: bool) -> float:
-    """Returns the largest difference that rounding explains.
-
-    Args:
-        exact: whether the policy computes in float32.
-    """
+    """Returns the largest difference that rounding explains, if the policy computes in float32 (``exact``) or not."""
     return {"encoder": 1e-3, "sampler": 0.2}.get(name, 1e-4 if exact else 1e-2)
 
 

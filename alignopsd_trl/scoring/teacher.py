@@ -1,7 +1,6 @@
 """The privileged view of the policy: the same weights under prompts with the skill in their slot.
 
-Nothing here has gradients, and all of it uses the snapshot that made the rollouts. Every process must make the same
-calls.
+Nothing here has gradients, and all of it uses the rollouts' snapshot. Every process must make the same calls.
 """
 
 from __future__ import annotations

@@ -91,8 +91,7 @@ def score_pairs(
         nested: without ``shared``, encode a pair once that is a prefix of another one. It requires only that the model
             is causal.
         agree: all-reduces the maximum of a number, so that every process runs as many forwards as the busiest one.
-        prefixes: the model's prompt cache, used if it holds all prompts on every process; for a model that is not
-            sharded.
+        prefixes: the prompt cache of an unsharded model, used if it holds all prompts on every process.
 
     Returns:
         ``(P, T)`` float32 on the model's device, ``T`` the longest response of the whole set, 0 past a response's end.
@@ -118,8 +117,7 @@ def score_pairs(
 
 
 def _known_everywhere(prefixes: PrefixCache, prompts: Ragged, rows: torch.Tensor, agree: Agree) -> bool:
-    """Whether every process has all its prompts in its cache. All must choose alike, since the other way to score runs
-    collectives."""
+    """Whether every process has all its prompts in its cache: all must choose alike, as scoring runs collectives."""
     here = prefixes.knows([prompts.row(row)[:-1] for row in rows.unique().tolist()])
     return agree(int(not here)) == 0
 

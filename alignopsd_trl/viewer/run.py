@@ -120,8 +120,7 @@ def _facts(results: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, str]:
 
 
 def episode_curves(frame: pd.DataFrame) -> list[Curve]:
-    """Returns score, length and, where it is known, success of the training episodes by step. Episodes that the teacher
-    played are left out."""
+    """Returns score, length and, where known, success of the policy's own training episodes by step."""
     frame = frame[frame.privileged != True] if "privileged" in frame else frame  # noqa: E712 (missing in older files)
     episodes = frame.drop_duplicates(["step", "task", "rollout"])
     groups = episodes.groupby("step")

@@ -1,5 +1,4 @@
-"""Parses an action's text into the argument of a client's `step`: JSON for the fields of its action class, or plain
-text."""
+"""Parses an action's text into a client's argument of `step`: JSON for the fields of its action class, or text."""
 
 from __future__ import annotations
 

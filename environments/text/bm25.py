@@ -13,8 +13,7 @@ K1, B = 0.9, 0.4
 
 
 def quantised(lengths: np.ndarray) -> np.ndarray:
-    """Returns lengths as Lucene stores them, (N,) int64: exact below 40, else 24 plus four significant bits of the
-    rest."""
+    """Returns lengths as Lucene stores them, int64: exact below 40, else 24 plus four significant bits of the rest."""
     rest = np.maximum(lengths.astype(np.int64) - 24, 1)
     shift = np.maximum(np.frexp(rest.astype(np.float64))[1] - 4, 0)
     return np.where(lengths < 40, lengths, 24 + ((rest >> shift) << shift))

@@ -171,8 +171,7 @@ class TripEnvironment(Shopper):
         return Opening(self._observation(), task, self._admissible(), category=category, task_key=category or None)
 
     def step(self, action: str) -> Step:
-        """Executes any string, as in WebShop. ``metrics`` adds ``requests_right``; purchases add ``info``'s
-        breakdown."""
+        """Executes any string, as in WebShop, with ``requests_right`` in ``metrics`` and each purchase's breakdown."""
         session = self._live()
         admitted = session.admits(action)
         answer = session.step(action)

@@ -147,8 +147,7 @@ class _Operator:
 
 @dataclass
 class Known:
-    """Facts that all plays of a game share. Most are computed at the game's first reset, each operator when it first
-    occurs."""
+    """Facts that all plays of a game share, computed at its first reset; each operator when it first occurs."""
 
     grammar: Grammar
     task: Translation

@@ -45,8 +45,7 @@ def sampled_prices(catalogue: Catalogue, generator: Random) -> np.ndarray:
 
 
 def price_bound(price: float, generator: Random) -> float | int:
-    """Returns the largest price that a goal allows: the larger of two of the four next grid values, if there are
-    two."""
+    """Returns the largest price that a goal allows: the larger of two of the four next grid values."""
     grid = [value for value in PRICE_GRID if value > price][:4]
     return max(generator.sample(grid, 2)) if len(grid) >= 2 else NO_BOUND
 
