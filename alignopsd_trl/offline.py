@@ -113,7 +113,7 @@ def smollm2() -> Path:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    """Converts a GGUF file to a folder for `from_pretrained`, with the end token of a message as the end token."""
+    """Converts a GGUF file to a folder for `from_pretrained`. The end token becomes that of messages."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

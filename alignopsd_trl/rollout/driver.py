@@ -115,7 +115,8 @@ class Driver:
             work.close()
 
     def _go_on(self, patience: float = 0.0) -> bool:
-        """Resumes the coroutines that can go on, after ``patience`` seconds at most, and says whether there were any."""
+        """Waits ``patience`` seconds at most, resumes the coroutines that can go on, and says whether there were
+        any."""
         went = False
         while True:
             try:
