@@ -23,7 +23,7 @@ def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any)
         options: of [`ToolEnvironment`], unless ``factory`` is one already.
 
     Raises:
-        TypeError: if it is neither.
+        TypeError: if ``factory`` is of neither convention.
     """
     if isinstance(factory, AdaptedEnvironment):
         return _adjusted(factory, tools, options)
