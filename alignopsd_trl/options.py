@@ -235,7 +235,6 @@ def whole_path(path: str | os.PathLike[str]) -> str:
 
 
 def path_as_given(path: str | os.PathLike[str]) -> str:
-    """Returns a path for messages and files, relative if it lies below the folder: shared files then name no home
-    folder."""
+    """Returns a path for messages and files, relative if below the starting folder: these then name no home folder."""
     below = os.path.join(path, "").startswith(os.path.join(_START[0], ""))
     return os.path.relpath(path, _START[0]) if below else str(path)
