@@ -90,7 +90,7 @@ class Step:
             counts as invalid.
         lost (`bool`, *optional*, defaults to `False`):
             The environment is sure that the episode can't be won any more within its ``max_turns``. Training plays on;
-            what only asks who wins (`alignopsd_trl.fidelity`) need not.
+            what only asks who wins (`alignopsd fidelity`) need not.
         metrics (`Mapping[str, float]`, *optional*):
             Numbers. Those of an episode's last step are logged as ``last_step/<name>``.
         info (`Mapping[str, Any]`, *optional*):

@@ -14,15 +14,15 @@ import yaml
 from fakes import corridor
 
 from alignopsd_trl import cli
-from alignopsd_trl.fidelity.metrics import Turns, agreement
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.presets import preset
+from alignopsd_trl.measure import batches as measuring
+from alignopsd_trl.measure.batches import joined
+from alignopsd_trl.measure.metrics import Turns, agreement
+from alignopsd_trl.measure.ranking import ABOVE, BELOW, EVERYTHING, UNTOLD, advise, rank, successes
+from alignopsd_trl.measure.tune import main
+from alignopsd_trl.measure.tune_page import yaml_text
 from alignopsd_trl.statistics import Interval, for_several
-from alignopsd_trl.tune import measuring
-from alignopsd_trl.tune.__main__ import main
-from alignopsd_trl.tune.measuring import joined
-from alignopsd_trl.tune.page import yaml_text
-from alignopsd_trl.tune.ranking import ABOVE, BELOW, EVERYTHING, UNTOLD, advise, rank, successes
 
 
 def turns(tasks: int, seed: int) -> Turns:
@@ -189,7 +189,9 @@ def test_the_command_measures_a_recipe_of_ones_own_and_goes_on_with_more_tasks(
     monkeypatch.setattr(measuring, "play_groups", no_play)
     again = main(["walk", *FEW, "--vary", "rlsd.band=0.4"])
     assert again["figures"] == found["figures"] and again["success"] == found["success"]
-    with pytest.raises(ValueError, match=r"holds a measurement with walks=2, this one has 3; choose another --output"):
+    with pytest.raises(
+        ValueError, match=r"holds a measurement with rollouts=2, this one has 3; choose another --output"
+    ):
         main(["walk", *FEW, "--rollouts", "3"])
 
 

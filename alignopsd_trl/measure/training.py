@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.fidelity.measure import Bench, columns, take_rollouts, turn_advantages
-from alignopsd_trl.fidelity.metrics import NAMES, agreement, reliability
-from alignopsd_trl.fidelity.tree import Tree
-from alignopsd_trl.fidelity.variants import turn_credit
+from alignopsd_trl.measure.measurement import Bench, columns, take_rollouts, turn_advantages
+from alignopsd_trl.measure.metrics import NAMES, agreement, reliability
+from alignopsd_trl.measure.tree import Tree
+from alignopsd_trl.measure.variants import turn_credit
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.training.round import Replays, Round
 from alignopsd_trl.turns import Trajectory, TurnBatch

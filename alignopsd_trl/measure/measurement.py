@@ -1,4 +1,4 @@
-"""The measurement: play groups, ask every variant for credit, play rollouts, compare. No files: see `__main__`."""
+"""The measurement: play groups, ask every variant for credit, play rollouts, compare. No files: see `session`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from alignopsd_trl.fidelity.mc_rollouts import MCRollout, portions, roll_out, together, verify
-from alignopsd_trl.fidelity.metrics import Turns
-from alignopsd_trl.fidelity.plan import rounds, worth_measuring
-from alignopsd_trl.fidelity.tree import HALVES, Advantages, Tree, advantages, doubts
-from alignopsd_trl.fidelity.variants import CachedTeacher, Variant, turn_credit
+from alignopsd_trl.measure.mc_rollouts import MCRollout, portions, roll_out, together, verify
+from alignopsd_trl.measure.metrics import Turns
+from alignopsd_trl.measure.plan import rounds, worth_measuring
+from alignopsd_trl.measure.tree import HALVES, Advantages, Tree, advantages, doubts
+from alignopsd_trl.measure.variants import CachedTeacher, Variant, turn_credit
 from alignopsd_trl.methods import Credit, Teacher, checked_credit
 from alignopsd_trl.rollout import Player, episode_seeds
 from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
@@ -118,7 +118,7 @@ def take_rollouts(
             for place, starts in enumerate(parts):
                 own = seed + 7919 * place + number
                 play = partial(roll_out, player, trajectories, tree, starts, outcome, own)
-                for one in together(agree, partial(kept, f"walks_{number}_{place:04d}", play)):
+                for one in together(agree, partial(kept, f"rollouts_{number}_{place:04d}", play)):
                     tree.add_rollout(one.half, one.state, one.steps, one.outcome)
     return tree
 

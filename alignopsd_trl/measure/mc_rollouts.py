@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from alignopsd_trl.fidelity.tree import Tree
+from alignopsd_trl.measure.tree import Tree
 from alignopsd_trl.rollout import Player
 from alignopsd_trl.turns import StopReason, Trajectory
 

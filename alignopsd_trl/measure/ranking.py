@@ -96,7 +96,7 @@ def rank(figures: Mapping[str, Mapping[str, Interval]], tasks: int) -> list[Stan
     """Settings by the cosine of their credit with A_MC, the highest first.
 
     Args:
-        figures: of `fidelity.metrics.agreement` with the reference `REFERENCE`.
+        figures: of `measure.metrics.agreement` with the reference `REFERENCE`.
         tasks: that were measured.
     """
     compared = max(len(figures) - 1, 1)
@@ -157,12 +157,12 @@ def advise(
         return Advice(chosen, [credit, "Teacher: the skill does not clearly lift the policy, so none is followed."])
     own = chosen if chosen["method"] == TAUGHT_BY else {"method": TAUGHT_BY}
     followed = own | DISTRIBUTION | STANDING_TEACHER
-    teacher = f"Teacher: the skill lifts the policy, so AlignOPSD follows its distribution: {_told(followed)}."
+    teacher = f"Teacher: the skill lifts the policy, so AlignOPSD follows its distribution: {_shown(followed)}."
     if siblings > 1:
         play = chosen | {"privileged_siblings": siblings // 2} | STANDING_TEACHER
-        teacher += f" Cheaper, as it scores nothing, is privileged play: {_told(play)}."
+        teacher += f" Cheaper, as it scores nothing, is privileged play: {_shown(play)}."
     return Advice(followed, [credit, teacher])
 
 
-def _told(settings: Mapping[str, Any]) -> str:
+def _shown(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items())

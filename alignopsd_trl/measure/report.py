@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alignopsd_trl.fidelity.measure import Measurement
-from alignopsd_trl.fidelity.metrics import MEANING, PIVOTAL
+from alignopsd_trl.measure.measurement import Measurement
+from alignopsd_trl.measure.metrics import MEANING, PIVOTAL
 from alignopsd_trl.statistics import Interval
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from alignopsd_trl.fidelity.tree import HALVES, Advantages, Tree, advantages, back_up, doubts
+from alignopsd_trl.measure.tree import HALVES, Advantages, Tree, advantages, back_up, doubts
 from alignopsd_trl.turns import Trajectory
 
 FIRST_SHARE = 1 / 3  # of the rollouts, spread evenly

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as parquet
 
-from alignopsd_trl.fidelity.metrics import Turns, agreement
-from alignopsd_trl.fidelity.report import figure_lines
+from alignopsd_trl.measure.metrics import Turns, agreement
+from alignopsd_trl.measure.report import figure_lines
 from alignopsd_trl.runs.files import plain, read_json, write_json
 
 
