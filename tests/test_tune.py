@@ -16,7 +16,7 @@ from fakes import corridor
 from alignopsd_trl import cli
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.presets import preset
-from alignopsd_trl.measure import batches as measuring
+from alignopsd_trl.measure import batches
 from alignopsd_trl.measure.batches import joined
 from alignopsd_trl.measure.metrics import Turns, agreement
 from alignopsd_trl.measure.ranking import ABOVE, BELOW, EVERYTHING, UNTOLD, advise, rank, successes
@@ -169,7 +169,7 @@ FEW = ["--seed", "1", "--tasks", "12", "--rollouts", "2", "--methods", "gagpo,rl
 def test_the_command_measures_a_recipe_of_ones_own_and_goes_on_with_more_tasks(
     game: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(measuring, "BATCH", 6)
+    monkeypatch.setattr(batches, "BATCH", 6)
     found = main(["walk", *FEW, "--vary", "rlsd.band=0.4"])
     folder = game / "outputs" / "tune_walk"
     assert {path.name for path in folder.iterdir()} == {"parts", "report.md", "tune.json", "tuned.yaml"}
@@ -186,18 +186,17 @@ def test_the_command_measures_a_recipe_of_ones_own_and_goes_on_with_more_tasks(
     def no_play(*given: object) -> None:
         raise AssertionError("played again")
 
-    monkeypatch.setattr(measuring, "play_groups", no_play)
+    monkeypatch.setattr(batches, "play_groups", no_play)
     again = main(["walk", *FEW, "--vary", "rlsd.band=0.4"])
     assert again["figures"] == found["figures"] and again["success"] == found["success"]
-    with pytest.raises(
-        ValueError, match=r"holds a measurement with rollouts=2, this one has 3; choose another --output"
-    ):
+    refusal = "holds a measurement with rollouts=2, this one has 3; choose another --output"
+    with pytest.raises(ValueError, match=refusal):
         main(["walk", *FEW, "--rollouts", "3"])
 
 
 @pytest.mark.full
 def test_time_and_methods_without_a_teacher(game: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "BATCH", 2)
+    monkeypatch.setattr(batches, "BATCH", 2)
     found = main(["walk", *FEW, "--methods", "gigpo", "--minutes", "0.001", "--set", "temperature=0.9"])
     assert found["tasks"] == 2 and found["teacher_agreement"] is None and found["success"]["all"]["tasks"] == 2
     written = yaml.safe_load((game / "outputs" / "tune_walk" / "tuned.yaml").read_text())
