@@ -262,6 +262,7 @@ def test_a_written_task_is_tuned_by_its_name_and_trains_with_what_is_advised(
         ([], "required: RECIPE"),
         (["webshop_tny"], "did you mean 'webshop_tiny'?"),
         (["webshop_tiny", "--tasks", "1"], "--tasks 1 must be 2 or more"),
+        (["webshop_tiny", "--walks", "6"], "--walks 6 is --rollouts now; write --rollouts 6"),
         (["webshop_tiny", "--rollouts", "0"], "--rollouts 0 must be 1 or more"),
         (["webshop_tiny", "--minutes", "0"], "--minutes 0 must be more than 0"),
         (["webshop_tiny", "--minutes", "soon"], "argument --minutes: invalid float value: 'soon'"),

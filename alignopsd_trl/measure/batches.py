@@ -15,7 +15,7 @@ import torch
 
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.measure.measurement import OUTCOMES, Bench, Measurement, play_groups
-from alignopsd_trl.measure.metrics import Turns, agreement, reliability
+from alignopsd_trl.measure.metrics import Turns, agreement
 from alignopsd_trl.measure.options import BATCH
 from alignopsd_trl.measure.ranking import REFERENCE, Success, successes
 from alignopsd_trl.measure.session import Cache, cpu_seconds, draw_tasks, identity_of, measured
@@ -136,7 +136,6 @@ def _teacher(parts: Sequence[Measurement], turns: Turns) -> Interval | None:
 
 def _counts(batches: Sequence[Batch], turns: Turns) -> dict[str, Any]:
     played = [episode for one in batches for episode in one.measurement.played]
-    known = len(turns.task) > 0
     return {
         "tasks": len({one.task for one in played}),
         "episodes": len(played),
@@ -144,8 +143,7 @@ def _counts(batches: Sequence[Batch], turns: Turns) -> dict[str, Any]:
         "monte_carlo_rollouts": sum(one.measurement.tree.taken for one in batches),
         "measured_tasks": turns.tasks,
         "measured_turns": len(turns.task),
-        "reliability": reliability(turns) if known else float("nan"),
-        "pivotal": float(turns.pivotal.mean()) if known else float("nan"),
+        **turns.quality,
     }
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.measure.options import read_fidelity
+from alignopsd_trl.options import path_as_given
 
 if TYPE_CHECKING:
     from alignopsd_trl.measure.measurement import Measurement
@@ -97,8 +98,6 @@ def _leave(
 def _facts(one: Measurement) -> dict[str, Any]:
     import numpy as np
 
-    from alignopsd_trl.measure.metrics import reliability
-
     played, turns, known = one.played, one.turns, one.known
     won = [episode.won for episode in played if episode.won is not None]
     return {
@@ -115,8 +114,7 @@ def _facts(one: Measurement) -> dict[str, Any]:
         "walks": one.tree.taken,
         "walked_turns": sum(one.tree.rollout_turns),
         "median_walks": float(np.median(one.found.rollouts[known])) if known.any() else 0.0,
-        "reliability": reliability(turns) if known.any() else float("nan"),
-        "pivotal": float(turns.pivotal.mean()) if known.any() else float("nan"),
+        **turns.quality,
     }
 
 
@@ -140,4 +138,4 @@ def _show(arguments: argparse.Namespace, text: str, figures: dict[str, Any]) -> 
         for kind in ("png", "svg"):
             drawn.savefig(folder / f"fidelity.{kind}", dpi=150, metadata={"Date": None} if kind == "svg" else None)
     print(text)
-    print(f"figures, turns{', page and picture' if pictured else ' and page'} are in {folder}")
+    print(f"figures, turns{', page and picture' if pictured else ' and page'} are in {path_as_given(folder)}")

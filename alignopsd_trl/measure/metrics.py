@@ -62,6 +62,12 @@ class Turns:
         return np.abs(self.advantage) > PIVOTAL * self.error
 
     @property
+    def quality(self) -> dict[str, float]:
+        """The reliability of A_MC and the share of pivotal turns; NaN without turns."""
+        share = float(self.pivotal.mean()) if len(self.task) else float("nan")
+        return {"reliability": reliability(self), "pivotal": share}
+
+    @property
     def tasks(self) -> int:
         return int(self.task.max()) + 1 if len(self.task) else 0
 

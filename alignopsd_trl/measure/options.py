@@ -117,7 +117,7 @@ def _names(text: str) -> list[str]:
 def _parse(parser: CommandParser, argv: Sequence[str], least: dict[str, int]) -> argparse.Namespace:
     given = parser.parse_args(argv)
     if given.walks is not None:
-        parser.error(f"--walks {given.walks} has another name, which tune has too: write --rollouts {given.walks}")
+        parser.error(f"--walks {given.walks} is --rollouts now; write --rollouts {given.walks}")
     parser.at_least(given, {"seed": 0, "rollouts": 1, "batch_size": 1, **least})
     return given
 

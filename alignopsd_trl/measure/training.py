@@ -9,7 +9,7 @@ import torch
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.measure.measurement import Bench, columns, take_rollouts, turn_advantages
-from alignopsd_trl.measure.metrics import NAMES, agreement, reliability
+from alignopsd_trl.measure.metrics import NAMES, agreement
 from alignopsd_trl.measure.plan import tasks_that_differ
 from alignopsd_trl.measure.tree import Tree
 from alignopsd_trl.measure.variants import turn_credit
@@ -61,8 +61,7 @@ class FidelityListener:
             return metrics
         values = turn_credit(played.credit, batch).cpu().numpy()[rows][known]
         figures = agreement(measured, {"credit": values}, "credit")["credit"]
-        shown = {name: figures[name].value for name in NAMES} | {"reliability": reliability(measured)}
-        shown |= {"pivotal": float(measured.pivotal.mean())}
+        shown = {name: figures[name].value for name in NAMES} | measured.quality
         return metrics | {f"fidelity/{name}": value for name, value in shown.items() if np.isfinite(value)}
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import json_mapping
 from alignopsd_trl.measure.options import as_fidelity, read_tune
+from alignopsd_trl.options import path_as_given
 
 if TYPE_CHECKING:
     from alignopsd_trl.measure.batches import Result
@@ -88,5 +89,5 @@ def _leave(
     written = yaml_text(given.recipe, "report.md", measured_with | advice.settings, advice)
     write_text(given.output / YAML, written)
     print(text)
-    print(f"train with it: alignopsd train {given.recipe} --config {given.output / YAML}")
+    print(f"train with it: alignopsd train {given.recipe} --config {path_as_given(given.output / YAML)}")
     return result
