@@ -80,7 +80,7 @@ def from_file(path: str | Path) -> Launch:
     Raises:
         ValueError: for a file that is none.
     """
-    content = read_yaml(shipped_or(str(path)), "plan_for=", "num_processes: 8; alignopsd files lists shipped ones")
+    content = read_yaml(shipped_or(str(path)), "plan_for=", "num_processes: 8; alignopsd --files lists shipped ones")
     if "num_processes" not in content:
         raise ValueError(
             f"plan_for={str(path)!r} is no accelerate configuration (it has no num_processes); see recipes/accelerate"

@@ -38,7 +38,7 @@ def backbone(name: str) -> Backbone:
     path = Path(resolve_model(name))
     if not path.is_dir():
         known = ", ".join(one.hub_id for one in BACKBONES.values())
-        raise OSError(f"no memory estimate for model_name_or_path={name!r}: give a local folder, or one of {known}")
+        raise OSError(f"no memory estimate for model={name!r}: give a local folder, or one of {known}")
     return shape_of(name, _written_config(path) or AutoConfig.from_pretrained(path).get_text_config())
 
 
