@@ -18,18 +18,16 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of some values.
+    """One of some values: the rule of each ``Literal[...]``. Fields name it where their choices are read from files.
 
     Args:
         choices: the values.
-        reason: why no others, for the message.
     """
 
     choices: tuple[Any, ...]
-    reason: str = ""
 
     def problem(self, value: Any) -> str:
-        return "" if value in self.choices else f": choose one of {', '.join(map(repr, self.choices))}{self.reason}"
+        return "" if value in self.choices else f": choose one of {', '.join(map(repr, self.choices))}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,9 @@ def rules(kind: type[Any]) -> dict[str, Any]:
 
 
 def _rule(hint: Any) -> Any:
-    """The rule of ``Annotated[type, rule]``, also inside of ``... | None``."""
+    """Returns the rule of ``Annotated[type, rule]`` or of ``Literal[...]``, also inside of ``... | None``."""
+    if get_origin(hint) is Literal:
+        return OneOf(get_args(hint))
     if get_origin(hint) is Annotated:
         return next((one for one in hint.__metadata__ if hasattr(one, "problem")), None)
     return next((rule for part in get_args(hint) if (rule := _rule(part)) is not None), None)
@@ -169,7 +169,8 @@ def as_type(value: Any, hint: Any, place: str) -> Any:
     """A value that somebody wrote, as the type of its field has it.
 
     Whole numbers may stand for floats and floats without fraction for whole numbers, and text for either: YAML reads
-    5e-2, which has no point, as text. Types that are no plain ones, lists or mappings are left to whoever knows them.
+    5e-2, which has no point, as text. Values of other types, such as `Literal`, are returned as they are:
+    `check_options` checks them.
 
     Args:
         hint: of the field, `Annotated` or not.
@@ -179,13 +180,14 @@ def as_type(value: Any, hint: Any, place: str) -> Any:
         ValueError: if it is nothing of that type.
     """
     kinds = _kinds(hint)
-    if any(_plain(value, kind) for kind in kinds) or not all(_known(kind) for kind in kinds):
+    if any(type(value) is (get_origin(kind) or kind) for kind in kinds) or not all(_known(kind) for kind in kinds):
         return value
     if float in kinds or int in kinds:
         number = _number(value)
         if number is not None and (float in kinds or float(number).is_integer()):
             return number if float in kinds else int(number)
-    wanted = [_NAMES.get(kind) or _described(kind) for kind in kinds]
+    collections = {list: "a list", dict: "a mapping"}
+    wanted = [_NAMES.get(kind) or collections[get_origin(kind) or kind] for kind in kinds]
     raise ValueError(f"{place} must be {' or '.join(wanted)}")
 
 
@@ -199,13 +201,7 @@ def _kinds(hint: Any) -> list[Any]:
 
 
 def _known(kind: Any) -> bool:
-    return kind in _NAMES or get_origin(kind) is Literal or (get_origin(kind) or kind) in (list, dict)
-
-
-def _plain(value: Any, kind: Any) -> bool:
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    return type(value) is (get_origin(kind) or kind)
+    return kind in _NAMES or (get_origin(kind) or kind) in (list, dict)
 
 
 def _number(value: Any) -> float | None:
@@ -215,9 +211,3 @@ def _number(value: Any) -> float | None:
         return float(value)
     except ValueError:
         return None
-
-
-def _described(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(repr, get_args(kind)))}"
-    return {list: "a list", dict: "a mapping"}[get_origin(kind) or kind]

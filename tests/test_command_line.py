@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 WRONG = [
     (["--method", "alignopsd"], "did you mean 'align_opsd'?"),
+    (["--history", "all"], "history='all': choose one of "),
     (["--rounds", "0"], "rounds=0 must be 1 or more"),
     (["--updates_per_round", "0"], "updates_per_round=0 must be 1 or more"),
     (["--tasks_per_round", "some"], "tasks_per_round='some' must be a whole number"),

@@ -136,8 +136,11 @@ class Parser(TrlParser):
 
     def error(self, message: str) -> NoReturn:
         wrong = re.fullmatch(r"argument --(\w+)\S*: invalid (\w+) value: (.*)", message)
+        choice = re.fullmatch(r"argument --(\w+): invalid choice: (.*) \(choose from (.*)\)", message)
         if wrong and wrong[2] in _KINDS:
             message = f"{wrong[1]}={wrong[3]} must be {_KINDS[wrong[2]]}"
+        elif choice:
+            message = f"{choice[1]}={choice[2]}: choose one of {choice[3]}"
         raise ValueError(message.replace("argument --", "--", 1))
 
     def look(self, argv: Sequence[str]) -> argparse.Namespace:
