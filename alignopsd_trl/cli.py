@@ -9,7 +9,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from alignopsd_trl.launch.errors import reported, stoppable
+from alignopsd_trl.launch.errors import WRONG, reported, stoppable
 from alignopsd_trl.launch.shipped import shipped_files, shipped_or
 from alignopsd_trl.options import near
 
@@ -107,7 +107,7 @@ def _found(place: str):
 
 def _refuse(reason: str) -> None:
     print(f"alignopsd: {reason}", file=sys.stderr)
-    raise SystemExit(2)
+    raise SystemExit(WRONG)
 
 
 COMMANDS = {
