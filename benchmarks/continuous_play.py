@@ -33,10 +33,10 @@ from transformers import PreTrainedTokenizerFast
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import Opening, Projection, Step, TextEnvironment, View, open_batch
 from alignopsd_trl.environments.batch import SerialBatch
+from alignopsd_trl.experimental.server_backend import ServerSampler
 from alignopsd_trl.experimental.servers import Servers
 from alignopsd_trl.rollout import AnySampler, Continuous, Lockstep, Player, Request, Response, Responses
 from alignopsd_trl.rollout.driver import Driver, Gathered, answer
-from alignopsd_trl.sampling.vllm import ServerSampler
 from alignopsd_trl.turns import Seeds
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
