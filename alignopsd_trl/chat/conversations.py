@@ -2,9 +2,9 @@
 
     first prompt | response | rest | response | rest ...
 
-A rest is what the chat template writes between the end of a response and the place where the next one begins: the
-environment's reply with its markup. Sampled tokens stay the ids that were sampled wherever the template shows a past
-response as it was; only where it does not is that response, or the whole dialogue, encoded from its text.
+A rest is all that the chat template writes between two responses: the environment's reply with its markup. The ids of
+sampled tokens are kept wherever the template shows a past response unchanged. Elsewhere the response, or the whole
+dialogue, is encoded from its text.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _MARK = "\ufdd0past\ufdd1"  # noncharacters, which no response holds
 
 
 def without_thinking(text: str, tags: Sequence[str] = THINK) -> str:
-    """A response without what stands between the tags and the white space around it; the first opening tag may have
-    been in the generation prompt."""
+    """Returns a response without its thinking and the white space around that. The first opening tag may have been in
+    the generation prompt."""
     return _blocks(tags).sub("", _closed(tags).sub("", text, count=1) if _closed(tags).match(text) else text)
 
 
 def _opening(tags: Sequence[str]) -> str:
-    """The opening tag as a pattern; one in angle brackets may carry attributes."""
+    """Returns the opening tag as a pattern; one in angle brackets may carry attributes."""
     return re.escape(tags[0].removesuffix(">")) + r"\b[^>]*>" if tags[0].endswith(">") else re.escape(tags[0])
 
 
@@ -39,15 +39,15 @@ def _blocks(tags: Sequence[str]) -> re.Pattern[str]:
 
 @cache
 def _closed(tags: Sequence[str]) -> re.Pattern[str]:
-    """From the beginning to a closing tag before which no tag opens."""
+    """Returns a pattern for the text up to its first closing tag, if no opening tag comes before that."""
     return re.compile(rf"(?:(?!{_opening(tags)}).)*?{re.escape(tags[1])}\s*", re.DOTALL | re.IGNORECASE)
 
 
 class Conversation:
-    """One episode's dialogue under one view, as it is fed.
+    """One episode's dialogue under one view.
 
-    Of the thinking of earlier responses, the renderer's ``past_thinking="template"`` leaves to the chat template what
-    becomes of it; ``"keep"`` keeps it and ``"drop"`` drops it, whatever the template does.
+    The renderer's ``past_thinking`` decides on the thinking of earlier responses: ``"template"`` leaves it to the chat
+    template, ``"keep"`` keeps it and ``"drop"`` drops it.
 
     Args:
         renderer: applies the chat template.
@@ -55,7 +55,7 @@ class Conversation:
         ids: its token ids.
 
     Attributes:
-        ids: the prompt of the turn that is next.
+        ids: the prompt of the next turn.
     """
 
     def __init__(self, renderer: Renderer, opening: Rendered, ids: Sequence[int]):
@@ -71,7 +71,7 @@ class Conversation:
         return len(self._turns)
 
     def go_on(self, response: Sequence[int], reply: Rendered, end_ids: Sequence[int]) -> None:
-        """Takes up the sampled response and the environment's reply to it."""
+        """Appends the sampled response and the environment's reply to it."""
         ended = bool(response) and response[-1] in end_ids
         said = self._renderer.decode(response[:-1] if ended else response)
         end = self._renderer.decode(response[-1:]) if ended else ""
@@ -88,7 +88,7 @@ class Conversation:
                 self._parts.append(part)
 
     def _by_template(self, response: list[int], said: str, end: str) -> list[int] | None:
-        """What is added to the ids if the template shows the dialogue so far as it was; `None` if it does not."""
+        """Returns the ids to append if the template leaves the dialogue so far unchanged, else `None`."""
         before = self._renderer.text(self._chat(self._turns[:-1])) if self._shown is None else self._shown
         after = self._shown = self._renderer.text(self._chat(self._turns))
         if after.startswith(before + said):
@@ -96,8 +96,8 @@ class Conversation:
         return self._renderer.tokens(after[len(before) :]) if after.startswith(before) else None
 
     def _by_mark(self, response: list[int], said: str, kept: str, end: str) -> list[int] | None:
-        """The same, whatever the template does to a past response: a mark in its place shows where the rest begins.
-        `None` if the template changes that too."""
+        """Returns the ids to append even if the template changes past responses: a mark in the response's place shows
+        where the rest begins. `None` if the mark is lost."""
         (_, *reply) = self._turns[-1]
         marked = [*self._turns[:-1], [{"role": "assistant", "content": _MARK}, *reply]]
         before, *rest = self._renderer.text(self._chat(marked)).split(_MARK)
@@ -106,7 +106,7 @@ class Conversation:
         return self._cut(response, said, kept) + self._renderer.tokens(rest[0].removeprefix(end))
 
     def _cut(self, response: list[int], said: str, kept: str) -> list[int]:
-        """The tokens of the kept end of a response: the sampled ones if a token begins there."""
+        """Returns the tokens of the kept end of a response: the sampled ones if a token begins there."""
         decode, dropped = self._renderer.decode, said.removesuffix(kept)
         if said == kept:
             return response
@@ -116,7 +116,7 @@ class Conversation:
         return self._renderer.tokens(kept + decode(response).removeprefix(said))
 
     def _thinks_in_prompt(self, said: str) -> bool:
-        """Whether thinking is to be dropped that the generation prompt opened: that is in the ids already."""
+        """Whether thinking must be dropped whose opening tag is in the generation prompt, and so in the ids already."""
         return self._past_thinking == "drop" and _closed(self._renderer.thinking_tags).match(said) is not None
 
     def _encode_anew(self) -> None:
@@ -127,7 +127,7 @@ class Conversation:
         return Chat([*self._opening, *(message for turn in turns for message in turn)], self._tools)
 
     def without_oldest(self, count: int) -> list[int]:
-        """The ids without that many of the oldest turns."""
+        """Returns the ids without that many of the oldest turns."""
         if self._parts is not None:
             return self._first + [token for part in self._parts[count:] for token in part]
         return self._renderer.encode([self._chat(self._turns[count:])])[0]
@@ -140,7 +140,7 @@ class Conversation:
 
 
 def oldest_to_drop(conversation: Conversation, limit: int) -> int | None:
-    """How many of the oldest turns are dropped so that the prompt fits ``limit`` tokens; `None` if it can't.
+    """Returns how many of the oldest turns to drop so that the prompt fits ``limit`` tokens; `None` if it can't.
 
     If possible, it drops turns until half the limit is free. The following turns can then extend the prompt's token
     ids; dropping one turn at a time would make each prompt a new one.

@@ -1,4 +1,4 @@
-"""Prompts: what an environment shows of a turn, as messages of the tokenizer's chat template, as token ids."""
+"""Renders the views of an environment as messages and, through the tokenizer's chat template, as token ids."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from alignopsd_trl.turns import THINK
 
 
 def checked(prompt: Any, source: str) -> Rendered:
-    """A prompt that the chat template can take.
+    """Returns a prompt that the chat template can take.
 
     Raises:
-        TypeError: names ``source``, where the prompt comes from.
+        TypeError: if it is neither text nor messages; names ``source``, where the prompt comes from.
     """
     messages = prompt.messages if isinstance(prompt, Chat) else prompt
     if isinstance(messages, str) and not isinstance(prompt, Chat):
@@ -32,7 +32,7 @@ def checked(prompt: Any, source: str) -> Rendered:
 
 
 def messages_of(prompt: Rendered) -> list[dict[str, Any]]:
-    """The messages of a prompt; a text is one user message."""
+    """Returns the messages of a prompt; a text is one user message."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     return [dict(message) for message in (prompt.messages if isinstance(prompt, Chat) else prompt)]
@@ -43,22 +43,21 @@ def tools_of(prompt: Rendered) -> list[Mapping[str, Any]]:
 
 
 def text_of(prompt: Rendered) -> str:
-    """A prompt as people read it: a text as it is, messages under their roles."""
+    """Returns a prompt for people to read: a text unchanged, messages under their roles."""
     if isinstance(prompt, str):
         return prompt
     return "\n\n".join(f"[{one.get('role', '')}]\n{_content_of(one)}" for one in messages_of(prompt))
 
 
 def _content_of(message: Mapping[str, Any]) -> str:
-    """The content, and what else there is beside it, such as calls of tools."""
+    """Returns a message's content and its other fields, such as tool calls, as text."""
     rest = {name: value for name, value in message.items() if name not in ("role", "content") and value}
     content = message.get("content") or ""
     return "\n".join(filter(None, [content if isinstance(content, str) else str(content), str(rest) if rest else ""]))
 
 
 def _by_tools(prompts: Sequence[Rendered]) -> Iterator[tuple[list[int], list[Mapping[str, Any]]]]:
-    """Groups prompts by their tools, since one call of a chat template takes one list of tools. Gives rows and
-    tools."""
+    """Groups prompts by their tools, which one call of a chat template shares. Yields rows and tools."""
     groups: list[tuple[list[int], list[Mapping[str, Any]]]] = []
     for row, prompt in enumerate(prompts):
         tools = tools_of(prompt)
@@ -70,12 +69,12 @@ def _by_tools(prompts: Sequence[Rendered]) -> Iterator[tuple[list[int], list[Map
     return iter(groups)
 
 
-MOST_HELD = 4_000_000  # tokens of texts that are remembered, some 8 bytes each with the text
-BOUNDARY = 8  # tokens by which the text around a skill may be cut otherwise
+MOST_HELD = 4_000_000  # tokens of cached texts, some 8 bytes each with the text
+BOUNDARY = 8  # tokens by which the text next to a skill may be tokenised differently
 
 
 def _most_added(ordinary: Rendered, privileged: Rendered) -> float:
-    """An upper bound on the tokens that a skill adds to a prompt: a token holds at least one byte."""
+    """Returns an upper bound on the tokens that a skill adds to a prompt: a token holds at least one byte."""
     if not (isinstance(ordinary, str) and isinstance(privileged, str)):
         return float("inf")
     begin = len(commonprefix([ordinary, privileged]))
@@ -85,7 +84,7 @@ def _most_added(ordinary: Rendered, privileged: Rendered) -> float:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A view whose prompt with the skill in its slot fits, and the prompt that was asked for."""
+    """A view whose privileged prompt fits, with a prompt of it and its token ids."""
 
     view: View
     shown: Rendered
@@ -98,12 +97,12 @@ class Renderer:
     Args:
         tokenizer: with a chat template.
         prompt: the environment's template.
-        max_length: tokens of a prompt at most.
-        chat_template_kwargs: handed to ``apply_chat_template``.
-        history: ``"window"`` (each turn is a prompt of its own, with some of the past) or ``"conversation"`` (the whole
+        max_length: the number of tokens of a prompt at most.
+        chat_template_kwargs: passed to ``apply_chat_template``.
+        history: ``"window"`` (each turn is a prompt of its own with the latest turns) or ``"conversation"`` (the whole
             dialogue, see `conversations`).
-        past_thinking: of a conversation's earlier responses, see [`conversations.Conversation`].
-        thinking_tags: between which the model thinks.
+        past_thinking: what becomes of the thinking of earlier responses, see [`conversations.Conversation`].
+        thinking_tags: the tags around the model's thinking.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class Renderer:
         past_thinking: str = "template",
         thinking_tags: Sequence[str] = THINK,
     ):
-        self._tokenizer: Any = tokenizer  # its annotations give a union whatever it is asked for
+        self._tokenizer: Any = tokenizer  # its annotations are unions for every return type
         self._prompt = prompt
         self._kwargs = dict(chat_template_kwargs or {})
         self.max_length, self.converses = max_length, history == "conversation"
@@ -125,16 +124,16 @@ class Renderer:
         self._held = 0
 
     def show(self, view: View, skill: str) -> Rendered:
-        """What the environment's prompt makes of a view.
+        """Renders a view by the environment's prompt.
 
         Raises:
-            TypeError: if that is neither a text nor messages.
+            TypeError: if the result is neither a text nor messages.
         """
         return checked(self._prompt.render(view, skill), f"{type(self._prompt).__name__}.render")
 
     def reply(self, view: View) -> Rendered:
-        """What a later turn adds to a conversation: the prompt's own ``reply(view)``, or what is seen now and the
-        actions on offer."""
+        """Returns what a later turn adds to a conversation: the prompt's own ``reply(view)`` if it has one, else the
+        observation and the admissible actions."""
         own = getattr(self._prompt, "reply", None)
         if own is not None:
             return checked(own(view), f"{type(self._prompt).__name__}.reply")
@@ -142,22 +141,22 @@ class Renderer:
         return view.observation + offered
 
     def text(self, prompt: Rendered) -> str:
-        """A prompt as the chat template writes it."""
+        """Renders a prompt by the chat template, as text."""
         tools: dict[str, Any] = {"tools": tools_of(prompt)} if tools_of(prompt) else {}
         return self._tokenizer.apply_chat_template(
             messages_of(prompt), **tools, add_generation_prompt=True, tokenize=False, **self._kwargs
         )
 
     def tokens(self, text: str) -> list[int]:
-        """Token ids of a piece of what the chat template wrote."""
+        """Tokenises a piece of rendered text."""
         return self._tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def encode(self, prompts: Sequence[Rendered]) -> list[list[int]]:
-        """Token ids of prompts, up to where the policy's response begins. Texts are remembered, since siblings, and
-        Monte Carlo rollouts even more, meet the same views again."""
+        """Returns the token ids of prompts, generation prompt included. Texts are cached, since siblings and Monte
+        Carlo rollouts meet the same views again."""
         if self._held > MOST_HELD:
             self._known.clear()
             self._held = 0
@@ -185,8 +184,8 @@ class Renderer:
         return encoded
 
     def fit(self, views: Sequence[View], skills: Sequence[str]) -> list[Fitted | None]:
-        """The views with so much history that the prompt *with* the skill fits, oldest records dropped first; ``None``
-        where the protected parts alone are too long. Student and teacher of a turn share the cut."""
+        """Cuts each view's history, oldest records first, until the prompt *with* the skill fits; ``None`` where it is
+        too long even without history. Student and teacher of a turn share the cut."""
         cut, fitted = list(views), [None] * len(views)
         open_rows = list(range(len(views)))
         while open_rows:
@@ -202,7 +201,7 @@ class Renderer:
         return fitted
 
     def fit_ordinary(self, views: Sequence[View], skills: Sequence[str]) -> list[Fitted | None]:
-        """The views cut as `fit` cuts them, and their prompts *without* skills. Those with skills are encoded only
+        """Cuts views as `fit` does and returns their prompts *without* skills. It encodes prompts with skills only
         where they may be too long."""
         shown = [self.show(view, "") for view in views]
         encoded = self.encode(shown)
