@@ -1,6 +1,6 @@
-"""``alignopsd``: one command line over the entries that are there; a subcommand's imports wait until it is run.
+"""``alignopsd``: one command line with a subcommand for each task; a subcommand is imported when it runs.
 
-Several processes: ``accelerate launch --config_file $(alignopsd files fsdp2) -m alignopsd_trl.cli train webshop_7b``.
+Several processes: ``accelerate launch --config_file $(alignopsd --files fsdp2) -m alignopsd_trl.cli train webshop_7b``.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from alignopsd_trl.launch.errors import stoppable
+from alignopsd_trl.launch.errors import WRONG, stoppable
 from alignopsd_trl.launch.shipped import shipped_files, shipped_or
 from alignopsd_trl.options import near
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Hands the rest of the command line to a subcommand."""
+    """Runs the subcommand that the command line names."""
     given = list(sys.argv[1:] if argv is None else argv)
     with stoppable(" ".join(["alignopsd", *given[:1]])):
         _run(given)
@@ -25,6 +25,11 @@ def _run(argv: list[str]) -> None:
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return
+    if argv[0] == "--files":
+        print(files(argv[1:]))
+        return
+    if argv[0] in RENAMED:
+        _refuse(f"alignopsd {argv[0]} is now {RENAMED[argv[0]]}")
     if argv[0] not in COMMANDS:
         _refuse(f"no command {argv[0]!r}; {near(argv[0], [*COMMANDS])}choose one of {', '.join(COMMANDS)}")
     call, _ = COMMANDS[argv[0]]
@@ -34,38 +39,34 @@ def _run(argv: list[str]) -> None:
 
 
 def usage() -> str:
-    """The page of ``alignopsd --help``."""
+    """Returns the page of ``alignopsd --help``."""
     width = max(map(len, COMMANDS)) + 2
     lines = [f"  {name:<{width}}{told}" for name, (_, told) in COMMANDS.items()]
-    return "\n".join(["usage: alignopsd COMMAND ...   (alignopsd COMMAND --help)", "", *lines])
+    last = "alignopsd --files [NAME] prints the paths of the shipped studies and accelerate files, or of one."
+    return "\n".join(["usage: alignopsd COMMAND ...   (alignopsd COMMAND --help)", "", *lines, "", last])
 
 
-def train(argv: list[str], command: str = "train") -> None:
+def train(argv: list[str]) -> None:
     """Runs a recipe by its name, as its script would."""
     recipes = f"{', '.join(_recipes())}, or a module with a mapping PRESET"
     if _wants_help(argv):
-        print(f"usage: alignopsd {command} RECIPE [--FLAG VALUE ...]   (alignopsd {command} webshop_tiny --help)")
+        print("usage: alignopsd train RECIPE [--plan] [--FLAG VALUE ...]   (alignopsd train webshop_tiny --help)")
         print(f"\nRECIPE: {recipes}")
         return
     if not argv or argv[0].startswith("-"):
-        _refuse(f"{command} needs the name of a recipe first: {recipes}")
+        _refuse(f"train needs the name of a recipe first: {recipes}")
     # A recipe's own command line ends with a message, not a trace.
-    sys.argv = [f"alignopsd {command} {argv[0]}", *argv[1:]]
+    sys.argv = [f"alignopsd train {argv[0]}", *argv[1:]]
     _found("alignopsd_trl.launch.recipe:main")(argv[0])
 
 
-def plan(argv: list[str]) -> None:
-    """A recipe's ``--plan``."""
-    train([*argv, "--plan"] if argv and not _wants_help(argv) else argv, "plan")
-
-
 def study(argv: list[str]) -> int:
-    """A study by the path or the name of its file."""
+    """Runs a study by the path or the name of its file."""
     return _found("alignopsd_trl.study.__main__:command")([*map(shipped_or, argv[:1]), *argv[1:]])
 
 
 def play(argv: list[str]) -> None:
-    """An environment's own way to be played by hand."""
+    """Lets the user play an environment by hand."""
     games = _found("alignopsd_trl.environments.shipped:BENCHMARKS")
     if _wants_help(argv):
         print("usage: alignopsd play ENVIRONMENT ...   (alignopsd play webshop --help)")
@@ -76,12 +77,12 @@ def play(argv: list[str]) -> None:
     _found(f"alignopsd_trl.environments.{argv[0]}.__main__:main")(argv[1:])
 
 
-def files(argv: list[str]) -> None:
-    """Paths of the shipped studies and accelerate files; of one, if it is named."""
+def files(argv: list[str]) -> str:
+    """Returns the paths of the shipped studies and accelerate files, or of the one that is named."""
     found = shipped_files()
     if argv and argv[0] not in found:
         _refuse(f"no shipped file {argv[0]!r}; {near(argv[0], [*found])}there are {', '.join(found)}")
-    print(found[argv[0]] if argv else "\n".join(f"{name:<20}{path}" for name, path in found.items()))
+    return str(found[argv[0]]) if argv else "\n".join(f"{name:<20}{path}" for name, path in found.items())
 
 
 def _wants_help(argv: Sequence[str]) -> bool:
@@ -99,7 +100,7 @@ def _found(place: str):
 
 def _refuse(reason: str) -> None:
     print(f"alignopsd: {reason}", file=sys.stderr)
-    raise SystemExit(2)
+    raise SystemExit(WRONG)
 
 
 COMMANDS = {
@@ -107,8 +108,7 @@ COMMANDS = {
     "check": ("alignopsd_trl.own_task.commands:check", "what would ruin a run on a task, found without a policy"),
     "demonstrate": ("alignopsd_trl.own_task.commands:demonstrate", "let a scripted player or an endpoint play a task"),
     "warm_start": ("alignopsd_trl.own_task.commands:warm_start", "a first policy from these demonstrations"),
-    "train": (train, "a recipe: alignopsd train webshop_tiny [--method grpo ...]"),
-    "plan": (plan, "what a recipe would run, without loading weights"),
+    "train": (train, "a recipe: alignopsd train webshop_tiny [--method grpo ...]; --plan says what it would run"),
     "evaluate": ("alignopsd_trl.launch.evaluate:command", "play a panel with a policy"),
     "fidelity": (
         "alignopsd_trl.measure.fidelity:command",
@@ -119,14 +119,19 @@ COMMANDS = {
         "what to train with: lift of the skills and credit of methods, measured before training",
     ),
     "study": (study, "methods x environments x seeds under one protocol"),
-    "view": ("alignopsd_trl.viewer.__main__:view", "a run as a page: where the credit went"),
-    "compare": ("alignopsd_trl.viewer.__main__:compare", "runs against the first of them, as a page"),
+    "view": ("alignopsd_trl.viewer.__main__:view", "a run as a page: where the credit went; several runs: compared"),
     "analyse": ("alignopsd_trl.analysis.__main__:main", "the paper's analyses of a run: a figure and its data"),
     "push": ("alignopsd_trl.sharing.__main__:main", "a finished run to the Hub"),
     "play": (play, "play an environment by hand"),
-    "files": (files, "where the shipped studies and accelerate files are"),
 }
-"""Name of a subcommand to what takes its arguments (a function, or where it is), and what ``--help`` says of it."""
+"""Name of a subcommand -> the function that takes its arguments, or that function's place; its line of ``--help``."""
+
+RENAMED = {
+    "plan": "alignopsd train RECIPE --plan",
+    "compare": "alignopsd view RUN RUN",
+    "files": "alignopsd --files",
+}
+"""Commands of earlier releases -> the command that does the same today."""
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from trl import GRPOConfig
@@ -106,7 +106,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     )
 
     # Teacher
-    teacher_model_kind: Annotated[str, OneOf(("live", "base", "ema"))] = field(
+    teacher_model_kind: Literal["live", "base", "ema"] = field(
         default="live",
         metadata={
             "help": "Weights of the privileged view, as in TRL's self-distillation: 'live' (the policy as it is in the "
@@ -136,14 +136,14 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         default=4096,
         metadata={"help": "Maximum tokens of a rendered prompt. Older history is dropped first; never the task."},
     )
-    history: Annotated[str, OneOf(("window", "conversation"))] = field(
+    history: Literal["window", "conversation"] = field(
         default="window",
         metadata={
             "help": "What a turn's prompt shows of the past: a 'window' of the last turns, as in the paper, or the "
             "whole 'conversation' (docs/conversations.md)."
         },
     )
-    past_thinking: Annotated[str, OneOf(("template", "keep", "drop"))] = field(
+    past_thinking: Literal["template", "keep", "drop"] = field(
         default="template",
         metadata={
             "help": "Thinking of earlier responses in a conversation: 'keep' it, 'drop' it, or as the chat 'template' "
@@ -285,7 +285,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         },
     )
 
-    rounds_ahead: Annotated[int, OneOf((0, 1))] = field(
+    rounds_ahead: Literal[0, 1] = field(
         default=0,
         metadata={
             "help": "1: while a round is credited and optimised, vLLM's servers play the next one, with weights that "
@@ -323,11 +323,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     )
 
     # Outcome advantage
-    scale_rewards: Annotated[str, OneOf(("group", "none"))] = field(
+    scale_rewards: Literal["group", "none"] = field(  # ty: ignore[incompatible-mutable-override]
         default="group",
         metadata={"help": "Divide the centred reward by the group's deviation ('group') or do not ('none')."},
     )
-    group_statistics: Annotated[str, OneOf(("trajectory", "turn"))] = field(
+    group_statistics: Literal["trajectory", "turn"] = field(
         default="trajectory",
         metadata={"help": "Population of the group's mean and deviation: each 'trajectory' once, or each 'turn'."},
     )

@@ -48,7 +48,7 @@ def unreadable(path: str | Path, file: str) -> Generator[None]:
     except Exception as error:
         reason = " ".join(str(error).split()[:30]) or "nothing more is known"
         raise ValueError(
-            f"model_name_or_path={str(path)!r}: its {file} can't be used ({type(error).__name__}: {reason}); correct "
+            f"model={str(path)!r}: its {file} can't be used ({type(error).__name__}: {reason}); correct "
             "it, or copy the model again"
         ) from error
 

@@ -19,18 +19,16 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of some values.
+    """One of some values: the rule of each ``Literal[...]``. Fields name it where their choices are read from files.
 
     Args:
         choices: the values.
-        reason: why other values are not allowed, for the message.
     """
 
     choices: tuple[Any, ...]
-    reason: str = ""
 
     def problem(self, value: Any) -> str:
-        return "" if value in self.choices else f": choose one of {', '.join(map(repr, self.choices))}{self.reason}"
+        return "" if value in self.choices else f": choose one of {', '.join(map(repr, self.choices))}"
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,9 @@ def rules(kind: type[Any]) -> dict[str, Any]:
 
 
 def _rule(hint: Any) -> Any:
-    """Returns the rule of ``Annotated[type, rule]``, also inside of ``... | None``."""
+    """Returns the rule of ``Annotated[type, rule]`` or of ``Literal[...]``, also inside of ``... | None``."""
+    if get_origin(hint) is Literal:
+        return OneOf(get_args(hint))
     if get_origin(hint) is Annotated:
         return next((one for one in hint.__metadata__ if hasattr(one, "problem")), None)
     return next((rule for part in get_args(hint) if (rule := _rule(part)) is not None), None)
@@ -170,7 +170,8 @@ def as_type(value: Any, hint: Any, place: str) -> Any:
     """Converts a value to the type of its field.
 
     A whole number may stand for a float, a float without fraction for a whole number, and text for either: YAML reads
-    5e-2, which has no point, as text. Values of other types than plain ones, lists and mappings are not checked.
+    5e-2, which has no point, as text. Values of other types, such as `Literal`, are returned as they
+    are: `check_options` checks them.
 
     Args:
         hint: the field's type, `Annotated` or not.
@@ -180,13 +181,14 @@ def as_type(value: Any, hint: Any, place: str) -> Any:
         ValueError: if the value can't be converted.
     """
     kinds = _kinds(hint)
-    if any(_plain(value, kind) for kind in kinds) or not all(_known(kind) for kind in kinds):
+    if any(type(value) is (get_origin(kind) or kind) for kind in kinds) or not all(_known(kind) for kind in kinds):
         return value
     if float in kinds or int in kinds:
         number = _number(value)
         if number is not None and (float in kinds or float(number).is_integer()):
             return number if float in kinds else int(number)
-    wanted = [_NAMES.get(kind) or _described(kind) for kind in kinds]
+    collections = {list: "a list", dict: "a mapping"}
+    wanted = [_NAMES.get(kind) or collections[get_origin(kind) or kind] for kind in kinds]
     raise ValueError(f"{place} must be {' or '.join(wanted)}")
 
 
@@ -200,13 +202,7 @@ def _kinds(hint: Any) -> list[Any]:
 
 
 def _known(kind: Any) -> bool:
-    return kind in _NAMES or get_origin(kind) is Literal or (get_origin(kind) or kind) in (list, dict)
-
-
-def _plain(value: Any, kind: Any) -> bool:
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    return type(value) is (get_origin(kind) or kind)
+    return kind in _NAMES or (get_origin(kind) or kind) in (list, dict)
 
 
 def _number(value: Any) -> float | None:
@@ -216,12 +212,6 @@ def _number(value: Any) -> float | None:
         return float(value)
     except ValueError:
         return None
-
-
-def _described(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(repr, get_args(kind)))}"
-    return {list: "a list", dict: "a mapping"}[get_origin(kind) or kind]
 
 
 _START = [os.getcwd()]

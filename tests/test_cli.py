@@ -24,11 +24,14 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
         (["fly"], "no command 'fly'; choose one of new"),
         (["train"], "needs the name of a recipe first: alfworld_3b"),
         (["play", "chess"], "alfworld, searchqa, webshop"),
-        (["files", "ddp9"], "no shipped file 'ddp9'; did you mean 'ddp'? there are"),
+        (["--files", "ddp9"], "no shipped file 'ddp9'; did you mean 'ddp'? there are"),
         (["trian"], "no command 'trian'; did you mean 'train'?"),
-        (["plan"], "plan needs the name of a recipe first"),
+        (["plan", "webshop_tiny"], "alignopsd plan is now alignopsd train RECIPE --plan"),
+        (["compare", "a", "b"], "alignopsd compare is now alignopsd view RUN RUN"),
+        (["files"], "alignopsd files is now alignopsd --files"),
         (["view", "/no/such"], "alignopsd view: "),
-        (["compare", "/no/such"], "alignopsd compare: "),
+        (["view", "/no/such", "/nor/this"], "alignopsd view: "),
+        (["view", "a", "b", "--serve"], "are for one run; name one"),
         (["push", "/no/such"], "alignopsd push: name a REPOSITORY"),
         (["push", "/no/such", "me/mine"], "alignopsd push: "),
         (["analyse", "dynamics", "/no/such"], "alignopsd analyse: "),
@@ -42,13 +45,13 @@ def test_what_it_can_not_do_is_one_line_and_code_2(argv: list[str], said: str, c
 
 
 def test_shipped_files_are_there(capsys: pytest.CaptureFixture) -> None:
-    cli.main(["files", "fsdp2"])
+    cli.main(["--files", "fsdp2"])
     assert capsys.readouterr().out.strip().endswith("accelerate/fsdp2.yaml")
     assert {"table1_tiny", "zero3"} <= set(cli.shipped_files())
 
 
 PAGES = [
-    *([name, "--help"] for name in cli.COMMANDS if name != "files"),
+    *([name, "--help"] for name in cli.COMMANDS),
     *(["play", game, "--help"] for game in ("webshop", "alfworld", "searchqa")),
     ["train", "webshop_tiny", "--help"],
 ]
@@ -74,19 +77,19 @@ def test_every_command_has_a_page_before_anything_heavy_is_imported() -> None:
     ("argv", "words"),
     [
         (["train", "webshop_tiny", "--method", "grop"], "did you mean 'grpo'?"),
-        (["plan", "webshop_tiny", "--rounds", "0"], "--rounds 0 must be 1 or more"),
+        (["train", "webshop_tiny", "--plan", "--rounds", "0"], "rounds=0 must be 1 or more"),
         (["evaluate", "--model", "tiny", "--environment", "webshop_tyny"], "webshop_tyny"),
         (["study", "no_such.yaml"], "no_such.yaml"),
-        *[([name], "alignopsd " + name + ": the following") for name in ("view", "compare", "push", "evaluate", "new")],
+        *[([name], "alignopsd " + name + ": the following") for name in ("view", "push", "evaluate", "new")],
         (["analyse", "temporla", "x"], "alignopsd analyse: argument NAME: invalid choice: 'temporla'"),
         (
             ["fidelity", "--model", "a/b/c", "--environment", "x", "--output", "x"],
-            "fidelity: --model 'a/b/c' is no folder",
+            "fidelity: model='a/b/c' is no folder",
         ),
         (["fidelity", "--nonsense"], "alignopsd fidelity: unrecognized arguments: --nonsense; --help shows"),
         (["evaluate", "--model", "tiny", "--environment", "x", "--limit", "0"], "--limit 0 must be 1 or more"),
         (["view", __file__], "is no folder"),
-        (["plan", "webshop_tny"], "did you mean 'webshop_tiny'?"),
+        (["train", "webshop_tny", "--plan"], "did you mean 'webshop_tiny'?"),
     ],
 )
 def test_a_command_ends_with_a_message_and_no_traceback(
@@ -103,13 +106,11 @@ def test_a_plan_takes_a_shipped_file_by_its_name(capsys: pytest.CaptureFixture, 
     from alignopsd_trl.launch.machine import from_file
 
     assert from_file("fsdp2") == from_file(cli.shipped_files()["fsdp2"])
-    with pytest.raises(ValueError, match="plan_for=fsdp9: No such file.* alignopsd files lists"):
+    with pytest.raises(ValueError, match="plan_for=fsdp9: No such file.* alignopsd --files lists"):
         from_file("fsdp9")
 
 
-@pytest.mark.parametrize(
-    "command", ["train", "plan", "evaluate", "fidelity", "tune", "study", "view", "compare", "analyse", "push"]
-)
+@pytest.mark.parametrize("command", ["train", "evaluate", "fidelity", "tune", "study", "view", "analyse", "push"])
 def test_every_command_is_called_by_its_name(command: str, capsys: pytest.CaptureFixture) -> None:
     with contextlib.suppress(SystemExit):
         cli.main([command, "--help"])
@@ -117,7 +118,7 @@ def test_every_command_is_called_by_its_name(command: str, capsys: pytest.Captur
 
 
 def test_a_reader_may_leave_early() -> None:
-    code = "import sys; from alignopsd_trl import cli; [cli.main(['files']) for _ in range(2000)]"
+    code = "import sys; from alignopsd_trl import cli; [cli.main(['--files']) for _ in range(2000)]"
     done = subprocess.run(
         ["bash", "-c", f'{sys.executable} -c "{code}" | head -1; exit ${{PIPESTATUS[0]}}'],
         capture_output=True,

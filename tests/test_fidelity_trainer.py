@@ -260,8 +260,8 @@ def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pyte
     for more, message in (
         (["--methods", "nonsense"], "nonsense"),
         (["--methods", "grpo,monte_carlo"], "'monte_carlo' is what the others are measured against"),
-        (["--environment", "nowhere"], "--environment 'nowhere' is unknown"),
-        (["--environment_options", "{silent"], "--environment_options .* is no JSON .*write for example"),
+        (["--environment", "nowhere"], "environment='nowhere' is unknown"),
+        (["--environment_options", "{silent"], "environment_options=.* is no JSON .*write for example"),
         (["--environment_options", '{"silent": true}'], "does not say who won .*--value reward"),
         (["--environment_options", '{"broken": true}'], "every episode failed; the first: .*the door is stuck"),
         (["--environment_options", '{"noisy": true}', "--everywhere"], "not deterministic: after . replayed action"),
@@ -278,7 +278,7 @@ def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pyte
         (["--vary", "rectify=["], r"--vary rectify=\[: .* can't be read"),
         (["--dtype", "int9"], "--dtype: invalid choice: 'int9' .*float32"),
         (["--model", "outputs/gone"], "--model outputs/gone is no folder and no shipped policy .*, and as a Hub id: "),
-        (["--model", "/nonexistent/x"], "--model '/nonexistent/x' is no folder, no shipped policy .* and no Hub id"),
+        (["--model", "/nonexistent/x"], "model='/nonexistent/x' is no folder, no shipped policy .* and no Hub id"),
         (["--seed", "-1"], "--seed -1 must be 0 or more"),
         (["--enough", "7"], "--enough 7 must lie above 0 and be 1 at most"),
         (["--enough", "-1"], "--enough -1 must lie above 0"),
@@ -295,7 +295,7 @@ def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pyte
     command(flags)
     with pytest.raises(SystemExit) as end:
         command([*flags, "--seed", "1"])
-    assert end.value.code == 2 and "--seed 0, this one has 1; choose another --output" in capsys.readouterr().err
+    assert end.value.code == 2 and "seed=0, this one has 1; choose another --output" in capsys.readouterr().err
 
 
 def test_sampling_follows_the_model_with_shared_prompts_and_without(policy: Path) -> None:

@@ -366,7 +366,9 @@ def test_the_template_of_a_client_demonstrates_and_plans(
     cli.main(["demonstrate", "guessing", "--episodes", "4"])
     assert "reward" in capsys.readouterr().out
     flags = ["--environment", "guessing", "--method", "grpo", "--rounds", "1", "--tasks_per_round", "2"]
-    cli.main(["plan", "webshop_tiny", *flags, "--num_generations", "4", "--output_dir", str(tmp_path / "run")])
+    cli.main(
+        ["train", "webshop_tiny", "--plan", *flags, "--num_generations", "4", "--output_dir", str(tmp_path / "run")]
+    )
     assert "environment=guessing" in capsys.readouterr().out
 
 
@@ -415,7 +417,7 @@ def suite():
 """
 
 
-@pytest.mark.parametrize("command", ["plan", "train"])
+@pytest.mark.parametrize("plan", [["--plan"], []], ids=["plan", "train"])
 @pytest.mark.parametrize(
     ("sessions", "said"),
     [
@@ -426,7 +428,7 @@ def suite():
 )
 @pytest.mark.full
 def test_a_server_with_too_few_sessions_is_refused_before_training(
-    command: str, sessions: int, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    plan: list[str], sessions: int, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     (tmp_path / "limited_server.py").write_text(TASK)
     monkeypatch.syspath_prepend(tmp_path)
@@ -436,11 +438,11 @@ def test_a_server_with_too_few_sessions_is_refused_before_training(
     flags += ["--num_generations", "4", "--output_dir", str(tmp_path / "run"), "--evaluate_first", "False"]
     monkeypatch.setattr(sys, "argv", [])
     if said is None:
-        cli.main(["plan", "webshop_tiny", *flags])
+        cli.main(["train", "webshop_tiny", "--plan", *flags])
         assert sys.modules["limited_server"].free == sessions
         return
     with pytest.raises(SystemExit) as end:
-        cli.main([command, "webshop_tiny", *flags])
+        cli.main(["train", "webshop_tiny", *plan, *flags])
     told = capsys.readouterr().err
     assert end.value.code == 2 and said in told and len(told.splitlines()) == 1
     assert not (tmp_path / "run").exists()

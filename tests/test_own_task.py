@@ -108,7 +108,7 @@ def _tool_rows(folder: Path) -> str:
         (["demonstrate", "maze:SIDE"], ["int", "class"]),
         (["demonstrate", "maze:Nothing"], ["Nothing"]),
         (["demonstrate", "maze", "--episodes", "0"], ["--episodes 0"]),
-        (["demonstrate", "maze", "--max_prompt_length", "20"], ["max_prompt_length 20"]),
+        (["demonstrate", "maze", "--max_prompt_length", "20"], ["max_prompt_length=20"]),
         (["demonstrate", "maze", "--endpoint", "http://127.0.0.1:9/v1"], ["--endpoint", "can't be reached"]),
         (["demonstrate", "maze", "--player", "broken:play"], ["broken.py", "ZeroDivisionError"]),
         (["warm_start", "maze", "--data", "none.jsonl"], ["none.jsonl", "alignopsd demonstrate"]),

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from alignopsd_trl.cli import main
-from alignopsd_trl.launch.errors import as_flags
 from alignopsd_trl.records import SCHEMA, merge_types, record_schema, trace_types, write_records
 from alignopsd_trl.runs.broken_off import broken_off
 from alignopsd_trl.runs.files import plain, read_json, write_json, write_text
@@ -170,11 +169,3 @@ def test_a_finished_run_makes_room_and_an_interrupted_one_does_not(tmp_path: Pat
     assert said == [f"{path} held a finished run, which is in {kept} now"] and second.id != first.id
     assert sorted(one.name for one in kept.iterdir()) == ["checkpoint-3", "config.json", "run.json"]
     assert sorted(one.name for one in path.iterdir()) == ["mine.txt", "run.json", "run.lock"]
-
-
-def test_messages_name_flags_where_a_command_line_is_run(tmp_path: Path) -> None:
-    _run(tmp_path)
-    _checkpoint(tmp_path, 3)
-    with pytest.raises(RunFolderError, match="overwrite_output_dir=True removes it") as refused:
-        _run(tmp_path)
-    assert "--overwrite_output_dir True removes it" in as_flags(str(refused.value))

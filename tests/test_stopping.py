@@ -20,8 +20,8 @@ from alignopsd_trl import cli
 def wait(argv):
     print("waits", flush=True)
     time.sleep(60)
-cli.COMMANDS["files"] = (wait, "")
-cli.main(["files"])
+cli.COMMANDS["push"] = (wait, "")
+cli.main(["push"])
 """
 
 
@@ -42,13 +42,13 @@ def _stopped(number: int, *before: str, code: str = WAITS) -> tuple[int, str]:
 def test_every_command_that_a_signal_stops_says_so_in_one_line(number: signal.Signals) -> None:
     status, told = _stopped(number)
     name = "Ctrl-C" if number == signal.SIGINT else number.name
-    assert (status, told) == (128 + number, f"alignopsd files: stopped by {name}\n")
+    assert (status, told) == (128 + number, f"alignopsd push: stopped by {name}\n")
 
 
 def test_a_study_that_is_stopped_ends_its_cells_and_says_how_to_go_on() -> None:
     study = "from alignopsd_trl.study import __main__ as study\nstudy.main = wait"
-    code = WAITS.replace('cli.COMMANDS["files"] = (wait, "")', study)
-    status, told = _stopped(signal.SIGINT, code=code.replace('["files"]', '["study", "x.yaml"]'))
+    code = WAITS.replace('cli.COMMANDS["push"] = (wait, "")', study)
+    status, told = _stopped(signal.SIGINT, code=code.replace('["push"]', '["study", "x.yaml"]'))
     assert (status, told) == (130, "alignopsd study: stopped by Ctrl-C; the same command goes on\n")
 
 
@@ -58,8 +58,8 @@ def test_what_nohup_ignores_stays_ignored() -> None:
 
 def test_a_plan_that_nobody_reads_ends_quietly() -> None:
     code = (
-        "import sys, alignopsd_trl.cli as cli, alignopsd_trl.launch.starting as starting\n"
-        "starting.start = lambda *given, **named: [print('x' * 80) for _ in range(5000)]\n"
+        "import sys, alignopsd_trl.cli as cli, alignopsd_trl.launch.recipe as recipe\n"
+        "recipe.start = lambda *given, **named: [print('x' * 80) for _ in range(5000)]\n"
         "cli.main(['train', 'webshop_tiny'])"
     )
     shell = f'"{sys.executable}" -c "{code}" | head -1; exit ${{PIPESTATUS[0]}}'
@@ -93,7 +93,7 @@ def test_a_path_that_the_locale_can_not_read_is_one_line(tmp_path: Path) -> None
     folder = tmp_path / "für"
     folder.mkdir()
     plain = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    for argv, place in ((["view", str(folder)], tmp_path), (["files"], folder)):
+    for argv, place in ((["view", str(folder)], tmp_path), (["--files"], folder)):
         command = [sys.executable, "-c", "from alignopsd_trl import cli; cli.main()", *argv]
         done = subprocess.run(command, cwd=place, env=plain, capture_output=True, text=True)
         assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr

@@ -20,7 +20,6 @@ from fakes.recorded import RUNS
 
 from alignopsd_trl.records import read_records, write_records
 from alignopsd_trl.viewer import compare_runs, view_run
-from alignopsd_trl.viewer.__main__ import compare as compare_command
 from alignopsd_trl.viewer.__main__ import view as view_command
 from alignopsd_trl.viewer.comparing import paired
 from alignopsd_trl.viewer.run import read_run, step_content
@@ -177,7 +176,7 @@ def test_less_and_more_are_told_apart_without_red_or_green(sight: str, theme: in
 def test_the_commands(run: Path, baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     view_command([str(run), "-o", str(tmp_path / "view.html"), "--step", "1"])
     assert [step["step"] for step in blobs((tmp_path / "view.html").read_text())] == [1]
-    compare_command([str(run), str(baseline), "-o", str(tmp_path / "compare.html")])
+    view_command([str(run), str(baseline), "-o", str(tmp_path / "compare.html")])
     assert (tmp_path / "compare.html").is_file()
     capsys.readouterr()
     with pytest.raises(SystemExit) as stopped:

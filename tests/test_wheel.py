@@ -176,7 +176,7 @@ def test_it_trains_in_a_clean_environment_from_another_folder(wheel: Path, page:
 
     found = run("python", "-c", "import alignopsd_trl.environments as e; print(e.__file__)")
     assert all(Path(one).is_relative_to(own) for one in found.split())
-    assert str(own) in run("alignopsd", "files", "fsdp2")
+    assert str(own) in run("alignopsd", "--files", "fsdp2")
     run("alignopsd", "new", "maze")
     assert "nothing found" in run("alignopsd", "check", "maze", "--episodes", "4")
     small = "--rounds 1 --tasks_per_round 2 --num_generations 4 --panel_limit 4 --evaluate_first False".split()

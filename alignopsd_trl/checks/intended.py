@@ -1,6 +1,6 @@
 """What a run needs before its weights are loaded, as one list that the trainer, ``train`` and ``plan`` ask.
 
-Messages name arguments, such as ``max_steps=0``; the command line writes them as flags (`launch.errors.as_flags`).
+Messages name arguments and their values, such as ``max_steps=0``, in Python and in the shell.
 What a single value may be is checked by `AlignOPSDConfig` itself.
 """
 

@@ -23,7 +23,7 @@ _ADAPTER = re.compile(r"\.default(\.|$)")
 """Of the names of parameters under PEFT: what it puts into them, and what an adapter's own have."""
 
 
-def check_model_name(name: str, argument: str = "model_name_or_path") -> None:
+def check_model_name(name: str, argument: str = "model") -> None:
     """Raises `ValueError` for what is no folder, no shipped policy and can be no Hub id."""
     if not name or name in SHIPPED_MODELS or Path(name).expanduser().is_dir():
         return
@@ -45,7 +45,7 @@ def check_weights(folder: Path) -> None:
         ValueError: names the folder or the file.
     """
     if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
-        raise ValueError(f"model_name_or_path={str(folder)!r} holds no config.json; give a model's folder")
+        raise ValueError(f"model={str(folder)!r} holds no config.json; give a model's folder")
     for file in sorted(folder.glob("*.json")):
         _check_json(file)
     index = folder / "model.safetensors.index.json"
@@ -57,7 +57,7 @@ def check_weights(folder: Path) -> None:
         raise ValueError(f"{index} names {missing[0]}, which is not there; copy the model again")
     wanted = ADAPTERS if (folder / "adapter_config.json").is_file() else WEIGHTS
     if not any(file for pattern in wanted for file in folder.glob(pattern)):
-        raise ValueError(f"model_name_or_path={str(folder)!r} holds no weights ({wanted[0]}); copy the model again")
+        raise ValueError(f"model={str(folder)!r} holds no weights ({wanted[0]}); copy the model again")
     for file in weight_files(folder):
         check_safetensors(file)
 
@@ -124,7 +124,7 @@ def check_complete(folder: Path, model: torch.nn.Module) -> None:
     missing = sorted(name for name, weight in named.items() if id(weight) not in found)
     if missing and written <= named.keys() | dict(model.named_buffers()).keys():
         raise ValueError(
-            f"model_name_or_path={str(folder)!r} lacks {len(missing)} of {len(named)} weights, the first {missing[0]}; "
+            f"model={str(folder)!r} lacks {len(missing)} of {len(named)} weights, the first {missing[0]}; "
             "copy the model again"
         )
 
@@ -162,6 +162,5 @@ def check_tokenizer(folder: Path) -> None:
     """Raises `ValueError` for a model's folder without tokenizer."""
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise ValueError(
-            f"model_name_or_path={str(folder)!r} holds no tokenizer ({TOKENIZERS[0]}); save it there with "
-            "tokenizer.save_pretrained"
+            f"model={str(folder)!r} holds no tokenizer ({TOKENIZERS[0]}); save it there with tokenizer.save_pretrained"
         )

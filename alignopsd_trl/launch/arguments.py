@@ -22,11 +22,11 @@ from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
 from alignopsd_trl.launch.values import json_mapping, read_yaml
 from alignopsd_trl.methods import method_names
-from alignopsd_trl.options import Above, Within, as_type, near
+from alignopsd_trl.options import Above, AtLeast, Within, as_type, near
 
 
 def _said(default: Any, told: str) -> Any:
-    """A field with its help."""
+    """Returns a field with its help."""
     return field(default=default, metadata={"help": told})
 
 
@@ -102,15 +102,11 @@ def parse(
         parser.below_file({"use_cpu": True, "bf16": not asked.fp16 if asked.bf16 is None else asked.bf16})
     if asked.plan_for and not asked.plan:
         raise ValueError("plan_for is for --plan; to run with that configuration: accelerate launch --config_file FILE")
-    check_values(vars(asked), INHERITED_RULES)
+    check_values(vars(asked), INHERITED_RULES | RULES)
     parser.below_file(_batch_defaults(asked))
     parser.below_file(_length_defaults(parser.look(argv)))
     parser.refuse_doubles(argv)
     recipe, args, model = parser.read(argv)
-    for option, rule in RULES.items():
-        value = getattr(recipe, option, None) if hasattr(recipe, option) else getattr(model, option)
-        if value is not None and (problem := rule.problem(value)):
-            raise ValueError(f"{option}={value!r}{problem}")
     args.use_cpu = args.use_cpu and not elsewhere
     return recipe, args, model
 
@@ -120,7 +116,12 @@ def kinds() -> tuple[type, type, type]:
     return RecipeArguments, AlignOPSDConfig, ModelConfig
 
 
-RULES = {"gpu_gib": Above(0), "lora_r": Above(0), "lora_alpha": Above(0), "lora_dropout": Within(0, 1)}
+RULES: dict[str, Any] = {
+    **dict.fromkeys(("tasks_per_round", "num_generations", "updates_per_round"), AtLeast(1)),
+    **dict.fromkeys(("rounds", "save_rounds", "max_turns", "panel_limit"), AtLeast(1)),
+    **dict.fromkeys(("gpu_gib", "lora_r", "lora_alpha"), Above(0)),
+    "lora_dropout": Within(0, 1),
+}
 """What fields of a recipe and of TRL's model arguments may hold."""
 
 _KINDS = {"int": "a whole number", "float": "a number", "string_to_bool": "true or false"}
@@ -136,8 +137,11 @@ class Parser(TrlParser):
 
     def error(self, message: str) -> NoReturn:
         wrong = re.fullmatch(r"argument --(\w+)\S*: invalid (\w+) value: (.*)", message)
+        choice = re.fullmatch(r"argument --(\w+): invalid choice: (.*) \(choose from (.*)\)", message)
         if wrong and wrong[2] in _KINDS:
             message = f"{wrong[1]}={wrong[3]} must be {_KINDS[wrong[2]]}"
+        elif choice:
+            message = f"{choice[1]}={choice[2]}: choose one of {choice[3]}"
         raise ValueError(message.replace("argument --", "--", 1))
 
     def look(self, argv: Sequence[str]) -> argparse.Namespace:
@@ -242,14 +246,8 @@ def _of(wanted: Callable[[str], bool]) -> list[Any]:
     return [one for one in fields(AlignOPSDConfig) if wanted(one.name)]
 
 
-COUNTS = ("tasks_per_round", "num_generations", "updates_per_round", "rounds", "save_rounds", "max_turns")
-
-
 def _batch_defaults(asked: argparse.Namespace) -> dict[str, int]:
     """TRL's batch arguments for rounds of so many tasks."""
-    for name in (*COUNTS, "panel_limit"):
-        if (value := getattr(asked, name)) is not None and value < 1:
-            raise ValueError(f"{name}={value} must be 1 or more")
     tasks, siblings, parts = asked.tasks_per_round, asked.num_generations, asked.updates_per_round
     if tasks is None:
         return {}

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Generator, Sequence
 from typing import NoReturn
 
-from alignopsd_trl.launch.flags import BESIDE, flag_names
 from alignopsd_trl.runs.files import in_units
 from alignopsd_trl.runs.lost import Terminated, handled, is_loss, speaks, terminable
 from alignopsd_trl.runs.readers import ends_with_its_reader
@@ -110,22 +109,6 @@ def _end(name: str, error: BaseException, status: int | None, resumes: str | Non
     raise SystemExit(status) from None
 
 
-_ARGUMENT = re.compile(r"(?<![\w./'\"-])(?<!--set )(?<!--vary )([a-z]\w*)(=(?=[^\s=])|(?![\w.:=(\['\"/-]))")
-
-
-def as_flags(message: str) -> str:
-    """A message that names arguments, ``rounds=0`` or ``another output_dir``, as it is written in the shell,
-    ``--rounds 0`` and ``another --output_dir``."""
-    return _ARGUMENT.sub(_as_flag, message)
-
-
-def _as_flag(found: re.Match[str]) -> str:
-    name, sign = found.groups()
-    if name not in (*flag_names(), *BESIDE) or not (sign or "_" in name):  # "rounds" alone is a word
-        return found[0]
-    return f"--{'model' if name == 'model_name_or_path' else name}{' ' if sign else ''}"
-
-
 def _status(error: BaseException) -> int | None:
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
@@ -168,7 +151,7 @@ def _message(error: BaseException, status: int | None, resumes: str | None) -> s
         lost = "another process of this run ended, or its launcher" if several else f"stopped by {error}"
         return "; ".join(filter(None, [lost, goes_on]))
     most = None if type(error).__name__ == "SkillBankError" else _LINES  # a bank's file is mended in one pass
-    text = "\n".join(as_flags(str(error)).strip().splitlines()[:most]) or type(error).__name__
+    text = "\n".join(str(error).strip().splitlines()[:most]) or type(error).__name__
     if status == WRONG or resumes is None or type(error).__name__ == "PushFailed":
         return text
     return f"{text}\n{goes_on[0].upper()}{goes_on[1:]}"

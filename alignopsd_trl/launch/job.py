@@ -1,4 +1,4 @@
-"""What a recipe's command line asks for, and whether it can be done: a plan looks at it as a run does."""
+"""A recipe's arguments with the environment that they name, and the checks that a plan and a run share."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Job:
         return self.recipe.encoder if self.bank else None
 
     def configuration(self) -> dict[str, Any]:
-        """What decides what the run computes, for ``run.json``."""
+        """Returns the settings that decide what the run computes, for ``run.json``."""
         return configuration_of(
             self.args,
             self.tasks,
@@ -77,7 +77,7 @@ class Job:
         )
 
     def check(self, groups: int | None = None) -> None:
-        """Asks the list of `alignopsd_trl.checks`, as the trainer will.
+        """Runs the checks of `alignopsd_trl.checks`, as the trainer will.
 
         Args:
             groups: tasks of one round; by default of this launch.
@@ -97,7 +97,7 @@ class Job:
             check_hub(args.hub_token, f"trajectories_hub_repo={recipe.trajectories_hub_repo!r}")
 
     def part_facts(self) -> dict[str, str]:
-        """What a plan says of skill bank, encoder and output folder.
+        """Returns what a plan says of skill bank, encoder and output folder.
 
         Raises:
             RunFolderError: if the folder holds what this run can't go on with.

@@ -63,15 +63,20 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch:
     def says(name: str) -> bool:
         return environment.get(name, "false").lower() in ("true", "1", "yes")
 
-    strategy, offloads = "DDP" if processes > 1 else "one process", False
+    nodes = max(processes // max(local, 1), 1)
     if says("ACCELERATE_USE_FSDP"):
-        strategy, offloads = f"FSDP{environment.get('FSDP_VERSION', '1')}", says("FSDP_OFFLOAD_PARAMS")
-    elif says("ACCELERATE_USE_DEEPSPEED"):
-        strategy = f"ZeRO-{environment.get('ACCELERATE_DEEPSPEED_ZERO_STAGE', '2')}"
+        version = environment.get("FSDP_VERSION", "1")
+        once, offloads = says("FSDP_CPU_RAM_EFFICIENT_LOADING"), says("FSDP_OFFLOAD_PARAMS")
+        return Launch(processes, nodes, f"FSDP{version}", once, offloads)
+    if says("ACCELERATE_USE_DEEPSPEED"):
         devices = [environment.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_DEVICE") for part in ("OPTIMIZER", "PARAM")]
-        offloads = any(device not in (None, "", "none") for device in devices)
-    loads_once = says("FSDP_CPU_RAM_EFFICIENT_LOADING") or strategy == "ZeRO-3"
-    return Launch(processes, max(processes // max(local, 1), 1), strategy, loads_once, offloads)
+        return _deepspeed(processes, nodes, environment.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2"), devices)
+    return Launch(processes, nodes, "DDP" if processes > 1 else "one process")
+
+
+def _deepspeed(processes: int, nodes: int, stage: object, devices: Sequence[str | None]) -> Launch:
+    offloads = any(device not in (None, "", "none") for device in devices)
+    return Launch(processes, nodes, f"ZeRO-{stage}", str(stage) == "3", offloads)
 
 
 def from_file(path: str | Path) -> Launch:
@@ -80,7 +85,7 @@ def from_file(path: str | Path) -> Launch:
     Raises:
         ValueError: for a file that is none.
     """
-    content = read_yaml(shipped_or(str(path)), "plan_for=", "num_processes: 8; alignopsd files lists shipped ones")
+    content = read_yaml(shipped_or(str(path)), "plan_for=", "num_processes: 8; alignopsd --files lists shipped ones")
     if "num_processes" not in content:
         raise ValueError(
             f"plan_for={str(path)!r} is no accelerate configuration (it has no num_processes); see recipes/accelerate"
@@ -93,10 +98,8 @@ def from_file(path: str | Path) -> Launch:
         return Launch(processes, nodes, f"FSDP{options.get('fsdp_version', 1)}", once, offloads)
     if kind == "DEEPSPEED":
         options = content.get("deepspeed_config") or {}
-        stage = options.get("zero_stage", 2)
         devices = [options.get(f"offload_{part}_device") for part in ("optimizer", "param")]
-        offloads = any(device not in (None, "none") for device in devices)
-        return Launch(processes, nodes, f"ZeRO-{stage}", stage == 3, offloads)
+        return _deepspeed(processes, nodes, options.get("zero_stage", 2), devices)
     return Launch(processes, nodes, "DDP" if processes > 1 else "one process")
 
 

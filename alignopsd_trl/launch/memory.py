@@ -1,11 +1,9 @@
-"""About how much memory a run takes, from its configuration and its model's shape alone: no weights are loaded."""
+"""Estimates the memory of a run from its configuration and its model's shape; no weights are loaded."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -27,7 +25,7 @@ ENCODERS = {"lexical": 0, "tiny": 130_000, "tiny_situated": 160_000, "Qwen/Qwen3
 
 
 def backbone(name: str) -> Backbone:
-    """The shape of a model, from its name or its config file.
+    """Returns the shape of a model, from its name or its config file.
 
     Raises:
         OSError: if it is neither one of the table nor a folder with a config.
@@ -38,25 +36,12 @@ def backbone(name: str) -> Backbone:
     path = Path(resolve_model(name))
     if not path.is_dir():
         known = ", ".join(one.hub_id for one in BACKBONES.values())
-        raise OSError(f"no memory estimate for model_name_or_path={name!r}: give a local folder, or one of {known}")
-    return shape_of(name, _written_config(path) or AutoConfig.from_pretrained(path).get_text_config())
-
-
-_SHAPE = (
-    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
-    *("vocab_size", "tie_word_embeddings"),
-)
-
-
-def _written_config(path: Path) -> SimpleNamespace | None:
-    """A text model's configuration, where its file says all of the shape: transformers' class for it imports every
-    model class."""
-    file = path / "config.json"
-    content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return SimpleNamespace(**content) if all(content.get(name) is not None for name in _SHAPE) else None
+        raise OSError(f"no memory estimate for model={name!r}: give a local folder, or one of {known}")
+    return shape_of(name, AutoConfig.from_pretrained(path).get_text_config())
 
 
 def shape_of(name: str, config: Any) -> Backbone:
+    """Returns the shape that a model's text configuration describes."""
     head = config.hidden_size // config.num_attention_heads
     kv = 2 * (config.num_key_value_heads or config.num_attention_heads) * head
     layer = config.hidden_size * (2 * config.hidden_size + kv + 3 * config.intermediate_size)
@@ -68,14 +53,14 @@ def shape_of(name: str, config: Any) -> Backbone:
 
 
 def gpu_memory(given: float | None) -> float:
-    """GiB of one GPU: what is ``given``, else of the GPU that is here, else 80 (A100, H100)."""
+    """Returns the GiB of one GPU: those ``given``, else of this machine's GPU, else 80 (A100, H100)."""
     if given is not None:
         return given
     return torch.cuda.get_device_properties(0).total_memory / GIB if torch.cuda.is_available() else 80.0
 
 
 def encoder_bytes(name: str | None) -> float | None:
-    """Of a sentence encoder's weights, which are float32 on each GPU; `None` where its size can't be told."""
+    """Returns the bytes of a sentence encoder's float32 weights, or `None` where their number can't be read."""
     if name is None or name in ENCODERS:
         return 4.0 * ENCODERS.get(name or "lexical", 0)
     weights = list(Path(name).rglob("*.safetensors")) if Path(name).is_dir() else []
@@ -100,7 +85,7 @@ class Estimate:
 
     @property
     def peak(self) -> float:
-        """Of one GPU: what is always there, and the larger of what a round and its update need."""
+        """The most that one GPU holds: the parts that stay, and the larger of those of a round and of its update."""
         update, played = (sum(self.training[name] for name in names) for names in (_OF_UPDATE, _OF_ROUND))
         return sum(self.training.values()) - min(update, played)
 
@@ -156,7 +141,8 @@ def estimate(
     if gathers:
         parts["gathered layers"] = _gathered(shape)
     taken = sum(value for name, value in parts.items() if name not in (*_OF_UPDATE, *_OF_ROUND))
-    free = None if gpu_gib is None else gpu_gib * GIB - taken - _engine_bytes(args, gpu_gib)
+    awake = args.vllm_gpu_memory_utilization if _colocated(args) and not args.vllm_enable_sleep_mode else 0.0
+    free = None if gpu_gib is None else (1 - awake) * gpu_gib * GIB - taken
     parts["prompts"] = _prompts(shape, args, launch, free, weight_bytes)
     readers = 1 if launch.loads_once else launch.processes_per_node
     host = readers * model * (2 if referenced else 1)
@@ -167,8 +153,8 @@ def estimate(
 
 
 def _activations(shape: Backbone, args: AlignOPSDConfig) -> float:
-    """Float32 boundaries of layers, and the larger of what one layer and the vocabulary's head need in the backward
-    pass; counted on tensors without data (`tests/test_memory_counts.py`)."""
+    """Counts float32 boundaries of layers, and the larger of one layer and the vocabulary's head in the backward
+    pass; compared with bytes on tensors without data (`tests/test_memory_counts.py`)."""
     longest = args.max_prompt_length + args.max_completion_length
     tokens = max(min(args.rows_per_forward * longest, args.tokens_per_forward // longest * longest), longest)
     layer = tokens * (48 * shape.hidden + 12 * shape.intermediate)
@@ -178,15 +164,15 @@ def _activations(shape: Backbone, args: AlignOPSDConfig) -> float:
 
 
 def _scoring(shape: Backbone, args: AlignOPSDConfig) -> float:
-    """One layer at a time, and the mask of packed rows: a boolean and its bfloat16 copy for each pair of positions."""
+    """Counts one layer, and the mask of packed rows: a boolean and its bfloat16 copy for each pair of positions."""
     longest = args.max_prompt_length + args.max_completion_length
     tokens = max(args.scoring_tokens, longest)
     return tokens * (shape.hidden * 2 * 16 + max(args.scoring_tokens // 4, longest) * (1 + COMPUTE_BYTES))
 
 
 def _prompts(shape: Backbone, args: AlignOPSDConfig, launch: Launch, free: float | None, weight_bytes: int) -> float:
-    """Keys and values of a round's prompts, where the project's own loop samples from a whole model: the pool, and the
-    cache of what is sampled at once (`scoring/kv_memory.py`)."""
+    """Counts keys and values of a round's prompts, where the project's own loop samples from a whole model: the pool,
+    and the cache of what is sampled at once (`scoring/kv_memory.py`)."""
     if launch.strategy not in ("one process", "DDP") or args.use_vllm or args.use_transformers_continuous_batching:
         return 0.0
     if args.generation_kwargs or args.cache_implementation:
@@ -201,15 +187,12 @@ def _prompts(shape: Backbone, args: AlignOPSDConfig, launch: Launch, free: float
     return max(sizes.pool, longest) + batch
 
 
-def _engine_bytes(args: AlignOPSDConfig, gpu_gib: float) -> float:
-    """Of a colocated sampler that does not sleep while the trainer works."""
-    if not args.use_vllm or args.vllm_mode != "colocate" or args.vllm_enable_sleep_mode:
-        return 0.0
-    return args.vllm_gpu_memory_utilization * gpu_gib * GIB
+def _colocated(args: AlignOPSDConfig) -> bool:
+    return args.use_vllm and args.vllm_mode == "colocate"
 
 
 def _gathered(shape: Backbone) -> float:
-    """Two layers, the one that computes and the one that is fetched meanwhile, and embedding and head."""
+    """Counts two layers, one that computes and one that is fetched meanwhile, and embedding and head."""
     words = 2 * shape.vocabulary * shape.hidden
     layer = (shape.parameters - words) / shape.layers
     return (2 * layer + words) * COMPUTE_BYTES
@@ -220,12 +203,11 @@ class Sampler:
     """A colocated vLLM's share of a GPU, GiB.
 
     Args:
-        share: all of it, ``vllm_gpu_memory_utilization`` of the GPU.
+        share: ``vllm_gpu_memory_utilization`` of the GPU; the sum of the next three.
         weights: bfloat16, divided by the tensor parallel size.
         buffers: activations of one step and the logits of all responses sampled at once.
         cache: what is left for keys and values; negative if the share is too small.
         sequences: full-length responses that the cache holds at once.
-        limit: responses that are sampled at once, at most.
     """
 
     share: float
@@ -233,19 +215,17 @@ class Sampler:
     buffers: float
     cache: float
     sequences: int
-    limit: int
 
 
 def sampler(shape: Backbone, args: AlignOPSDConfig, gpu_gib: float) -> Sampler | None:
-    """`None` where no engine shares the trainer's GPU."""
-    if not args.use_vllm or args.vllm_mode != "colocate":
+    """Returns how a colocated vLLM divides its memory, or `None` where none shares the trainer's GPU."""
+    if not _colocated(args):
         return None
-    parallel = args.vllm_tensor_parallel_size
-    share = args.vllm_gpu_memory_utilization * gpu_gib
+    share, parallel = args.vllm_gpu_memory_utilization * gpu_gib, args.vllm_tensor_parallel_size
     weights = shape.parameters * COMPUTE_BYTES / parallel / GIB
     logits = 3 * args.sampler_sequences * shape.vocabulary * 4
     buffers = (logits + args.sampler_tokens * shape.hidden * 2 * 16) / GIB
     cache = share - weights - buffers
     token = shape.kv_width * shape.layers * 2 / parallel
     sequences = int(max(cache, 0.0) * GIB / token / args.sampler_length)
-    return Sampler(share, weights, buffers, cache, sequences, args.sampler_sequences)
+    return Sampler(share, weights, buffers, cache, sequences)

@@ -17,7 +17,7 @@ from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.launch.arguments import RecipeArguments, planned_launch
 from alignopsd_trl.launch.job import Job
 from alignopsd_trl.launch.machine import Launch, check_launch
-from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, gpu_memory, sampler
+from alignopsd_trl.launch.memory import Sampler, backbone, encoder_bytes, estimate, gpu_memory, sampler
 from alignopsd_trl.launch.values import policy_of
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.runs.files import json_lines
@@ -57,7 +57,7 @@ def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
 
 
 def not_as_usual(args: AlignOPSDConfig, changed: Mapping[str, Any]) -> list[str]:
-    """The settings of the command line, then those of the preset."""
+    """Returns the settings of the command line, then those of the preset."""
     usual = {one.name: one.default for one in fields(AlignOPSDConfig)}
     preset = {
         name: getattr(args, name)
@@ -79,14 +79,14 @@ MADE = (
 
 
 def all_settings(args: AlignOPSDConfig, suite: Suite) -> list[str]:
-    """A line a setting, the environment's last; tokens are left out."""
+    """Returns a line for each setting, the environment's last; tokens are left out."""
     found = {one.name: getattr(args, one.name) for one in fields(AlignOPSDConfig)}
     lines = [f"  {name}: {found[name]}" for name in sorted(found) if not name.endswith("_token")]
     return [*lines, f"  environment: {json.dumps(dict(suite.description), default=str)}"]
 
 
 def round_facts(args: AlignOPSDConfig, trajectories: int, turns: int) -> dict[str, Any]:
-    """How much is played and trained, at most."""
+    """Returns the most episodes, rows and tokens of a round."""
     rounds = f"{args.max_steps / float(args.steps_per_round):g}" if args.max_steps > 0 else "until the epochs end"
     return {
         "trajectories per round": f"{trajectories}, optimiser steps {args.steps_per_round}, rounds {rounds}",
@@ -97,7 +97,7 @@ def round_facts(args: AlignOPSDConfig, trajectories: int, turns: int) -> dict[st
 
 
 def seconds_a_round(folder: Path) -> str:
-    """The median of an earlier run's log in this folder."""
+    """Returns the median of an earlier run's log in this folder, or says that there is none."""
     path = folder / LOG_FILE
     logs = json_lines(path)
     phases = [[value for name, value in one.items() if name.startswith("seconds/") and value] for one in logs]
@@ -114,7 +114,7 @@ def _wrapped(label: str, text: str) -> str:
 def memory_facts(
     recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, launch: Launch, rows: int
 ) -> dict[str, str]:
-    """What ``--plan`` says about memory: on a GPU, of a colocated sampler, on the host, on disk.
+    """Returns what ``--plan`` says about memory: on a GPU, of a colocated sampler, on the host, on disk.
 
     Args:
         rows: turns of a process's round, at most.
@@ -141,20 +141,9 @@ def memory_facts(
     if encoder is None:
         facts["not counted"] = f"the encoder {recipe.encoder!r}: its size can't be told without loading it"
     engine = sampler(shape, args, gpu)
-    if engine is None:
-        where = "on the server's GPUs" if args.use_vllm else _own_sampler(args, found.training["prompts"])
-        facts["sampler"] = where
-    else:
-        if engine.weights > engine.share:
-            raise ValueError(
-                f"vllm_gpu_memory_utilization={args.vllm_gpu_memory_utilization} of {gpu:.0f} GiB can't hold the "
-                f"sampler's weights ({engine.weights:.1f} GiB); raise it, or vllm_tensor_parallel_size"
-            )
-        facts["sampler"] = (
-            f"{engine.share:.1f} GiB of {gpu:.0f} (weights {engine.weights:.1f}, buffers {engine.buffers:.1f}, cache "
-            f"{engine.cache:.1f}: {engine.sequences} full-length responses at once, {engine.limit} at most)"
-        )
-        training += 0.0 if args.vllm_enable_sleep_mode else engine.share
+    facts["sampler"] = _sampler_fact(args, engine, gpu, found.training["prompts"])
+    if engine is not None and not args.vllm_enable_sleep_mode:
+        training += engine.share
     if training > 0.95 * gpu:
         facts["DOES NOT FIT"] = f"{training:.0f} GiB on a GPU of {gpu:.0f}; see docs/launch.md for what to set"
     elif engine is not None and engine.sequences == 0:
@@ -167,10 +156,23 @@ def memory_facts(
     return facts
 
 
-def _own_sampler(args: AlignOPSDConfig, prompts: float) -> str:
-    """Says of sampling with the trainer's own weights what `estimate` counts for it, ``prompts`` GiB."""
-    counted = f"keys and values take {prompts:.2f} GiB" if prompts else "its caches are not counted"
-    return f"the trainer's own weights; {counted}" + ("" if args.use_cpu else f"; {slow_sampling(args)}")
+def _sampler_fact(args: AlignOPSDConfig, engine: Sampler | None, gpu: float, prompts: float) -> str:
+    """Says where responses are sampled and what memory that takes: vLLM's, or ``prompts`` GiB beside the trainer's own
+    weights."""
+    if engine is None and args.use_vllm:
+        return "on the server's GPUs"
+    if engine is None:
+        counted = f"keys and values take {prompts:.2f} GiB" if prompts else "its caches are not counted"
+        return f"the trainer's own weights; {counted}" + ("" if args.use_cpu else f"; {slow_sampling(args)}")
+    if engine.weights > engine.share:
+        raise ValueError(
+            f"vllm_gpu_memory_utilization={args.vllm_gpu_memory_utilization} of {gpu:.0f} GiB can't hold the "
+            f"sampler's weights ({engine.weights:.1f} GiB); raise it, or vllm_tensor_parallel_size"
+        )
+    return (
+        f"{engine.share:.1f} GiB of {gpu:.0f} (weights {engine.weights:.1f}, buffers {engine.buffers:.1f}, cache "
+        f"{engine.cache:.1f}: {engine.sequences} full-length responses at once, {args.sampler_sequences} at most)"
+    )
 
 
 def slow_sampling(args: AlignOPSDConfig) -> str:

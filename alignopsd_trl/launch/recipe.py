@@ -8,6 +8,7 @@ Nothing heavy is imported before the command line has been looked at.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from alignopsd_trl.launch import presets
 from alignopsd_trl.launch.errors import reported, setup, without_debug
 from alignopsd_trl.launch.flags import check_flags
 from alignopsd_trl.launch.help import HELP, wanted_help
-from alignopsd_trl.launch.light import import_configs
+from alignopsd_trl.runs.cores import use_machine
 
 
 def main(
@@ -47,11 +48,33 @@ def main(
             check_flags(given)
             if preset is None:
                 presets.preset(name)
-        if "--plan" in given:
-            import_configs()
-        from alignopsd_trl.launch.starting import start
+        return start(name, given, preset)
 
-        return start(name, [word for word in given if word != "--all"], preset, whole="--all" in given)
+
+def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Plans or trains; returns what `main` does.
+
+    Args:
+        argv: the command line, which was checked for unknown flags.
+    """
+    with setup():
+        from alignopsd_trl.launch.arguments import differences_from_preset, parse
+        from alignopsd_trl.launch.job import Job
+
+        given = parse(name, [word for word in argv if word != "--all"], preset)
+        changed = differences_from_preset(name, preset, *given)
+        job = Job.of(*given)
+        if job.recipe.plan:
+            from alignopsd_trl.launch.plan import plan
+
+            text = plan(job, changed, whole="--all" in argv)
+            if int(os.environ.get("RANK", "0")) == 0:
+                print(text)
+            return None
+        threads = use_machine(job.recipe.threads) if job.args.device.type == "cpu" else ""
+    from alignopsd_trl.launch.running import run
+
+    return run(job, changed=changed, machine=threads)
 
 
 def _spelt_out(word: str) -> str:

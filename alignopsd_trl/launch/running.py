@@ -117,7 +117,7 @@ def _trainer(job: Job, callbacks: Sequence[TrainerCallback]) -> Any:
 
 
 def opening_facts(job: Job) -> dict[str, Any]:
-    """What the first screen says of a run."""
+    """Returns the lines of the first screen, by their labels."""
     args, panel = job.args, job.panel
     groups = args.generation_batch_size // args.num_generations
     rounds = f"{args.max_steps / float(args.steps_per_round):g} rounds, {args.max_steps} updates"
@@ -136,7 +136,7 @@ def opening_facts(job: Job) -> dict[str, Any]:
 
 
 def _of_the_gpu(args: AlignOPSDConfig) -> dict[str, str]:
-    """What there is to say where a GPU is here."""
+    """Returns the GPU's line of the first screen; empty without a GPU."""
     if not torch.cuda.is_available():
         return {}
     if args.use_cpu:

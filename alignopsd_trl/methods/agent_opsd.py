@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Literal
 
 import torch
 
@@ -12,13 +12,13 @@ from alignopsd_trl.methods.baseline import Baseline, credit_of, identity_gap, to
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import belief_advantage, belief_recursion, success_rate
 from alignopsd_trl.methods.registry import register
-from alignopsd_trl.options import OneOf, Size
+from alignopsd_trl.options import Size
 from alignopsd_trl.turns import TurnBatch
 
 
 @dataclass(frozen=True)
 class AgentOPSDOptions:
-    mode: Annotated[str, OneOf(("signed", "telescoping"))] = field(
+    mode: Literal["signed", "telescoping"] = field(
         default="signed",
         metadata={
             "help": "'signed': weights from the oriented belief steps (the paper's form). 'telescoping': the outcome "

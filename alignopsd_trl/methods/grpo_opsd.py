@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Literal
 
 from alignopsd_trl.methods.base import Coefficients
 from alignopsd_trl.methods.distillation import AuxiliaryOptions, Distillation, VocabularyOptions
 from alignopsd_trl.methods.registry import register
-from alignopsd_trl.options import OneOf
 
 
 @dataclass(frozen=True)
 class GRPOOPSDOptions(VocabularyOptions, AuxiliaryOptions):
-    form: Annotated[str, OneOf(("sampled_token", "constant_gate", "vocabulary"))] = field(
+    form: Literal["sampled_token", "constant_gate", "vocabulary"] = field(
         default="sampled_token",
         metadata={
             "help": "'sampled_token': OPSD's objective beside GRPO's. 'constant_gate': the release behind the "

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Literal
 
 import torch
 
 from alignopsd_trl.methods.base import Coefficients, Credit, Teacher
 from alignopsd_trl.methods.distillation import Distillation, VocabularyOptions
 from alignopsd_trl.methods.registry import register
-from alignopsd_trl.options import OneOf, Size
+from alignopsd_trl.options import Size
 from alignopsd_trl.turns import TurnBatch
 
 
 @dataclass(frozen=True)
 class OPSDOptions(VocabularyOptions):
-    form: Annotated[str, OneOf(("sampled_token", "gated", "vocabulary"))] = field(
+    form: Literal["sampled_token", "gated", "vocabulary"] = field(
         default="sampled_token",
         metadata={
             "help": "'sampled_token': the objective as the paper describes it. 'gated': what the release behind the "

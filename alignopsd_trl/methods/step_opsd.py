@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Literal
 
 from alignopsd_trl.methods.base import Credit, Teacher
 from alignopsd_trl.methods.baseline import WeightedAdvantage, credit_of, identity_gap, token_mean
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.objectives import bounded_weight, equalise_steps, mix, mixing_weight, turn_mean
 from alignopsd_trl.methods.registry import register
-from alignopsd_trl.options import Count, OneOf, Size
+from alignopsd_trl.options import Count, Size
 from alignopsd_trl.turns import TurnBatch
 
 
 @dataclass(frozen=True)
 class StepOPSDOptions:
-    aggregate: Annotated[str, OneOf(("token", "turn"))] = field(
+    aggregate: Literal["token", "turn"] = field(
         default="token",
         metadata={
             "help": "'token': weights per token, then equal steps (the first author's code). 'turn': one weight a "
@@ -24,7 +24,7 @@ class StepOPSDOptions:
             "published row ran is unknown.",
         },
     )
-    shape: Annotated[str, OneOf(("sigmoid", "exp"))] = field(
+    shape: Literal["sigmoid", "exp"] = field(
         default="sigmoid",
         metadata={"help": "f of aggregate='token': 2 sigmoid (default) or exp."},
     )

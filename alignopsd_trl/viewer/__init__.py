@@ -4,7 +4,7 @@
     view_run("outputs/webshop_tiny").save("view.html")
     compare_runs(["outputs/a", "outputs/b"]).save("compare.html")
 
-``alignopsd view RUN`` and ``alignopsd compare RUN RUN`` are the same from a shell.
+``alignopsd view RUN`` and ``alignopsd view RUN RUN`` are the same from a shell.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""python -m alignopsd_trl.viewer RUN [-o view.html | --serve]; python -m alignopsd_trl.viewer --compare RUN RUN"""
+"""``alignopsd view RUN [-o view.html | --serve]``; ``alignopsd view RUN RUN`` compares runs."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,41 +16,44 @@ if TYPE_CHECKING:
 
 
 def view(argv: Sequence[str] | None = None) -> None:
-    """Runs ``alignopsd view``."""
-    parser = CommandParser(prog="alignopsd view", description="One run as a page: where the credit went.")
-    parser.add_argument("run", help="output folder of a run")
+    """Writes or serves the page of a run, or writes the page that compares several."""
+    parser = CommandParser(
+        prog="alignopsd view", description="One run as a page: where the credit went. Several runs: compared."
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="output folder; several are compared with the first")
     parser.add_argument("--step", type=int, action="append", dest="steps", help="only this rollout step; repeatable")
     parser.add_argument("--task", help="open at this task")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("-o", "--output", type=Path, help="the file to write; RUN/view.html by default")
+    where.add_argument("-o", "--output", type=Path, help="the file to write; RUN/view.html or compare.html by default")
     where.add_argument("--serve", action="store_true", help="serve on loopback, step by step, instead of writing")
     parser.add_argument("--port", type=int, default=0, help="of --serve; a free one by default")
     arguments = parser.parse_args(argv)
     if not 0 <= arguments.port < 65536:
         parser.error(f"--port {arguments.port} must lie in [0, 65535]")
+    if len(arguments.runs) > 1 and (arguments.steps or arguments.task or arguments.serve or arguments.port):
+        parser.error("--step, --task, --serve and --port are for one run; name one, or leave them out")
+    with parser.told():
+        (_view if len(arguments.runs) == 1 else _compare)(arguments)
+
+
+def _view(arguments: argparse.Namespace) -> None:
     from alignopsd_trl.viewer import view_run
     from alignopsd_trl.viewer.run import read_run
 
-    if told := broken_off(arguments.run):
+    [run] = arguments.runs
+    if told := broken_off(run):
         print(told, file=sys.stderr)
-    with parser.told():
-        page = view_run(arguments.run, arguments.steps, arguments.task)
-        if arguments.serve:
-            _serve(page, arguments.steps or read_run(arguments.run).steps, arguments.port)
-        else:
-            print(page.save(arguments.output or Path(arguments.run) / "view.html"))
+    page = view_run(run, arguments.steps, arguments.task)
+    if arguments.serve:
+        _serve(page, arguments.steps or read_run(run).steps, arguments.port)
+    else:
+        print(page.save(arguments.output or Path(run) / "view.html"))
 
 
-def compare(argv: Sequence[str] | None = None) -> None:
-    """Runs ``alignopsd compare``."""
-    parser = CommandParser(prog="alignopsd compare", description="Runs against the first of them.")
-    parser.add_argument("runs", nargs="+", help="output folders of runs")
-    parser.add_argument("-o", "--output", type=Path, default=Path("compare.html"), help="the file to write")
-    arguments = parser.parse_args(argv)
+def _compare(arguments: argparse.Namespace) -> None:
     from alignopsd_trl.viewer import compare_runs
 
-    with parser.told():
-        print(compare_runs(arguments.runs).save(arguments.output))
+    print(compare_runs(arguments.runs).save(arguments.output or Path("compare.html")))
 
 
 def _serve(page: Page, steps: list[int], port: int) -> None:
@@ -67,7 +71,4 @@ def _serve(page: Page, steps: list[int], port: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--compare"]:
-        compare(sys.argv[2:])
-    else:
-        view()
+    view()

@@ -7,7 +7,7 @@ recipes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Annotated
+from typing import Annotated, Literal
 
 from alignopsd_trl.environments.shipped import ACTION_GRAMMARS
 from alignopsd_trl.options import AtLeast, OneOf, Positive, PositiveCount, Share, Size, check_options
@@ -31,7 +31,7 @@ class AlignOPSDOptions:
     max_sources: PositiveCount = field(
         default=3, metadata={"help": "K: most matched sources of a turn, at most one per sibling."}
     )
-    aggregation: Annotated[str, OneOf(("probability_mixture", "log_mean"))] = field(
+    aggregation: Literal["probability_mixture", "log_mean"] = field(
         default="probability_mixture",
         metadata={"help": "How matched views are mixed: 'probability_mixture' or 'log_mean'."},
     )
@@ -46,7 +46,7 @@ class AlignOPSDOptions:
     action_threshold: Share = field(default=0.80, metadata={"help": "Least cosine of actions for the filter."})
 
     # Semi-Markov hierarchical credit assignment
-    allocation: Annotated[str, OneOf(("span", "turn", "token", "random", "none"))] = field(
+    allocation: Literal["span", "turn", "token", "random", "none"] = field(
         default="span",
         metadata={
             "help": "Unit of credit: 'span' (the method), 'turn', 'token', 'random' (ablations), or 'none' for the "
@@ -56,7 +56,7 @@ class AlignOPSDOptions:
     profile_temperature: Positive = field(
         default=0.10, metadata={"help": "Temperature of the dense correspondence profile."}
     )
-    profile_distance: Annotated[str, OneOf(("jsd", "entropy", "cosine"))] = field(
+    profile_distance: Literal["jsd", "entropy", "cosine"] = field(
         default="jsd", metadata={"help": "Distance of neighbouring profiles: 'jsd', 'entropy' or 'cosine'."}
     )
     boundary_quantile: Share = field(
@@ -76,7 +76,7 @@ class AlignOPSDOptions:
         },
     )
     credit_mixing: Share = field(default=0.5, metadata={"help": "eta: share of the tilted density in the weights."})
-    weighting: Annotated[str, OneOf(("capped", "band"))] = field(
+    weighting: Literal["capped", "band"] = field(
         default="capped", metadata={"help": "Clip range of density: 'capped' [0, density_cap], 'band' [1 - b, 1 + b]."}
     )
     density_cap: Annotated[float, AtLeast(1)] = field(
@@ -85,7 +85,7 @@ class AlignOPSDOptions:
     band: Size = field(default=0.5, metadata={"help": "b of weighting='band'."})
 
     # Auxiliary loss: none in the paper, two of the released launchers, and one beyond both
-    auxiliary_loss: Annotated[str, OneOf(("none", "alignment", "sdar", "distribution"))] = field(
+    auxiliary_loss: Literal["none", "alignment", "sdar", "distribution"] = field(
         default="none",
         metadata={
             "help": "'none' (paper), 'alignment' (rectified teacher), 'sdar' (identity), or, beyond the paper, "
@@ -109,7 +109,7 @@ class AlignOPSDOptions:
     distribution_temperature: Positive = field(
         default=1.0, metadata={"help": "Divides the logits of the student and of each view in 'distribution'."}
     )
-    distribution_weighting: Annotated[str, OneOf(("flat", "span", "evidence"))] = field(
+    distribution_weighting: Literal["flat", "span", "evidence"] = field(
         default="flat",
         metadata={
             "help": "Weight of a token in 'distribution': 'flat', its 'span's share of the credit, or 'evidence', the "
