@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import TrainerCallback
@@ -20,6 +20,9 @@ from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.training.phases import Phases
+
+if TYPE_CHECKING:
+    from alignopsd_trl.trl_compat.policy import TrainedPolicy
 
 
 class Seconds:
@@ -60,25 +63,22 @@ class Checkpoints(TrainerCallback):
 
     Args:
         output_dir: of the run.
-        model: the policy as it is now.
-        norm: the norm of the gradients; `None` where a loss scaler skips bad steps by itself.
-        save: writes a checkpoint of the weights as they are.
+        policy: whose weights are saved.
+        seconds: of the run so far.
         failed: the share of failed episodes over the last rounds.
         teacher: weights of a teacher that follows the policy; `None` where there is none to keep.
     """
 
     output_dir: Path
     processes: ProcessGroup
-    model: Callable[[], torch.nn.Module]
-    norm: Callable[[], float | None]
-    save: Callable[[], None]
+    policy: TrainedPolicy
+    seconds: Seconds
     phases: Phases
     failed: FailedShare
     teacher: TeacherWeights | None = None
 
     def __post_init__(self) -> None:
         self._loss_is_finite = True
-        self.seconds = Seconds()
 
     def saw_loss(self, loss: torch.Tensor) -> None:
         """Notes the loss of a micro-batch."""
@@ -87,7 +87,7 @@ class Checkpoints(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **also: Any) -> None:
         """The last look before the optimiser's step: a loss or a gradient that is not finite ends the run here, with
         the weights as they were."""
-        norm = self.norm()
+        norm = self.policy.gradient_norm()
         value = 0.0 if norm is None else norm
         finite, self._loss_is_finite = self._loss_is_finite and math.isfinite(value), True
         if self.processes.agree(int(not finite)):
@@ -99,7 +99,7 @@ class Checkpoints(TrainerCallback):
 
     def check_weights(self, update: int) -> None:
         """Raises `RunStopped` on all processes if the weights are not finite."""
-        if self.processes.agree(int(not weights_are_finite(self.model()))):
+        if self.processes.agree(int(not weights_are_finite(self.policy.model))):
             raise RunStopped(
                 f"after update {update} the weights are not finite; they were not saved, and "
                 f"{last_good(self.output_dir)}. Lower learning_rate or set max_grad_norm"
@@ -111,7 +111,7 @@ class Checkpoints(TrainerCallback):
     def save_last(self, update: int) -> None:
         """Saves the weights as the round began, unless there is such a checkpoint."""
         if not self.processes.agree(int(is_whole(self.folder(update)))):
-            self.save()
+            self.policy.save_checkpoint()
 
     @contextlib.contextmanager
     def saving(self, update: int) -> Generator[None]:

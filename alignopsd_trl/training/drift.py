@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from transformers import TrainerCallback
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed.process_group import ProcessGroup
+from alignopsd_trl.training.recorder import Recorder
 
 
 def drift_sums(difference: torch.Tensor, mask: torch.Tensor, low: float, high: float) -> torch.Tensor:
@@ -46,11 +47,11 @@ class Drift(TrainerCallback):
     Args:
         config: for the clip range and the steps of a round.
         processes: whose tokens are counted together.
-        log: is told the numbers.
+        recorder: logs the numbers.
     """
 
-    def __init__(self, config: AlignOPSDConfig, processes: ProcessGroup, log: Callable[[Mapping[str, float]], Any]):
-        self._processes, self._log, self._steps = processes, log, config.steps_per_round
+    def __init__(self, config: AlignOPSDConfig, processes: ProcessGroup, recorder: Recorder):
+        self._processes, self._recorder, self._steps = processes, recorder, config.steps_per_round
         self._low, self._high = config.epsilon, config.epsilon_high or config.epsilon
         self._sums: torch.Tensor | None = None
 
@@ -74,4 +75,4 @@ class Drift(TrainerCallback):
             return
         found = drift_numbers(self._processes.total(self._sums))
         number, self._sums = int((state.global_step - 1) % self._steps) + 1, None
-        self._log({f"drift/step_{number}/{name}": value for name, value in found.items()})
+        self._recorder.metrics("train", {f"drift/step_{number}/{name}": value for name, value in found.items()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -28,7 +28,7 @@ from alignopsd_trl.training.token_texts import TokenTexts
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
-    from alignopsd_trl.trl_compat.update import TrainerLog
+    from alignopsd_trl.trl_compat.log import TrainerLog
 
 GAP_OF_WON = "teacher/gap_of_won_turns"
 LOST_GAP = 0.01  # nats a token below 0, and below the first rounds, that the teacher likes won turns before it is said
@@ -43,14 +43,12 @@ class Recorder:
         processes: of the run; numbers are means over them.
         tokenizer: shows tokens.
         log: the trainer's.
-        callbacks: the trainer's, among them the trackers.
     """
 
     config: AlignOPSDConfig
     processes: ProcessGroup
     tokenizer: PreTrainedTokenizerBase
     log: TrainerLog
-    callbacks: Callable[[], Sequence[Any]]
 
     def __post_init__(self) -> None:
         self._written: tuple[int, int] = (-1, 0)  # update and number of rounds recorded in it
@@ -110,7 +108,7 @@ class Recorder:
         columns = {"credit": values} | {name: trace[name] for name in ("weight", "span") if name in trace}
         rows = table_rows(played.trajectories, columns, played.update, self.config.tracked_trajectories)
         trackers: Any = self.config.report_to  # a list, once a configuration is made
-        send_table(rows, played.update, trackers, self.callbacks())
+        send_table(rows, played.update, trackers, self.log.callbacks)
 
     def _tell_of_breaks(self, trajectories: Sequence[Trajectory]) -> None:
         """Says once what to do where the chat template keeps dialogues from being rows."""

@@ -78,7 +78,7 @@ class Rollouts:
         processes: who plays at the same time.
         skills: privileged text of a task.
         failed: the share of failed episodes that ends a run.
-        save: writes a checkpoint, where a run has to end before its next one.
+        save: writes a checkpoint of an update, where a run has to end before its next one.
         template: options of the chat template.
         beyond: says how long the run takes after what is played now.
     """
@@ -90,7 +90,7 @@ class Rollouts:
     processes: ProcessGroup
     skills: SkillSource
     failed: FailedShare
-    save: Callable[[], None]
+    save: Callable[[int], None]
     template: Mapping[str, Any]
     beyond: Callable[[], str]
 
@@ -264,7 +264,7 @@ class Rollouts:
             show_note(f"{tally.failed} of {tally.episodes} episodes failed; the first: {tally.message}")
         problem = self.failed.problem(tally)
         if problem:
-            self.save()
+            self.save(update)
             raise RunStopped(f"update {update + 1}: {problem}; {last_good(self.config.output_dir)}")
 
 

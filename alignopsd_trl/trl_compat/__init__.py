@@ -5,7 +5,9 @@
     scoring     log-probs of responses under the policy, its reference or its teacher
     sampling    TRL's own ways to sample: vLLM and transformers' ``generate``
     own_loop    the project's own sampling from a trainer's policy
-    update      TRL's loss, rewards and log
+    policy      the trained policy as a trainer's parts see it: TRL's loss and rewards among the rest
+    correction  TRL's correction for samplers with other log-probs
+    log         TRL's log
 
 Pinned to ``trl>=1.16,<1.17``; `tests/test_trl_compat.py` fails with the name of whatever moves.
 """
