@@ -1,12 +1,17 @@
-"""Clients of OpenEnv: a stand-in with its types here; tests/openenv_check.py plays a real server."""
+"""Clients of OpenEnv: a stand-in with its types here; .ci/openenv plays a real server."""
 
 from __future__ import annotations
 
 import enum
+import json
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from types import ModuleType
 from typing import Any, Generic, Literal, TypeVar
 
 import pytest
@@ -15,6 +20,7 @@ from fakes.sweeps import mostly_full
 from fakes.tool_classes import chat_model, chat_tokenizer, messages, trainer_of
 
 from alignopsd_trl import cli, read_records
+from alignopsd_trl.checks import sessions
 from alignopsd_trl.environments import Failure, Opening
 from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.batch import open_batch
@@ -157,7 +163,7 @@ def test_several_required_fields_are_named_in_the_prompt() -> None:
 
     environment = OpenEnvEnvironment(Board, reward="sum")
     opening, steps, _ = played(environment, '<action>{"row": 1, "column": 2}</action>')
-    assert 'JSON object with "row" (int), "column" (int), "comment" (str, optional)' in opening.context.actions
+    assert 'JSON object with "row" (int), "column" (int), "comment" (str, optional)' in opening.context.form.described
     assert steps[0].observation == "row: 1\ncolumn: 2"
     _, steps, _ = played(environment, "<action>up</action>")
     assert "is no JSON object" in steps[0].observation and not steps[0].valid
@@ -182,8 +188,9 @@ def test_choices_of_a_field_are_written_out() -> None:
         __orig_bases__ = (Client[Turning, Seen, dict],)
 
     opening, _, _ = played(OpenEnvEnvironment(Wheel, reward="sum"), "<action></action>")
-    assert '"direction" ("left" or "right")' in opening.context.actions
-    assert '"speed" ("slow" or "fast" or null, optional), "stops" (list[str], optional)' in opening.context.actions
+    described = opening.context.form.described
+    assert '"direction" ("left" or "right")' in described
+    assert '"speed" ("slow" or "fast" or null, optional), "stops" (list[str], optional)' in described
 
 
 @pytest.mark.full
@@ -253,6 +260,114 @@ def test_a_client_trains(tmp_path: Path, method: str) -> None:
         rewards = sorted(turns.groupby(["task", "rollout"]).reward.first().round(6))
         assert rewards == pytest.approx([-0.3, -0.3, -0.3, 0.9])
         assert turns.action_valid.tolist().count(False) == 1
+
+
+SCHEMA = {
+    "properties": {
+        "number": {"type": "integer", "description": "Your guess"},
+        "tone": {"$ref": "#/$defs/Tone"},
+        "metadata": {"type": "object"},
+        "reasons": {"type": "array", "items": {"type": "string"}, "default": []},
+    },
+    "required": ["number", "tone"],
+    "$defs": {"Tone": {"enum": ["kind", "blunt"], "type": "string"}},
+}
+
+
+class Schema(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/schema" else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps({"action": SCHEMA}).encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class GenericClient(Client[dict, dict, dict]):
+    """As OpenEnv's own: annotations that can't be read at run time; actions and observations are dicts."""
+
+    alive, at_once, opened = True, 20, 0
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url, self.game, self.open = base_url, GuessClient(), False
+
+    def sync(self) -> SyncEnvClient:  # noqa: F821
+        raise AssertionError("not a tool")
+
+    def reset(self, **options: Any) -> StepResult:
+        if not self.alive or not self.open and GenericClient.opened >= self.at_once:
+            raise RuntimeError("Server error: Server at capacity (code: CAPACITY_REACHED)")
+        GenericClient.opened += not self.open
+        self.open = True
+        return StepResult(vars(self.game.reset(**options).observation))
+
+    def step(self, action: dict[str, Any]) -> StepResult:
+        if action.get("tone") not in ("kind", "blunt"):
+            raise RuntimeError("Server error: tone must be kind or blunt (code: VALIDATION_ERROR)")
+        result = self.game.step(GuessAction(action.get("number", "")))
+        return StepResult(vars(result.observation), result.reward, result.done)
+
+    def close(self) -> None:
+        GenericClient.opened -= self.open
+        self.open = False
+
+
+@pytest.fixture
+def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Of a server that says what its actions are; `openenv.core` is a stand-in."""
+    core = ModuleType("openenv.core")
+    vars(core)["GenericEnvClient"] = GenericClient
+    monkeypatch.setitem(sys.modules, "openenv", ModuleType("openenv"))
+    monkeypatch.setitem(sys.modules, "openenv.core", core)
+    monkeypatch.setattr(GenericClient, "opened", 0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Schema) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_check_plays_a_server_by_what_it_says_of_its_actions(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["check", address, "--episodes", "8"])
+    told = capsys.readouterr().out
+    assert '"number" (int: Your guess), "tone" ("kind" or "blunt"), "reasons" (list[str], optional)' in told
+    assert "WRONG" not in told and "random play: unknown how many of 8 won" in told and "metadata" not in told
+
+
+def test_a_server_without_a_page_of_its_actions_takes_json(address: str) -> None:
+    opening, steps, _ = played(
+        OpenEnvEnvironment(lambda: GenericClient(f"{address}/elsewhere"), reward="sum"),
+        '<action>{"number": 4, "tone": "kind"}</action>',
+    )
+    assert opening.context.form.described == "The action is a JSON object." and steps[0].reward == 1.0
+
+
+def test_check_names_a_server_that_gives_too_few_sessions_and_one_that_is_away(
+    address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sessions, "PATIENCE", 0.0)
+    for alive, said in ((True, "gave 1 sessions"), (False, "GenericClient: reset() fails for every client")):
+        monkeypatch.setattr(GenericClient, "at_once", 1)
+        monkeypatch.setattr(GenericClient, "alive", alive)
+        with pytest.raises(SystemExit) as end:
+            cli.main(["check", address])
+        told = capsys.readouterr().err
+        assert end.value.code == 2 and said in told and len(told.splitlines()) == 1
+
+
+def test_the_template_of_a_client_demonstrates_and_plans(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cli.main(["new", "guessing", "--openenv", address])
+    monkeypatch.syspath_prepend(tmp_path / "guessing")
+    player = tmp_path / "guessing" / "guessing_player.py"
+    player.write_text(player.read_text().replace("{'message': view.observation[:40]}", "dict(number=4, tone='kind')"))
+    cli.main(["demonstrate", "guessing", "--episodes", "4"])
+    assert "reward" in capsys.readouterr().out
+    flags = ["--environment", "guessing", "--method", "grpo", "--rounds", "1", "--tasks_per_round", "2"]
+    cli.main(["plan", "webshop_tiny", *flags, "--num_generations", "4", "--output_dir", str(tmp_path / "run")])
+    assert "environment=guessing" in capsys.readouterr().out
 
 
 TASK = """\

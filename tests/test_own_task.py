@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
+import re
 import runpy
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from fakes.sweeps import mostly_full
 from safetensors.torch import load_file
 
 from alignopsd_trl.cli import main
+from alignopsd_trl.runs.files import replacing
 
 
 @pytest.fixture
@@ -110,6 +113,10 @@ def _tool_rows(folder: Path) -> str:
         (["demonstrate", "maze", "--player", "broken:play"], ["broken.py", "ZeroDivisionError"]),
         (["warm_start", "maze", "--data", "none.jsonl"], ["none.jsonl", "alignopsd demonstrate"]),
         (["warm_start", "maze", "--data", "nonsense.jsonl"], ["nonsense.jsonl, line 1", "prompt"]),
+        (["warm_start", "maze", "--data", "torn.jsonl"], ["torn.jsonl, line 3", "alignopsd demonstrate"]),
+        (["warm_start", "maze", "--data", "."], ["--data . is a folder"]),
+        (["warm_start", "maze", "--learning_rate", "nan"], ["--learning_rate nan"]),
+        (["warm_start", "maze", "--minutes", "inf"], ["--minutes inf"]),
         (["warm_start", "maze", "--max_steps", "0"], ["--max_steps 0"]),
         (["new", "maze-2"], ["maze-2", "underscores"]),
         (["new", "../maze"], ["not empty"]),
@@ -121,6 +128,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence_and_leaves_nothing(
 ) -> None:
     (maze / "broken.py").write_text("def play(view, **given):\n    return 1 / 0\n")
     (maze / "nonsense.jsonl").write_text('{"text": "hello"}\n')
+    (maze / "torn.jsonl").write_text('{"prompt": [{"role": "user"}], "completion": [{"role": "a"}]}\n\n{"prompt": [\n')
     before = sorted(file.name for file in maze.iterdir() if file.name != "__pycache__")
     _fails(argv, *words, capsys=capsys)
     assert sorted(file.name for file in maze.iterdir() if file.name != "__pycache__") == before
@@ -518,7 +526,9 @@ def test_exchanged_words_are_the_same_all_over_a_row() -> None:
     assert (rows[:, 1] != rows[:, 3]).all() and set(rows[:, 1].tolist()) <= set(words.tolist())
 
 
-def test_an_interrupted_warm_start_leaves_nothing(maze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warm_start_interrupted_before_its_first_evaluation_leaves_nothing(
+    maze: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from alignopsd_trl.own_task import supervised
     from alignopsd_trl.own_task.first_policy import first_policy
 
@@ -532,6 +542,83 @@ def test_an_interrupted_warm_start_leaves_nothing(maze: Path, monkeypatch: pytes
         first_policy("maze", "made/policy", [], episodes=2)
     left = {path.name for path in maze.rglob("*") if path not in before} - {"made"}
     assert not [name for name in left if not name.endswith((".pyc", "__pycache__"))]
+
+
+def _demonstrated(maze: Path, turns: int) -> None:
+    said = {"role": "assistant", "content": "<action>go north</action>"}
+    row = {"prompt": [{"role": "user", "content": "Go ."}], "completion": [said]}
+    lines = [json.dumps({**row, "task_id": f"t{number}"}) + "\n" for number in range(turns)]
+    (maze / "demonstrations.jsonl").write_text("".join(lines))
+
+
+@pytest.mark.parametrize(("flags", "kept"), [([], 2), (["--max_steps", "9"], 3)])
+def test_an_interrupted_warm_start_keeps_the_best_so_far(
+    maze: Path,
+    flags: list[str],
+    kept: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from alignopsd_trl.own_task import supervised
+
+    weights = {}
+
+    def on_step_end(self: Any, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
+        weights[state.global_step] = model.model.norm.weight.detach().clone()
+        if state.global_step == 3:
+            raise KeyboardInterrupt
+
+    arguments = supervised._arguments
+
+    def often(*given: Any) -> Any:
+        made = arguments(*given)
+        made.eval_steps = 2
+        return made
+
+    monkeypatch.setattr(supervised, "_arguments", often)
+    monkeypatch.setattr(supervised.Progress, "on_step_end", on_step_end)
+    _demonstrated(maze, 20)
+    with pytest.raises(SystemExit) as end:
+        main(["warm_start", "maze", *flags])
+    told = capsys.readouterr().err
+    assert end.value.code == 130
+    assert told.strip().splitlines()[-1] == (
+        f"alignopsd warm_start: stopped by Ctrl-C; policy holds the best so far, after {kept} updates"
+    )
+    saved = AutoModelForCausalLM.from_pretrained(maze / "policy").model.norm.weight
+    assert torch.equal(saved, weights[kept]) and not torch.equal(weights[2], weights[3])
+    assert (maze / "policy" / "tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("flags", "left"), [(["--max_steps", "3"], r"about \d+:\d\d left"), ([], r"\d+:\d\d left at most")]
+)
+def test_a_warm_start_says_how_far_it_is(
+    maze: Path, flags: list[str], left: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from alignopsd_trl.own_task import supervised
+
+    monkeypatch.setattr(supervised, "SAID_EVERY", 0.0)
+    monkeypatch.setattr(supervised, "TIMES", (0.0, 0.0, 0.0))  # three updates
+    _demonstrated(maze, 20)
+    main(["warm_start", "maze", *flags, "--tasks", "0"])
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("tiny learns from ")
+    assert len([line for line in said if re.fullmatch(rf"[123] updates: loss \d\.\d{{3}}, {left}", line)]) == 3
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    with replacing(tmp_path / "policy") as partial:
+        alive, other = tmp_path / partial.name, tmp_path / ".other.host-1.x.partial"
+        left = tmp_path / partial.name.replace(f"-{os.getpid()}.", f"-{dead.pid}.")
+        left.mkdir()
+        other.mkdir()
+        with replacing(tmp_path / "policy"):
+            assert alive.exists() and other.exists() and not left.exists()
 
 
 def test_a_poor_policy_is_told_with_a_remedy() -> None:

@@ -188,7 +188,11 @@ def _sessions(run: Intended) -> None:
     a_process = args.per_device_train_batch_size * args.steps_per_generation
     played = run.groups * args.num_generations if run.groups else args.generation_batch_size
     check_sessions(
-        run.factory, args.episodes_at_once * (played // a_process), next(iter(run.tasks)), args.environment_time_limit
+        run.factory,
+        args.episodes_at_once * (played // a_process),
+        next(iter(run.tasks)),
+        args.environment_time_limit,
+        "lower per_device_train_batch_size or tasks_per_round, and per_device_eval_batch_size",
     )
 
 

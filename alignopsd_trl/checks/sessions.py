@@ -14,7 +14,9 @@ PATIENCE = 2.0
 """Seconds for a server to take back the sessions of clients that were closed just before."""
 
 
-def check_sessions(factory: OpenEnvEnvironment, episodes: int, row: Mapping[str, Any], time_limit: float) -> None:
+def check_sessions(
+    factory: OpenEnvEnvironment, episodes: int, row: Mapping[str, Any], time_limit: float, instead: str
+) -> None:
     """Opens a session an episode, all at the same time, and closes them again.
 
     Args:
@@ -22,6 +24,7 @@ def check_sessions(factory: OpenEnvEnvironment, episodes: int, row: Mapping[str,
         episodes: played at once, by all processes.
         row: of the task that each session is reset to.
         time_limit: seconds of one reset.
+        instead: what plays fewer at once.
 
     Raises:
         ValueError: if the server gives fewer.
@@ -39,8 +42,7 @@ def check_sessions(factory: OpenEnvEnvironment, episodes: int, row: Mapping[str,
     if failures:
         raise ValueError(
             f"environment {batch.name}: {episodes} episodes are played at once, and the server gave "
-            f"{episodes - len(failures)} sessions ({_short(failures[0])}); raise its max_concurrent_envs, or lower "
-            "per_device_train_batch_size or tasks_per_round, and per_device_eval_batch_size"
+            f"{episodes - len(failures)} sessions ({_short(failures[0])}); raise its max_concurrent_envs, or {instead}"
         )
 
 

@@ -175,9 +175,9 @@ def _message(error: BaseException, status: int | None, resumes: str | None) -> s
 
 
 def _goes_on(error: BaseException, resumes: str | None) -> str:
-    """What the next command does, as far as the run's folder was claimed."""
+    """What the next command does, as far as the run's folder was claimed; of one that begins anew, what it left."""
     if resumes is None:
-        return ""
+        return getattr(error, "left", "")
     kept = getattr(error, "kept", None)
     if kept is None:
         return f"the same command{resumes} goes on"

@@ -21,7 +21,7 @@ from alignopsd_trl.own_task.demonstrations import skills_of
 from alignopsd_trl.own_task.every_row import faults, open_all
 from alignopsd_trl.own_task.options import TIME_LIMIT
 from alignopsd_trl.own_task.players import AtRandom, PlayerError, Scripted, scripted
-from alignopsd_trl.own_task.playing import Actor, PlayedEpisode, play
+from alignopsd_trl.own_task.playing import Actor, PlayedEpisode, check_room, play
 from alignopsd_trl.own_task.stages import Stages
 from alignopsd_trl.own_task.task import Task, find_task
 from alignopsd_trl.own_task.tiny import tiny_tokenizer
@@ -96,6 +96,7 @@ def check_task(
     stages.begin("rows and resets")
     rows, report = task.rows("train"), Report()
     chosen = starting.drawn(rows, max(episodes, contest.MOST), seed)
+    check_room(task.suite.factory, chosen[:episodes], time_limit)
     add = report.findings.extend
     add(_splits(task, rows))
     add(starts(task.suite.factory, chosen, time_limit))

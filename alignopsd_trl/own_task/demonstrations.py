@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from alignopsd_trl.chat.prompts import Renderer, messages_of, text_of, tools_of
 from alignopsd_trl.encoder import load_encoder
-from alignopsd_trl.own_task.playing import FAILED, Actor, PlayedEpisode, play
+from alignopsd_trl.own_task.playing import FAILED, Actor, PlayedEpisode, check_room, play
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_tokenizer
 from alignopsd_trl.own_task.tokenizer import WordCount
@@ -45,7 +45,7 @@ class Demonstrations:
     def told(self) -> str:
         """One line for people."""
         played = Counter(one.stop for one in self.episodes)
-        parts = [f"{sum(map(_won, part))} of {len(part)} won {what}" for what, part in self._parts() if part]
+        parts = [f"{_won(part)} {what}" for what, part in self._parts() if part]
         ends = ", ".join(f"{count} {stop}" for stop, count in played.most_common())
         cut = f"; {self.too_long} turns left out: their prompt is too long" if self.too_long else ""
         return f"{len(self.rows)} turns of {len(self.episodes)} episodes ({ends}); {', '.join(parts)}{cut}"
@@ -55,8 +55,10 @@ class Demonstrations:
         return [("without the skill", plain), ("with it", [one for one in self.episodes if one.skilled])]
 
 
-def _won(episode: PlayedEpisode) -> bool:
-    return bool(episode.won)
+def _won(episodes: Sequence[PlayedEpisode]) -> str:
+    if all(one.won is None for one in episodes):
+        return f"reward {sum(one.reward for one in episodes) / len(episodes):.3g} on average"
+    return f"{sum(bool(one.won) for one in episodes)} of {len(episodes)} won"
 
 
 def demonstrate(
@@ -95,6 +97,7 @@ def demonstrate(
         )
     limit = task.limit("max_prompt_length", max_prompt_length)
     rows = _drawn(task.rows("train"), episodes, seed)
+    check_room(task.suite.factory, rows, time_limit)
     skills = skills_of(task, tokenizer or WordCount(), limit, skill_bank, encoder)
     odd = (lambda number: number % 2 == 1) if skills is not no_skills else (lambda number: False)
     played = play(task.suite.factory, rows, actor, skills=skills, skilled=odd, time_limit=time_limit)
@@ -200,22 +203,25 @@ def read_demonstrations(path: str | Path) -> list[dict[str, Any]]:
         NoDemonstrations: if there is no such file, or it holds something else.
     """
     path = Path(path)
+    if path.is_dir():
+        raise NoDemonstrations(f"--data {path} is a folder; name a file that alignopsd demonstrate TASK wrote")
     if not path.is_file():
         raise NoDemonstrations(f"there are no demonstrations in {path}; run alignopsd demonstrate TASK --output {path}")
-    try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except ValueError as error:
-        raise NoDemonstrations(
-            f"{path} is no JSON-lines file ({error}); make it anew with alignopsd demonstrate"
-        ) from None
+    lines = path.read_bytes().split(b"\n")
+    rows = [_read_row(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
     if not rows:
         raise NoDemonstrations(f"{path} is empty; make it anew with alignopsd demonstrate")
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict) or not _messages(row.get("prompt")) or not _messages(row.get("completion")):
-            raise NoDemonstrations(
-                f"{path}, line {number}: 'prompt' and 'completion' must be lists of messages with role and content"
-            )
     return rows
+
+
+def _read_row(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise NoDemonstrations(f"{place} is no JSON ({error}); make the file anew with alignopsd demonstrate") from None
+    if not isinstance(row, dict) or not _messages(row.get("prompt")) or not _messages(row.get("completion")):
+        raise NoDemonstrations(f"{place}: 'prompt' and 'completion' must be lists of messages with role and content")
+    return row
 
 
 def _messages(value: Any) -> bool:

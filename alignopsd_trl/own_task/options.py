@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 FRESH = "tiny"
@@ -19,7 +20,8 @@ class WarmStartConfig:
 
     model: str = field(default=FRESH, metadata={"help": "hub id, path, or 'tiny': a fresh model for these words"})
     minutes: float = field(
-        default=10.0, metadata={"help": "of computing at most; training ends before, where held-out turns are learnt"}
+        default=10.0,
+        metadata={"help": "by the clock at most, 10 by default; training ends before, where held-out turns are learnt"},
     )
     max_steps: int = field(default=-1, metadata={"help": "exactly so many updates, on all turns"})
     batch_size: int = field(default=16, metadata={"help": "turns of an update"})
@@ -31,14 +33,14 @@ class WarmStartConfig:
 
     def __post_init__(self) -> None:
         for name in ("minutes", "batch_size", "lora_r", "layers"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"--{name} {getattr(self, name)} must be above 0")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"--{name} {getattr(self, name)} must be a number above 0")
         if self.max_steps == 0 or self.max_steps < -1:
             raise ValueError(
                 f"--max_steps {self.max_steps} must be 1 or more, or -1 to end where held-out turns are learnt"
             )
-        if self.learning_rate is not None and self.learning_rate <= 0:
-            raise ValueError(f"--learning_rate {self.learning_rate} must be above 0")
+        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"--learning_rate {self.learning_rate} must be a number above 0")
         if self.use_peft and self.fresh:
             raise ValueError("--use_peft needs a model that knows something; leave it out with --model tiny")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import random
 import re
@@ -16,7 +17,9 @@ import httpx
 
 from alignopsd_trl.chat.prompts import messages_of
 from alignopsd_trl.chat.prompts import tools_of as schemas_in
-from alignopsd_trl.environments.adapters.showing import name_of
+from alignopsd_trl.environments.adapters.actions import ActionForm
+from alignopsd_trl.environments.adapters.openenv import Situation as AtServer
+from alignopsd_trl.environments.adapters.showing import Dialogue, name_of, signature_of
 from alignopsd_trl.environments.adapters.tools import tools_of
 from alignopsd_trl.environments.base import Prompt
 from alignopsd_trl.environments.loading import find_module
@@ -131,7 +134,8 @@ class Endpoint:
 
 @dataclass
 class AtRandom:
-    """Takes one of the offered actions, or calls one of the tools with arguments of the declared types."""
+    """Takes one of the offered actions, calls one of the tools, or fills the fields of an action, with values of the
+    declared types."""
 
     draw: random.Random
 
@@ -139,19 +143,26 @@ class AtRandom:
         return [self._answer(one) for one in situations]
 
     def _answer(self, asked: Situation) -> Answer:
+        context = asked.view.context
         if asked.view.admissible:
             action = self.draw.choice(asked.view.admissible)
-        elif tools := tools_of(asked.environment):
+        elif isinstance(context, Dialogue) and (tools := tools_of(asked.environment)):
             action = self._call(self.draw.choice(tools), asked)
+        elif isinstance(context, AtServer) and context.form.fields:
+            action = self._filled(context.form, asked)
         else:
             action = self._word(asked)
         return Answer(f"<action>{action}</action>", action)
 
     def _call(self, tool: Callable, asked: Situation) -> str:
-        needed = [one for one in inspect.signature(tool).parameters.values() if one.default is one.empty]
-        hints = typing.get_type_hints(tool)
-        arguments = (f"{one.name}={self._value(hints.get(one.name, str), asked)!r}" for one in needed)
+        parameters = signature_of(tool).parameters.values()
+        needed = [one for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+        arguments = (f"{one.name}={self._value(one.annotation, asked)!r}" for one in needed)
         return f"{name_of(tool)}({', '.join(arguments)})"
+
+    def _filled(self, form: ActionForm, asked: Situation) -> str:
+        needed = [name for name, (_, required, _) in form.fields.items() if required] or form.fields
+        return json.dumps({name: self._value(form.fields[name][0], asked) for name in needed})
 
     def _value(self, kind: Any, asked: Situation) -> Any:
         if typing.get_origin(kind) is Literal:

@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from alignopsd_trl.checks.sessions import check_sessions
 from alignopsd_trl.checks.tasks import seeded
+from alignopsd_trl.environments.adapters import OpenEnvEnvironment
 from alignopsd_trl.environments.base import Failure, Opening, Record, Step, View
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.rollout import SkillSource, no_skills, skill_of
+from alignopsd_trl.runs.progress import Bar
 
 SLOTS = 16  # episodes side by side
 ENDED, TURN_LIMIT, FAILED = "ended", "turn limit", "failed"
@@ -113,17 +116,29 @@ def play(
     batch = open_batch(factory, slots, time_limit)
     try:
         played = []
-        for first in range(0, len(rows), slots):
-            part = [PlayedEpisode(row, skilled(first + at)) for at, row in enumerate(rows[first : first + slots])]
-            _play_together(batch, part, actor, skills, round_number)
-            played += part
+        with Bar(len(rows), "play", most_turns=batch.max_turns) as progress:
+            for first in range(0, len(rows), slots):
+                part = [PlayedEpisode(row, skilled(first + at)) for at, row in enumerate(rows[first : first + slots])]
+                _play_together(batch, part, actor, skills, round_number, progress)
+                played += part
         return played
     finally:
         batch.close()
 
 
+def check_room(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_limit: float) -> None:
+    """Refuses a server that is away, or that gives fewer sessions than `play` needs for these rows."""
+    if isinstance(factory, OpenEnvEnvironment):
+        check_sessions(factory, min(SLOTS, len(rows)), rows[0], time_limit, "play fewer with --episodes")
+
+
 def _play_together(
-    batch: ValidatedBatch, episodes: Sequence[PlayedEpisode], actor: Actor, skills: SkillSource, round_number: int
+    batch: ValidatedBatch,
+    episodes: Sequence[PlayedEpisode],
+    actor: Actor,
+    skills: SkillSource,
+    round_number: int,
+    progress: Bar,
 ) -> None:
     tasks = [seeded(batch, one.row, round_number) for one in episodes]
     for episode, opening in zip(episodes, batch.reset(range(len(episodes)), tasks), strict=True):
@@ -133,6 +148,7 @@ def _play_together(
         if not live:
             break
         _take_turn(batch, live, actor)
+        progress(sum(bool(one.stop) for _, one in live), len(live))
     for episode in episodes:
         episode.stop = episode.stop or TURN_LIMIT
     ended = [(slot, one) for slot, one in enumerate(episodes) if one.stop != FAILED]

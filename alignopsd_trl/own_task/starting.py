@@ -75,25 +75,29 @@ def repeats(task: Task, played: Sequence[PlayedEpisode], time_limit: float) -> I
 def alike(
     task: Task, rows: Sequence[Mapping[str, Any]], played: Sequence[PlayedEpisode], time_limit: float
 ) -> Iterator[Finding]:
-    """Plays the longest episode's actions in other tasks: tasks that never differ are one task."""
-    others = {content(row): row for row in rows}
+    """Plays the longest episode's actions in other tasks: tasks that never differ are one task. Tasks whose columns are
+    the same may differ by the seed that each has of its ``task_id``."""
+    differing = list({content(row): row for row in rows}.values())
+    others = (differing if len(differing) > 1 else rows)[:TRIED]
     longest = max((one for one in played if one.opening and one.turns), key=lambda one: len(one.turns), default=None)
-    if longest is None or len(others) == 1 < len(rows):
-        if longest is not None:
-            yield Finding("tasks", f"all {len(rows)} tasks are one; their columns must differ")
+    if longest is None or len(others) == 1:
         return
     batch = open_batch(task.suite.factory, 1, time_limit)
     try:
-        seen = {_course(batch, row, longest) for row in list(others.values())[:TRIED]}
+        seen = {_course(batch, row, longest) for row in others}
     finally:
         batch.close()
-    if len(seen) == 1 < len(others):
-        yield Finding(
-            "tasks",
-            f"{min(TRIED, len(others))} tasks open and go on alike; if they are meant to differ, reset() must read "
-            "their columns by name",
-            ruins=False,
-        )
+    if len(seen) > 1:
+        return
+    if len(differing) == 1:
+        yield Finding("tasks", f"all {len(rows)} tasks are one; their columns must differ, or reset() draw from 'seed'")
+        return
+    yield Finding(
+        "tasks",
+        f"{len(others)} tasks open and go on alike; if they are meant to differ, reset() must read their columns by "
+        "name",
+        ruins=False,
+    )
 
 
 def _course(batch: ValidatedBatch, row: Mapping[str, Any], episode: PlayedEpisode) -> str:

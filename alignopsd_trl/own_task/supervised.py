@@ -29,6 +29,8 @@ from trl import SFTConfig, SFTTrainer
 
 from alignopsd_trl.own_task.options import WarmStartConfig
 from alignopsd_trl.own_task.tokenizer import OPEN
+from alignopsd_trl.runs.lost import Terminated
+from alignopsd_trl.runs.progress import duration
 
 IGNORED = -100
 PROMPT_WEIGHT = 0.25
@@ -47,6 +49,7 @@ PATIENCE = (8, 3, 3)
 TIMES = (0.6, 0.8, 1.0)
 """Shares of the budget at which it falls in any case, and ends."""
 FALL = 0.25
+SAID_EVERY = 15.0  # seconds
 
 
 class Budget(TrainerCallback):
@@ -54,20 +57,25 @@ class Budget(TrainerCallback):
     after the third time, and prints a line an evaluation.
 
     Args:
-        minutes: of computing time of this thread, which does not count while other programs have the processor.
+        minutes: by the clock.
         warm_up: updates in which the learning rate rises.
+
+    Attributes:
+        kept: trained weights of the best evaluation after an update, for a run that is interrupted.
+        kept_at: the update that made them; 0 if there are none.
     """
 
     def __init__(self, minutes: float, warm_up: int):
         self.minutes, self.warm_up = minutes, warm_up
-        self.begun = time.thread_time()
+        self.begun = time.monotonic()
         self.falls, self.without_better, self.best = 0, 0, math.inf
+        self.kept, self.kept_at = dict[str, Tensor](), 0
         self.out_of_time = False
 
     @property
     def spent(self) -> float:
         """Minutes since it was made."""
-        return (time.thread_time() - self.begun) / 60
+        return (time.monotonic() - self.begun) / 60
 
     def rate(self, update: int) -> float:
         """The learning rate as a share of the highest."""
@@ -79,10 +87,13 @@ class Budget(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         metrics: Mapping[str, float] | None = None,
+        model: Any = None,
         **_: Any,
     ) -> None:
         loss = (metrics or {})["eval_loss"]
         print(f"{state.global_step} updates, {self.spent:.1f} min: held-out loss {loss:.3f}", flush=True)
+        if model is not None and state.global_step and (loss < self.best or not self.kept):
+            self.kept, self.kept_at = _trained_weights(model), state.global_step
         better = loss < BETTER * self.best
         self.best, self.without_better = min(loss, self.best), 0 if better else self.without_better + 1
         if self.falls < len(PATIENCE) and self.without_better >= PATIENCE[self.falls]:
@@ -97,6 +108,34 @@ class Budget(TrainerCallback):
         self.falls, self.without_better = self.falls + 1, 0
         if self.falls == len(TIMES):
             control.should_training_stop = True
+
+
+def _trained_weights(model: Any) -> dict[str, Tensor]:
+    named = ((name, one) for name, one in model.named_parameters() if one.requires_grad)
+    return {name: one.detach().to("cpu", copy=True) for name, one in named}
+
+
+class Progress(TrainerCallback):
+    """Says every now and then how far training is.
+
+    Args:
+        budget: when it ends; `None` where the number of updates is given.
+    """
+
+    def __init__(self, budget: Budget | None):
+        self.budget, self.loss = budget, torch.tensor(math.nan)
+        self.begun = self.said = time.monotonic()
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        now, done = time.monotonic(), state.global_step
+        if now - self.said < SAID_EVERY:
+            return
+        self.said = now
+        if self.budget is None:
+            left = f"about {duration((now - self.begun) / done * (state.max_steps - done))} left"
+        else:
+            left = f"{duration(max(0.0, 60 * (self.budget.minutes - self.budget.spent)))} left at most"
+        print(f"{done} updates: loss {float(self.loss):.3f}, {left}", flush=True)
 
 
 class SimilarLengths(Sampler[int]):
@@ -128,12 +167,19 @@ class WarmStartTrainer(SFTTrainer):
     Args:
         budget: says when training ends; `None` where the number of updates is given.
         fresh: whether the model knows nothing.
+
+    Attributes:
+        interrupted: by Ctrl-C or SIGTERM, after which the best weights so far are the model's.
     """
+
+    interrupted: KeyboardInterrupt | Terminated | None = None
 
     def __init__(self, *given: Any, budget: Budget | None, fresh: bool, **more: Any):
         self.budget, self.fresh = budget, fresh
         super().__init__(*given, **more)
         self.remove_callback(PrinterCallback)
+        self.progress = Progress(budget)
+        self.add_callback(self.progress)
         if budget is not None:
             self.add_callback(budget)
         self.words = words_of(self.processing_class) if fresh and budget is not None else None
@@ -159,7 +205,31 @@ class WarmStartTrainer(SFTTrainer):
         if reads_prompts and self.words is not None:
             inputs = inputs | {"input_ids": exchanged(inputs["input_ids"], self.words)}
         with self.accelerator.autocast():
-            return loss_of(self.accelerator.unwrap_model(model), inputs, reads_prompts)
+            loss = loss_of(self.accelerator.unwrap_model(model), inputs, reads_prompts)
+        if model.training:
+            self.progress.loss = loss.detach()
+        return loss
+
+    def train_or_keep_the_best(self) -> None:
+        """Trains. Where that is interrupted, the weights of the best evaluation so far are kept; of a given number of
+        updates, which has no evaluations, those of the last one.
+
+        Raises:
+            KeyboardInterrupt, Terminated: where there is nothing to keep.
+        """
+        try:
+            self.train()
+        except (KeyboardInterrupt, Terminated) as stop:
+            if not (self.budget.kept_at if self.budget is not None else self.state.global_step):
+                raise
+            self.interrupted = stop
+            if self.budget is not None:
+                self.accelerator.unwrap_model(self.model).load_state_dict(self.budget.kept, strict=False)
+
+    @property
+    def kept_at(self) -> int:
+        """The update whose weights are the model's."""
+        return self.budget.kept_at if self.budget is not None and self.interrupted else self.state.global_step
 
     def _reads_prompts(self) -> bool:
         if self.budget is None:
@@ -254,7 +324,9 @@ def train(
         budget=budget,
         fresh=config.fresh,
     )
-    trainer.train()
+    longest = f"{config.max_steps} updates" if budget is None else f"at most {config.minutes:g} min"
+    print(f"{config.model} learns from {len(learnt)} turns, {longest}", flush=True)
+    trainer.train_or_keep_the_best()
     return trainer
 
 

@@ -90,7 +90,7 @@ def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | N
         suite = load(module, **dict(options or {}))
     except ModuleNotFoundError as error:
         if error.name and error.name.partition(".")[0] == "openenv":
-            raise ValueError(f"task {spec}: a client of OpenEnv is needed; pip install openenv-core") from error
+            raise ValueError(f"task {spec}: a client of OpenEnv is needed; pip install openenv") from error
         raise ValueError(f"task {spec}: {error}; install it, or correct the import") from error
     return Task(module, suite, preset_beside(sys.modules.get(module)))  # a shipped one is under another name
 
@@ -138,5 +138,5 @@ def _client(spec: str) -> Callable[..., Any]:
     try:
         from openenv.core import GenericEnvClient
     except ImportError as error:
-        raise ValueError(f"task {spec}: a client of OpenEnv is needed; pip install openenv-core") from error
+        raise ValueError(f"task {spec}: a client of OpenEnv is needed; pip install openenv") from error
     return GenericEnvClient

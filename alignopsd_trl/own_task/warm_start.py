@@ -19,6 +19,7 @@ from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_model, tiny_tokenizer
 from alignopsd_trl.rollout import no_skills
 from alignopsd_trl.runs.files import readable_as_others, replacing
+from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.runs.sizes import write_sizes
 
 PLAIN = "without the skill"
@@ -51,6 +52,10 @@ def warm_start(
         output: folder of the policy.
         extra_texts: what a fresh tokenizer is to know beside the demonstrations.
         settings: of the task's recipe, whose sizes are kept beside the weights.
+
+    Raises:
+        KeyboardInterrupt, Terminated: if it is interrupted; the best policy so far is saved, if there is one, and
+            `left` of the error says so.
     """
     from alignopsd_trl.own_task.supervised import train
 
@@ -63,6 +68,9 @@ def warm_start(
         tokenizer.save_pretrained(partial)
         write_sizes(partial, settings or {})
         readable_as_others(partial)
+    if trainer.interrupted is not None:
+        vars(trainer.interrupted)["left"] = f"{output} holds the best so far, after {trainer.kept_at} updates"
+        raise trainer.interrupted
     budget = trainer.budget
     return WarmStarted(trained.eval(), tokenizer, trainer.state.global_step, budget is not None and budget.out_of_time)
 
@@ -101,10 +109,12 @@ def what_it_can(
     skills = skills_of(task, tokenizer, limits["max_prompt_length"], skill_bank, encoder)
     rows = task.suite.panel(panel).head(tasks)
     views = {PLAIN: None} | ({} if skills is no_skills else {"with it": skills})
-    return {
-        name: evaluate(model, tokenizer, task.suite.factory, rows, skills=one, temperature=temperature, **limits)[0]
-        for name, one in views.items()
-    }
+    limits["temperature"], results = temperature, {}
+    for name, one in views.items():
+        with Bar(len(rows), name) as progress:
+            played = evaluate(model, tokenizer, task.suite.factory, rows, skills=one, progress=progress, **limits)
+        results[name] = played[0]
+    return results
 
 
 def told(results: Mapping[str, EvaluationResult]) -> str:

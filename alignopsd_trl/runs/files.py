@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import math
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -163,7 +165,8 @@ def replacing(folder: str | os.PathLike) -> Generator[Path]:
     new = not folder.exists()
     home, name = (folder.parent, folder.name) if new else (folder, "files")
     home.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".partial", dir=home))
+    _sweep_dead(home, name)
+    partial = Path(tempfile.mkdtemp(prefix=f".{name}.{_owner(os.getpid())}.", suffix=".partial", dir=home))
     try:
         yield partial
         if new:
@@ -173,6 +176,29 @@ def replacing(folder: str | os.PathLike) -> Generator[Path]:
             _move_files(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _owner(process: int) -> str:
+    """A process's name in those of its partial folders; other machines may write to the same disk."""
+    return f"{socket.gethostname()}-{process}"
+
+
+def _sweep_dead(home: Path, name: str) -> None:
+    """Removes what killed processes of this machine left of a folder."""
+    for left in home.glob(f".{glob.escape(name)}.{glob.escape(socket.gethostname())}-*.partial"):
+        process = left.name.removesuffix(".partial").rpartition(".")[0].rpartition("-")[2]
+        if process.isdigit() and not _alive(int(process)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 def _move_files(source: Path, folder: Path) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 WIDE = 100  # columns where there is no terminal
-NOW_AND_THEN = 30.0  # seconds between two lines where there is no terminal
+NOW_AND_THEN = 15.0  # seconds between two lines where there is no terminal
 AT_ONCE = 0.1  # seconds between two states of the live line
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
-from alignopsd_trl.environments.adapters.types import shown_type
+from alignopsd_trl.environments.adapters.types import of_schema, shown_type
+
+WAIT = 10.0  # seconds for a server to say what its actions are
 
 
 class Refused(ValueError):
@@ -21,8 +26,9 @@ class ActionForm:
     """How actions are written.
 
     Args:
-        kind (`type`, *optional*): the client's action class; `None`: a dict of any fields.
-        fields (`Mapping[str, tuple[type, bool, str]]`): type, whether it is required, and description of each.
+        kind (`type`, *optional*): the client's action class; `None`: a dict.
+        fields (`Mapping[str, tuple[type, bool, str]]`): type, whether it is required, and description of each; none
+            where nobody says.
         act (`Callable[[str], Any]`, *optional*): the user's own function, in place of all this.
     """
 
@@ -32,8 +38,11 @@ class ActionForm:
 
     @classmethod
     def of(cls, client: Any, act: Callable[[str], Any] | None) -> ActionForm:
-        kind = None if act is not None else action_class(client)
-        return cls(kind, _fields(kind) if kind is not None else {}, act)
+        """That of the client's action class, else what its server says that actions are."""
+        if act is not None:
+            return cls(None, {}, act)
+        kind = action_class(client)
+        return cls(kind, _declared(_served(client)) if kind is None else _fields(kind))
 
     @property
     def _alone(self) -> str | None:
@@ -46,7 +55,7 @@ class ActionForm:
         """For the prompt; nothing for a form that only the user knows."""
         if self.act is not None:
             return ""
-        if self.kind is None:
+        if not self.fields:
             return "The action is a JSON object."
         if self._alone is not None and len(self.fields) == 1:
             return f"The action is its {_named(self._alone, *self.fields[self._alone])} as plain text."
@@ -105,6 +114,30 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool, str]]:
     else:
         found = {}
     return {name: facts for name, facts in found.items() if name != "metadata"}
+
+
+def _served(client: Any) -> Mapping[str, Any]:
+    """The JSON schema of actions at the client's server; empty where that has none."""
+    address = getattr(client, "base_url", None) or getattr(client, "_ws_url", None)
+    if not isinstance(address, str):
+        return {}
+    address = re.sub("^ws", "http", address).removesuffix("/ws")
+    try:
+        with urlopen(f"{address}/schema", timeout=WAIT) as answer:
+            return json.load(answer).get("action") or {}
+    except HTTPError:  # older servers have no such page, others show it to nobody
+        return {}
+
+
+def _declared(schema: Mapping[str, Any]) -> dict[str, tuple[Any, bool, str]]:
+    """As `_fields`, of a JSON schema."""
+    named, needed = schema.get("$defs") or {}, schema.get("required") or ()
+    found = schema.get("properties") or {}
+    return {
+        name: (of_schema(one, named), name in needed, one.get("description") or "")
+        for name, one in found.items()
+        if name != "metadata"
+    }
 
 
 def _named(name: str, kind: Any, needed: bool, description: str) -> str:

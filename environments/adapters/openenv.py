@@ -28,7 +28,7 @@ class Situation:
     """What the prompt of an episode starts from."""
 
     messages: tuple[Mapping[str, Any], ...]
-    actions: str
+    form: ActionForm
 
 
 class OpenEnvPrompt:
@@ -41,7 +41,7 @@ class OpenEnvPrompt:
         *before, last = view.context.messages
         past = "\n".join(["What you did so far:", *map(_turn, view.history)]) if view.history else ""
         now = f"Now:\n{view.observation}" if view.observation else ""
-        parts = [last["content"].strip(), skill, past, now, f"{_RULES} {view.context.actions}".strip()]
+        parts = [last["content"].strip(), skill, past, now, f"{_RULES} {view.context.form.described}".strip()]
         text = "\n\n".join(filter(None, parts))
         return [*before, {**last, "content": text}] if before or last["role"] != "user" else text
 
@@ -118,20 +118,20 @@ class OpenEnvEnvironment(AdaptedEnvironment):
 
     @property
     def __name__(self) -> str:
-        return getattr(self._connect, "__name__", type(self._connect).__name__)
+        made_by = getattr(self._connect, "func", self._connect)  # of a functools.partial
+        return getattr(made_by, "__name__", type(made_by).__name__)
 
     def reset(self, **row: Any) -> Opening:
         self.messages = messages_of(row)
         result = self._begin(row)
         self._total = self._last = 0.0
         self._result = result
-        form = ActionForm.of(self.environment, self._act)
         seen = self._text(result)
         return Opening(
             observation=seen,
             task_text=self.messages[-1]["content"].strip() or seen,
             category=str(row.get("category") or ""),
-            context=Situation(tuple(self.messages), form.described),
+            context=Situation(tuple(self.messages), self._form),
         )
 
     def _begin(self, row: Mapping[str, Any]) -> Any:
@@ -142,7 +142,9 @@ class OpenEnvEnvironment(AdaptedEnvironment):
             except Exception:  # of any kind: what a new client raises is what counts
                 guarded(self.close)
         self.environment = self._loop.settled(self._connect())
-        return self._reset(row)
+        result = self._reset(row)
+        self._form = ActionForm.of(self.environment, self._act)
+        return result
 
     def _reset(self, row: Mapping[str, Any]) -> Any:
         reset = self.environment.reset
@@ -158,7 +160,7 @@ class OpenEnvEnvironment(AdaptedEnvironment):
         try:
             if not action:
                 raise Refused("there is no <action>...</action> in the answer")
-            made = ActionForm.of(self.environment, self._act).read(action)
+            made = self._form.read(action)
             result = _checked(self._sent(made), "step")
         except Refused as error:
             return Step(str({"error": str(error)}), won=None, score=self._reward, valid=False)

@@ -14,6 +14,8 @@ from typing import Any
 
 _UNIONS = (typing.Union, types.UnionType)
 _SCALARS = {bool: bool, int: int, float: (int, float), str: str, type(None): type(None)}
+_OF_JSON = {"boolean": bool, "integer": int, "number": float, "string": str, "null": type(None), "object": dict}
+_LITERAL: Any = typing.Literal
 _LISTS = (list, tuple, set, frozenset, abc.Sequence, abc.Iterable, abc.Collection)
 
 
@@ -64,6 +66,23 @@ def shown_type(annotation: Any) -> str:
     if origin is not None and inner:
         return f"{getattr(origin, '__name__', origin)}[{', '.join(map(shown_type, inner))}]"
     return "null" if annotation is type(None) else getattr(annotation, "__name__", str(annotation))
+
+
+def of_schema(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
+    """The annotation that a JSON schema stands for.
+
+    Args:
+        named: what its references lead to, its ``$defs``.
+    """
+    if "$ref" in schema:
+        return of_schema(named.get(schema["$ref"].rpartition("/")[2], {}), named)
+    if choices := schema.get("enum") or ([schema["const"]] if "const" in schema else []):
+        return _LITERAL[tuple(choices)]
+    if either := schema.get("anyOf") or schema.get("oneOf"):
+        return typing.Union[tuple(of_schema(one, named) for one in either)]  # noqa: UP007
+    if schema.get("type") == "array":
+        return types.GenericAlias(list, (of_schema(schema.get("items") or {}, named),))
+    return _OF_JSON.get(schema.get("type"), Any)
 
 
 def is_address(value: Any) -> bool:

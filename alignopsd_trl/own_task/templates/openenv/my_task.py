@@ -16,7 +16,8 @@ def connect():
 def rows(split):
     first = {"train": 0, "test": 10_000}[split]
     asked = [{"role": "user", "content": "Do what the environment asks for."}]
-    return [{"task_id": f"my_task/{split}/{number}", "prompt": asked, "seed": first + number} for number in range(64)]
+    numbers = range(first, first + 64)  # the server's reset() gets the number, and a seed that is made of the task_id
+    return [{"task_id": f"my_task/{split}/{number}", "prompt": asked, "number": number} for number in numbers]
 
 
 def suite(**options):
