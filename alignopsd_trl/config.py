@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 from trl import GRPOConfig
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 from alignopsd_trl.options import Above, AtLeast, Count, OneOf, Positive, PositiveCount, Share, Within
 from alignopsd_trl.skills import skill_budget
@@ -40,12 +41,6 @@ def check_values(values: Mapping[str, Any], rules: Mapping[str, Any]) -> None:
         ruled = value is not None and (isinstance(rule, OneOf) or isinstance(value, int | float))
         if ruled and (problem := rule.problem(value)):
             raise ValueError(f"{name}={value!r}{problem}")
-
-
-def check_tags(tags: Sequence[str]) -> None:
-    """Raises `ValueError` for what is no opening and closing tag."""
-    if len(tags) != 2 or not all(tags):
-        raise ValueError(f"thinking_tags={tags!r} must be an opening and a closing tag")
 
 
 def has_bfloat16() -> bool:
@@ -338,7 +333,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         self._check_groups(self.steps_per_generation)
         self._check_privileged()
         self._check_losses()
-        check_tags(self.thinking_tags)
+        PlayOptions.of(self)  # raises for tags that are none
         self._check_conversation()
         self._check_engine()
         self._check_servers()

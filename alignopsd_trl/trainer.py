@@ -30,7 +30,6 @@ from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation import EvaluationResult
 from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.models import resolve_model
-from alignopsd_trl.options import as_mapping
 from alignopsd_trl.patched import patched
 from alignopsd_trl.rollout import SamplerDown, no_skills, rollout_metrics
 from alignopsd_trl.runs.checkpoints import last_good
@@ -227,7 +226,6 @@ class AlignOPSDTrainer(GRPOTrainer):
             skills=self._skills,
             failed=failed,
             save=self.checkpoints.save_last,
-            template=as_mapping(self.chat_template_kwargs),
             beyond=status.updates_left,
         )
         self.backend = self.make_backend()

@@ -22,7 +22,7 @@ PACKAGE, ENVIRONMENTS = "alignopsd_trl", "alignopsd_trl.environments"
 
 MAY_IMPORT = {
     "turns": (),
-    "chat": ("turns", "chat"),
+    "chat": ("options", "turns", "chat"),
     "models": ("offline",),
     "patched": (),
     "options": (),
@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "encoder": ("offline",),
     "statistics": (),
     "skills": ("encoder", "options", "skills"),
-    "config": ("options", "skills", "methods.align_opsd.options"),
+    "config": ("chat.options", "options", "skills", "methods.align_opsd.options"),
     "records": ("turns",),
     "rollout": ("turns", "chat", "rollout"),
     "methods": ("turns", "options", "methods"),
@@ -40,14 +40,14 @@ MAY_IMPORT = {
     "backends": ("distributed", "experimental", "sampling", "trl_compat"),
     "experimental": ("config", "distributed", "rollout", "sampling", "scoring", "trl_compat", "experimental"),
     "evaluation": ("turns", "chat", "models", "rollout", "runs.progress", "statistics", "evaluation"),
-    "runs": ("models", "rollout.metrics", "runs", "statistics", "turns"),
+    "runs": ("chat.options", "models", "rollout.metrics", "runs", "statistics", "turns"),
     "viewer": ("records", "runs.broken_off", "runs.command", "runs.files", "statistics", "viewer"),
     "analysis": (
         *("records", "runs.command", "runs.files", "runs.progress", "runs.sizes", "encoder", "methods.align_opsd"),
         "analysis",
         *("chat", "checks.loading", "evaluation", "models", "rollout", "scoring", "skills", "statistics"),
     ),
-    "sharing": ("config", "evaluation", "records", "runs", "sharing", "skills"),
+    "sharing": ("chat.options", "config", "evaluation", "records", "runs", "sharing", "skills"),
     "checks": ("chat", "checks", "config", "encoder", "methods", "models", "options", "rollout", "runs", "skills"),
     "trl_compat": (
         *("chat", "config", "distributed", "options", "patched", "rollout", "sampling", "scoring", "trl_compat"),
@@ -64,7 +64,7 @@ MAY_IMPORT = {
     ),
     "launch": (
         *("checks", "config", "encoder", "evaluation", "launch", "methods", "models", "options", "patched", "records"),
-        *("runs", "scoring", "sharing", "skills", "trainer"),
+        *("chat.options", "runs", "scoring", "sharing", "skills", "trainer"),
     ),
     "fidelity": (
         *("analysis.drawing", "checks", "config", "encoder", "evaluation", "fidelity", "launch", "methods", "options"),
@@ -72,7 +72,7 @@ MAY_IMPORT = {
         "turns",
     ),
     "tune": ("checks", "config", "fidelity", "launch", "methods", "runs", "statistics", "tune", "turns"),
-    "study": ("config", "evaluation", "launch", "methods", "records", "runs", "statistics", "study"),
+    "study": ("chat.options", "config", "evaluation", "launch", "methods", "records", "runs", "statistics", "study"),
     "own_task": (
         "checks",
         "encoder",

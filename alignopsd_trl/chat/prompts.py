@@ -10,8 +10,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.environments.base import Chat, Prompt, Rendered, View
-from alignopsd_trl.turns import THINK
 
 
 def checked(prompt: Any, source: str) -> Rendered:
@@ -98,29 +98,14 @@ class Renderer:
     Args:
         tokenizer: with a chat template.
         prompt: the environment's template.
-        max_length: tokens of a prompt at most.
-        chat_template_kwargs: handed to ``apply_chat_template``.
-        history: ``"window"`` (each turn is a prompt of its own, with some of the past) or ``"conversation"`` (the whole
-            dialogue, see `conversations`).
-        past_thinking: of a conversation's earlier responses, see [`conversations.Conversation`].
-        thinking_tags: between which the model thinks.
+        options: of playing.
     """
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        prompt: Prompt,
-        max_length: int,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        history: str = "window",
-        past_thinking: str = "template",
-        thinking_tags: Sequence[str] = THINK,
-    ):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, options: PlayOptions):
         self._tokenizer: Any = tokenizer  # its annotations give a union whatever it is asked for
-        self._prompt = prompt
-        self._kwargs = dict(chat_template_kwargs or {})
-        self.max_length, self.converses = max_length, history == "conversation"
-        self.past_thinking, self.thinking_tags = past_thinking, tuple(thinking_tags)
+        self._prompt, self.options = prompt, options
+        self._kwargs = dict(options.chat_template_kwargs or {})
+        self.max_length, self.converses = options.max_prompt_length, options.history == "conversation"
         self._known: dict[str, array[int]] = {}
         self._held = 0
 

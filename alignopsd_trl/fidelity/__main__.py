@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.fidelity import report
 from alignopsd_trl.fidelity.arguments import read_arguments, read_set
 from alignopsd_trl.fidelity.mc_rollouts import ReplayError
@@ -238,9 +239,8 @@ def draw_tasks(dataset: Any, count: int, seed: int) -> list[dict[str, Any]]:
     return [dict(dataset[int(row)]) for row in order]
 
 
-_PLAYED = ("num_generations", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_prompt_length")
-_PLAYED += ("max_completion_length", "max_turns", "environment_time_limit", "chat_template_kwargs", "thinking_tags")
-_PLAYED += ("skill_budget",)
+_PLAYED = ("num_generations", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_PLAYED += ("max_completion_length", "environment_time_limit", "skill_budget", *PlayOptions.names())
 
 
 def identity_of(arguments: argparse.Namespace, subject: Subject, skills_in_rollout: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from alignopsd_trl.chat.prompts import Renderer
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.reading import reader_for
 from alignopsd_trl.checks.loading import load_policy
 from alignopsd_trl.config import AlignOPSDConfig
@@ -25,8 +25,8 @@ from alignopsd_trl.fidelity.measure import Bench
 from alignopsd_trl.fidelity.policy import PLAIN, Sampler, Scorer, shares_prompts
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.methods import Method
-from alignopsd_trl.options import as_mapping, as_type
-from alignopsd_trl.rollout import Player, no_skills
+from alignopsd_trl.options import as_type
+from alignopsd_trl.rollout import make_player, no_skills
 from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.skills import load_skills, skill_source
@@ -178,19 +178,17 @@ def make_bench(
     sampler, think = (Sampler(model, tokenizer, options, length, batch_size) for length in longest)
     scorer = Scorer(model, config.temperature)
     environments = open_batch(subject.suite.factory, slots, config.environment_time_limit)
-    template = as_mapping(config.chat_template_kwargs)
-    renderer = Renderer(tokenizer, environments.prompt, config.max_prompt_length, template)
-    reader = reader_for(tokenizer, environments, config.thinking_tags)
+    played = PlayOptions.of(config)
+    reader = reader_for(tokenizer, environments, played)
     return Bench(
-        player=Player(
-            environments=environments,
-            renderer=renderer,
-            sampler=sampler,
-            tokenizer=tokenizer,
-            end_ids=sampler.end_ids,
+        player=make_player(
+            environments,
+            tokenizer,
+            sampler,
+            sampler.end_ids,
+            played,
             skills=skills,
             skills_in_rollout=any(one.skills_in_rollout for one in methods),
-            max_turns=config.max_turns,
             reader=reader,
         ),
         slots=slots,

@@ -58,7 +58,7 @@ class Player:
         agree: maximum of a number over all processes.
         each: the values of all processes.
         progress: called with the numbers of episodes that ended and of turns that were played since the last call.
-        reader: finds thinking and actions in responses; by default as the environments say, between ``<think>`` tags.
+        reader: finds thinking and actions in responses; by default as the environments and the renderer's options say.
         privileged: turns hold the privileged prompt too (`Turn.privileged_ids`). Without it, prompts are cut as if they
             did.
         until_lost: an episode ends as at its turn limit once the environment says that the turns left can't win it
@@ -91,7 +91,7 @@ class Player:
     update: int | None = None
 
     def __post_init__(self) -> None:
-        self.reader = self.reader or reader_for(self.tokenizer, self.environments)
+        self.reader = self.reader or reader_for(self.tokenizer, self.environments, self.renderer.options)
         self._prompting = Prompting(
             self.renderer, self.end_ids, self.environments.history_length, self.skills_in_rollout, self.privileged
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,8 @@ import numpy as np
 from accelerate.utils import gather_object
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
+from alignopsd_trl.chat.conversations import note_of_breaks
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.records import merge_types, record_schema, trace_types, turn_records, write_records
@@ -112,15 +113,11 @@ class Recorder:
 
     def _tell_of_breaks(self, trajectories: Sequence[Trajectory]) -> None:
         """Says once what to do where the chat template keeps dialogues from being rows."""
-        later = [(one, two) for played in trajectories for one, two in pairwise(played.turns)]
-        broken = sum(not two.extends(one) and not two.history_shortened for one, two in later)
-        if broken and not self._told_of_breaks and self.config.past_thinking == "template":
+        note = None if self._told_of_breaks else note_of_breaks(trajectories, PlayOptions.of(self.config))
+        if note is not None:
             self._told_of_breaks = True
             if self.processes.process == 0:
-                show_note(
-                    f"past_thinking='keep' would save rows: the chat template rewrites past responses in {broken} of "
-                    f"{len(later)} prompts (docs/conversations.md)"
-                )
+                show_note(note)
 
     def _write(self, played: Round, run_id: str | None) -> None:
         tokens, step = self.config.record_tokens, played.update

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from accelerate.utils import gather_object
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.chat.prompts import Renderer
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.reading import Reader, reader_for
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed.process_group import ProcessGroup
@@ -24,6 +24,7 @@ from alignopsd_trl.rollout import (
     Sampler,
     SkillSource,
     episode_seeds,
+    make_player,
     no_skills,
     siblings_before,
 )
@@ -79,7 +80,6 @@ class Rollouts:
         skills: privileged text of a task.
         failed: the share of failed episodes that ends a run.
         save: writes a checkpoint of an update, where a run has to end before its next one.
-        template: options of the chat template.
         beyond: says how long the run takes after what is played now.
     """
 
@@ -91,10 +91,10 @@ class Rollouts:
     skills: SkillSource
     failed: FailedShare
     save: Callable[[int], None]
-    template: Mapping[str, Any]
     beyond: Callable[[], str]
 
     def __post_init__(self) -> None:
+        self.options = PlayOptions.of(self.config)
         self.slots = self.config.episodes_at_once
         self._batch: ValidatedBatch | None = None
         self._ahead: Ahead[Played] = Ahead(self.processes)
@@ -104,7 +104,7 @@ class Rollouts:
         if self._batch is None:
             self._batch = open_batch(self.factory, self.slots, self.config.environment_time_limit)
             self.counters = Counters(self._batch)
-            self._reader = reader_for(self.tokenizer, self._batch, self.config.thinking_tags)
+            self._reader = reader_for(self.tokenizer, self._batch, self.options)
             self._closer = weakref.finalize(self, self._batch.close)
         return self._batch
 
@@ -134,23 +134,14 @@ class Rollouts:
             skilled: turns hold privileged prompts.
             skills_in_rollout: the policy itself sees the skill.
         """
-        return Player(
-            environments=self.environments,
-            renderer=Renderer(
-                self.tokenizer,
-                self.environments.prompt,
-                self.config.max_prompt_length,
-                self.template,
-                self.config.history,
-                self.config.past_thinking,
-                self.config.thinking_tags,
-            ),
-            sampler=sampler,
-            tokenizer=self.tokenizer,
-            end_ids=self.end_ids,
+        return make_player(
+            self.environments,
+            self.tokenizer,
+            sampler,
+            self.end_ids,
+            self.options,
             skills=self.skills if skilled else no_skills,
             skills_in_rollout=skills_in_rollout,
-            max_turns=self.config.max_turns,
             agree=self.processes.agree,
             each=self.processes.each,
             progress=progress,

@@ -58,6 +58,7 @@ OVERRIDES = {
 PRIVATE = {
     "GRPOTrainer._get_per_token_logps_and_entropies": "scoring by TRL's own forward",
     "GRPOTrainer._generate_single_turn": "sampling through vLLM or transformers' generate",
+    "GRPOTrainer._save_checkpoint": "a checkpoint before a run has to end",
     "GRPOTrainer._calculate_rewards": "reward functions in all of TRL's forms",
     "GRPOTrainer._compute_loss": "TRL's losses",
     "GRPOTrainer._metrics": "numbers of the next line of the log",
