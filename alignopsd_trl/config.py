@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -14,7 +13,18 @@ from trl import GRPOConfig
 
 from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
-from alignopsd_trl.options import Above, AtLeast, Count, OneOf, Positive, PositiveCount, Share, Within
+from alignopsd_trl.options import (
+    Above,
+    AtLeast,
+    Count,
+    OneOf,
+    Positive,
+    PositiveCount,
+    Share,
+    Within,
+    path_as_given,
+    whole_path,
+)
 from alignopsd_trl.skills import skill_budget
 
 TOKEN_MEAN_LOSSES = ("dapo", "cispo", "vespo")
@@ -329,7 +339,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False  # there is nothing to pin for, and torch warns
         super().__post_init__()
-        self.output_dir = os.path.abspath(self.output_dir)  # an environment may change the process's folder
+        self.output_dir = whole_path(self.output_dir)
         self._check_groups(self.steps_per_generation)
         self._check_privileged()
         self._check_losses()
@@ -337,6 +347,10 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         self._check_conversation()
         self._check_engine()
         self._check_servers()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields as they are written down, the output folder as the user knows it."""
+        return {**super().to_dict(), "output_dir": path_as_given(self.output_dir)}
 
     def _check_inherited(self) -> None:
         check_values(vars(self), INHERITED_RULES)

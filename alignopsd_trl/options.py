@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import UnionType
@@ -221,3 +222,20 @@ def _described(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(repr, get_args(kind)))}"
     return {list: "a list", dict: "a mapping"}[get_origin(kind) or kind]
+
+
+_START = [os.getcwd()]
+
+
+def whole_path(path: str | os.PathLike[str]) -> str:
+    """Returns the absolute path of what a user wrote, and remembers the folder in which it was written: an environment
+    may change the process's folder later."""
+    _START[0] = os.getcwd()
+    return os.path.abspath(path)
+
+
+def path_as_given(path: str | os.PathLike[str]) -> str:
+    """Returns a path for messages and files: relative where it lies below that folder, so that what is pushed names no
+    home folder."""
+    below = os.path.join(path, "").startswith(os.path.join(_START[0], ""))
+    return os.path.relpath(path, _START[0]) if below else str(path)

@@ -30,6 +30,7 @@ from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation import EvaluationResult
 from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.models import resolve_model
+from alignopsd_trl.options import path_as_given
 from alignopsd_trl.patched import patched
 from alignopsd_trl.rollout import SamplerDown, no_skills, rollout_metrics
 from alignopsd_trl.runs.checkpoints import last_good
@@ -440,7 +441,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             if not borrowed:
                 self.run_folder.end()
                 if self.args.save_trajectories and self.run_folder.writes:
-                    print(f"where the credit went: alignopsd view {self.run_folder.path}", flush=True)
+                    print(f"where the credit went: alignopsd view {path_as_given(self.run_folder.path)}", flush=True)
             return done
         finally:
             self.close()
@@ -527,7 +528,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             return
         folder, chosen = Path(self.args.output_dir), self.args.hub_model_id
         results = trainer_results(self, self._factory, self.evaluations)
-        place = self.hub_model_id or chosen or str(self.args.output_dir)
+        place = self.hub_model_id or chosen or path_as_given(self.args.output_dir)
         write_text(folder / "README.md", model_card(results, model_name or chosen or folder.name, licence, place))
 
     def push_to_hub(

@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "backends": ("distributed", "experimental", "sampling", "trl_compat"),
     "experimental": ("config", "distributed", "rollout", "sampling", "scoring", "trl_compat", "experimental"),
     "evaluation": ("turns", "chat", "models", "rollout", "runs.progress", "statistics", "evaluation"),
-    "runs": ("chat.options", "models", "rollout.metrics", "runs", "statistics", "turns"),
+    "runs": ("chat.options", "models", "options", "rollout.metrics", "runs", "statistics", "turns"),
     "viewer": ("records", "runs.broken_off", "runs.command", "runs.files", "statistics", "viewer"),
     "analysis": (
         *("records", "runs.command", "runs.files", "runs.progress", "runs.sizes", "encoder", "methods.align_opsd"),
@@ -78,6 +78,7 @@ MAY_IMPORT = {
         "encoder",
         "evaluation",
         "launch",
+        "options",
         "own_task",
         "chat",
         "models",

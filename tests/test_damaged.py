@@ -156,7 +156,7 @@ def test_records_that_are_cut_anywhere_are_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_full_disk_is_named_with_what_was_written(tmp_path: Path, error: Exception) -> None:
-    with pytest.raises(OSError, match=rf"no room for checkpoint-3: \d+ MiB of .*'{tmp_path}'"):
+    with pytest.raises(OSError, match=rf"no room for checkpoint-3: [\d.]+ [GM]iB of .*'{tmp_path}'"):
         with full_disk_named(tmp_path, "checkpoint-3"):
             raise error
     with pytest.raises(RuntimeError, match="a bug"), full_disk_named(tmp_path, "checkpoint-3"):

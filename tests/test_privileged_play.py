@@ -220,7 +220,7 @@ def test_the_gap_of_won_turns_is_logged_and_its_fall_is_said_once(
     capsys.readouterr()
     for fallen in (0.02, 0.0, -0.4, -0.6, -0.7, -0.8):
         monkeypatch.setattr("alignopsd_trl.training.recorder.gap_of_won", lambda played, gap=fallen: {name: gap})
-        trainer.recorder.record(played, None, {}, {})
+        trainer.recorder.record(played, None, {})
     told = capsys.readouterr().out
     assert told.count("the gap of won turns fell from") == (kind == "live")
     assert told.count("moves with the policy") == (kind == "live")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -9,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from alignopsd_trl.runs.readers import outlives_its_readers
 
 WAITS = """
 import sys, time
@@ -74,6 +78,15 @@ def test_a_run_that_nobody_reads_goes_on_and_says_so_once(tmp_path: Path) -> Non
     shell = f'"{sys.executable}" -c "{code}" | head -1; exit ${{PIPESTATUS[0]}}'
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "nobody reads it\n") and (tmp_path / "ended").exists()
+
+
+def test_a_run_whose_output_its_task_closes_goes_on_and_says_so_once(capsys: pytest.CaptureFixture) -> None:
+    with contextlib.redirect_stdout(io.StringIO()), outlives_its_readers("nobody reads it"):
+        print("before")
+        sys.stdout.close()
+        print("after", flush=True)
+        print("again", flush=True)
+    assert capsys.readouterr().err == "nobody reads it\n"
 
 
 def test_a_path_that_the_locale_can_not_read_is_one_line(tmp_path: Path) -> None:

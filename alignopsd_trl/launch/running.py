@@ -22,7 +22,7 @@ from alignopsd_trl.launch.results import Evaluations, run_results
 from alignopsd_trl.launch.screens import closing, opening
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.models import resolve_model
-from alignopsd_trl.options import as_mapping
+from alignopsd_trl.options import as_mapping, path_as_given
 from alignopsd_trl.runs.files import write_json, write_text
 from alignopsd_trl.runs.folder import LOG_FILE, RESULTS_FILE, claim_together, claimed
 from alignopsd_trl.runs.provenance import weights_checksum
@@ -71,7 +71,10 @@ def run(
         results = run_results(job, folder, trainer, evaluations, config, changed or {})
         if folder.writes:
             write_json(folder.path / RESULTS_FILE, results)
-            name, place = args.hub_model_id or Path(args.output_dir).name, args.hub_model_id or args.output_dir
+            name, place = (
+                args.hub_model_id or Path(args.output_dir).name,
+                args.hub_model_id or path_as_given(args.output_dir),
+            )
             write_text(folder.path / "README.md", model_card(results, name, place=place))
             print(closing(results["before"], results["after"], folder), flush=True)
             _push(folder.path, name if push else None, job.recipe.trajectories_hub_repo, args)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alignopsd_trl.evaluation import Estimate, mean_score
+from alignopsd_trl.options import path_as_given
 from alignopsd_trl.runs.console import columns
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.progress import WIDE, cut
@@ -55,7 +56,7 @@ def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: 
         lines.append(f"{after['environment_errors']} episodes failed in their environment and count as not won")
     lines.append(f"panel {after['panel']}, checksum {after['checksum']}, temperature {after['temperature']:g}")
     lines.append(f"\nresults.json, checkpoints, log.jsonl, trajectories/ and the model are in {folder.path}")
-    lines.append(f"where the credit went: alignopsd view {shlex.quote(str(folder.path))}")
+    lines.append(f"where the credit went: alignopsd view {shlex.quote(path_as_given(folder.path))}")
     return "\n".join(["", *lines])
 
 

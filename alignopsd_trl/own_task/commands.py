@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options
+from alignopsd_trl.options import path_as_given
 from alignopsd_trl.own_task.options import ASKED, SCRIPTED, TIME_LIMIT
 from alignopsd_trl.own_task.stages import Stages
 from alignopsd_trl.runs.command import CommandParser, place
@@ -191,5 +192,5 @@ def _at_least_one(**numbers: int | None) -> None:
 
 def _check_file(path: Path) -> None:
     if path.is_dir():
-        raise ValueError(f"--output {path} is a folder; name a file")
+        raise ValueError(f"--output {path_as_given(path)} is a folder; name a file")
     check_folder(str(path.parent), "output")

@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer, messages_of, text_of, tools_of
 from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.options import path_as_given
 from alignopsd_trl.own_task.playing import FAILED, Actor, PlayedEpisode, check_room, play
 from alignopsd_trl.own_task.task import Task
 from alignopsd_trl.own_task.tiny import tiny_tokenizer
@@ -205,7 +206,9 @@ def read_demonstrations(path: str | Path) -> list[dict[str, Any]]:
     """
     path = Path(path)
     if path.is_dir():
-        raise NoDemonstrations(f"--data {path} is a folder; name a file that alignopsd demonstrate TASK wrote")
+        raise NoDemonstrations(
+            f"--data {path_as_given(path)} is a folder; name a file that alignopsd demonstrate TASK wrote"
+        )
     if not path.is_file():
         raise NoDemonstrations(f"there are no demonstrations in {path}; run alignopsd demonstrate TASK --output {path}")
     lines = path.read_bytes().split(b"\n")

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from alignopsd_trl.evaluation import evaluate
 from alignopsd_trl.evaluation.summary import EvaluationResult
 from alignopsd_trl.models import load_tokenizer, resolve_model
+from alignopsd_trl.options import path_as_given
 from alignopsd_trl.own_task.demonstrations import skills_of
 from alignopsd_trl.own_task.options import FRESH, WarmStartConfig
 from alignopsd_trl.own_task.task import Task
@@ -69,7 +70,9 @@ def warm_start(
         write_sizes(partial, settings or {})
         readable_as_others(partial)
     if trainer.interrupted is not None:
-        vars(trainer.interrupted)["left"] = f"{output} holds the best so far, after {trainer.kept_at} updates"
+        vars(trainer.interrupted)["left"] = (
+            f"{path_as_given(output)} holds the best so far, after {trainer.kept_at} updates"
+        )
         raise trainer.interrupted
     budget = trainer.budget
     return WarmStarted(trained.eval(), tokenizer, trainer.state.global_step, budget is not None and budget.out_of_time)

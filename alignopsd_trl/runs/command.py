@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+from alignopsd_trl.options import whole_path
+
 
 def place(text: str) -> Path:
-    """A path of the command line, as it was meant at the start: an environment may change the process's folder."""
-    return Path(text).absolute()
+    """Returns a path of the command line as it is meant at the start."""
+    return Path(whole_path(text))
 
 
 _CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<known>.*)\)")

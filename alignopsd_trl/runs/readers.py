@@ -57,6 +57,11 @@ class _Stream:
         except BrokenPipeError:
             _to_nowhere(self._stream)
             self._leaves()
+        except ValueError:  # code of a task has closed it
+            if not self._stream.closed:
+                raise
+            self._stream = open(os.devnull, "w")
+            self._leaves()
 
 
 def _is_left(stream: Any) -> bool:
