@@ -284,7 +284,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         default=0,
         metadata={
             "help": "1: while a round is credited and optimised, vLLM's servers play the next one, with weights that "
-            "are a round old at most (docs/launch.md). 0: on-policy."
+            "are a round old at most (docs/experimental.md). 0: on-policy."
         },
     )
 

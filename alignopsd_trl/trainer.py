@@ -28,6 +28,7 @@ from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation import EvaluationResult
+from alignopsd_trl.experimental.rounds_ahead import RolloutsAhead
 from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.models import resolve_model
 from alignopsd_trl.options import path_as_given
@@ -218,7 +219,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.phases = Phases(status.show_phase)
         followed = self.teacher_weights if args.teacher_model_kind == "ema" else None
         self.checkpoints = Checkpoints(Path(args.output_dir), processes, policy, seconds, self.phases, failed, followed)
-        self.rollouts = Rollouts(
+        self.rollouts = (RolloutsAhead if args.rounds_ahead else Rollouts)(
             self._factory,
             args,
             tokenizer,
@@ -285,8 +286,8 @@ class AlignOPSDTrainer(GRPOTrainer):
             with self.phases("rollout"):
                 trajectories = self.rollouts.play(self._to_play(inputs, update, snapshot))
                 self.rewards.give(inputs, trajectories, update)
-                if self.args.rounds_ahead:
-                    self._begin_next(snapshot)
+                if isinstance(self.rollouts, RolloutsAhead):
+                    self._begin_next(self.rollouts, snapshot)
             with self.phases("credit"):
                 batch = self._batch(trajectories, snapshot)
                 teacher = self.scorer.teacher(snapshot, self.rollouts.reader)
@@ -302,12 +303,12 @@ class AlignOPSDTrainer(GRPOTrainer):
         teacher = snapshot.teacher if privileged else None
         return ToPlay(rows, update, self.state.max_steps, snapshot.sampler, self.method, privileged, teacher)
 
-    def _begin_next(self, snapshot: Snapshot) -> None:
-        """Lets the next round, if there is one, be played while this one is credited and optimised."""
+    def _begin_next(self, rollouts: RolloutsAhead, snapshot: Snapshot) -> None:
+        """Begins to play the next round, if there is one, while this one is credited and optimised."""
         rows, updates = self._upcoming.after()
         update = self.state.global_step + updates
         if update < self.state.max_steps:
-            self.rollouts.begin(self._to_play(rows, update, snapshot))
+            rollouts.begin(self._to_play(rows, update, snapshot))
 
     @contextlib.contextmanager
     def _saved_if_down(self) -> Generator[None]:

@@ -34,6 +34,8 @@ def made(
     kept = {"vllm_teacher_addresses": [teacher]} if teacher else {}
     trainer.pushes = with_servers(trainer, server, rounds_ahead=ahead, **kept)
     trainer.began = []
+    if not ahead:
+        return trainer
     inner = trainer.rollouts.begin
 
     def begin(asked: Any) -> None:

@@ -15,7 +15,6 @@ from alignopsd_trl.chat.reading import Reader, reader_for
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
-from alignopsd_trl.experimental.ahead import Ahead
 from alignopsd_trl.methods import Method
 from alignopsd_trl.rollout import (
     AnySampler,
@@ -55,19 +54,6 @@ class ToPlay(NamedTuple):
     teacher: AnySampler | None = None
 
 
-class Played(NamedTuple):
-    """A round that was played ahead.
-
-    Attributes:
-        tasks: of its rows.
-        counters: what the environments added to theirs meanwhile.
-    """
-
-    tasks: list[str]
-    trajectories: list[Trajectory]
-    counters: dict[str, float]
-
-
 @dataclass(eq=False)
 class Rollouts:
     """Plays episodes on environments that are opened when they are first needed.
@@ -97,7 +83,6 @@ class Rollouts:
         self.options = PlayOptions.of(self.config)
         self.slots = self.config.episodes_at_once
         self._batch: ValidatedBatch | None = None
-        self._ahead: Ahead[Played] = Ahead(self.processes)
 
     @property
     def environments(self) -> ValidatedBatch:
@@ -116,7 +101,6 @@ class Rollouts:
 
     def close(self) -> None:
         """Closes the environments; who plays next opens new ones."""
-        self._ahead.close()
         if self._batch is not None:
             self._closer()
             self._batch = None
@@ -165,55 +149,27 @@ class Rollouts:
         return Replays(self.training_player(sampler, method), self.slots, seed)
 
     def play(self, asked: ToPlay) -> list[Trajectory]:
-        """Plays a round; with `rounds_ahead` it may have been begun.
+        """Plays a round.
 
         Raises:
             EnvironmentsDown, SamplerDown: on all processes, if the environments or the sampler of one are down.
             RunStopped: if too many episodes failed, after a checkpoint was saved.
         """
-        trajectories = self._taken_up(asked) if self.config.rounds_ahead else self._played_now(asked)
+        trajectories = self._played(asked)
         self._check(trajectories, asked.update)
         return trajectories
 
-    def _played_now(self, asked: ToPlay) -> list[Trajectory]:
+    def _played(self, asked: ToPlay) -> list[Trajectory]:
         self.environments  # noqa: B018 (opened before its counters are read)
         self.counters.take()  # what an evaluation added since the last round
         return self.play_groups(asked)
 
-    def _taken_up(self, asked: ToPlay) -> list[Trajectory]:
-        if not self._ahead.begun:
-            self.begin(asked)
-        self.settle()
-        found = self._ahead.take()
-        if found.tasks != [row["task_id"] for row in asked.rows]:
-            raise RuntimeError(
-                "other tasks were played ahead than the data loader gives; this is a bug, please report it"
-            )
-        self._counted = found.counters
-        return found.trajectories
-
-    def begin(self, asked: ToPlay) -> None:
-        """Lets a round be played while the main thread goes on; `play` takes it up."""
-        self.environments  # noqa: B018 (opened before its counters are read)
-        self.counters.take()
-        self._bar = self._bar_of(asked)
-        self._shown, self._bar.disable = not self._bar.disable, True
-
-        def act() -> Played:
-            trajectories = self.play_groups(asked, alone=self._bar)
-            return Played([row["task_id"] for row in asked.rows], trajectories, self.counters.take())
-
-        self._ahead.begin(act)
-
     def settle(self) -> None:
-        """Waits until nothing is played ahead on these environments. A collective."""
-        if self._ahead.begun:
-            self._bar.disable = not self._shown
-            self._ahead.settle()
+        """Waits until nothing is played on these environments. A collective where a round is played ahead."""
 
     def take_counters(self) -> dict[str, float]:
         """What the last round added to the environments' counters."""
-        return self._counted if self.config.rounds_ahead else self.counters.take()
+        return self.counters.take()
 
     def play_groups(self, asked: ToPlay, alone: Bar | None = None) -> list[Trajectory]:
         """Episodes of whole sibling groups: `num_generations` equal rows side by side are one group.
