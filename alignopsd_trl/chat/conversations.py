@@ -51,7 +51,7 @@ class Conversation:
         return len(self._turns)
 
     def go_on(self, response: Sequence[int], reply: Rendered, end_ids: Sequence[int]) -> None:
-        """Takes up the sampled response and the environment's reply to it."""
+        """Appends the sampled response and the environment's reply to it."""
         ended = bool(response) and response[-1] in end_ids
         said = self._renderer.decode(response[:-1] if ended else response)
         end = self._renderer.decode(response[-1:]) if ended else ""
@@ -68,7 +68,7 @@ class Conversation:
                 self._parts.append(part)
 
     def _by_template(self, response: list[int], said: str, end: str) -> list[int] | None:
-        """What is added to the ids if the template shows the dialogue so far as it was; `None` if it does not."""
+        """Returns the ids to add if the template shows the dialogue so far as it was; `None` if it does not."""
         before = self._renderer.text(self._chat(self._turns[:-1])) if self._shown is None else self._shown
         after = self._shown = self._renderer.text(self._chat(self._turns))
         if after.startswith(before + said):
@@ -76,8 +76,8 @@ class Conversation:
         return self._renderer.tokens(after[len(before) :]) if after.startswith(before) else None
 
     def _by_mark(self, response: list[int], said: str, kept: str, end: str) -> list[int] | None:
-        """The same, whatever the template does to a past response: a mark in its place shows where the rest begins.
-        `None` if the template changes that too."""
+        """Returns the ids to add whatever the template does to a past response: a mark in its place shows where the
+        rest begins. `None` if the template changes that too."""
         (_, *reply) = self._turns[-1]
         marked = [*self._turns[:-1], [{"role": "assistant", "content": _MARK}, *reply]]
         before, *rest = self._renderer.text(self._chat(marked)).split(_MARK)
@@ -86,7 +86,7 @@ class Conversation:
         return self._cut(response, said, kept) + self._renderer.tokens(rest[0].removeprefix(end))
 
     def _cut(self, response: list[int], said: str, kept: str) -> list[int]:
-        """The tokens of the kept end of a response: the sampled ones if a token begins there."""
+        """Returns the tokens of the kept end of a response: the sampled ones if a token begins there."""
         decode, dropped = self._renderer.decode, said.removesuffix(kept)
         if said == kept:
             return response
@@ -96,7 +96,7 @@ class Conversation:
         return self._renderer.tokens(kept + decode(response).removeprefix(said))
 
     def _thinks_in_prompt(self, said: str) -> bool:
-        """Whether thinking is to be dropped that the generation prompt opened: that is in the ids already."""
+        """Whether the thinking to drop was opened by the generation prompt, which is in the ids already."""
         return self._past_thinking == "drop" and closes_thinking(said, self._tags)
 
     def _encode_anew(self) -> None:
@@ -107,7 +107,7 @@ class Conversation:
         return Chat([*self._opening, *(message for turn in turns for message in turn)], self._tools)
 
     def without_oldest(self, count: int) -> list[int]:
-        """The ids without that many of the oldest turns."""
+        """Returns the ids without that many of the oldest turns."""
         if self._parts is not None:
             return self._first + [token for part in self._parts[count:] for token in part]
         return self._renderer.encode([self._chat(self._turns[count:])])[0]
@@ -120,7 +120,7 @@ class Conversation:
 
 
 def oldest_to_drop(conversation: Conversation, limit: int) -> int | None:
-    """How many of the oldest turns are dropped so that the prompt fits ``limit`` tokens; `None` if it can't.
+    """Returns how many of the oldest turns to drop so that the prompt fits ``limit`` tokens; `None` if it can't.
 
     If possible, it drops turns until half the limit is free. The following turns can then extend the prompt's token
     ids; dropping one turn at a time would make each prompt a new one.

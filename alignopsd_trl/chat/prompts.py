@@ -15,7 +15,7 @@ from alignopsd_trl.environments.base import Chat, Prompt, Rendered, View
 
 
 def checked(prompt: Any, source: str) -> Rendered:
-    """A prompt that the chat template can take.
+    """Returns a prompt that the chat template can take.
 
     Raises:
         TypeError: names ``source``, where the prompt comes from.
@@ -32,7 +32,7 @@ def checked(prompt: Any, source: str) -> Rendered:
 
 
 def messages_of(prompt: Rendered) -> list[dict[str, Any]]:
-    """The messages of a prompt; a text is one user message."""
+    """Returns the messages of a prompt; a text is one user message."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     return [dict(message) for message in (prompt.messages if isinstance(prompt, Chat) else prompt)]
@@ -43,7 +43,7 @@ def tools_of(prompt: Rendered) -> list[Mapping[str, Any]]:
 
 
 def text_of(prompt: Rendered) -> str:
-    """A prompt as people read it: a text as it is, messages under their roles."""
+    """Returns a prompt as people read it: a text as it is, messages under their roles."""
     if isinstance(prompt, str):
         return prompt
     return "\n\n".join(f"[{one.get('role', '')}]\n{_content_of(one)}" for one in messages_of(prompt))
@@ -57,7 +57,7 @@ def _content_of(message: Mapping[str, Any]) -> str:
 
 
 def _by_tools(prompts: Sequence[Rendered]) -> Iterator[tuple[list[int], list[Mapping[str, Any]]]]:
-    """Groups prompts by their tools, since one call of a chat template takes one list of tools. Gives rows and
+    """Groups prompts by their tools, since one call of a chat template takes one list of tools. Yields rows and
     tools."""
     groups: list[tuple[list[int], list[Mapping[str, Any]]]] = []
     for row, prompt in enumerate(prompts):
@@ -75,7 +75,7 @@ BOUNDARY = 8  # tokens by which the text around a skill may be cut otherwise
 
 
 def _most_added(ordinary: Rendered, privileged: Rendered) -> float:
-    """An upper bound on the tokens that a skill adds to a prompt: a token holds at least one byte."""
+    """Returns an upper bound on the tokens that a skill adds to a prompt: a token holds at least one byte."""
     if not (isinstance(ordinary, str) and isinstance(privileged, str)):
         return float("inf")
     begin = len(commonprefix([ordinary, privileged]))
@@ -110,7 +110,7 @@ class Renderer:
         self._held = 0
 
     def show(self, view: View, skill: str) -> Rendered:
-        """What the environment's prompt makes of a view.
+        """Renders a view with the environment's prompt.
 
         Raises:
             TypeError: if that is neither a text nor messages.
@@ -118,8 +118,8 @@ class Renderer:
         return checked(self._prompt.render(view, skill), f"{type(self._prompt).__name__}.render")
 
     def reply(self, view: View) -> Rendered:
-        """What a later turn adds to a conversation: the prompt's own ``reply(view)``, or what is seen now and the
-        actions on offer."""
+        """Returns what a later turn adds to a conversation: the prompt's own ``reply(view)``, or the observation and
+        the actions on offer."""
         own = getattr(self._prompt, "reply", None)
         if own is not None:
             return checked(own(view), f"{type(self._prompt).__name__}.reply")
@@ -127,22 +127,22 @@ class Renderer:
         return view.observation + offered
 
     def text(self, prompt: Rendered) -> str:
-        """A prompt as the chat template writes it."""
+        """Writes a prompt with the chat template."""
         tools: dict[str, Any] = {"tools": tools_of(prompt)} if tools_of(prompt) else {}
         return self._tokenizer.apply_chat_template(
             messages_of(prompt), **tools, add_generation_prompt=True, tokenize=False, **self._kwargs
         )
 
     def tokens(self, text: str) -> list[int]:
-        """Token ids of a piece of what the chat template wrote."""
+        """Returns token ids of a piece of what the chat template wrote."""
         return self._tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def encode(self, prompts: Sequence[Rendered]) -> list[list[int]]:
-        """Token ids of prompts, up to where the policy's response begins. Texts are remembered, since siblings, and
-        Monte Carlo rollouts even more, meet the same views again."""
+        """Returns token ids of prompts, up to where the policy's response begins. Texts are remembered, since siblings,
+        and Monte Carlo rollouts even more, meet the same views again."""
         if self._held > MOST_HELD:
             self._known.clear()
             self._held = 0
@@ -170,7 +170,7 @@ class Renderer:
         return encoded
 
     def fit(self, views: Sequence[View], skills: Sequence[str]) -> list[Fitted | None]:
-        """The views with so much history that the prompt *with* the skill fits, oldest records dropped first; ``None``
+        """Cuts the views so that the prompt *with* the skill fits, oldest records dropped first; ``None``
         where the protected parts alone are too long. Student and teacher of a turn share the cut."""
         cut, fitted = list(views), [None] * len(views)
         open_rows = list(range(len(views)))
@@ -187,7 +187,7 @@ class Renderer:
         return fitted
 
     def fit_ordinary(self, views: Sequence[View], skills: Sequence[str]) -> list[Fitted | None]:
-        """The views cut as `fit` cuts them, and their prompts *without* skills. Those with skills are encoded only
+        """Cuts the views as `fit` does, and makes their prompts *without* skills. Prompts with skills are encoded only
         where they may be too long."""
         shown = [self.show(view, "") for view in views]
         encoded = self.encode(shown)

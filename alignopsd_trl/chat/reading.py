@@ -71,7 +71,7 @@ class Reader:
     def read(
         self, prompt: Sequence[int], response: Sequence[int], text: str, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Reading:
-        """A response to a prompt.
+        """Reads a response to a prompt.
 
         Args:
             prompt, response: token ids.
@@ -102,7 +102,7 @@ class Reader:
         return bool(parse_response(text).thinking)
 
     def _canonical(self, prompt: Sequence[int], response: Sequence[int], text: str) -> str:
-        """The response with its thinking between ``<think>`` tags, whoever opened it and whatever its tags are."""
+        """Returns the response with its thinking between ``<think>`` tags, whatever opened it and whatever its tags."""
         text = text if self._special_tags is None else self._with_tags(response)
         return canonical(text, self._tags, self._opened(prompt))
 
@@ -113,7 +113,7 @@ class Reader:
         return tail.rstrip().endswith(self._tags[0])
 
     def _with_tags(self, response: Sequence[int]) -> str:
-        """Decoded without special tokens but those of the tags."""
+        """Decodes a response without special tokens but those of the tags."""
         parts: list[str] = []
         rest = list(response)
         for tag, ids in zip(self._tags, self._special_tags or (), strict=True):

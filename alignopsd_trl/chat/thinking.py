@@ -62,7 +62,7 @@ def canonical(text: str, tags: Sequence[str], opened: bool) -> str:
 
 
 def _opening(tags: Sequence[str]) -> str:
-    """The opening tag as a pattern; one in angle brackets may carry attributes."""
+    """Returns the opening tag as a pattern; one in angle brackets may carry attributes."""
     return re.escape(tags[0].removesuffix(">")) + r"\b[^>]*>" if tags[0].endswith(">") else re.escape(tags[0])
 
 
@@ -73,5 +73,5 @@ def _blocks(tags: Sequence[str]) -> re.Pattern[str]:
 
 @cache
 def _closed(tags: Sequence[str]) -> re.Pattern[str]:
-    """From the beginning to a closing tag before which no tag opens."""
+    """Matches from the beginning to a closing tag before which no tag opens."""
     return re.compile(rf"(?:(?!{_opening(tags)}).)*?{re.escape(tags[1])}\s*", re.DOTALL | re.IGNORECASE)

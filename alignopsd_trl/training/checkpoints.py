@@ -1,4 +1,4 @@
-"""Keeps a run's checkpoints whole and its weights finite, and knows what a resumed run must know."""
+"""Keeps a run's checkpoints whole and its weights finite, and restores a resumed run's counts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Seconds:
         return self._total | {"training": self._total["training"] + time.perf_counter() - self._began - evaluated}
 
     def begin(self) -> None:
-        """The session trains from now on; one that trains nothing adds nothing."""
+        """Begins the session's training; a session that trains nothing adds nothing."""
         if self._began is None:
             self._evaluated_before, self._began = self._total["evaluation"], time.perf_counter()
 
@@ -59,7 +59,7 @@ class Seconds:
 
 @dataclass(eq=False)
 class Checkpoints(TrainerCallback):
-    """What of a run goes into its checkpoints, and the numbers that must be finite before one is written.
+    """Writes a run's own state into its checkpoints, and verifies that loss, gradients and weights are finite.
 
     Args:
         output_dir: of the run.
@@ -85,8 +85,8 @@ class Checkpoints(TrainerCallback):
         self._loss_is_finite = self._loss_is_finite and bool(torch.isfinite(loss))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **also: Any) -> None:
-        """The last look before the optimiser's step: a loss or a gradient that is not finite ends the run here, with
-        the weights as they were."""
+        """Verifies loss and gradient before the optimiser's step: one that is not finite ends the run, with the weights
+        as they were."""
         norm = self.policy.gradient_norm()
         value = 0.0 if norm is None else norm
         finite, self._loss_is_finite = self._loss_is_finite and math.isfinite(value), True
@@ -115,8 +115,8 @@ class Checkpoints(TrainerCallback):
 
     @contextlib.contextmanager
     def saving(self, update: int) -> Generator[None]:
-        """While a checkpoint is written, after what is ours. The mark of a whole checkpoint goes first, if it is
-        written again, and comes last."""
+        """Saves the run's own state before the body writes a checkpoint. The mark of a whole checkpoint goes first, if
+        it is written again, and comes last."""
         self.check_weights(update)
         with full_disk_named(self.output_dir, self.folder(update).name):
             if self.processes.process == 0:
@@ -130,7 +130,7 @@ class Checkpoints(TrainerCallback):
             yield
 
     def resume(self, run: RunFolder) -> None:
-        """Takes up what the checkpoint knows and takes back what was written beyond it."""
+        """Restores the checkpoint's state and removes what was written after it."""
         state = load_state(run.resume)
         self.seconds.resume(state.get("seconds", 0.0))
         self.phases.total.update(state.get("phases", {}))

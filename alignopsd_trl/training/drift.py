@@ -14,8 +14,8 @@ from alignopsd_trl.training.recorder import Recorder
 
 
 def drift_sums(difference: torch.Tensor, mask: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    """``(5,)``: tokens, sum of ratios, sum of their squares, sum of the k3 estimates of KL(sampler || policy), and
-    ratios outside [1 - low, 1 + high]. The host does not wait for it.
+    """Returns ``(5,)``: tokens, sum of ratios, sum of their squares, sum of the k3 estimates of KL(sampler || policy),
+    and ratios outside [1 - low, 1 + high]. The host does not wait for it.
 
     Args:
         difference: ``(R, L)`` log-probs of the policy less those of the sampler.
@@ -29,7 +29,8 @@ def drift_sums(difference: torch.Tensor, mask: torch.Tensor, low: float, high: f
 
 
 def drift_numbers(sums: torch.Tensor) -> dict[str, float]:
-    """Means over tokens, and their effective sample size as a share: (sum of ratios)^2 / (tokens x sum of squares)."""
+    """Returns means over tokens, and their effective sample size as a share: (sum of ratios)^2 / (tokens x sum of
+    squares)."""
     tokens, ratio, square, kl, outside = sums.double().tolist()
     if not tokens:
         return {}

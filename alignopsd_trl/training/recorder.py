@@ -60,7 +60,7 @@ class Recorder:
         }
 
     def metrics(self, mode: str, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Logs the mean of each number over the processes, and gives these. Every process must call it."""
+        """Logs the mean of each number over the processes, and returns these. A collective."""
         reduced = self.processes.reduce(metrics)
         for name, value in reduced.items():
             self.log.value(mode, name, value)
@@ -130,7 +130,7 @@ class Recorder:
             write_records(file, records, schema)
 
     def _file(self, step: int) -> Path:
-        """The next file of this process; several rounds make up an update if they must."""
+        """Returns the next file of this process; an update may have several rounds."""
         count = self._written[1] + 1 if self._written[0] == step else 1
         self._written = step, count
         part = f"_round{count:03d}" if count > 1 else ""
@@ -139,7 +139,7 @@ class Recorder:
 
 
 class SecondsOfRounds(TrainerCallback):
-    """Logs with a round's last update where the round's seconds went."""
+    """Logs the seconds of a round's phases with its last update."""
 
     def __init__(self, recorder: Recorder, phases: Phases, updates: Fraction):
         self._recorder, self._phases = recorder, phases
@@ -152,8 +152,8 @@ class SecondsOfRounds(TrainerCallback):
 
 
 def gap_of_won(played: Round) -> dict[str, float]:
-    """Mean log-prob of the tokens of won episodes under the privileged view less the policy's, in nats; empty where the
-    method records no gaps or none of them is of a won episode."""
+    """Returns the mean log-prob of the tokens of won episodes under the privileged view less the policy's, in nats;
+    empty where the method records no gaps or none is of a won episode."""
     gaps = played.credit.trace.get("token_identity_gaps")
     won = [turn.row for one in played.trajectories if one.won for turn in one.turns if turn.row is not None]
     found = [gaps[row] for row in won if gaps is not None and gaps[row] is not None]

@@ -1,4 +1,4 @@
-"""Rewards of episodes through TRL's own reward path, held to be finite numbers."""
+"""Rewards episodes through TRL's own reward path, in finite numbers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def environment_reward(trajectory: Sequence[Trajectory], **columns: Any) -> list[float | None]:
-    """The environment's own terminal reward; the first reward function of every run. ``None`` where the environment
-    failed."""
+    """Returns the environment's own terminal reward; the first reward function of every run. ``None`` where the
+    environment failed."""
     return [None if one.failed else one.reward for one in trajectory]
 
 
@@ -97,7 +97,7 @@ class Rewards:
         return not is_adapted(factory) or factory.knows_score
 
     def _conversations(self, trajectories: Sequence[Trajectory]) -> tuple[list[Any], list[Any], list[Any]]:
-        """The objects that played episodes just now, and prompts and completions as messages."""
+        """Returns the objects that just played episodes, and prompts and completions as messages."""
         slots = self.rollouts.environments.environment
         played = [None if one.failed else slots(place) for place, one in enumerate(trajectories)]
         pairs = [conversation(one, environment) for one, environment in zip(trajectories, played, strict=True)]
@@ -111,7 +111,7 @@ class Rewards:
         prompts: Sequence[Any],
         completions: Sequence[Any],
     ) -> torch.Tensor:
-        """What was written for TRL's tool classes is handed messages and the environments themselves."""
+        """Calls the functions; those for TRL's tool classes get messages and the environments themselves."""
         rows = [{**row, "trajectory": one} for row, one in zip(inputs, trajectories, strict=True)]
         ids, environments = [_response_ids(one) for one in trajectories], None
         if is_adapted(self.rollouts.factory):
@@ -119,7 +119,7 @@ class Rewards:
         return self.policy.rewards(rows, list(prompts), list(completions), ids, environments)
 
     def _blank_failed(self, table: torch.Tensor, trajectories: Sequence[Trajectory]) -> None:
-        """The rewards of failed episodes count nowhere."""
+        """Blanks the rewards of failed episodes, which count nowhere."""
         failed = [one for part in self.processes.each([one.failed for one in trajectories]) for one in part]
         table[torch.tensor(failed, dtype=torch.bool, device=table.device)] = math.nan
 

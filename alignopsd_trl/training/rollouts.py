@@ -36,13 +36,13 @@ from alignopsd_trl.turns import Trajectory
 
 
 class ToPlay(NamedTuple):
-    """A round that is to be played.
+    """A round to play.
 
     Attributes:
         rows: of the dataset, those of a sibling group side by side.
         update, updates: updates before the round, and of the whole run.
-        privileged, teacher: how many siblings of each group are played with the skill in the prompt, and by whom, as
-            in [`Player`].
+        privileged, teacher: how many siblings of each group are played with the skill in the prompt, and the sampler
+            that plays them, as in [`Player`].
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -62,7 +62,7 @@ class Rollouts:
         factory: makes environments.
         config: batch sizes, prompts, limits.
         tokenizer, end_ids: of the policy.
-        processes: who plays at the same time.
+        processes: that play at the same time.
         skills: privileged text of a task.
         failed: the share of failed episodes that ends a run.
         save: writes a checkpoint of an update, where a run has to end before its next one.
@@ -95,12 +95,12 @@ class Rollouts:
 
     @property
     def reader(self) -> Reader:
-        """Finds thinking and actions in responses as the environments say."""
+        """The reader that finds thinking and actions in responses as the environments say."""
         assert self.environments
         return self._reader
 
     def close(self) -> None:
-        """Closes the environments; who plays next opens new ones."""
+        """Closes the environments; the next call that plays opens new ones."""
         if self._batch is not None:
             self._closer()
             self._batch = None
@@ -144,7 +144,7 @@ class Rollouts:
         return player
 
     def replays(self, sampler: AnySampler, method: Method, number: int) -> Replays:
-        """How this process plays episodes of a round again."""
+        """Makes what this process plays episodes of a round again with."""
         seed = 1_000_003 * self.processes.process + number
         return Replays(self.training_player(sampler, method), self.slots, seed)
 
@@ -168,11 +168,11 @@ class Rollouts:
         """Waits until nothing is played on these environments. A collective where a round is played ahead."""
 
     def take_counters(self) -> dict[str, float]:
-        """What the last round added to the environments' counters."""
+        """Returns what the last round added to the environments' counters."""
         return self.counters.take()
 
     def play_groups(self, asked: ToPlay, alone: Bar | None = None) -> list[Trajectory]:
-        """Episodes of whole sibling groups: `num_generations` equal rows side by side are one group.
+        """Plays episodes of whole sibling groups: `num_generations` equal rows side by side are one group.
 
         Args:
             alone: makes no collective, and shows this bar.
@@ -198,8 +198,8 @@ class Rollouts:
         return self.bar(len(asked.rows), f"update {asked.update + 1}/{asked.updates}: rollout", asked.sampler)
 
     def bar(self, total: int, title: str, sampler: AnySampler) -> Bar:
-        """Shows how many turns were played and episodes ended, on the first process of a machine; where nobody waits
-        for anybody, also how many requests are in flight."""
+        """Shows how many turns were played and episodes ended, on the first process of a machine; with a sampler that
+        answers request by request, also how many requests are in flight."""
         hidden = self.config.disable_tqdm or not self.processes.is_local_main
         in_flight = (lambda: sampler.waiting) if isinstance(sampler, Sampler) else None
         turns = self.config.max_turns or self.environments.max_turns
@@ -216,7 +216,7 @@ class Rollouts:
 
 
 def group_names(task_ids: Sequence[str], siblings: int) -> list[str]:
-    """The sibling group of each row: its task, numbered where a task has several groups.
+    """Returns the sibling group of each row: its task, numbered where a task has several groups.
 
     Raises:
         RuntimeError: if rows of a group have different tasks.

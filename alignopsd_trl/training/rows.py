@@ -1,4 +1,4 @@
-"""Makes the rows that TRL's loss reads of a round."""
+"""Makes the rows of a round that TRL's loss reads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RowMaker:
     recorder: Recorder
 
     def rows(self, batch: TurnBatch, credit: Credit, coefficient: float) -> dict[str, torch.Tensor]:
-        """One row a turn, or a run of turns where rows are merged.
+        """Returns one row a turn, or one a run of turns where rows are merged.
 
         Args:
             coefficient: of the policy term; multiplies the advantages.

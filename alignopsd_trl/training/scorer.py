@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Scorer:
-    """The views of one policy on its responses.
+    """Scores one policy's responses under its views.
 
     Args:
         trained: the policy in training.
@@ -36,7 +36,7 @@ class Scorer:
         reference: scores with the weights that the loss holds the policy to; `None` without such a term.
         privileged: scores with the teacher's weights; `None` if the policy itself is the teacher.
         encoder: of thinking traces.
-        processes: who scores at the same time.
+        processes: that score at the same time.
         phases: where the seconds go.
         shared: whether a prompt may be encoded once for several responses.
     """
@@ -72,7 +72,7 @@ class Scorer:
         )
 
     def batch(self, trajectories: Sequence[Trajectory], method: Method) -> TurnBatch:
-        """The turns of a round with the masks and log-probs that the method and the update ask for."""
+        """Makes the batch of a round, with the masks and log-probs that the method and the update need."""
         batch = TurnBatch.of(trajectories, self.tokenizer.pad_token_id, self.policy.device)
         if self.config.mask_truncated_completions:
             kept = torch.tensor([not turn.truncated for turn in batch.turns], dtype=torch.bool)
@@ -87,8 +87,8 @@ class Scorer:
         return batch
 
     def student(self, batch: TurnBatch) -> torch.Tensor:
-        """The policy's log-probs ``(M, L)``: what sampling kept, if it is what scoring would give, and scores of the
-        turns without."""
+        """Returns the policy's log-probs ``(M, L)``: those that sampling kept, if scoring would give the same, and
+        scores of the turns without."""
         if not self.trained.scores_as_sampled:
             return self.own(batch)
         found = sampling_log_probs(batch.turns, batch.policy_mask.size(1), self.policy.device)
@@ -98,8 +98,8 @@ class Scorer:
         return torch.where(missing[:, None], self.own(batch, among=missing.cpu()), found)
 
     def own(self, batch: TurnBatch, reference: bool = False, among: torch.Tensor | None = None) -> torch.Tensor:
-        """Log-probs ``(M, L)`` of the responses under their own prompts, by the policy or by the reference. 0 for turns
-        that nobody asks for, and for those that are not ``among`` them, ``(M,)`` bool."""
+        """Returns log-probs ``(M, L)`` of the responses under their own prompts, by the policy or by the reference; 0
+        for turns that nothing needs, and for those that are not ``among`` them, ``(M,)`` bool."""
         every = reference or self.trained.needs_old_log_probs or batch.scored is None
         wanted = torch.ones(len(batch), dtype=torch.bool) if every else batch.scored.cpu()
         wanted = wanted if among is None else wanted & among
@@ -123,7 +123,7 @@ class Scorer:
         return result
 
     def self_check(self, batch: TurnBatch, teacher: PrivilegedTeacher, method: Method) -> dict[str, float]:
-        """Holds the ways to score against one another on a few turns of the batch; most in the first round. Policy and
+        """Compares the ways to score on a few turns of the batch; most in the first round. Policy and
         reference are equal before the first update.
 
         Args:

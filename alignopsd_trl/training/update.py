@@ -44,7 +44,7 @@ class Update:
     drift: Drift
 
     def loss(self, model: Any, rows: Rows, auxiliary: float) -> torch.Tensor:
-        """The loss of a micro-batch; all its sub-chunks but the last have had their backward pass.
+        """Returns the loss of a micro-batch; all its sub-chunks but the last have had their backward pass.
 
         Args:
             auxiliary: coefficient of the method's auxiliary loss.
@@ -61,14 +61,14 @@ class Update:
             return self._chunk_loss(model, chunks[-1], auxiliary) + done
 
     def _chunks(self, rows: Rows) -> list[Rows]:
-        """Sub-chunks of ``tokens_per_forward``, without the rows that add exactly nothing."""
+        """Cuts sub-chunks of ``tokens_per_forward``, without the rows that add exactly nothing."""
         config = self.config
         every = torch.ones(len(rows["advantages"]), dtype=torch.bool)
         live = live_rows(rows) if only_live_rows_count(rows, config) else every
         return sub_chunks(rows, live, config.rows_per_forward, config.tokens_per_forward, self.processes.agree)
 
     def _chunk_loss(self, model: Any, rows: Rows, auxiliary: float) -> torch.Tensor:
-        """TRL's loss, and what is added to it, as means over the same global tokens."""
+        """Returns TRL's loss and the added terms, as means over the same global tokens."""
         targets = {name.removeprefix(TARGET): value for name, value in rows.items() if name.startswith(TARGET)}
         policy = self.policy.loss(model, rows, targets.get(VOCABULARY))
         self.drift.saw(rows, policy.log_probs)
@@ -77,7 +77,7 @@ class Update:
         return policy.loss + self._added(rows, targets, auxiliary, policy) / self.policy.token_normalizer(rows)
 
     def _added(self, rows: Rows, targets: Rows, auxiliary: float, policy: PolicyLoss) -> torch.Tensor | float:
-        """The auxiliary loss and the entropy bonus, summed over the optimised tokens; 0 where there is neither."""
+        """Sums the auxiliary loss and the entropy bonus over the optimised tokens; 0 where there is neither."""
         bonus = self.config.entropy_coef
         if not targets and bonus == 0.0:
             return 0.0
