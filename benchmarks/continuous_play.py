@@ -30,13 +30,13 @@ from rich.table import Table
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import Opening, Projection, Step, TextEnvironment, View, open_batch
 from alignopsd_trl.environments.batch import SerialBatch
-from alignopsd_trl.experimental.servers import Servers
+from alignopsd_trl.experimental.servers import Servers, ServerSampler
 from alignopsd_trl.rollout import AnySampler, Continuous, Lockstep, Player, Request, Response, Responses
 from alignopsd_trl.rollout.driver import Driver, Gathered, answer
-from alignopsd_trl.sampling.vllm import ServerSampler
 from alignopsd_trl.turns import Seeds
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -147,7 +147,9 @@ def read(prompt: Sequence[int]) -> list[int]:
 def play(shape: Shape, sampler: AnySampler, seeds: Sequence[int], sleeps: bool = False) -> float:
     """Plays an episode a seed; seconds."""
     batch = open_batch(planned(shape, sleeps), len(seeds))
-    player = Player(batch, Renderer(TOKENIZER, batch.prompt, 16), sampler, TOKENIZER, [0], privileged=False)
+    player = Player(
+        batch, Renderer(TOKENIZER, batch.prompt, PlayOptions(16)), sampler, TOKENIZER, [0], privileged=False
+    )
     began = time.perf_counter()
     try:
         played = player.play([{}] * len(seeds), [Seeds(0, seed) for seed in seeds], ["t"] * len(seeds))

@@ -21,7 +21,8 @@ from typing import Any
 from alignopsd_trl import trainer as trainer_module
 from alignopsd_trl.launch.recipe import main as recipe
 from alignopsd_trl.patched import patched
-from alignopsd_trl.scoring.teacher_weights import TeacherSampler, TeacherWeights
+from alignopsd_trl.sampling.teacher import TeacherSampler
+from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.training.round import Snapshot
 from alignopsd_trl.trl_compat.own_loop import kept_prefixes
 from alignopsd_trl.trl_compat.policy import TrainedPolicy
