@@ -99,6 +99,7 @@ setup(
         "joblib",  # knows the cores that a container may use
         "pandas>=2.2",
         "pyarrow>=18",
+        "pydantic>=2.10",
         "pyyaml",
         "regex",
         "rich>=13",

@@ -1,8 +1,9 @@
 """AlignOPSDTrainer plays rounds of episodes, gives their turns credit and lets TRL update on them.
 
 It is the one class that extends TRL's trainer; what it overrides is listed in `trl_compat.OVERRIDES`. The work is done
-by objects that it holds, each of which can be made without it: `rollouts` play, `rewards` reward, the `scorer` scores,
-the method assigns credit, the `row_maker` makes TRL's rows, the `recorder` writes down, and `checkpoints` keep the run.
+by objects that it holds: `rollouts` play, `rewards` reward, the `scorer` scores, the method assigns credit, the
+`row_maker` makes TRL's rows, the `recorder` writes down, and `checkpoints` keep the run. None holds the trainer: what
+they use of it is its policy (`TrainedPolicy`).
 """
 
 from __future__ import annotations

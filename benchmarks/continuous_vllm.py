@@ -28,7 +28,8 @@ from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import open_batch
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.experimental.servers import Patience, Servers, ServerSampler
+from alignopsd_trl.experimental.server_backend import ServerSampler
+from alignopsd_trl.experimental.servers import Patience, Servers
 from alignopsd_trl.models import resolve_model
 from alignopsd_trl.rollout import Continuous, Player, Request, Response, episode_seeds
 from alignopsd_trl.sampling.vllm import SteppingSampler

@@ -69,19 +69,8 @@ MAY_IMPORT = {
     ),
     "trainer": (
         *("backends", "chat", "checks", "config", "distributed", "encoder", "evaluation", "experimental"),
-        *(
-            "methods",
-            "models",
-            "options",
-            "patched",
-            "rollout",
-            "runs",
-            "sampling",
-            "scoring",
-            "sharing",
-            "skills",
-            "training",
-        ),
+        *("methods", "models", "options", "patched", "rollout", "runs", "sampling", "scoring"),
+        *("sharing", "skills", "training"),
         *("trl_compat", "turns"),
     ),
     "launch": (

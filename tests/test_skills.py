@@ -70,7 +70,7 @@ BREAKS: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda b: b["general"][2].update(text="word " * 46), "web-g03: field 'text' has 46 words; shorten it to 45"),
     (lambda b: b["general"][2].update(text="  "), "web-g03: field 'text' is '  '; write a text"),
     (lambda b: b["task_types"][1].update(key="apparel"), r"task_types\[1\]: field 'key' is 'apparel', which is taken"),
-    (lambda b: b["task_types"][1].update(group="kind"), "footwear: field 'group' is 'kind'; use one of task, category"),
+    (lambda b: b["task_types"][1].update(group="kind"), "footwear: field 'group' is 'kind'; write one of task"),
     (lambda b: b["task_types"][1].update(skills=[]), "footwear: field 'skills'"),
     (lambda b: b["task_types"][1]["skills"][0].pop("text"), r"footwear.skills\[0\]: field 'text' is missing"),
     (lambda b: b["task_types"][1]["match"].update(regex=["x"]), "footwear.match: field 'regex' is unknown"),
@@ -123,7 +123,9 @@ def test_a_function_may_stand_where_a_bank_stands(tmp_path: Path, monkeypatch: p
     block = found.block("it", None, None, len, 100)
     assert (block.text, block.ids) == ("- Look for it first.", ("_hint",))
     assert found.block("", None, None, len, 100).ids == () and len(found.checksum) == 16
-    with pytest.raises(SkillBankError, match="function _hint returned 20 tokens, but skill_tokens=5; shorten"):
+    with pytest.raises(
+        SkillBankError, match="function _hint has 20 tokens for the task 'it', but skill_tokens=5; shorten"
+    ):
         found.block("it", None, None, len, 5)
     with pytest.raises(SkillBankError, match="<lambda> returned None; return a text"):
         load_skills(lambda *task: None).block("it", None, None, len, 5)

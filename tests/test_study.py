@@ -248,6 +248,9 @@ def test_processes_get_cores_of_their_own(tmp_path: Path) -> None:
     used = {(tuple(cores), threads, device) for _, _, cores, threads, device in starts(log)}
     expected = [(tuple(part), str(len(part)), "ab"[place]) for place, part in enumerate(split_cores(count))]
     assert used <= set(expected) and len(starts(log)) == 4
+    fewer = replace(read_study(path), processes=1, seeds=(2,))
+    run_study(fewer, plan(fewer), Console(file=StringIO()))
+    assert [(cores, device) for _, _, cores, _, device in starts(log)[4:]] == [(available, "a")] * 2
     assert sorted(os.sched_getaffinity(0)) == available
 
 

@@ -9,40 +9,23 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from alignopsd_trl.analysis.annotation import agreement, export_sheet, read_annotations
-    from alignopsd_trl.analysis.finding import Finding
-    from alignopsd_trl.analysis.mechanistic import mechanism
-    from alignopsd_trl.analysis.option_sensitivity import sensitivity
-    from alignopsd_trl.analysis.playing import play_siblings
-    from alignopsd_trl.analysis.span_lengths import spans
-    from alignopsd_trl.analysis.temporal_mismatch import temporal
-    from alignopsd_trl.analysis.thinking_audit import thinking
-    from alignopsd_trl.analysis.training_dynamics import dynamics
+from typing import Any
 
 _FROM = {
-    "agreement": "annotation",
-    "dynamics": "training_dynamics",
-    "export_sheet": "annotation",
+    **dict.fromkeys(("agreement", "export_sheet", "read_annotations"), "annotation"),
     "Finding": "finding",
+    "dynamics": "training_dynamics",
     "mechanism": "mechanistic",
     "play_siblings": "playing",
-    "read_annotations": "annotation",
     "sensitivity": "option_sensitivity",
     "spans": "span_lengths",
     "temporal": "temporal_mismatch",
     "thinking": "thinking_audit",
 }
 
-__all__ = [
-    "Finding", "agreement", "dynamics", "export_sheet", "mechanism", "play_siblings", "read_annotations",
-    "sensitivity", "spans", "temporal", "thinking",
-]  # fmt: skip
-
 
 def __getattr__(name: str) -> Any:
+    """Imports an analysis when it is named: each draws with matplotlib, which is an extra."""
     if name not in _FROM:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_FROM[name]}"), name)

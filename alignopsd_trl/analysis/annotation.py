@@ -16,8 +16,7 @@ import pandas as pd
 
 from alignopsd_trl.analysis.drawing import BLUE, GREY, ORANGE, label, panels
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.loading import EPISODE, Records, name_of, turns_of
-from alignopsd_trl.analysis.span_lengths import NEEDED
+from alignopsd_trl.analysis.loading import EPISODE, SPANS, Records, name_of, turns_of
 from alignopsd_trl.runs.files import write_json, write_text
 from alignopsd_trl.statistics import clustered_ratio
 
@@ -57,17 +56,21 @@ def export_sheet(
     Raises:
         ValueError: for another suffix.
     """
-    path, frame = _sheet_path(path), turns_of(run, ["thinking", "observation"], steps, welcome=NEEDED)
+    path, frame = _sheet_path(path), turns_of(run, ["thinking", "observation"], steps, welcome=SPANS)
     if "credit_span" in frame and frame.credit_span.notna().any():
         frame = frame[frame.credit_span.notna()]  # the others have nothing to compare with
-    groups = [(key, turns) for key, turns in frame.groupby(EPISODE, sort=True)]
+    groups = _by_episode(frame)
     drawn = np.random.default_rng(seed).permutation(len(groups))[:episodes]
-    chosen = [(_identity(*groups[at][0]), groups[at][1]) for at in sorted(drawn)]
+    chosen = [groups[at] for at in sorted(drawn)]
     if path.suffix == ".csv":
         rows = [turns[[*_SHOWN, "task_text"]].assign(episode=name, goal="") for name, turns in chosen]
         write_text(path, pd.concat(rows)[["episode", "task_text", *_SHOWN, "goal"]].to_csv(index=False))
     else:
-        write_json(path, {"instructions": INSTRUCTIONS, "episodes": [_entry(*one) for one in chosen]})
+        entries = [
+            {"episode": name, "task": turns.task_text.iloc[0], "turns": turns[_SHOWN].to_dict("records"), "spans": []}
+            for name, turns in chosen
+        ]
+        write_json(path, {"instructions": INSTRUCTIONS, "episodes": entries})
     return path
 
 
@@ -78,20 +81,19 @@ def _sheet_path(path: str | os.PathLike) -> Path:
     return path
 
 
-def _identity(step: int, task: str, rollout: str) -> str:
-    return f"{step}/{task}/{rollout}"
+def _by_episode(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    groups: Any = frame.groupby(EPISODE, sort=True)
+    return [("/".join(map(str, key)), turns) for key, turns in groups]
 
 
-def _entry(name: str, turns: pd.DataFrame) -> dict[str, Any]:
-    return {"episode": name, "task": turns.task_text.iloc[0], "turns": turns[_SHOWN].to_dict("records"), "spans": []}
-
-
-def read_annotations(path: str | os.PathLike) -> Annotations:
-    """A sheet that came back; episodes without any goal are left out.
+def read_annotations(path: str | os.PathLike | Annotations) -> Annotations:
+    """Reads a sheet that came back; leaves out episodes without any goal. What was read already is returned.
 
     Raises:
         ValueError: for spans that break the protocol, naming episode and rule, and for a sheet without annotations.
     """
+    if isinstance(path, Mapping):
+        return path
     path = _sheet_path(path)
     read = _from_csv(path) if path.suffix == ".csv" else _from_json(path)
     found = {name: _checked(name, spans, turns) for name, (spans, turns) in read.items() if spans}
@@ -135,8 +137,8 @@ def _checked(name: str, spans: list[tuple[int, int]], turns: int) -> tuple[list[
 
 
 def agreement(run: Records, annotations: str | os.PathLike | Annotations) -> Finding:
-    """How well the method's boundaries agree with annotated ones: precision, recall and F1, exactly and within one
-    turn, and Cohen's kappa over the turns at which a span could begin. Intervals resample episodes.
+    """Compares the method's boundaries with annotated ones: precision, recall and F1, exactly and within one turn, and
+    Cohen's kappa over the turns at which a span could begin. Intervals resample episodes.
 
     Args:
         run: the one that the sheet was exported from; its records need spans.
@@ -145,65 +147,46 @@ def agreement(run: Records, annotations: str | os.PathLike | Annotations) -> Fin
     Raises:
         ValueError: if an annotated episode isn't in the run, or has another number of turns.
     """
-    noted = read_annotations(annotations) if isinstance(annotations, str | os.PathLike) else annotations
-    own = _own_cuts(run)
+    noted, own = read_annotations(annotations), _own_cuts(run)
     if absent := [name for name in noted if name not in own or own[name][1] != noted[name][1]]:
         raise ValueError(
             f"episode {absent[0]!r} of the sheet isn't in {name_of(run)} with as many turns, or without spans"
         )
-    rows = [{"episode": name, **_compared(own[name][0], *noted[name])} for name in noted]
-    table = pd.DataFrame(rows)
-    numbers = {"episodes": len(table), "boundaries": int(table.noted.sum()), **_scores(table), "kappa": _kappa(table)}
+    table = pd.DataFrame([{"episode": name, **_compared(own[name][0], *noted[name])} for name in noted])
+    numbers: dict[str, Any] = {"episodes": len(table), "boundaries": int(table.noted.sum())}
+    for name, hits in (("exact", table.exact), ("within one turn", table.near)):
+        ratios = {"precision": (hits, table.cuts), "recall": (hits, table.noted)}
+        ratios["F1"] = (2 * hits, table.cuts + table.noted)
+        numbers[name] = {ratio: clustered_ratio(*parts) for ratio, parts in ratios.items()}
+    numbers["kappa"] = _kappa(table)
     numbers["mean span (turns)"] = {
         "method": float(table.turns.sum() / (table.cuts.sum() + len(table))),
         "annotated": float(table.turns.sum() / (table.noted.sum() + len(table))),
     }
-    return Finding(
-        "agreement", numbers, {"episodes": table}, _drawn(numbers, {n: (own[n][0], *noted[n]) for n in noted})
-    )
+    drawn = _drawn(numbers, [(own[name][0], *noted[name]) for name in noted])
+    return Finding("agreement", numbers, {"episodes": table}, drawn)
 
 
 def _own_cuts(run: Records) -> dict[str, tuple[list[int], int]]:
-    found = {}
-    frame = turns_of(run, NEEDED)
-    for key, turns in frame[frame.credit_span.notna()].groupby(EPISODE, sort=True):
-        span = turns.credit_span.to_numpy()
-        found[_identity(*key)] = ([at for at in range(1, len(span)) if span[at] != span[at - 1]], len(span))
-    return found
+    frame = turns_of(run, SPANS)
+    spans = {name: turns.credit_span.to_numpy() for name, turns in _by_episode(frame[frame.credit_span.notna()])}
+    return {name: ((np.flatnonzero(np.diff(span)) + 1).tolist(), len(span)) for name, span in spans.items()}
 
 
 def _compared(cuts: list[int], noted: list[int], turns: int) -> dict[str, int]:
-    """Counts of one episode; within a turn, a boundary is paired with one other at most."""
-    exact, near = len(set(cuts) & set(noted)), _near(cuts, noted)
+    """Returns the counts of one episode. Within a turn, a boundary is paired with at most one other, greedily from the
+    left, which gives as many pairs as there can be."""
+    near, free = 0, list(noted)
+    for cut in cuts:
+        if close := [one for one in free if abs(one - cut) <= 1]:
+            free = [one for one in free if one > close[0]]
+            near += 1
+    exact = len(set(cuts) & set(noted))
     return {"turns": turns, "cuts": len(cuts), "noted": len(noted), "exact": exact, "near": near}
 
 
-def _near(cuts: list[int], noted: list[int]) -> int:
-    """Pairs of boundaries at most one turn apart, greedily from the left, which is the most there can be."""
-    left, right, pairs = 0, 0, 0
-    while left < len(cuts) and right < len(noted):
-        if abs(cuts[left] - noted[right]) <= 1:
-            left, right, pairs = left + 1, right + 1, pairs + 1
-        elif cuts[left] < noted[right]:
-            left += 1
-        else:
-            right += 1
-    return pairs
-
-
-def _scores(table: pd.DataFrame) -> dict[str, Any]:
-    return {
-        name: {
-            "precision": clustered_ratio(table[hits], table.cuts),
-            "recall": clustered_ratio(table[hits], table.noted),
-            "F1": clustered_ratio(2 * table[hits], table.cuts + table.noted),
-        }
-        for name, hits in (("exact", "exact"), ("within one turn", "near"))
-    }
-
-
 def _kappa(table: pd.DataFrame) -> float | None:
-    """Cohen's kappa over the turns from the second on, each a boundary or not."""
+    """Returns Cohen's kappa over the turns from the second on, each a boundary or not."""
     places = int((table.turns - 1).sum())
     cuts, noted, both = (int(table[name].sum()) for name in ("cuts", "noted", "exact"))
     if not places:
@@ -213,7 +196,7 @@ def _kappa(table: pd.DataFrame) -> float | None:
     return None if chance == 1 else (agreed - chance) / (1 - chance)
 
 
-def _drawn(numbers: Mapping[str, Any], episodes: Mapping[str, tuple[list[int], list[int], int]]) -> Any:
+def _drawn(numbers: Mapping[str, Any], episodes: Sequence[tuple[list[int], list[int], int]]) -> Any:
     figure, (bars, lines) = panels(2, width=4.6)
     for number, (name, colour) in enumerate((("exact", BLUE), ("within one turn", ORANGE))):
         scores = {kind: one for kind, one in numbers[name].items() if one is not None}
@@ -225,7 +208,7 @@ def _drawn(numbers: Mapping[str, Any], episodes: Mapping[str, tuple[list[int], l
     bars.set_ylim(0, 1)
     kappa = "–" if numbers["kappa"] is None else f"{numbers['kappa']:.2f}"
     label(bars, f"boundaries, kappa {kappa}", "", "agreement (0 to 1)", legend=True)
-    for row, (cuts, noted, turns) in enumerate(list(episodes.values())[:20]):
+    for row, (cuts, noted, turns) in enumerate(episodes[:20]):
         lines.plot([0, turns], [-row, -row], color=GREY, linewidth=0.8)
         lines.plot(cuts, [-row + 0.15] * len(cuts), "v", color=BLUE, ms=5, label="method" if row == 0 else None)
         lines.plot(noted, [-row - 0.15] * len(noted), "^", color=ORANGE, ms=5, label="annotated" if row == 0 else None)

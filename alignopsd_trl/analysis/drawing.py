@@ -27,7 +27,7 @@ SMOOTH = 7  # updates of the exponential moving average, as in the paper's train
 def panels(
     count: int, width: float = 3.6, height: float = 3.0, columns: int | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of ``count`` axes side by side, ``columns`` of them in a row."""
+    """Makes a figure of ``count`` axes side by side, ``columns`` of them in a row."""
     columns = min(count, columns or count)
     rows = -(-count // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
@@ -40,7 +40,7 @@ def panels(
 
 
 def label(axis: Axes, title: str, x: str, y: str, legend: bool = False) -> None:
-    """Title and labels with units, a light grid, and a legend where there is more than one thing to tell apart."""
+    """Sets title, labels with units, a light grid, and a legend on request."""
     axis.set_title(title, fontsize=9, loc="left")
     axis.set_xlabel(x, fontsize=8)
     axis.set_ylabel(y, fontsize=8)
@@ -52,12 +52,12 @@ def label(axis: Axes, title: str, x: str, y: str, legend: bool = False) -> None:
 
 
 def percent(axis: Axes) -> None:
-    """The y axis of a share, with room for points at 0 and at 100."""
+    """Sets the y axis of a share, with room for points at 0 and at 100."""
     axis.set_ylim(-3, 103)
 
 
 def smoothed(values: Iterable[float], span: int = SMOOTH) -> np.ndarray:
-    """Exponential moving average with weight 2 / (span + 1) of the newest; missing values are passed over."""
+    """Returns the exponential moving average with weight 2 / (span + 1) of the newest, without missing values."""
     return pd.Series(list(values), dtype=float).ewm(span=span, adjust=False, ignore_na=True).mean().to_numpy()
 
 
@@ -69,8 +69,8 @@ def curve(
     name: str,
     ends: Sequence[Sequence[float]] | None = None,
 ) -> None:
-    """A line, and a band between the ``ends`` of its intervals; from twice `SMOOTH` measurements on both are smoothed,
-    and the measurements stay faint."""
+    """Draws a line, and a band between the ``ends`` of its intervals; from twice `SMOOTH` measurements on both are
+    smoothed, and the measurements stay faint."""
     colour, dashes = LINES[number % len(LINES)]
     many = len(values) >= 2 * SMOOTH
     if many:

@@ -16,6 +16,7 @@ Records = str | os.PathLike | pd.DataFrame
 """Output folder of a run, a folder of parquet files, or a frame that was read already."""
 
 EPISODE = ["step", "task", "rollout"]
+SPANS = ["credit_span", "credit_cut"]
 BASE = [*EPISODE, "turn", "task_id", "category", "task_text", "reward", "won", "score", "action", "action_valid"]
 
 _HINTS = {
@@ -29,7 +30,7 @@ _HINTS = {
 def turns_of(
     run: Records, needed: Sequence[str] = (), steps: Sequence[int] | None = None, welcome: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """One row a turn, in the order (step, task, rollout, turn); episodes without a turn are left out.
+    """Returns one row a turn, in the order (step, task, rollout, turn); episodes without a turn are left out.
 
     Args:
         run: see `Records`.
@@ -55,7 +56,7 @@ def turns_of(
 
 
 def folder_of(run: str | os.PathLike) -> Path:
-    """The folder with the parquet files.
+    """Returns the folder with the parquet files.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -71,24 +72,24 @@ def name_of(run: Records) -> str:
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """The names, with a number behind those that occur twice."""
+    """Returns the names, with a number behind those that occur twice."""
     known = list(names)
     return [name if known.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(known, 1)]
 
 
 def results_of(run: Records) -> Mapping[str, Any]:
-    """``results.json`` of a run; empty where there is none."""
+    """Returns ``results.json`` of a run; empty where there is none."""
     return (whole_json(Path(run) / "results.json") or {}) if isinstance(run, str | os.PathLike) else {}
 
 
 def setting(run: Records, name: str, default: Any) -> Any:
-    """A field of the run's configuration, or the default where it left none."""
+    """Returns a field of the run's configuration, or the default where it left none."""
     found = (results_of(run).get("config") or {}).get(name)
     return default if found is None else found
 
 
 def places(frame: pd.DataFrame) -> dict[tuple[int, str, int], tuple[str, int]]:
-    """From (step, task, number in ``credit_row``), which ``credit_sources`` holds, to rollout and turn."""
+    """Maps (step, task, number in ``credit_row``), which ``credit_sources`` holds, to rollout and turn."""
     known = frame[frame.credit_row.notna()]
     keys = zip(known.step, known.task, known.credit_row.astype(int), strict=True)
     return dict(zip(keys, zip(known.rollout, known.turn, strict=True), strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,9 @@ import pandas as pd
 
 from alignopsd_trl.analysis.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, label, panels
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.loading import Records, name_of, results_of, turns_of
+from alignopsd_trl.analysis.loading import EPISODE, SPANS, Records, name_of, results_of, turns_of
 from alignopsd_trl.analysis.similarity import COLUMNS, TaskPairs, encoder_of, task_pairs
-from alignopsd_trl.analysis.span_lengths import NEEDED, draw_lengths, span_table
+from alignopsd_trl.analysis.span_lengths import draw_lengths, span_table
 from alignopsd_trl.encoder import Encoder
 
 _GAPS = ["credit_identity_gap", "credit_rectified_gap", "credit_divergence", "credit_divergence_counts", "credit_alpha"]
@@ -25,9 +24,9 @@ def mechanism(
     rollout: str | None = None,
     encoder: str | Encoder | None = None,
 ) -> Finding:
-    """Five panels: (a) the match matrix of a task and how far its turns are mixed, (b) spans of one rollout over its
-    divergence curve, with local and rectified gaps, (c) span lengths, (d) gaps before and after rectification, (e) how
-    far rectification moved them.
+    """Draws five panels: (a) the match matrix of a task and how far its turns are mixed, (b) spans of one rollout over
+    its divergence curve, with local and rectified gaps, (c) span lengths, (d) gaps before and after rectification, (e)
+    how far rectification moved them.
 
     (a) and (b) are of one task and one rollout, the others of the whole run.
 
@@ -39,7 +38,7 @@ def mechanism(
     Raises:
         ValueError: if the run lacks what the panels need, or the task or rollout isn't there.
     """
-    frame = turns_of(run, [*COLUMNS, *NEEDED, *_GAPS])
+    frame = turns_of(run, [*COLUMNS, *SPANS, *_GAPS])
     frame = frame[frame.credit_teacher_thinking.notna()]
     shown = _chosen(frame, step, task, rollout, name_of(run))
     at = (frame.step == shown.step.iloc[0]) & (frame.task == shown.task.iloc[0])
@@ -47,7 +46,7 @@ def mechanism(
     spans, threshold = span_table(frame), _threshold(run, int(shown.step.iloc[0]))
     gaps = frame[frame.credit_rectified_gap.notna()][["step", "task", "rollout", "turn", *_GAPS[:2]]]
     moved = (gaps.credit_rectified_gap - gaps.credit_identity_gap).abs()
-    columns = ["turn", "action", *_GAPS, *NEEDED]
+    columns = ["turn", "action", *_GAPS, *SPANS]
     tables = {"matches": _matches(pairs), "rollout": shown[columns], "gaps": gaps, "spans": spans}
     numbers = {
         **{name: str(shown[name].iloc[0]) for name in ("step", "task", "rollout")},
@@ -68,20 +67,19 @@ def _chosen(frame: pd.DataFrame, step: int | None, task: str | None, rollout: st
             kept = frame[frame[name].astype(str) == str(value)]
             if kept.empty:
                 there = ", ".join(map(str, frame[name].unique()[:8]))
-                raise ValueError(f"{name} {value!r} isn't in {run}, or the teacher thought nowhere in it; try: {there}")
+                raise ValueError(
+                    f"{name} {value!r} isn't in {run}, or has no reasoning trace of the teacher there; try: {there}"
+                )
             frame = kept
-    telling = frame.groupby(["step", "task", "rollout"]).agg(
-        spans=("credit_span", "nunique"), scored=("credit_rectified_gap", "count"), turns=("turn", "size")
-    )
-    both = telling[telling.scored > 0] if (telling.scored > 0).any() else telling
-    best = both.sort_values(["spans", "turns"], ascending=False, kind="stable").index[0]
-    keys = zip(("step", "task", "rollout"), best, strict=True)
-    return frame[np.logical_and.reduce([frame[name] == value for name, value in keys])]
+    frame = frame.assign(scored=frame.credit_rectified_gap.notna())
+    rollouts: Any = frame.groupby(EPISODE)
+    table = rollouts.agg(scored=("scored", "any"), spans=("credit_span", "nunique"), turns=("turn", "size"))
+    return rollouts.get_group(table.sort_values([*table], ascending=False, kind="stable").index[0])
 
 
 def _threshold(run: Records, step: int) -> float | None:
-    """Of the step's spans, from the log: a line of step k is about the rollout of step k - 1."""
-    lines: list[Mapping[str, Any]] = results_of(run).get("history") or []
+    """Returns the boundary threshold of a step from the log, whose line k is about the rollout of step k - 1."""
+    lines = results_of(run).get("history") or []
     return next(
         (line["spans/threshold"] for line in lines if line.get("step") == step + 1 and "spans/threshold" in line), None
     )

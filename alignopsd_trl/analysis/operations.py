@@ -29,7 +29,7 @@ class Operation(NamedTuple):
 
 
 def operations(actions: Sequence[str], observations: Sequence[str], valid: Sequence[bool]) -> list[Operation | None]:
-    """Of one episode, turn by turn; `None` for an action that did not parse.
+    """Returns the operations of one episode, turn by turn; `None` for an action that did not parse.
 
     A product selection is on that product; WebShop's other clicks are on the product whose page is open and, where
     there is one, the option or tab. A search or a move between pages is on nothing.

@@ -24,7 +24,8 @@ TITLES = {
 
 
 def sensitivity(runs: Sequence[str | os.PathLike] | str | os.PathLike, options: Sequence[str] = ()) -> Finding:
-    """Success after training against each setting that the runs differ in, and success over training for each value.
+    """Draws success after training against each setting that the runs differ in, and success over training for each
+    value.
 
     A panel of an option holds the runs whose other options are those of most runs.
 
@@ -46,13 +47,14 @@ def sensitivity(runs: Sequence[str | os.PathLike] | str | os.PathLike, options: 
     if unknown := [name for name in varied if name not in table]:
         raise ValueError(f"option {unknown[0]!r} is none of the method's; some are: {', '.join(names[:8])}")
     slices = {name: _slice(table, name, differ) for name in varied}
-    points = pd.concat([_points(part, name) for name, part in slices.items()], ignore_index=True)
+    points, curves = (
+        pd.concat(each, ignore_index=True) for each in zip(*(_tables(*one) for one in slices.items()), strict=True)
+    )
     numbers = {
         name: {f"{row.environment}, {row.value}": row.success for row in points[points.option == name].itertuples()}
         for name in varied
     }
-    tables = {"points": points, "curves": pd.concat([_curves(part, name) for name, part in slices.items()])}
-    return Finding("sensitivity", numbers, tables, _drawn(points, slices))
+    return Finding("sensitivity", numbers, {"points": points, "curves": curves}, _drawn(points, slices))
 
 
 def _run(run: str | os.PathLike) -> dict[str, Any]:
@@ -60,31 +62,24 @@ def _run(run: str | os.PathLike) -> dict[str, Any]:
     if "after" not in results or "config" not in results:
         raise ValueError(f"{name_of(run)} has no results.json with an evaluation after training; let it finish")
     logged = [line for line in results["history"] if "episodes/success" in line]
-    return {
-        **results["config"],
-        "environment": (results.get("recipe") or {}).get("environment"),
-        "seed": results.get("seed"),
-        "success": results["after"]["success"]["mean"],
-        "updates": [line["step"] for line in logged],
-        "curve": [100 * line["episodes/success"] for line in logged],
-    }
+    environment = (results.get("recipe") or {}).get("environment")
+    updates, curve = [line["step"] for line in logged], [line["episodes/success"] for line in logged]
+    success = results["after"]["success"]["mean"]
+    return results["config"] | _facts(environment, results.get("seed"), success, updates, curve)
 
 
 def _study(path: str | os.PathLike) -> list[dict[str, Any]]:
     rows = pd.read_parquet(path)
-    rows = rows[(rows.status == "finished") & rows.curve_update.notna()]
     return [
-        {
-            **json.loads(row.config),
-            "method": row.method,
-            "environment": row.environment,
-            "seed": row.seed,
-            "success": row.success,
-            "updates": list(row.curve_update),
-            "curve": [100 * value for value in row.curve_success],
-        }
-        for row in rows.itertuples()
+        {**json.loads(row.config), "method": row.method}
+        | _facts(row.environment, row.seed, row.success, list(row.curve_update), row.curve_success)
+        for row in rows[(rows.status == "finished") & rows.curve_update.notna()].itertuples()
     ]
+
+
+def _facts(environment: Any, seed: Any, success: float, updates: Sequence, curve: Sequence[float]) -> dict[str, Any]:
+    percent = [100 * value for value in curve]
+    return {"environment": environment, "seed": seed, "success": success, "updates": updates, "curve": percent}
 
 
 def _slice(table: pd.DataFrame, option: str, varied: Sequence[str]) -> pd.DataFrame:
@@ -95,15 +90,13 @@ def _slice(table: pd.DataFrame, option: str, varied: Sequence[str]) -> pd.DataFr
     return table
 
 
-def _points(table: pd.DataFrame, option: str) -> pd.DataFrame:
-    groups = table.groupby(["environment", option])
-    found = groups.success.agg(success="mean", lowest="min", highest="max", seeds="size").reset_index()
-    return found.rename(columns={option: "value"}).assign(option=option, value=found[option].astype(str))
-
-
-def _curves(table: pd.DataFrame, option: str) -> pd.DataFrame:
-    kept = table[["environment", option, "seed", "updates", "curve"]].explode(["updates", "curve"])
-    return kept.rename(columns={option: "value", "updates": "update", "curve": "success"}).assign(option=option)
+def _tables(option: str, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns success by value, and the training curves of each value."""
+    groups = table.rename(columns={option: "value"}).groupby(["environment", "value"])
+    points = groups.success.agg(success="mean", lowest="min", highest="max", seeds="size").reset_index()
+    curves = table[["environment", option, "seed", "updates", "curve"]].explode(["updates", "curve"])
+    curves.columns = ["environment", "value", "seed", "update", "success"]
+    return points.assign(option=option, value=points["value"].astype(str)), curves.assign(option=option)
 
 
 def _drawn(points: pd.DataFrame, slices: dict[str, pd.DataFrame]) -> Any:
@@ -118,11 +111,8 @@ def _drawn(points: pd.DataFrame, slices: dict[str, pd.DataFrame]) -> Any:
         title = TITLES.get(option, option.replace("_", " "))
         label(top, f"{title}: bars from lowest to highest seed", title, "success after training (%)", legend=True)
         for number, (value, group) in enumerate(table.groupby(option)):
-            means = _mean_curve(group)
+            rows = group[["updates", "curve"]].explode(["updates", "curve"]).astype(float)
+            means = rows.groupby("updates").curve.mean()
             curve(below, means.index, means, number, str(value))
         label(below, "success while training, mean of seeds", "update", "success of rollouts (%)", legend=True)
     return figure
-
-
-def _mean_curve(group: pd.DataFrame) -> pd.Series:
-    return group[["updates", "curve"]].explode(["updates", "curve"]).astype(float).groupby("updates").curve.mean()

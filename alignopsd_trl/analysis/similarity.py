@@ -40,7 +40,7 @@ class TaskPairs:
 
 
 def encoder_of(run: Records, encoder: str | Encoder | None = None) -> Encoder:
-    """The encoder that is given, or the one that ``results.json`` names.
+    """Returns the encoder that is given, or the one that ``results.json`` names.
 
     Raises:
         ValueError: if neither names one.
@@ -52,7 +52,7 @@ def encoder_of(run: Records, encoder: str | Encoder | None = None) -> Encoder:
 
 
 def task_pairs(run: Records, frame: pd.DataFrame, encoder: Encoder) -> Iterator[TaskPairs]:
-    """Every task of every step of a frame with `COLUMNS`, without those that the teacher was not asked about.
+    """Yields every task of every step of a frame with `COLUMNS` that has reasoning traces of the teacher.
 
     Raises:
         ValueError: if the encoder does not give the similarities that the run recorded.
@@ -60,17 +60,16 @@ def task_pairs(run: Records, frame: pd.DataFrame, encoder: Encoder) -> Iterator[
     for (step, _), turns in frame[frame.credit_teacher_thinking.notna()].groupby(["step", "task"], sort=True):
         turns = turns.reset_index(drop=True)
         teacher, student = turns.credit_teacher_thinking.fillna(""), turns.thinking.fillna("")
-        similarity = cosine(_encoded(encoder, teacher), _encoded(encoder, student)).cpu().numpy()
+        similarity = cosine(*(encoder(texts.tolist()).float().cpu() for texts in (teacher, student))).numpy()
         rollout = torch.tensor(turns.groupby("rollout").ngroup().to_numpy())
         said = [torch.tensor((side != "").to_numpy()) for side in (teacher, student)]
         used, weights, recorded = _used(turns, int(step))
-        if len(used):
-            _check(similarity[used[:, 0], used[:, 1]], recorded, encoder, name_of(run))
+        if (apart := np.abs(similarity[used[:, 0], used[:, 1]] - recorded).max(initial=0)) > TOLERANCE:
+            raise ValueError(
+                f"encoder {encoder.name!r} gives similarities that are up to {apart:.2f} from those that "
+                f"{name_of(run)} recorded; pass the encoder that the run was trained with: --encoder"
+            )
         yield TaskPairs(turns, similarity, eligibility(rollout, *said).numpy(), used, weights)
-
-
-def _encoded(encoder: Encoder, texts: pd.Series) -> torch.Tensor:
-    return encoder(texts.tolist()).float().cpu()
 
 
 def _used(turns: pd.DataFrame, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -82,11 +81,3 @@ def _used(turns: pd.DataFrame, step: int) -> tuple[np.ndarray, np.ndarray, np.nd
         weights += list(given)
         recorded += list(similar)
     return np.array(pairs, dtype=int).reshape(-1, 2), np.array(weights, float), np.array(recorded, float)
-
-
-def _check(found: np.ndarray, recorded: np.ndarray, encoder: Encoder, run: str) -> None:
-    if (apart := float(np.abs(found - recorded).max())) > TOLERANCE:
-        raise ValueError(
-            f"encoder {encoder.name!r} gives similarities that are up to {apart:.2f} from those that {run} recorded; "
-            "pass the encoder that the run was trained with: --encoder"
-        )

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
+from alignopsd_trl.analysis.annotation import Annotations, read_annotations
 from alignopsd_trl.analysis.drawing import BLUE, GREY, label, panels
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.loading import EPISODE, Records, distinct, name_of, turns_of
+from alignopsd_trl.analysis.loading import EPISODE, SPANS, Records, distinct, name_of, turns_of
 
-NEEDED = ["credit_span", "credit_cut"]
 REASONS = {"": "first of a rollout", "threshold": "shift", "guided": "too long, shift", "forced": "too long, length"}
 
 
-def spans(run: Records | Sequence[Records], steps: Sequence[int] | None = None, annotations: Any = None) -> Finding:
-    """Lengths of decision spans by task category, and why spans begin; a panel a run.
+def spans(
+    run: Records | Sequence[Records],
+    steps: Sequence[int] | None = None,
+    annotations: str | os.PathLike | Annotations | None = None,
+) -> Finding:
+    """Counts the lengths of decision spans by task category, and why spans begin; a panel a run.
 
     Args:
         run: one or several, such as one of each benchmark.
         steps (*optional*): only these rollout steps.
-        annotations (`dict[str, list[int]]`, *optional*): of `read_annotations`; their mean length is drawn beside.
+        annotations (*optional*): a sheet that came back; its mean length is drawn beside.
 
     Raises:
         ValueError: if a run recorded no spans.
@@ -29,37 +34,34 @@ def spans(run: Records | Sequence[Records], steps: Sequence[int] | None = None, 
     runs = list(run) if isinstance(run, list | tuple) else [run]
     found = {name: span_table(one, steps) for name, one in zip(distinct(map(name_of, runs)), runs, strict=True)}
     table = pd.concat([lengths.assign(run=name) for name, lengths in found.items()], ignore_index=True)
+    numbers: dict[str, Any] = {name: _numbers(lengths) for name, lengths in found.items()}
     noted = None
     if annotations is not None:
-        noted = sum(turns for _, turns in annotations.values()) / sum(len(cuts) + 1 for cuts, _ in annotations.values())
-    numbers: dict[str, Any] = {name: _numbers(lengths) for name, lengths in found.items()}
-    if noted is not None:
-        numbers["annotated spans, mean length (turns)"] = noted
+        cuts, turns = zip(*read_annotations(annotations).values(), strict=True)
+        noted = numbers["annotated spans, mean length (turns)"] = sum(turns) / sum(len(one) + 1 for one in cuts)
     counts: Any = table.groupby(["run", "category", "length"]).size()
     lengths = counts.rename("spans").reset_index()
     return Finding("spans", numbers, {"lengths": lengths, "spans": table}, _drawn(found, noted))
 
 
 def span_table(run: Records, steps: Sequence[int] | None = None) -> pd.DataFrame:
-    """One row a span: where it is, its ``length`` in turns, and why it begins there (``cut``)."""
-    frame = turns_of(run, NEEDED, steps)
-    frame = frame[frame.credit_span.notna()]
-    groups: Any = frame.groupby([*EPISODE, "credit_span"], sort=True)
-    table: Any = groups.agg(
+    """Returns one row a span: where it is, its ``length`` in turns, and why it begins there (``cut``)."""
+    frame = turns_of(run, SPANS, steps)
+    groups: Any = frame[frame.credit_span.notna()].groupby([*EPISODE, "credit_span"], sort=True)
+    table = groups.agg(
         category=("category", "first"), first_turn=("turn", "min"), length=("turn", "size"), cut=("credit_cut", "first")
     )
     return table.reset_index().rename(columns={"credit_span": "span"})
 
 
 def _numbers(table: pd.DataFrame) -> dict[str, Any]:
-    counts: Any = table.groupby(EPISODE).size()
     named = {REASONS.get(cut, cut): int(count) for cut, count in table.cut.fillna("").value_counts().items()}
     means: Any = table.groupby("category").length.mean()
     return {
         "spans": len(table),
         "mean length (turns)": float(table.length.mean()),
         "median length (turns)": float(table.length.median()),
-        "spans a rollout": float(counts.mean()),
+        "spans a rollout": len(table) / table.groupby(EPISODE).ngroups,
         "mean length by category": {str(k): float(v) for k, v in means.items()},
         "spans by why they begin": named,
     }
@@ -77,7 +79,7 @@ def _drawn(found: dict[str, pd.DataFrame], noted: float | None) -> Any:
 
 
 def draw_lengths(axis: Any, spans: pd.DataFrame, title: str) -> None:
-    """The histogram of a table of `span_table`."""
+    """Draws the histogram of a table of `span_table`."""
     shares = 100 * spans.length.value_counts(normalize=True).sort_index()
     axis.bar(shares.index, shares, color=BLUE, width=0.8)
     axis.axvline(spans.length.mean(), color="black", linewidth=1.2, label=f"mean {spans.length.mean():.2f}")

@@ -16,7 +16,7 @@ import pandas as pd
 
 from alignopsd_trl.analysis.drawing import BLUE, LINES, ORANGE, band, curve, label, panels, percent
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.loading import Records, name_of, places, turns_of
+from alignopsd_trl.analysis.loading import EPISODE, Records, name_of, places, turns_of
 from alignopsd_trl.analysis.operations import Operation, operations
 from alignopsd_trl.statistics import clustered_ratio
 
@@ -24,7 +24,8 @@ _SOURCES = ["credit_row", "credit_sources", "credit_source_weights"]
 
 
 def temporal(run: Records, privileged: Records | None = None, steps: Sequence[int] | None = None) -> Finding:
-    """Same-turn disagreement and cross-turn displacement of siblings and, if there are such, of privileged rollouts.
+    """Measures same-turn disagreement and cross-turn displacement of siblings and, if there are such, of privileged
+    rollouts.
 
     Args:
         run: rollouts of the student.
@@ -54,20 +55,20 @@ def temporal(run: Records, privileged: Records | None = None, steps: Sequence[in
 
 
 def _episodes(run: Records, steps: Sequence[int] | None = None) -> dict[tuple[int, str], list[list[Operation | None]]]:
-    """Operations of each rollout by (step, task)."""
+    """Returns operations of each rollout by (step, task)."""
     frame = turns_of(run, ["observation"], steps)
     found: dict[tuple[int, str], list[list[Operation | None]]] = {}
-    by_rollout: Any = frame.groupby(["step", "task", "rollout"], sort=True)
-    for (step, _, _), turns in by_rollout:
-        task = turns.task_id.iloc[0] if turns.task_id.notna().all() else turns.task.iloc[0]
-        valid = turns.action_valid.astype(bool).tolist()
-        read = operations(turns.action.tolist(), turns.observation.tolist(), valid)
+    by_rollout: Any = frame.groupby(EPISODE, sort=True)
+    for (step, task, _), turns in by_rollout:
+        if turns.task_id.notna().all():
+            task = turns.task_id.iloc[0]
+        read = operations(turns.action.tolist(), turns.observation.tolist(), turns.action_valid.astype(bool).tolist())
         found.setdefault((int(step), str(task)), []).append(read)
     return found
 
 
 def _pairs(left: dict, right: dict) -> list[tuple[str, list, list]]:
-    """Rollouts of one task: siblings of a step among themselves, or all of one run with all of the other."""
+    """Returns rollouts of one task: siblings of a step among themselves, or all of one run with all of the other."""
     if left is right:
         return [(task, *pair) for (_, task), rollouts in left.items() for pair in combinations(rollouts, 2)]
     theirs: dict[str, list] = {}
@@ -77,45 +78,33 @@ def _pairs(left: dict, right: dict) -> list[tuple[str, list, list]]:
 
 
 def _same_turn(pairs: list[tuple[str, list, list]]) -> pd.DataFrame:
-    """Positions where both rollouts act, by task and turn: how many, and how many of them differ in kind."""
-    counts: dict[tuple[str, int], list[int]] = {}
-    for task, left, right in pairs:
-        for turn, (ours, theirs) in enumerate(zip(left, right, strict=False)):
-            if ours and theirs:
-                count = counts.setdefault((task, turn), [0, 0])
-                count[0] += 1
-                count[1] += ours.kind != theirs.kind
-    rows = [(task, turn, *count) for (task, turn), count in counts.items()]
-    return pd.DataFrame(rows, columns=["task", "turn", "positions", "different"])
+    """Returns positions where both rollouts act, by task and turn: how many, and how many of them differ in kind."""
+    rows = [
+        (task, turn, ours.kind != theirs.kind)
+        for task, left, right in pairs
+        for turn, (ours, theirs) in enumerate(zip(left, right, strict=False))
+        if ours and theirs
+    ]
+    groups: Any = pd.DataFrame(rows, columns=["task", "turn", "differs"]).groupby(["task", "turn"], sort=False)
+    return groups.differs.agg(positions="size", different="sum").reset_index()
 
 
 def matched_turns(left: Sequence[Operation | None], right: Sequence[Operation | None]) -> list[tuple[int, int]]:
-    """Turns of two rollouts with the same operation on the same entity: as many pairs as an order-preserving matching
-    can have and, among those matchings, one of the least total displacement."""
-    width = len(right)
-    best = [[(0, 0)] * (width + 1) for _ in range(len(left) + 1)]  # of the ends of both: pairs, less displacement
+    """Returns turns of two rollouts with the same operation on the same entity: as many pairs as an order-preserving
+    matching can have and, among those matchings, one of the least total displacement."""
+    below: list[tuple[int, int, tuple]] = [(0, 0, ())] * (
+        len(right) + 1
+    )  # of the ends: pairs, less displacement, which
     for row in range(len(left) - 1, -1, -1):
-        for column in range(width - 1, -1, -1):
-            options = [best[row + 1][column], best[row][column + 1]]
-            if _same(left[row], right[column]):
-                pairs, displaced = best[row + 1][column + 1]
-                options.append((pairs + 1, displaced - abs(row - column)))
-            best[row][column] = max(options)
-    found, row, column = [], 0, 0
-    while row < len(left) and column < width:
-        here, after = best[row][column], best[row + 1][column + 1]
-        if _same(left[row], right[column]) and here == (after[0] + 1, after[1] - abs(row - column)):
-            found.append((row, column))
-            row, column = row + 1, column + 1
-        elif here == best[row + 1][column]:
-            row += 1
-        else:
-            column += 1
-    return found
-
-
-def _same(left: Operation | None, right: Operation | None) -> bool:
-    return left is not None and left.entity is not None and left == right
+        here = [below[-1]] * (len(right) + 1)
+        for column in range(len(right) - 1, -1, -1):
+            options = [below[column], here[column + 1]]
+            if (mine := left[row]) is not None and mine.entity is not None and mine == right[column]:
+                pairs, near, path = below[column + 1]
+                options.insert(0, (pairs + 1, near - abs(row - column), ((row, column), *path)))
+            here[column] = max(options, key=lambda one: one[:2])
+        below = here
+    return list(below[0][2])
 
 
 def _matches(pairs: list[tuple[str, list, list]]) -> pd.DataFrame:
@@ -147,28 +136,32 @@ def _numbers(same: pd.DataFrame, moved: pd.DataFrame, pairs: list, name: str) ->
 
 
 def _by_turn(same: pd.DataFrame) -> pd.DataFrame:
-    rows = []
     groups: Any = same.groupby(["comparison", "turn"])
-    for (comparison, turn), part in groups:
-        share: Any = clustered_ratio(part.different, part.positions)
-        rows.append((comparison, turn, int(part.positions.sum()), int(part.different.sum()), *share))
+    rows = [
+        (*key, part.positions.sum(), part.different.sum(), *(clustered_ratio(part.different, part.positions) or ()))
+        for key, part in groups
+    ]
     return pd.DataFrame(rows, columns=["comparison", "turn", "positions", "different", "share", "low", "high"])
 
 
 def _training_use(run: Records, steps: Sequence[int] | None) -> pd.DataFrame | None:
-    """By step, the matching weight on sources at another turn number; `None` for a run without matches."""
+    """Returns by step the matching weight on sources at another turn number; `None` for a run without matches."""
     try:
         frame = turns_of(run, _SOURCES, steps)
     except ValueError:
         return None
-    where, sums = places(frame), {}
-    for row in frame[frame.credit_row.notna()].itertuples():
-        for source, weight in zip(row.credit_sources, row.credit_source_weights, strict=True):
-            total = sums.setdefault(row.step, [0.0, 0.0])
-            total[0] += weight
-            total[1] += weight * (where[row.step, row.task, int(source)][1] != row.turn)
-    rows = [(step, total, off, off / total) for step, (total, off) in sorted(sums.items())]
-    return pd.DataFrame(rows, columns=["step", "weight", "off_turn_weight", "share"]) if rows else None
+    where, lists = places(frame), _SOURCES[1:]
+    pairs = frame[frame.credit_row.notna()].explode(lists).dropna(subset=lists)
+    if pairs.empty:
+        return None
+    turns = [
+        where[step, task, int(at)][1]
+        for step, task, at in zip(pairs.step, pairs.task, pairs.credit_sources, strict=True)
+    ]
+    weight = pairs.credit_source_weights.astype(float)
+    sums = pd.DataFrame({"step": pairs.step, "weight": weight, "off_turn_weight": weight * (turns != pairs.turn)})
+    found = sums.groupby("step").sum().reset_index()
+    return found.assign(share=found.off_turn_weight / found.weight)
 
 
 # The figure

@@ -32,7 +32,8 @@ def thinking(
     threshold: float | None = None,
     steps: Sequence[int] | None = None,
 ) -> Finding:
-    """Distributions of thinking similarity over four sets of pairs, and how many turns a threshold leaves matched.
+    """Draws the distributions of thinking similarity over four sets of pairs, and how many turns a threshold leaves
+    matched.
 
     Args:
         run: of AlignOPSD with matches.
@@ -58,10 +59,14 @@ def thinking(
         turn = pairs.turns.turn.to_numpy()
         apart.append(np.abs(turn[pairs.used[:, 0]] - turn[pairs.used[:, 1]]))
     if not best:
-        raise ValueError(f"{name_of(run)} has no turn in these steps that the teacher was asked about")
-    table = pd.DataFrame([_row(name, sums[name]) for name in SETS])
-    coverage, best = _coverage(np.concatenate(best)), np.concatenate(best)
-    density = _densities(bins)
+        raise ValueError(
+            f"{name_of(run)} has no turn with a reasoning trace of the teacher in these steps; choose other steps"
+        )
+    table, best = pd.DataFrame([_row(name, sums[name]) for name in SETS]), np.concatenate(best)
+    gammas = np.round(np.linspace(0, 1, 101), 2)
+    coverage = pd.DataFrame({"gamma_H": gammas, "share": [float((best >= gamma).mean()) for gamma in gammas]})
+    densities = {name: count / max(count.sum(), 1) / np.diff(EDGES) for name, count in bins.items()}
+    density = pd.DataFrame({"similarity": (EDGES[1:] + EDGES[:-1]) / 2, **densities})
     numbers = {
         "gamma_H": float(threshold),
         "pairs": {row["set"]: {k: row[k] for k in ("count", "mean", "std")} for row in table.to_dict("records")},
@@ -76,9 +81,9 @@ def thinking(
 
 def _sets(pairs: TaskPairs, threshold: float) -> dict[str, np.ndarray]:
     similarity, diagonal = pairs.similarity, pairs.similarity.diagonal()
-    thought = (pairs.turns.thinking.fillna("") != "") & (pairs.turns.credit_teacher_thinking.fillna("") != "")
+    traced = (pairs.turns.thinking.fillna("") != "") & (pairs.turns.credit_teacher_thinking.fillna("") != "")
     return {
-        "same state": diagonal[thought.to_numpy()],
+        "same state": diagonal[traced.to_numpy()],
         "all cross-rollout": (every := similarity[pairs.eligible]),
         "above threshold": every[every >= threshold],
         "used": similarity[pairs.used[:, 0], pairs.used[:, 1]],
@@ -86,25 +91,15 @@ def _sets(pairs: TaskPairs, threshold: float) -> dict[str, np.ndarray]:
 
 
 def _row(name: str, sums: dict[int, np.ndarray]) -> dict[str, Any]:
-    """Over all pairs; the interval of the mean resamples rollout steps."""
+    """Returns count, mean and standard deviation over all pairs; the interval of the mean resamples rollout steps."""
     by_step = np.array(list(sums.values())).reshape(-1, 3)
     count, total, squares = by_step.sum(0)
     spread = float(np.sqrt(max(squares / count - (total / count) ** 2, 0.0))) if count else None
     return {"set": name, "count": int(count), "mean": clustered_ratio(by_step[:, 1], by_step[:, 0]), "std": spread}
 
 
-def _densities(bins: dict[str, np.ndarray]) -> pd.DataFrame:
-    columns = {name: count / max(count.sum(), 1) / np.diff(EDGES) for name, count in bins.items()}
-    return pd.DataFrame({"similarity": (EDGES[1:] + EDGES[:-1]) / 2, **columns})
-
-
-def _coverage(best: np.ndarray) -> pd.DataFrame:
-    gammas = np.round(np.linspace(0, 1, 101), 2)
-    return pd.DataFrame({"gamma_H": gammas, "share": [float((best >= gamma).mean()) for gamma in gammas]})
-
-
 def _matching(frame: pd.DataFrame, apart: np.ndarray) -> dict[str, Any]:
-    """Of the pairs that training used."""
+    """Returns numbers of the pairs that training used."""
     counts = frame.credit_sources[frame.credit_teacher_thinking.notna()].map(len)
     matched = counts[counts > 0]
     return {

@@ -32,8 +32,8 @@ PANELS = {
 
 
 def dynamics(runs: Records | Sequence[Records]) -> Finding:
-    """Per rollout step, from records, with 95 % intervals over a step's tasks; from 14 steps on lines and intervals are
-    an exponential moving average over 7, the measurements faint.
+    """Draws each quantity by rollout step, from records, with 95 % intervals over a step's tasks; from 14 steps on
+    lines and intervals are an exponential moving average over 7, the measurements faint.
 
     Args:
         runs: one or several of any method; what a method doesn't have is absent from its line.
@@ -48,19 +48,18 @@ def dynamics(runs: Records | Sequence[Records]) -> Finding:
 
 
 def by_step(run: Records) -> pd.DataFrame:
-    """One row a rollout step, with the columns of `PANELS` that the run has, and beside each the ends of its interval,
-    ``NAME_low`` and ``NAME_high`` (95 %, tasks resampled; NaN for few tasks and for a spread)."""
+    """Returns one row a rollout step, with the columns of `PANELS` that the run has, and beside each the ends of its
+    interval, ``NAME_low`` and ``NAME_high`` (95 %, tasks resampled; NaN for few tasks and for a spread)."""
     frame = turns_of(run, welcome=_MEASURED)
     frame = frame.drop(columns=[name for name in _MEASURED if name in frame and frame[name].isna().all()])
-    shares = [_share(name, *parts) for name, parts in _parts(frame).items()]
-    table = pd.concat(shares, axis=1)
+    table = pd.concat([_share(name, *parts) for name, parts in _parts(frame).items()], axis=1)
     if "credit_weight" in frame:
         table["weight_std"] = frame.groupby("step").credit_weight.std(ddof=0)
     return table.reset_index()
 
 
 def _parts(frame: pd.DataFrame) -> dict[str, tuple[pd.Series, pd.Series]]:
-    """What each quantity is the quotient of: sums by step and task."""
+    """Returns numerator and denominator of each quantity, as sums by step and task."""
 
     def total(values: pd.Series, of: pd.DataFrame = frame) -> pd.Series:
         return values.astype(float).groupby([of.step, of.task]).sum()
@@ -76,34 +75,29 @@ def _parts(frame: pd.DataFrame) -> dict[str, tuple[pd.Series, pd.Series]]:
     if "credit_rectified_gap" in frame:
         scored = frame[frame.credit_rectified_gap.notna() & (frame.credit_tokens > 0)]
         tokens = total(scored.credit_tokens, scored)
-        own, aligned = (
-            total(scored[f"credit_{name}_gap"] * scored.credit_tokens, scored) for name in ("identity", "rectified")
-        )
-        gaps = {"identity_gap": own, "rectified_gap": aligned, "correction": aligned - own}
-        parts |= {name: (gap, tokens) for name, gap in gaps.items()}
+        for name in ("identity_gap", "rectified_gap"):
+            parts[name] = total(scored[f"credit_{name}"] * scored.credit_tokens, scored), tokens
+        parts["correction"] = parts["rectified_gap"][0] - parts["identity_gap"][0], tokens
     if "credit_span" in frame:
         known = frame[frame.credit_span.notna()]
         spans = known.drop_duplicates([*EPISODE, "credit_span"])
         parts["turns_a_span"] = (total(known.turn.notna(), known), total(spans.turn.notna(), spans))
     if "credit_sources" in frame:
         asked = frame[frame.credit_rho.notna()] if "credit_rho" in frame else frame
-        parts["matched"] = (100 * total(asked.credit_sources.map(_length) > 0, asked), total(asked.turn.notna(), asked))
+        matched = asked.credit_sources.str.len() > 0
+        parts["matched"] = (100 * total(matched, asked), total(asked.turn.notna(), asked))
     return parts
 
 
 def _share(name: str, top: pd.Series, bottom: pd.Series) -> pd.DataFrame:
-    """The quotient of the sums of each step, and its interval over the step's tasks."""
+    """Returns the ratio of the sums of each step, and its interval over the step's tasks."""
     rows = {step: clustered_ratio(top[step], part) or [np.nan] * 3 for step, part in bottom.groupby(level="step")}
     columns = [name, f"{name}_low", f"{name}_high"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("step")
 
 
-def _length(value: Any) -> int:
-    return 0 if value is None or isinstance(value, float) else len(value)
-
-
 def _ends(table: pd.DataFrame) -> dict[str, Any]:
-    """First and last steps of each quantity, as means of up to `SMOOTH` steps."""
+    """Returns the first and last values of each quantity, as means of up to `SMOOTH` steps."""
     found = {}
     for name in PANELS:
         known = table[name].dropna() if name in table else None

@@ -15,8 +15,8 @@ KEPT = {TRIM_THRESHOLD: 1 << 30, TOP_PAD: 64 << 20, MMAP_THRESHOLD: 32 << 20}
 
 
 def threads(environment: Mapping[str, str], cores: int) -> int:
-    """Threads of one process: OMP_NUM_THREADS, else its share of the cores. ``accelerate launch`` and torchrun
-    set OMP_NUM_THREADS to 1 by themselves; from them a 1 does not count (``--threads 1`` does).
+    """Returns the threads of one process: OMP_NUM_THREADS, else its share of the cores. ``accelerate launch`` and
+    torchrun set OMP_NUM_THREADS to 1 by themselves; from them a 1 does not count (``--threads 1`` does).
 
     Args:
         environment: of the process.
@@ -30,8 +30,9 @@ def threads(environment: Mapping[str, str], cores: int) -> int:
 
 
 def wait_shortly(environment: MutableMapping[str, str]) -> None:
-    """Threads that wait for each other between two operations sleep soon. GNU OpenMP lets them turn for a millisecond,
-    in which they keep a core from the thread that they wait for as soon as anything else runs on the machine.
+    """Makes threads that wait for each other between two operations sleep soon. GNU OpenMP lets them turn for a
+    millisecond, in which they keep a core from the thread that they wait for as soon as anything else runs on the
+    machine.
 
     To be called before torch is imported, which brings the library that reads the variable. One of the user's stays.
 
@@ -92,14 +93,15 @@ def use_what_is_left() -> str:
 
 
 def available_cores() -> int:
-    """Cores that the process may use: of the machine, its affinity and a container's quota the fewest."""
+    """Returns the cores that the process may use: of the machine, its affinity and a container's quota the fewest."""
     import joblib
 
     return joblib.cpu_count()
 
 
 def keep_memory() -> bool:
-    """Whether glibc took the settings. One that the user gave as MALLOC_..._ stays."""
+    """Asks glibc to keep freed memory; returns whether it took the settings. One that the user gave as MALLOC_..._
+    stays."""
     if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
         return False
     mallopt = ctypes.CDLL(None).mallopt

@@ -12,7 +12,7 @@ import os
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -30,6 +30,7 @@ SCHEMA = 1
 LOG_FILE = "log.jsonl"
 _LEFT_FILES = (RESULTS_FILE, "evaluation_before.json", "evaluation_after.json", LOG_FILE)
 _LEFT_FOLDERS = ("trajectories", "completions")
+_LEFT = (*_LEFT_FILES, *_LEFT_FOLDERS, "checkpoint-*/", RUN_FILE)  # the last says whose it is
 _MODEL_FILES = (
     *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
     *("tokenizer*", "*.jinja", "training_args.bin", "README.md"),
@@ -95,8 +96,8 @@ class RunFolder:
             configuration: flat, whatever decides what the run computes.
             resume: as ``resume_from_checkpoint``; ``True`` starts at the beginning where no checkpoint is whole yet.
             overwrite: remove what another run left.
-            say: told what is worth a line.
-            aside: a finished run makes room, in a folder beside this one.
+            say: gets each line that the user should read.
+            aside: move a finished run to a folder beside this one.
 
         Raises:
             RunFolderError: if another process uses the folder, or it holds a run that this one does not continue.
@@ -109,8 +110,8 @@ class RunFolder:
             elif aside and not resumes and look(path).ended:
                 say(f"{path} held a finished run, which is in {set_aside(path)} now")
             left = look(path)
-            if told := broken_off(path, ours=True):
-                say(told)
+            if summary := broken_off(path, ours=True):
+                say(summary)
             if problem := left.refusal(configuration, resume):
                 raise RunFolderError(problem)
             checkpoint = _checkpoint(resume, left)
@@ -118,7 +119,8 @@ class RunFolder:
                 _tell_of_unfinished(path, checkpoint, say)
             else:
                 clear(path)
-            run = left.run if resumes and left.run else _new(configuration)
+            run = left.run if resumes else None
+            run = run or {"schema": SCHEMA, "id": uuid.uuid4().hex[:12], "configuration": configuration, "sessions": []}
             _note_changes(run, configuration, say)
             run["configuration"] = configuration
             run["sessions"].append(_session(checkpoint))
@@ -132,12 +134,12 @@ class RunFolder:
 
     @property
     def update(self) -> int:
-        """The update that is gone on from."""
+        """The update from which the run goes on."""
         return int(self._state.get("global_step", 0))
 
     @property
     def _state(self) -> dict[str, Any]:
-        """Of transformers, in the checkpoint."""
+        """The state that transformers keeps in the checkpoint."""
         return (read_json(Path(self.resume) / MARK) if self.resume else None) or {}
 
     def end(self) -> None:
@@ -145,7 +147,7 @@ class RunFolder:
         self._note("ended")
 
     def release(self) -> None:
-        """Gives the folder back, and notes it: a session without this note broke off (`broken_off`)."""
+        """Unlocks the folder, and notes it: a session without this note broke off (`broken_off`)."""
         with contextlib.suppress(OSError):  # what ends the run may be a full disk
             self._note(RELEASED)
         self.unlock()
@@ -157,7 +159,7 @@ class RunFolder:
             write_json(self.path / RUN_FILE, run)
 
     def forget_after(self, update: int, say: Callable[[str], None] = print) -> None:
-        """Takes back what was written beyond an update that is gone on from: it will be written again."""
+        """Removes what was written beyond the update from which the run goes on: it will be written again."""
         if not self.writes:
             return
         for file in (self.path / "trajectories").glob("step_*.parquet"):
@@ -166,7 +168,7 @@ class RunFolder:
         self._mend_log(update, say)
 
     def _mend_log(self, update: int, say: Callable[[str], None]) -> None:
-        """The log up to an update; where lines of it are gone, from the checkpoint, which knows them all."""
+        """Cuts the log at an update; takes lines that are gone from the checkpoint, which has them all."""
         log = self.path / LOG_FILE
         text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
         kept = [line for line in text.splitlines() if _update_of(line) <= update]
@@ -198,39 +200,23 @@ class Left:
         return self.finished or bool(sessions and "ended" in sessions[-1])
 
     def refusal(self, configuration: Mapping[str, Any], resume: str | bool | None) -> str | None:
-        """Why a run of this configuration may not use the folder; `None` if it may."""
+        """Says why a run of this configuration may not use the folder; `None` if it may."""
         if self.damaged:
             return (
                 f"{self.path / RUN_FILE} is damaged, and says no more which run this is; bring it back, choose another "
                 "output_dir, or overwrite_output_dir=True removes the run"
             )
+        if self.run and _wanted(resume):
+            return self._refusal_of_resume(self.run, configuration)
+        if not self.anything or (self.run is None and _wanted(resume)):
+            return None
         if self.run is None:
-            if self.anything and not _wanted(resume):
-                return (
-                    f"{self.path} holds files of a run that left no {RUN_FILE}; choose another output_dir, or "
-                    f"overwrite_output_dir=True to remove them"
-                )
-            return None
-        changed = differences(self.run["configuration"], configuration)
-        if _wanted(resume) and self.checkpoints and (before := _processes_of(self.run)) != _processes():
             return (
-                f"{self.path} holds a run of {before} processes, whose random states this launch of {_processes()} "
-                f"can't take up; launch it on {before} processes, or choose another output_dir"
+                f"{self.path} holds files of a run that left no {RUN_FILE}; choose another output_dir, or "
+                f"overwrite_output_dir=True to remove them"
             )
-        if _wanted(resume):
-            both = self.run["configuration"].keys() & configuration.keys()  # a setting of newer code is not a change
-            changed = {name: changed[name] for name in changed if name in both and name not in FREE_ON_RESUME}
-            if changed and (self.anything or self.checkpoints):
-                return (
-                    f"{self.path} holds a run with other settings, which can't be resumed with these: "
-                    f"{_shown(changed)}. Set them as they were, or choose another output_dir"
-                )
-            return None
-        if not self.anything:
-            return None
         own = ("resume_from_checkpoint", "plan", "output_dir")  # the folder may have moved
-        changed = {name: values for name, values in changed.items() if name not in own}
-        if changed:
+        if changed := differences(self.run["configuration"], configuration, own):
             return (
                 f"{self.path} holds another run: {_shown(changed)}. Choose another output_dir, or "
                 f"overwrite_output_dir=True to remove that run"
@@ -243,30 +229,41 @@ class Left:
             )
         return None
 
+    def _refusal_of_resume(self, run: Mapping[str, Any], configuration: Mapping[str, Any]) -> str | None:
+        before = run["sessions"][-1]["processes"] if run["sessions"] else _processes()
+        if self.checkpoints and before != _processes():
+            return (
+                f"{self.path} holds a run of {before} processes, whose random states this launch of {_processes()} "
+                f"can't take up; launch it on {before} processes, or choose another output_dir"
+            )
+        newer = configuration.keys() ^ run["configuration"].keys()  # a setting of newer code is not a change
+        changed = differences(run["configuration"], configuration, FREE_ON_RESUME | newer)
+        if changed and (self.anything or self.checkpoints):
+            return (
+                f"{self.path} holds a run with other settings, which can't be resumed with these: "
+                f"{_shown(changed)}. Set them as they were, or choose another output_dir"
+            )
+        return None
+
 
 def look(path: Path) -> Left:
-    """What a folder holds; changes nothing."""
+    """Returns what a folder holds; changes nothing."""
     run = read_json(path / RUN_FILE)
     if not (isinstance(run, dict) and isinstance(run.get("configuration"), dict) and "id" in run):
         run = None
     damaged = run is None and (path / RUN_FILE).exists()
-    anything = any((path / name).exists() for name in _LEFT_FILES if name != LOG_FILE)
-    anything = anything or any(any((path / name).glob("*.parquet")) for name in _LEFT_FOLDERS)
-    anything = anything or any(path.glob("checkpoint-*"))
+    written = (*(name for name in _LEFT_FILES if name != LOG_FILE), *(f"{name}/*.parquet" for name in _LEFT_FOLDERS))
+    anything = any(any(path.glob(pattern)) for pattern in (*written, "checkpoint-*"))
     return Left(path, run, whole_checkpoints(path), (path / RESULTS_FILE).is_file(), anything, damaged)
 
 
 def clear(path: Path) -> None:
     """Removes what a run leaves; other files of the folder stay."""
-    for name in (*_LEFT_FILES, RUN_FILE):
-        (path / name).unlink(missing_ok=True)
-    for name in _LEFT_FOLDERS:
-        if (path / name).is_dir():
-            shutil.rmtree(path / name)
-            (path / name).mkdir()  # TRL makes its own when a trainer is made, which was before
-    for checkpoint in path.glob("checkpoint-*"):
-        if checkpoint.is_dir():
-            shutil.rmtree(checkpoint)
+
+    def remove(found: Path) -> None:
+        shutil.rmtree(found) if found.is_dir() else found.unlink()
+
+    _take_away(path, _LEFT, remove)
 
 
 def set_aside(path: Path) -> Path:
@@ -274,18 +271,22 @@ def set_aside(path: Path) -> Path:
     whole = path.resolve()
     place = next(one for one in (whole.with_name(f"{whole.name}.{number}") for number in count(1)) if not one.exists())
     place.mkdir()
-    patterns = (*_LEFT_FILES, *_LEFT_FOLDERS, *_MODEL_FILES, "checkpoint-*", RUN_FILE)  # the last says whose it is
-    for found in [one for pattern in patterns for one in sorted(whole.glob(pattern))]:
-        shutil.move(found, place / found.name)
-    for name in _LEFT_FOLDERS:
-        if (place / name).is_dir():
-            (whole / name).mkdir()  # TRL makes its own when a trainer is made, which was before
+    _take_away(whole, (*_MODEL_FILES, *_LEFT), lambda found: shutil.move(found, place / found.name))
     return place
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings that are not the same, each with its values before and now."""
-    names = [*before, *(name for name in now if name not in before)]
+def _take_away(path: Path, patterns: Sequence[str], take: Callable[[Path], object]) -> None:
+    for found in [one for pattern in patterns for one in sorted(path.glob(pattern))]:
+        take(found)
+        if found.name in _LEFT_FOLDERS:
+            found.mkdir()  # TRL makes its own when a trainer is made, which was before
+
+
+def differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], without: Collection[str] = ()
+) -> dict[str, tuple[Any, Any]]:
+    """Returns the settings that are not the same, each with its values before and now."""
+    names = [name for name in {**before, **now} if name not in without]
     return {name: (before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name)}
 
 
@@ -296,7 +297,7 @@ def claim_together(
     overwrite: bool = False,
     aside: bool = False,
 ) -> RunFolder:
-    """`RunFolder.claim` by the first process for all: they get the same folder or raise the same error."""
+    """Calls `RunFolder.claim` on rank 0; all ranks return the same folder or raise the same error."""
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
 
@@ -314,7 +315,7 @@ def claim_together(
 
 
 def configuration_of(args: Any, tasks: Any, **facts: Any) -> dict[str, Any]:
-    """What decides what a run computes: the arguments, the tasks in their order, and what else is known."""
+    """Returns what decides a run's results: the arguments, the tasks in their order, and other facts."""
     ids = tasks["task_id"] if hasattr(tasks, "__len__") and tasks is not None else []
     digest = hashlib.sha256("\x1f".join(map(str, ids)).encode()).hexdigest()[:16]
     return {**args.to_dict(), **facts, "tasks": f"{len(ids)} ({digest})"}
@@ -322,8 +323,8 @@ def configuration_of(args: Any, tasks: Any, **facts: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def claimed(run: RunFolder) -> Generator[RunFolder]:
-    """Gives the folder back at the end, whatever happens; an error learns the last whole checkpoint's name as
-    ``kept``."""
+    """Unlocks the folder at the end, whatever happens; sets ``kept`` of an error to the name of the last whole
+    checkpoint."""
     try:
         yield run
     except BaseException as error:
@@ -334,11 +335,9 @@ def claimed(run: RunFolder) -> Generator[RunFolder]:
 
 
 def _shown(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    parts = [
-        f"{name} {cut(str(before), 60)} there, {cut(str(now), 60)} here" for name, (before, now) in changed.items()
-    ]
-    more = len(parts) - _SHOWN
-    return "; ".join(parts[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+    parts = [f"{name} {cut(str(old), 60)} there, {cut(str(new), 60)} here" for name, (old, new) in changed.items()]
+    more = [f"and {len(parts) - _SHOWN} more"] if len(parts) > _SHOWN else []
+    return "; ".join(parts[:_SHOWN] + more)
 
 
 def _wanted(resume: str | bool | None) -> bool:
@@ -346,7 +345,7 @@ def _wanted(resume: str | bool | None) -> bool:
 
 
 def _checkpoint(resume: str | bool | None, left: Left) -> Path | None:
-    """The undamaged checkpoint to go on from, if there is one yet."""
+    """Returns the undamaged checkpoint from which the run goes on; `None` if there is none yet."""
     if not _wanted(resume):
         return None
     newest = resume in (True, "True", "true")
@@ -376,10 +375,6 @@ def _tell_of_unfinished(path: Path, checkpoint: Path | None, say: Callable[[str]
         say(f"{max(later, key=update_of).name} was not written to its end ({MARK}); {whole}")
 
 
-def _new(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    return {"schema": SCHEMA, "id": uuid.uuid4().hex[:12], "configuration": dict(configuration), "sessions": []}
-
-
 def _session(checkpoint: Path | None) -> dict[str, Any]:
     return {
         "started": _now(),
@@ -399,25 +394,18 @@ def _processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def _processes_of(run: Mapping[str, Any]) -> int:
-    return run["sessions"][-1]["processes"] if run["sessions"] else _processes()
-
-
 def _note_changes(run: Mapping[str, Any], configuration: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """A resumed run may change its free settings, and its code; neither goes by unmentioned."""
-    changed = differences(run["configuration"], configuration)
-    changed = {name: values for name, values in changed.items() if name not in ("resume_from_checkpoint", "output_dir")}
-    if changed:
+    """Tells which settings, and whether the code, differ from the session before."""
+    if changed := differences(run["configuration"], configuration, ("resume_from_checkpoint", "output_dir")):
         say(f"resumed with changes: {_shown(changed)}")
     if run["sessions"]:
         last = run["sessions"][-1]
-        other = differences({"code": last["code"], **last["versions"]}, {"code": code_checksum(), **versions()})
-        if other:
+        if other := differences({"code": last["code"], **last["versions"]}, {"code": code_checksum(), **versions()}):
             say(f"resumed with other code than the session before: {_shown(other)}")
 
 
 def _update_of(line: str) -> float:
-    """The update of a line of the log; one that a kill cut short counts as beyond every update."""
+    """Returns the update of a line of the log; infinity for a line that a kill cut short."""
     try:
         return json.loads(line)["step"]
     except (ValueError, KeyError, TypeError):

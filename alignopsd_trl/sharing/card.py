@@ -11,6 +11,7 @@ import shlex
 import textwrap
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def model_card(
     place: str | None = None,
     base_model: str | None = None,
 ) -> str:
-    """The text of ``README.md``, front matter included.
+    """Returns the text of ``README.md``, front matter included.
 
     Args:
         results: content of ``results.json``.
@@ -90,7 +91,8 @@ def model_card(
 
 
 def paper() -> str:
-    """The method's paper as ``CITATION.cff`` names it: authors, title, year, and the address where one is known."""
+    """Returns the method's paper as ``CITATION.cff`` names it: authors, title, year, and the address where one is
+    known."""
     found = yaml.safe_load((files("alignopsd_trl.sharing") / "CITATION.cff").read_text(encoding="utf-8"))
     cited = found["preferred-citation"]
     authors = ", ".join(f"{one['given-names']} {one['family-names']}" for one in cited["authors"])
@@ -102,37 +104,27 @@ def _arguments(options: Mapping[str, Any]) -> str:
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a model's name can be one on the Hub (``owner/name``), and is no folder of this machine."""
+    """Returns whether a model's name can be one on the Hub (``owner/name``), and is no folder of this machine."""
     return name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()
 
 
 def evaluation_results(results: Mapping[str, Any]) -> Iterator[EvalResult]:
-    """Success and score for the card's ``model-index``, after training and before, of all tasks and by category; panel
-    and checksum go with them."""
-    if not results["after"]:
-        return
-    for category in ("all", *results["after"]["categories"]):
-        for when in ("after", "before"):
-            if results.get(when):
-                yield from _measured(results[when], when, category)
-
-
-def _measured(result: Mapping[str, Any], when: str, category: str) -> Iterator[EvalResult]:
-    part, one = _part(result, category), f", {category}" if category != "all" else ""
-    for kind in ("success", "score"):
-        estimate = part[kind]
+    """Yields success and score for the card's ``model-index``, after training and before, of all tasks and by category;
+    panel and checksum go with them."""
+    categories = ("all", *results["after"]["categories"]) if results["after"] else ()
+    for category, when, kind in product(categories, ("after", "before"), ("success", "score")):
+        result = results.get(when) or {}
+        estimate = _part(result, category)[kind] if result else None
         if not estimate or estimate["mean"] is None:
             continue
+        one = f", {category}" if category != "all" else ""
+        facts = {"panel": result["panel"], "checksum": result["checksum"], "episodes": estimate["episodes"]}
         yield EvalResult(
             task_type="reinforcement-learning",
             dataset_type=result["environment"],
             dataset_name=f"{result['environment']}, panel {result['panel']}{one}",
             dataset_config=category,
-            dataset_args={
-                "panel": result["panel"],
-                "checksum": result["checksum"],
-                "episodes": estimate["episodes"],
-            },
+            dataset_args=facts,
             metric_type=("success_rate" if kind == "success" else "score") + ("_before" if when == "before" else ""),
             metric_name=f"{kind} {when} training, %{_interval(estimate)}",
             metric_value=round(estimate["mean"], 2),
@@ -140,13 +132,12 @@ def _measured(result: Mapping[str, Any], when: str, category: str) -> Iterator[E
 
 
 def result_rows(results: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """A row a category and one for all: success and score before and after, in percent with 95 % intervals."""
-    before, after = results.get("before"), results["after"]
-    for category in ("all", *after["categories"]):
-        row = {"category": category, "episodes": str(_part(after, category)["success"]["episodes"])}
-        for when, result in (("before", before), ("after", after)):
-            part = _part(result, category) if result else None
-            row |= {f"{kind}_{when}": _shown(part[kind]) if part else "not measured" for kind in ("success", "score")}
+    """Yields a row a category and one for all: success and score before and after, in percent with 95 % intervals."""
+    for category in ("all", *results["after"]["categories"]):
+        row = {"category": category, "episodes": str(_part(results["after"], category)["success"]["episodes"])}
+        for when, kind in product(("before", "after"), ("success", "score")):
+            result = results.get(when)
+            row[f"{kind}_{when}"] = _shown(_part(result, category)[kind]) if result else "not measured"
         yield row
 
 
@@ -166,7 +157,7 @@ def _interval(estimate: Mapping[str, Any]) -> str:
 
 
 def changed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run that differ from the defaults of `AlignOPSDConfig`; never a token."""
+    """Returns the settings of a run that differ from the defaults of `AlignOPSDConfig`; never a token."""
     from alignopsd_trl.config import AlignOPSDConfig
 
     defaults = {one.name: one.default for one in dataclasses.fields(AlignOPSDConfig)}
@@ -188,7 +179,8 @@ _AS_EVALUATED = {  # what `evaluate` does untold
 
 
 def play_options(results: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `evaluate` that play as the card's evaluation did, those that it would not take by itself."""
+    """Returns the arguments of `evaluate` that play as the card's evaluation did, those that it would not take by
+    itself."""
     config, after = results["config"], results["after"]
     wanted = {
         "temperature": after["temperature"] if after else config.get("eval_temperature", 0.4),
@@ -201,7 +193,7 @@ def play_options(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def skill_lines(results: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Bank, encoder and budget of an evaluation that had skills in its prompt."""
+    """Returns bank, encoder and budget of an evaluation that had skills in its prompt."""
     if not (results["after"] and results["after"]["skills"]):
         return None
     recipe, config = results["recipe"], results["config"]
@@ -211,7 +203,8 @@ def skill_lines(results: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def evaluation_command(results: Mapping[str, Any], place: str) -> str | None:
-    """What plays the panel of the card again; `None` where the environment is not known by a name."""
+    """Returns the command that plays the panel of the card again; `None` where the environment is not known by a
+    name."""
     recipe, skills = results["recipe"], skill_lines(results)
     if not recipe["environment"]:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -31,16 +30,12 @@ def write_dataset(run: Path, target: Path) -> None:
     for name, table in (("turns", turns), ("episodes", episodes)):
         (target / name).mkdir()
         table.to_parquet(target / name / "train.parquet", index=False)
-    write_text(target / "README.md", dataset_card(results, list(turns.columns), len(turns), len(episodes)))
-
-
-def dataset_card(results: dict[str, Any], columns: list[str], turns: int, episodes: int) -> str:
-    """The text of the data set's ``README.md``, with the two configurations in its front matter."""
-    credit = [name for name in columns if name.startswith("credit_")]
-    return _TEMPLATES.get_template("dataset_card.md.jinja").render(
+    credit = [name for name in turns if name.startswith("credit_")]
+    card = _TEMPLATES.get_template("dataset_card.md.jinja").render(
         results=results,
-        columns=[name for name in columns if name not in credit],
+        columns=[name for name in turns if name not in credit],
         credit=credit,
-        turns=turns,
-        episodes=episodes,
+        turns=len(turns),
+        episodes=len(episodes),
     )
+    write_text(target / "README.md", card)

@@ -14,7 +14,7 @@ from alignopsd_trl.runs.provenance import code_checksum, machine, model_name, ve
 
 
 def facts_of(trainer: Any, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Model, method, privileged text, outcome, versions, machine and seconds of a trainer's run.
+    """Returns model, method, privileged text, outcome, versions, machine and seconds of a trainer's run.
 
     Args:
         trainer: as it is now.
@@ -45,7 +45,7 @@ def facts_of(trainer: Any, before: Mapping[str, Any] | None, after: Mapping[str,
 
 
 def trainer_results(trainer: Any, factory: Callable[[], Any], results: Mapping[str, Mapping[str, Any]]) -> dict:
-    """As a recipe's ``results.json``, of a trainer that was made in Python.
+    """Returns what a recipe writes to ``results.json``, for a trainer that was made in Python.
 
     Args:
         trainer: as it is now.
@@ -67,7 +67,7 @@ def trainer_results(trainer: Any, factory: Callable[[], Any], results: Mapping[s
 
 
 def _environment(factory: Callable[[], Any], result: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Name, options and panel by which the environment can be loaded again; `None` where that isn't known."""
+    """Returns name, options and panel by which the environment can be loaded again; `None` where that isn't known."""
     loaded = loaded_as(factory)
     if loaded is None or plain(loaded.options) != loaded.options:
         return {"environment": None, "environment_options": None, "panel": None, "panel_limit": None}

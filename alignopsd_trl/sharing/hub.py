@@ -102,8 +102,8 @@ def _finished(folder: str | os.PathLike) -> Path:
 
 
 def _card(licence: str | None, base_model: str | None, folder: Path, repository: str) -> dict[str, bytes]:
-    """The card as it is in the repository, where the model is loaded by the repository's id; one that was edited by
-    hand stays as it is."""
+    """Returns the card as it is in the repository, where the model is loaded by the repository's id; one that was
+    edited by hand stays as it is."""
     results = read_json(folder / "results.json")
     hub_id, own = results["config"].get("hub_model_id"), results["config"]["output_dir"]
     written = model_card(results, hub_id or Path(own).name, place=hub_id or own)
@@ -144,15 +144,10 @@ def push_files(
     files: dict[str, Any] = {path.relative_to(folder).as_posix(): path for path in _files(folder, patterns)}
     files |= _adapter(files, base_model, repository)
     message = options.pop("commit_message", "Run of AlignOPSD")
-
-    def upload() -> CommitInfo:
-        name = api.create_repo(repository, repo_type=kind, private=private, exist_ok=True).repo_id
-        contents = files | dict(instead(folder, name))
-        added = [CommitOperationAdd(path, content) for path, content in contents.items()]
-        return api.create_commit(name, added, commit_message=message, repo_type=kind, **options)
-
     try:
-        return upload()
+        name = api.create_repo(repository, repo_type=kind, private=private, exist_ok=True).repo_id
+        added = [CommitOperationAdd(path, content) for path, content in (files | dict(instead(folder, name))).items()]
+        return api.create_commit(name, added, commit_message=message, repo_type=kind, **options)
     except (HTTPError, OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         for secret in filter(None, (token, get_token())):
@@ -167,7 +162,7 @@ def push_files(
 
 
 def _adapter(files: Mapping[str, Path], base_model: str | None, repository: str) -> dict[str, bytes]:
-    """The config of an adapter with a base that others have too."""
+    """Returns the config of an adapter, whose base must be on the Hub."""
     if ADAPTER not in files:
         return {}
     config = read_json(files[ADAPTER])

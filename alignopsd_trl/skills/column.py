@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from alignopsd_trl.skills.rendering import Rendered
+from alignopsd_trl.skills.function import SkillFunction
 from alignopsd_trl.skills.schema import SkillBankError
 
 
-class SkillColumn:
+class SkillColumn(SkillFunction):
     """Skills from a column of the dataset, in place of a `SkillBank`.
 
     Args:
@@ -21,42 +20,17 @@ class SkillColumn:
             are in the records.
     """
 
-    version = ""
-    reads_row = True
-
     def __init__(self, name: str):
-        self._name = name
-        self.environment = f"column {name}"
-        self.checksum = hashlib.sha256(name.encode()).hexdigest()[:16]
+        self._id, self._about, self.environment = name, f"column {name!r}", f"column {name}"
+        self.reads_row, self.checksum = True, hashlib.sha256(name.encode()).hexdigest()[:16]
 
-    def block(
-        self,
-        task_text: str,
-        task_key: str | None,
-        data_source: str | None,
-        count_tokens: Callable[[str], int],
-        budget: int,
-        row: Mapping[str, Any] | None = None,
-    ) -> Rendered:
-        """The row's text.
-
-        Raises:
-            SkillBankError: if the row has no such column, or it holds something else than text, or one that is longer
-                than the budget.
-        """
-        if row is None or self._name not in row:
+    def _text(self, task_text: str, task_key: str | None, data_source: str | None, row: Mapping | None) -> str:
+        if row is None or self._id not in row:
             raise SkillBankError(
-                f"skill_bank={self._name!r} names a column that the row of {task_text!r:.80} does not have"
+                f"skill_bank={self._id!r} names a column that the row of {task_text!r:.80} does not have"
             )
-        found = row[self._name] or ""
+        found = row[self._id] or ""
         text = "\n".join(found) if isinstance(found, list) and all(isinstance(one, str) for one in found) else found
         if not isinstance(text, str):
-            raise SkillBankError(
-                f"column {self._name!r} holds {found!r:.80} for {task_text!r:.80}; give a text or a list"
-            )
-        if text and (length := count_tokens(text)) > budget:
-            raise SkillBankError(
-                f"column {self._name!r} has {length} tokens for the task {task_text!r:.80}, but skill_tokens={budget}; "
-                "shorten the text or raise skill_tokens"
-            )
-        return Rendered(text, (self._name,) if text else (), 0)
+            raise SkillBankError(f"{self._about} holds {found!r:.80} for {task_text!r:.80}; give a text or a list")
+        return text

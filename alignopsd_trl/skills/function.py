@@ -30,7 +30,8 @@ class SkillFunction:
     version = ""
 
     def __init__(self, function: Callable[..., str]):
-        self.environment = getattr(function, "__qualname__", type(function).__name__)
+        self.environment = self._id = getattr(function, "__qualname__", type(function).__name__)
+        self._about = f"skill function {self.environment}"
         self._function, self.reads_row = function, _reads_row(function, self.environment)
         self.checksum = hashlib.sha256(_source(function).encode()).hexdigest()[:16]
 
@@ -43,20 +44,25 @@ class SkillFunction:
         budget: int,
         row: Mapping[str, Any] | None = None,
     ) -> Rendered:
-        """The function's text.
+        """Returns the task's text.
 
         Raises:
-            SkillBankError: if the function returns no text, or one that is longer than the budget.
+            SkillBankError: if the function or the column has no text for the task, or one that is longer than the
+                budget.
         """
-        about = f"skill function {self.environment}"
-        text = self._function(task_text, *((row,) if self.reads_row else (task_key, data_source)))
-        if not isinstance(text, str):
-            raise SkillBankError(f"{about} returned {text!r:.80}; return a text")
+        text = self._text(task_text, task_key, data_source, row)
         if text and (length := count_tokens(text)) > budget:
             raise SkillBankError(
-                f"{about} returned {length} tokens, but skill_tokens={budget}; shorten the text or raise skill_tokens"
+                f"{self._about} has {length} tokens for the task {task_text!r:.80}, but skill_tokens={budget}; "
+                "shorten the text or raise skill_tokens"
             )
-        return Rendered(text, (self.environment,) if text else (), 0)
+        return Rendered(text, (self._id,) if text else (), 0)
+
+    def _text(self, task_text: str, task_key: str | None, data_source: str | None, row: Mapping | None) -> str:
+        text = self._function(task_text, *((row,) if self.reads_row else (task_key, data_source)))
+        if not isinstance(text, str):
+            raise SkillBankError(f"{self._about} returned {text!r:.80}; return a text")
+        return text
 
 
 def _reads_row(function: Callable, name: str) -> bool:

@@ -13,7 +13,7 @@ from alignopsd_trl.skills.column import SkillColumn
 from alignopsd_trl.skills.function import SkillFunction
 from alignopsd_trl.skills.schema import SkillBankError
 
-Skills = SkillBank | SkillFunction | SkillColumn
+Skills = SkillBank | SkillFunction
 SkillSpec = str | Path | Skills | Callable[..., str]
 
 
@@ -30,7 +30,7 @@ def load_skills(spec: SkillSpec, encoder: Encoder | None = None, columns: Collec
     Raises:
         SkillBankError: if it is none of these.
     """
-    if isinstance(spec, SkillBank | SkillFunction | SkillColumn):
+    if isinstance(spec, Skills):
         return spec
     if isinstance(spec, str) and spec in columns:
         return SkillColumn(spec)

@@ -7,12 +7,11 @@ from functools import cache
 from typing import Any
 
 from alignopsd_trl.skills.bank import SkillBank
-from alignopsd_trl.skills.column import SkillColumn
 from alignopsd_trl.skills.function import SkillFunction
 
 
 def skill_source(
-    bank: SkillBank | SkillFunction | SkillColumn, tokenizer: Callable[..., Any], budget: int
+    bank: SkillBank | SkillFunction, tokenizer: Callable[..., Any], budget: int
 ) -> Callable[..., tuple[str, tuple[str, ...]]]:
     """Makes a `rollout.SkillSource` that gives the privileged text of a task within ``budget`` tokens. A bank retrieves
     it by the task text alone, once per task; a function or a column gives it for the task's row."""

@@ -20,33 +20,32 @@ from alignopsd_trl.runs.command import CommandParser
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from alignopsd_trl.study.planning import Cell
     from alignopsd_trl.study.spec import Study
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 1 if a cell broke."""
+    """Runs or renders a study; returns the exit status, 1 if a cell broke."""
     arguments = _parser().parse_args(argv)
     from rich.console import Console
 
+    from alignopsd_trl.study.planning import plan
     from alignopsd_trl.study.spec import read_study
 
-    study = read_study(arguments.study)
+    study, console = read_study(arguments.study), Console()
     if arguments.processes:
         study = replace(study, processes=arguments.processes)
-    console = Console()
     if arguments.plan:
-        _print_plan(study, console)
+        _print_plan(study, plan(study), console)
         return 0
-    broken = 0 if arguments.render or arguments.rows else _run(study, console)
+    broken = 0 if arguments.render or arguments.rows else _run(study, plan(study), console)
     _render(study, arguments.rows, console)
     return int(broken > 0)
 
 
-def _run(study: Study, console: Console) -> int:
-    from alignopsd_trl.study.planning import plan
+def _run(study: Study, cells: Sequence[Cell], console: Console) -> int:
     from alignopsd_trl.study.run import run_study, save_rows
 
-    cells = plan(study)
     save_rows(study, cells, {})
     errors = run_study(study, cells, console)
     if errors:
@@ -64,15 +63,12 @@ def _render(study: Study, rows: Path | None, console: Console) -> None:
     console.print(f"rows: {path}\ntables: {result}\nfigures: {result.parent / 'figures'}", highlight=False)
 
 
-def _print_plan(study: Study, console: Console) -> None:
-    from alignopsd_trl.study.planning import plan
-
-    cells = plan(study)
-    for cell in cells:
-        state = "finished" if cell.row_file.is_file() else "trains" if cell.trains else "evaluates"
+def _print_plan(study: Study, cells: Sequence[Cell], console: Console) -> None:
+    finished = [cell.row_file.is_file() for cell in cells]
+    for cell, ended in zip(cells, finished, strict=True):
+        state = "finished" if ended else "trains" if cell.trains else "evaluates"
         console.print(f"{state:<10}{cell.name}  {cell.folder}", highlight=False, markup=False, soft_wrap=True)
-    finished = sum(cell.row_file.is_file() for cell in cells)
-    console.print(f"{len(cells)} cells, {finished} finished, {study.processes} at a time", highlight=False)
+    console.print(f"{len(cells)} cells, {sum(finished)} finished, {study.processes} at a time", highlight=False)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -60,7 +60,7 @@ def main(folder: Path) -> None:
 
 
 def _yaml(folder: Path, cell: dict[str, Any]) -> Path:
-    """The recipe's own kind of file, which also repeats the cell by hand."""
+    """Writes the YAML file of the recipe, with which a user can also repeat the cell by hand."""
     flat = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in cell["config"].items()}
     flat |= {"output_dir": str(folder / "run"), "evaluate_first": False, "disable_tqdm": True}
     path = folder / "config.yaml"

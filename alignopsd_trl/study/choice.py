@@ -8,9 +8,9 @@ the best mean. No test task has a say.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 from scipy import stats
@@ -41,17 +41,17 @@ class Choice:
 
 
 def choices(rows: pd.DataFrame) -> list[Choice]:
-    """One for each method and settings that a study trained with several numbers of steps."""
-    groups: defaultdict[tuple[str, str, str], list[Mapping]] = defaultdict(list)
-    for row in rows[rows["status"] == "finished"].to_dict("records"):
-        if row.get("curve_success") is not None and len(row["curve_success"]):
-            groups[row["environment"], row["method"], _without_steps(row["settings"])].append(row)
-    made = [_choice(environment, group) for (environment, _, _), group in groups.items()]
+    """Returns one choice for each method and settings that a study trained with several numbers of steps."""
+    curves = rows.get("curve_success", pd.Series(dtype=object)).str.len() > 0
+    kept = rows[(rows["status"] == "finished") & curves]
+    others = kept["settings"].map(_without_steps)
+    groups: Any = kept.groupby(["environment", "method", others], sort=False)
+    made = [_choice(environment, group) for (environment, _, _), group in groups]
     return [one for one in made if len(one.found) > 1]
 
 
 def fewest_near_best(found: Mapping[int, Sequence[float]]) -> int:
-    """The fewest steps whose mean is within one standard error of the best mean.
+    """Returns the fewest steps whose mean is within one standard error of the best mean.
 
     Args:
         found: steps -> one number a seed. With a single seed the error is 0.
@@ -63,7 +63,7 @@ def fewest_near_best(found: Mapping[int, Sequence[float]]) -> int:
 
 
 def late_success(curve: Sequence[float]) -> float:
-    """Percent: mean over the last third of the rounds, one round at least."""
+    """Returns the mean over the last third of the rounds (at least one), in percent."""
     last = list(curve)[-max(len(curve) // 3, 1) :]
     return 100 * mean(last).value
 
@@ -72,9 +72,8 @@ def _without_steps(settings: str) -> str:
     return json.dumps({name: value for name, value in json.loads(settings).items() if name not in STEPS})
 
 
-def _choice(environment: str, group: Sequence[Mapping]) -> Choice:
-    found: defaultdict[int, list[float]] = defaultdict(list)
-    for row in group:
-        found[int(row["updates"])].append(late_success(row["curve_success"]))
-    labels = {int(row["updates"]): row["label"] for row in group}
-    return Choice(environment, dict(found), labels, fewest_near_best(found))
+def _choice(environment: str, group: pd.DataFrame) -> Choice:
+    by_steps: Any = group.groupby(group["updates"].astype(int), sort=False)
+    found = {steps: [late_success(curve) for curve in rows["curve_success"]] for steps, rows in by_steps}
+    labels = {steps: rows["label"].iloc[-1] for steps, rows in by_steps}
+    return Choice(environment, found, labels, fewest_near_best(found))

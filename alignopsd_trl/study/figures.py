@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from alignopsd_trl.statistics import Mean, mean
@@ -40,8 +40,8 @@ _TITLES = {"max_sources": "top-K", "similarity_threshold": r"$\gamma_H$", "credi
 
 
 def training_figure(rows: pd.DataFrame, table: str, curve: str = "success") -> Figure | None:
-    """A panel per environment: the rollouts' success (or another ``curve_*`` column), smoothed over `SPAN` updates;
-    lines are means over seeds, bands their 95 % intervals. `None` without trained rows."""
+    """Draws a panel per environment: the rollouts' success (or another ``curve_*`` column), smoothed over `SPAN`
+    updates; lines are means over seeds, bands their 95 % intervals. `None` without trained rows."""
     lines = [line for line in entries(rows, table) if trained(line)]
     if not lines:
         return None
@@ -60,54 +60,47 @@ def _percent(curve: str) -> str:
 
 
 def trained(line: Entry) -> bool:
-    """Whether any of its rows has a training curve."""
+    """Returns whether any of the line's rows has a training curve."""
     return any(isinstance(row.get("curve_update"), list) for seeds in line.rows.values() for row in seeds.values())
 
 
 def _draw_curve(axis: Axes, line: Entry, environment: str, curve: str, number: int) -> None:
-    smooth = [smoothed(row, curve) for row in line.rows.get(environment, {}).values()]
-    if not smooth:
-        return
-    updates = common_updates(smooth)
-    means = [mean([one[update] for one in smooth]) for update in updates]
     own = line.method == "align_opsd" and line.settings == "{}"
     color = "black" if own else plt.get_cmap("tab10")(number % 10)
-    style: dict[str, Any] = {
-        "color": color,
-        "linewidth": 2.0 if own else 1.1,
-        "linestyle": "-" if number < 10 else "--",
-    }
-    axis.plot(updates, [one.value for one in means], label=line.label, **style)
-    axis.fill_between(updates, *band(means), color=color, alpha=0.1, linewidth=0)
+    width, dashes = 2.0 if own else 1.1, "-" if number < 10 else "--"
+    draw(axis, curves(line, environment, curve), color, 0.1, label=line.label, linewidth=width, linestyle=dashes)
 
 
-def common_updates(curves: Sequence[Mapping[int, float]]) -> list[int]:
-    return sorted(set.intersection(*(set(one) for one in curves)))
-
-
-def smoothed(row: dict[str, Any], curve: str) -> dict[int, float]:
-    """A row's curve by update: the moving average over `SPAN` updates."""
+def curves(line: Entry, environment: str, curve: str = "success") -> pd.DataFrame:
+    """Returns a column a seed: a curve by update, its moving average over `SPAN` updates."""
     scale = 100.0 if _percent(curve) else 1.0
-    values = pd.Series(row[f"curve_{curve}"], index=row["curve_update"], dtype=float) * scale
-    return values.ewm(span=SPAN).mean().to_dict()
+    rows = line.rows.get(environment, {}).items()
+    found = {seed: pd.Series(row[f"curve_{curve}"], row["curve_update"], float) * scale for seed, row in rows}
+    return pd.DataFrame({seed: values.ewm(span=SPAN).mean() for seed, values in found.items()})
 
 
-def band(means: Sequence[Mean]) -> tuple[list[float], list[float]]:
-    """Lower and upper ends of the intervals."""
-    halves = [0.0 if math.isnan(one.half) else one.half for one in means]
-    pairs = list(zip(means, halves, strict=True))
-    return [one.value - half for one, half in pairs], [one.value + half for one, half in pairs]
+def draw(axis: Axes, seeds: pd.DataFrame, color: Any, alpha: float, **style: Any) -> None:
+    """Draws the mean of the columns over the updates that all have, in a band of the 95 % interval over seeds."""
+    seeds = seeds.dropna()
+    if len(seeds):
+        center, half = _ends([mean(values) for values in seeds.to_numpy().tolist()])
+        axis.plot(seeds.index, center, color=color, **style)
+        axis.fill_between(seeds.index, center - half, center + half, color=color, alpha=alpha, linewidth=0)
+
+
+def _ends(means: Sequence[Mean]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([one.value for one in means]), np.nan_to_num([one.half for one in means])
 
 
 def sweeps(rows: pd.DataFrame) -> list[str]:
-    """Names of the swept fields, in the study's order."""
+    """Returns the names of the swept fields, in the study's order."""
     tables = (place["table"] for text in rows["places"] for place in json.loads(text))
     return list(dict.fromkeys(name.removeprefix("sweep ") for name in tables if name.startswith("sweep ")))
 
 
 def sensitivity_figure(rows: pd.DataFrame, reference: Entry | None = None) -> Figure | None:
-    """A panel per environment and swept field: averages over the panel, means over seeds with 95 % intervals; dashed:
-    the reference. `None` without sweeps."""
+    """Draws a panel per environment and swept field: averages over the panel, means over seeds with 95 % intervals;
+    dashed: the reference. `None` without sweeps."""
     names = sweeps(rows)
     if not names:
         return None
@@ -129,8 +122,7 @@ def _draw_sweep(axis: Axes, lines: list[Entry], head: Column, color: str, refere
     if not found:
         return
     points, means = zip(*found, strict=True)
-    halves = [0.0 if math.isnan(one.half) else one.half for one in means]
-    axis.errorbar(points, [one.value for one in means], halves, color=color, marker="o", capsize=3, label=head.title)
+    axis.errorbar(points, *_ends(means), color=color, marker="o", capsize=3, label=head.title)
     axis.set_xticks(points)
     if reference is not None and (values := per_seed(reference, head)):
         level = mean(list(values.values())).value
@@ -138,7 +130,7 @@ def _draw_sweep(axis: Axes, lines: list[Entry], head: Column, color: str, refere
 
 
 def grid(lines: int, places: int, width: float, **shared: Any) -> tuple[Figure, Any]:
-    """A figure and its ``(lines, places)`` axes, in the studies' style."""
+    """Makes a figure and its ``(lines, places)`` axes, in the studies' style."""
     with plt.rc_context(_STYLE):
         return plt.subplots(lines, places, figsize=(width * places + 1.2, 2.8 * lines + 0.4), squeeze=False, **shared)
 

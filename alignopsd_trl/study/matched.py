@@ -14,17 +14,16 @@ _ALL = {
     "versions": "versions",
     "machine": "machine",
 }
-_TRAINED = {"updates": "updates", "trajectories": "trajectories"}
 
 
 def matched(rows: pd.DataFrame) -> list[str]:
-    """One sentence per environment and property: the value that all rows share, or who departs from it."""
+    """Returns one sentence per environment and property: the value that all rows share, or who departs from it."""
     found = []
     for environment, group in rows[rows["status"] == "finished"].groupby("environment", sort=False):
-        trained = group[group["updates"].notna()] if "updates" in group else group.head(0)
         facts = [_shared(group, name, title) for name, title in _ALL.items()]
-        facts += [_shared(trained, name, title) for name, title in _TRAINED.items() if len(trained)]
-        facts += [_task_order(trained)] if len(trained) else []
+        trained = group[group["updates"].notna()] if "updates" in group else group.head(0)
+        if len(trained):
+            facts += [_shared(trained, name, name) for name in ("updates", "trajectories")] + [_task_order(trained)]
         facts.append(_protocol(group))
         found += [f"{environment}: {fact}" for fact in facts]
     return found

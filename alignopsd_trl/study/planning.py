@@ -69,7 +69,8 @@ class Cell:
 
 
 def plan(study: Study) -> list[Cell]:
-    """All cells, seed by seed, so that a study that is cut short has whole seeds; sources before what needs them.
+    """Returns all cells, seed by seed, so that a study that is cut short has whole seeds; sources before what needs
+    them.
 
     Raises:
         StudyError: for an unknown method, an ill-placed starred line, or a setting that does not exist.

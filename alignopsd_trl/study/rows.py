@@ -39,7 +39,8 @@ ROWS = "rows.parquet"
 
 
 def outcome_columns(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of an evaluation: averages and categories in percent, and the outcome of each task of the panel."""
+    """Returns the columns of an evaluation: averages and categories in percent, and the outcome of each task of the
+    panel."""
     categories = result["categories"]
     return {
         "panel": result["panel"],
@@ -62,25 +63,20 @@ def outcome_columns(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def training_columns(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Columns of a run's log: the curves, and wall seconds per rollout round and phase (means over the logged rounds,
-    so that a resumed run counts no more than its rounds)."""
+    """Returns the columns of a run's log: the curves, and wall seconds per rollout round and phase (means over the
+    logged rounds, so that a resumed run counts no more than its rounds)."""
     logged = [entry for entry in history if CURVES["success"] in entry]
     columns: dict[str, Any] = {
         "updates": max(entry["step"] for entry in history),
         "curve_update": [entry["step"] for entry in logged],
     }
     columns |= {f"curve_{name}": [entry.get(key) for entry in logged] for name, key in CURVES.items()}
-    spent: defaultdict[str, list[float]] = defaultdict(list)
-    for entry in history:
-        for name, value in entry.items():
-            if name.startswith("seconds/"):
-                spent[name].append(value)
-    means = {name: sum(values) / len(values) for name, values in spent.items()}
+    means = pd.DataFrame(list(history)).filter(regex="^seconds/").mean().to_dict()
     return columns | means | {"seconds": sum(means.values())}
 
 
 def provenance(job: Job) -> dict[str, Any]:
-    """Columns that make rows comparable: versions, config, weights, environment, machine."""
+    """Returns the columns that make rows comparable: versions, config, weights, environment, machine."""
     config = {**vars(job.recipe), **vars(job.model), **job.args.to_dict()}
     return {
         "suite": job.suite.name,
@@ -100,20 +96,19 @@ def _json(content: Mapping[str, Any]) -> str:
 
 
 def task_order(folder: Path) -> str | None:
-    """Checksum of the tasks that were played, round by round, or `None` without trajectories (`save_trajectories`)."""
-    rounds: dict[int, list[str]] = {}
+    """Returns the checksum of the tasks that were played, round by round, or `None` without trajectories
+    (`save_trajectories`)."""
+    rounds: dict[int, list[str]] = defaultdict(list)
     for file in sorted(folder.glob("step_*.parquet")):
-        table = pq.read_table(file, columns=["step", "task_id"]).to_pydict()
-        for step, task in zip(table["step"], table["task_id"], strict=True):
-            played = rounds.setdefault(step, [])
-            if not played or played[-1] != task:
-                played.append(task)
+        for step, task in pd.read_parquet(file, columns=["step", "task_id"]).itertuples(index=False):
+            if rounds[step][-1:] != [task]:
+                rounds[step].append(task)
     text = json.dumps(sorted(rounds.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:16] if rounds else None
 
 
 def collect(cells: Iterable[Cell], errors: Mapping[Path, str]) -> list[dict[str, Any]]:
-    """The rows of all cells that ended: finished ones from their files, broken ones with their error."""
+    """Returns the rows of all cells that ended: finished ones from their files, broken ones with their error."""
     found = []
     for cell in cells:
         if cell.row_file.is_file():
@@ -124,7 +119,7 @@ def collect(cells: Iterable[Cell], errors: Mapping[Path, str]) -> list[dict[str,
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """The rows of a study.
+    """Reads the rows of a study.
 
     Raises:
         FileNotFoundError: if no cell has ended yet.

@@ -9,17 +9,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import queue
 import shlex
 import signal
 import socket
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Generator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -32,11 +32,11 @@ from alignopsd_trl.study.rows import ROWS, collect
 from alignopsd_trl.study.spec import Study, StudyError
 
 _PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
-_PERIOD = 0.5  # seconds between two looks at the cells' progress
+_PERIOD = 0.1  # seconds between two looks at the cells' progress
 
 
 def split_cores(processes: int) -> list[list[int]]:
-    """The cores this process may use, in as many contiguous parts.
+    """Returns the cores this process may use, in as many contiguous parts.
 
     Raises:
         StudyError: if there are fewer cores than processes.
@@ -46,6 +46,16 @@ def split_cores(processes: int) -> list[list[int]]:
         raise StudyError(f"processes={processes}, but there are {len(cores)} cores; use at most {len(cores)}")
     edges = [len(cores) * number // processes for number in range(processes + 1)]
     return [cores[first:last] for first, last in zip(edges[:-1], edges[1:], strict=True)]
+
+
+@dataclass
+class _Running:
+    """A cell's process, and the cores and the device that it has to itself."""
+
+    cell: Cell
+    process: subprocess.Popen
+    place: tuple[list[int], str | None]
+    bar: TaskID
 
 
 def run_study(study: Study, cells: Sequence[Cell], console: Console) -> dict[Path, str]:
@@ -58,25 +68,37 @@ def run_study(study: Study, cells: Sequence[Cell], console: Console) -> dict[Pat
         StudyError: if another study runs on the same folder of cells, or for more processes than cores.
     """
     errors: dict[Path, str] = {}
+    running: list[_Running] = []
     waiting = [cell for cell in cells if not cell.row_file.is_file()]
-    with _only_one(study.cells) as lock, _Workers(study, lock) as workers, _bars(console) as bars:
+
+    def end(cell: Cell, error: str | None) -> None:
+        _report(console, cell, error, errors)
+        save_rows(study, cells, errors)
+
+    with _only_one(study.cells) as lock, _ended(running), _bars(console) as bars:
+        free = list(zip(split_cores(study.processes), study.devices or repeat(None), strict=False))
         total = bars.add_task(study.name, total=len(cells), completed=len(cells) - len(waiting))
-        running: dict[Future[str | None], Cell] = {}
-        for cell in waiting:
-            source = next((job for job, other in running.items() if other is cell.source), None)
-            running[workers.submit(cell, source)] = cell
-        shown: dict[Path, TaskID] = {}
-        while running:
-            ended, _ = wait(running, timeout=_PERIOD, return_when=FIRST_COMPLETED)
-            for job in ended:
-                cell = running.pop(job)
-                _report(console, cell, job.result(), errors)
-                bars.advance(total)
-                if cell.folder in shown:
-                    bars.remove_task(shown.pop(cell.folder))
-            if ended:
-                save_rows(study, cells, errors)
-            _show(bars, shown, workers.busy())
+        while waiting or running:
+            for cell, source in [(one, one.source) for one in waiting if one.source]:
+                if source.folder in errors:
+                    waiting.remove(cell)
+                    end(cell, f"needs {source.name}, which broke")
+            busy = {cell.folder for cell in (*waiting, *(one.cell for one in running))}
+            ready = [cell for cell in waiting if cell.source is None or cell.source.folder not in busy]
+            for cell in ready[: len(free)]:
+                waiting.remove(cell)
+                bar, place = bars.add_task("  " + cell.name, total=None), free.pop(0)
+                running.append(_Running(cell, _start(cell, study, place, lock), place, bar))
+            time.sleep(_PERIOD)
+            for one in [one for one in running if one.process.poll() is not None]:
+                running.remove(one)
+                free.append(one.place)
+                bars.remove_task(one.bar)
+                end(one.cell, _error(one))
+            for one in running:
+                done, updates = read_json(one.cell.folder / "progress.json") or (0, None)  # none yet, or an evaluation
+                bars.update(one.bar, completed=done, total=updates)
+            bars.update(total, completed=len(cells) - len(waiting) - len(running))
     return errors
 
 
@@ -86,84 +108,51 @@ def save_rows(study: Study, cells: Sequence[Cell], errors: dict[Path, str]) -> N
         write_records(study.output / ROWS, rows)
 
 
-class _Workers:
-    """Threads that each start one process at a time, on cores (and devices) of their own."""
+@contextlib.contextmanager
+def _ended(running: Sequence[_Running]) -> Generator[None]:
+    """Ends the processes that still run, whatever the reason for leaving."""
+    try:
+        yield
+    finally:
+        for one in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(one.process.pid, signal.SIGTERM)
+        for one in running:
+            one.process.wait()
 
-    def __init__(self, study: Study, lock: int):
-        self._study, self._file = study, lock
-        self._parts: queue.SimpleQueue[tuple[list[int], str | None]] = queue.SimpleQueue()
-        for number, cores in enumerate(split_cores(study.processes)):
-            self._parts.put((cores, study.devices[number] if study.devices else None))
-        self._own = threading.local()
-        self._lock = threading.Lock()
-        self._processes: dict[Path, tuple[Cell, subprocess.Popen]] = {}
-        self._stopped = False
-        self._pool = ThreadPoolExecutor(study.processes, initializer=self._pin)
 
-    def __enter__(self) -> _Workers:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Ends what still runs, whatever the reason for leaving."""
-        with self._lock:
-            self._stopped = True
-            for _, process in self._processes.values():
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGTERM)
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def submit(self, cell: Cell, source: Future[str | None] | None) -> Future[str | None]:
-        return self._pool.submit(self._run, cell, source)
-
-    def busy(self) -> list[Cell]:
-        with self._lock:
-            return [cell for cell, _ in self._processes.values()]
-
-    def _pin(self) -> None:
-        """Pins the calling thread. On Linux each thread has its own affinity, and a process inherits that of the thread
-        that starts it."""
-        self._own.cores, self._own.device = self._parts.get()
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, self._own.cores)
-
-    def _run(self, cell: Cell, source: Future[str | None] | None) -> str | None:
-        """Runs a cell and returns its error, or `None`. Sources are started before the cells that need them, so that
-        waiting for one ends."""
-        if cell.source is not None and source is not None and source.result() is not None:
-            return f"needs {cell.source.name}, which broke"
-        command = _prepare(cell, self._study)
-        (cell.folder / "error.txt").unlink(missing_ok=True)
-        with (cell.folder / "log.txt").open("ab") as log:
-            with self._lock:
-                if self._stopped:
-                    return "stopped before it began"
-                process = self._start(command, log)
-                self._processes[cell.folder] = cell, process
-            code = process.wait()
-            with self._lock:
-                del self._processes[cell.folder]
-        if code == 0 and cell.row_file.is_file():
-            return None
-        return f"{_reason(cell.folder)} (exit status {code})"
-
-    def _start(self, command: list[str], log: IO[bytes]) -> subprocess.Popen:
-        """Starts a process in a group of its own. It inherits the folder's lock, so that no other study starts the same
-        cell if this process is killed."""
+def _start(cell: Cell, study: Study, place: tuple[list[int], str | None], lock: int) -> subprocess.Popen:
+    """Starts a cell's process in a group of its own. The process inherits the lock of the cells' folder, so that no
+    other study starts the same cell if this process is killed; and the cores of the thread that starts it."""
+    cores, device = place
+    command = _prepare(cell, study)
+    (cell.folder / "error.txt").unlink(missing_ok=True)
+    threads = str(max(len(cores) // processes_of(command), 1))
+    chosen = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
+    chosen |= {"CUDA_VISIBLE_DEVICES": device} if device is not None else {}
+    with (cell.folder / "log.txt").open("ab") as log, _pinned(cores):
         return subprocess.Popen(
             command,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=self._environment(processes_of(command)),
+            env={**os.environ, **chosen},
             start_new_session=True,
-            pass_fds=(self._file,),
+            pass_fds=(lock,),
         )
 
-    def _environment(self, processes: int) -> dict[str, str]:
-        threads = str(max(len(self._own.cores) // processes, 1))
-        chosen = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
-        if self._own.device is not None:
-            chosen["CUDA_VISIBLE_DEVICES"] = self._own.device
-        return {**os.environ, **chosen}
+
+@contextlib.contextmanager
+def _pinned(cores: Sequence[int]) -> Generator[None]:
+    """Pins the calling thread for a while; on Linux each thread has its own affinity."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _prepare(cell: Cell, study: Study) -> list[str]:
@@ -181,12 +170,16 @@ def _prepare(cell: Cell, study: Study) -> list[str]:
     return command
 
 
-def _reason(folder: Path) -> str:
-    """The cell's own error, or the end of its log if it was killed."""
+def _error(ended: _Running) -> str | None:
+    """Returns the cell's own error, or the end of its log if it was killed; `None` for a cell that has its row."""
+    folder, code = ended.cell.folder, ended.process.returncode
+    if code == 0 and ended.cell.row_file.is_file():
+        return None
     own = folder / "error.txt"
     text = (own if own.is_file() else folder / "log.txt").read_text(encoding="utf-8", errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (" ".join(lines) if own.is_file() else lines[-1] if lines else "no output")[:500]
+    reason = " ".join(lines) if own.is_file() else lines[-1] if lines else "no output"
+    return f"{reason[:500]} (exit status {code})"
 
 
 @contextlib.contextmanager
@@ -211,14 +204,6 @@ def _bars(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )
-
-
-def _show(bars: Progress, shown: dict[Path, TaskID], busy: Sequence[Cell]) -> None:
-    for cell in busy:
-        if cell.folder not in shown:
-            shown[cell.folder] = bars.add_task("  " + cell.name, total=None)
-        done, updates = read_json(cell.folder / "progress.json") or (0, None)  # no update yet, or an evaluation
-        bars.update(shown[cell.folder], completed=done, total=updates)
 
 
 def _report(console: Console, cell: Cell, error: str | None, errors: dict[Path, str]) -> None:

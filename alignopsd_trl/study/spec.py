@@ -119,7 +119,7 @@ class Study:
 
 
 def read_study(path: str | Path) -> Study:
-    """The study of a YAML file.
+    """Reads the study of a YAML file.
 
     Raises:
         StudyError: for a file that can't be read, unknown or missing keys, protocol settings in a row, or values out of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,21 +41,20 @@ class Entry:
 
 
 def entries(rows: pd.DataFrame, table: str) -> list[Entry]:
-    """The lines of a table in the study's order; ``table`` is ``methods``, ``ablations`` or ``sweep NAME``."""
+    """Returns the lines of a table in the study's order; ``table`` is ``methods``, ``ablations`` or ``sweep NAME``."""
     found: dict[int, Entry] = {}
     for row in rows.to_dict("records"):
         for place in json.loads(row["places"]):
             if place["table"] == table:
-                entry = found.setdefault(
-                    place["position"], Entry(place["label"], row["method"], row["settings"], {}, place["value"])
-                )
+                made = Entry(place["label"], row["method"], row["settings"], {}, place["value"])
+                entry = found.setdefault(place["position"], made)
                 if row["status"] == "finished":
                     entry.rows.setdefault(row["environment"], {})[row["seed"]] = row
     return [found[position] for position in sorted(found)]
 
 
 def columns(rows: pd.DataFrame, averages_only: bool = False) -> list[Column]:
-    """Categories, then averages, of each environment."""
+    """Returns the categories, then the averages, of each environment."""
     found = []
     groups: Any = rows.groupby("environment", sort=False)
     for environment, group in groups:
@@ -71,7 +70,7 @@ def columns(rows: pd.DataFrame, averages_only: bool = False) -> list[Column]:
 
 
 def value(row: dict[str, Any], column: Column) -> float | None:
-    """One figure of a row; `None` for a category without episodes."""
+    """Returns one figure of a row; `None` for a category without episodes."""
     if not column.category:
         return row[column.name]
     names = list(row["category_names"])
@@ -84,7 +83,8 @@ def per_seed(entry: Entry, column: Column) -> dict[int, float]:
 
 
 def results_table(rows: pd.DataFrame, table: str, averages_only: bool = False) -> str:
-    """Lines x categories and averages: mean over seeds ± half a 95 % interval; best bold, second underlined."""
+    """Returns a table of lines x categories and averages: mean over seeds ± half a 95 % interval; best bold, second
+    underlined."""
     lines, heads = entries(rows, table), columns(rows, averages_only)
     cells = [[_mean(per_seed(line, head)) for head in heads] for line in lines]
     marked = [_mark([row[place] for row in cells]) for place in range(len(heads))]
@@ -93,7 +93,8 @@ def results_table(rows: pd.DataFrame, table: str, averages_only: bool = False) -
 
 
 def differences_table(rows: pd.DataFrame, table: str, reference: Entry) -> str:
-    """Lines x averages: mean over seeds of the difference to a reference with the same seed ± half a 95 % interval."""
+    """Returns a table of lines x averages: mean over seeds of the difference to a reference with the same seed ± half a
+    95 % interval."""
     heads = columns(rows, averages_only=True)
     base = [per_seed(reference, head) for head in heads]
     body = []
@@ -105,37 +106,32 @@ def differences_table(rows: pd.DataFrame, table: str, reference: Entry) -> str:
 
 
 def cost_table(rows: pd.DataFrame, table: str, reference: Entry | None) -> str:
-    """Lines x phases: wall seconds per rollout round, mean over seeds, and the whole as a multiple of the reference."""
-    body = []
+    """Returns a table of lines x phases: wall seconds per rollout round, mean over seeds, and the whole as a multiple
+    of the reference."""
+    body, wanted = [], [f"seconds/{phase}" for phase in PHASES]
     for environment in dict.fromkeys(rows["environment"]):
+        other = _seconds(reference, environment)["seconds"].to_dict() if reference else {}
         for line in entries(rows, table):
-            trained = {s: r for s, r in line.rows.get(environment, {}).items() if _number(r.get("seconds"))}
-            if trained:
-                phases = [_average(r.get(f"seconds/{phase}") for r in trained.values()) for phase in PHASES]
-                cell = _average(r["cpu_seconds"] for r in trained.values())
-                body.append([f"{environment} {line.label}", *phases, *_whole(trained, reference, environment), cell])
+            trained = _seconds(line, environment)
+            if len(trained):
+                ratio = paired_ratio(trained["seconds"].to_dict(), other)
+                means = trained.reindex(columns=[*wanted, "seconds", "cpu_seconds"]).astype(float).mean()
+                *phases, whole, cell = ["" if math.isnan(one) else f"{one:.2f}" for one in means]
+                body.append(
+                    [f"{environment} {line.label}", *phases, whole, "" if ratio is None else f"{ratio:.2f}", cell]
+                )
     name = reference.label if reference else "GRPO"
     return markdown(["", *(phase.replace("_", " ") for phase in PHASES), "all", f"/ {name}", "CPU s a cell"], body)
 
 
-def _whole(trained: dict[int, dict[str, Any]], reference: Entry | None, environment: str) -> list[str]:
-    other = reference.rows.get(environment, {}) if reference else {}
-    seconds = {seed: row["seconds"] for seed, row in trained.items()}
-    found = paired_ratio(seconds, {seed: row["seconds"] for seed, row in other.items() if _number(row.get("seconds"))})
-    return [f"{mean(list(seconds.values())).value:.2f}", "" if found is None else f"{found:.2f}"]
-
-
-def _number(found: Any) -> bool:
-    return isinstance(found, (int, float)) and not math.isnan(found)
-
-
-def _average(values: Iterable[Any]) -> str:
-    known = [one for one in values if _number(one)]
-    return f"{mean(known).value:.2f}" if known else ""
+def _seconds(line: Entry, environment: str) -> pd.DataFrame:
+    """Returns the rows of a line that were trained, by seed."""
+    rows = pd.DataFrame.from_dict(line.rows.get(environment, {}), orient="index")
+    return rows.dropna(subset=["seconds"]) if "seconds" in rows else pd.DataFrame(columns=["seconds"])
 
 
 def reference_entry(rows: pd.DataFrame, method: str, settings: str = "{}") -> Entry | None:
-    """The line of a method with nothing set, from whatever table it is in."""
+    """Returns the line of a method with nothing set, from whatever table it is in."""
     tables = {place["table"] for places in rows["places"] for place in json.loads(places)}
     lines = (line for table in sorted(tables) for line in entries(rows, table))
     return next((x for x in lines if x.method == method and x.settings == settings and not _starred(x)), None)
@@ -161,7 +157,7 @@ def _titles(heads: Sequence[Column]) -> list[str]:
 
 
 def _corner(heads: Sequence[Column]) -> str:
-    """The environment, if there is one only; else it is in the titles."""
+    """Returns the environment, if there is one only; else it is in the titles."""
     names = list(dict.fromkeys(head.environment for head in heads))
     return names[0] if len(names) == 1 else ""
 
@@ -172,6 +168,6 @@ def _seeds(line: Entry) -> str:
 
 
 def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A table; the columns after the first are aligned to the right."""
+    """Returns a table; the columns after the first are aligned to the right."""
     rule = ["---", *["---:"] * (len(head) - 1)]
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *body])
