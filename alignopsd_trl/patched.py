@@ -1,4 +1,4 @@
-"""Attributes that have other values for a while."""
+"""Changes attributes temporarily."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 @contextlib.contextmanager
 def patched(owner: Any, **values: Any) -> Generator[None]:
-    """While it is entered, attributes of an object or a module have these values; a method is replaced in this object
-    alone. Not for properties."""
+    """Sets attributes of an object or a module while the context is open. A method is replaced in this object alone;
+    properties can't be set."""
     before = {name: vars(owner)[name] for name in values if name in vars(owner)}
     for name, value in values.items():
         setattr(owner, name, value)

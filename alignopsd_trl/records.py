@@ -54,8 +54,8 @@ SCHEMA = pa.schema(
         "token_texts": pa.list_(_TEXT),
     }.items()
 )
-"""The columns of every record; a method's trace comes after them, as ``credit_<name>``. ``token_texts`` and the trace's
-``token_*`` columns are as long as the response, and there with ``record_tokens`` alone."""
+"""The columns of every record. A method's trace follows as ``credit_<name>``. ``token_texts`` and the trace's
+``token_*`` columns have one value per response token and are filled only with ``record_tokens``."""
 
 _KNOWN_COLUMNS = {
     "sources": pa.list_(_WHOLE),
@@ -69,8 +69,7 @@ _KNOWN_COLUMNS = {
     "cut": _TEXT,
     "divergence_counts": _FLAG,
 }
-"""Columns of the trace that may be empty lists, or missing, for a whole round, so that their values do not tell the
-type."""
+"""Types of trace columns that may be empty or missing for a whole round, so that their values do not tell the type."""
 
 
 def turn_records(
@@ -80,20 +79,20 @@ def turn_records(
     run: str | None = None,
     texts: Callable[[Sequence[int]], list[str]] | None = None,
 ) -> list[dict[str, Any]]:
-    """One flat record per turn.
+    """Makes one flat record per turn.
 
     Args:
-        trajectories: all of them, those that failed too.
+        trajectories: all trajectories, failed ones too.
         step: training step of the rollout.
         trace: columns with a value for each row of the turns' batch (`Turn.row`); they fill ``credit_<name>``.
         run: id of the run.
-        texts: from token ids to the text of each; without it the column ``token_texts`` is empty.
+        texts: token ids -> the text of each; without it the column ``token_texts`` is empty.
     """
     columns = {name: _column(values) for name, values in (trace or {}).items()}
     records = []
     for trajectory in trajectories:
         rewarded = list(zip(trajectory.turns, trajectory.turn_rewards, strict=True))
-        for turn, reward in rewarded or [(None, None)]:  # an episode that ended before its first turn leaves a row too
+        for turn, reward in rewarded or [(None, None)]:  # an episode without turns has a row too
             row = None if turn is None or not columns else turn.row
             credit = {f"credit_{name}": None if row is None else values[row] for name, values in columns.items()}
             tokens = {"token_texts": texts(turn.response_ids)} if texts is not None and turn is not None else {}
@@ -103,20 +102,20 @@ def turn_records(
 
 
 def trace_types(trace: Mapping[str, Any]) -> dict[str, pa.DataType | None]:
-    """The type of each column of a trace; `None` where its values do not tell."""
+    """Returns the type of each column of a trace; `None` where its values do not tell."""
     kinds = {name: _KNOWN_COLUMNS.get(name) or _wide(pa.array(_column(one)).type) for name, one in trace.items()}
     return {name: None if _untold(kind) else kind for name, kind in kinds.items()}
 
 
 def merge_types(several: Sequence[Mapping[str, pa.DataType | None]]) -> dict[str, pa.DataType | None]:
-    """The types of all processes' traces as one, in an order that does not depend on who had turns to tell them by."""
+    """Merges the types of all processes' traces. The order of columns does not depend on which processes had turns."""
     names = sorted({name for types in several for name in types})
     told = {name: [types[name] for types in several if types.get(name) is not None] for name in names}
     return {name: kinds[0] if kinds else None for name, kinds in told.items()}
 
 
 def record_schema(types: Mapping[str, pa.DataType | None]) -> pa.Schema:
-    """`SCHEMA` and the columns of a trace with these types; numbers where that is not known."""
+    """Extends `SCHEMA` by the columns of a trace; an unknown type becomes float64."""
     own = [pa.field(f"credit_{name}", _NUMBER if kind is None else kind) for name, kind in types.items()]
     return pa.schema([*SCHEMA, *own])
 
@@ -184,8 +183,8 @@ def _column(values: Any) -> list[Any]:
 def write_records(
     path: str | os.PathLike, records: Sequence[Mapping[str, Any]], schema: pa.Schema | None = None
 ) -> None:
-    """Writes a parquet file in one step: readers see the whole file or none. Without a schema, columns and types are
-    what the records have."""
+    """Writes a parquet file atomically: readers see the whole file or none. Without a schema, columns and types come
+    from the records."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -199,11 +198,11 @@ def write_records(
 
 
 def read_records(folder: str | os.PathLike, columns: Sequence[str] | None = None) -> Any:
-    """All parquet files of a folder as one `pandas.DataFrame`, in the order (step, task, rollout, turn).
+    """Reads all parquet files of a folder as one `pandas.DataFrame`, sorted by (step, task, rollout, turn).
 
     Args:
         folder: of the files.
-        columns: those to read, as far as a file has them; all by default. The four of the order always come.
+        columns: the columns to read, where a file has them; all by default. The four of the order are always read.
 
     Raises:
         FileNotFoundError: if there are none.

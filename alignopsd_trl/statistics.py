@@ -24,8 +24,8 @@ from scipy import stats
 DRAWS = 2000
 EPISODE_DRAWS = 4000
 TAIL = 0.025
-LEAST_TASKS = 3  # fewer don't tell how tasks vary
-LEAST_CLUSTERS = 5  # fewer tell nothing of how they vary
+LEAST_TASKS = 3  # fewer do not tell how tasks vary
+LEAST_CLUSTERS = 5  # fewer do not tell how clusters vary
 
 
 # Seeds
@@ -33,7 +33,7 @@ LEAST_CLUSTERS = 5  # fewer tell nothing of how they vary
 
 @dataclass(frozen=True)
 class Mean:
-    """``half``: half the width of the 95 % interval; NaN for fewer than two seeds."""
+    """A mean with ``half`` the width of its 95 % interval, NaN for fewer than two seeds."""
 
     value: float
     half: float
@@ -43,16 +43,16 @@ class Mean:
         return format(self)
 
     def __format__(self, form: str) -> str:
-        """``form`` is that of the value; the half has no sign."""
+        """Formats the value by ``form``, and the half by ``form`` without sign."""
         form = form or ".1f"
         return f"{self.value:{form}}" + ("" if math.isnan(self.half) else f" ± {self.half:{form.lstrip('+')}}")
 
 
 def mean(values: Sequence[float]) -> Mean:
-    """Mean of one number a seed.
+    """Returns the mean of one number per seed.
 
     Raises:
-        ValueError: without any.
+        ValueError: without seeds.
     """
     count = len(values)
     if not count:
@@ -65,13 +65,13 @@ def mean(values: Sequence[float]) -> Mean:
 
 
 def paired(values: Mapping[int, float], reference: Mapping[int, float]) -> Mean | None:
-    """Mean difference over the seeds that both have; `None` if there are none."""
+    """Returns the mean difference over the seeds that both have; `None` if there are none."""
     seeds = sorted(set(values) & set(reference))
     return mean([values[seed] - reference[seed] for seed in seeds]) if seeds else None
 
 
 def paired_ratio(values: Mapping[int, float], reference: Mapping[int, float]) -> Mean | None:
-    """Mean of the quotients of the seeds that both have; `None` if there are none."""
+    """Returns the mean of the quotients of the seeds that both have; `None` if there are none."""
     seeds = [seed for seed in sorted(set(values) & set(reference)) if reference[seed]]
     return mean([values[seed] / reference[seed] for seed in seeds]) if seeds else None
 
@@ -81,8 +81,8 @@ def paired_ratio(values: Mapping[int, float], reference: Mapping[int, float]) ->
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure with its 95 % interval. The value is NaN where it is not defined (credit that is flat, say), and so are
-    the ends; these alone where there are fewer than `LEAST_TASKS` tasks."""
+    """A figure with its 95 % interval. Value and ends are NaN where the figure is not defined, as for flat credit. The
+    ends alone are NaN with fewer than `LEAST_TASKS` tasks."""
 
     value: float
     low: float = np.nan
@@ -100,18 +100,19 @@ class Interval:
 
 
 def task_draws(tasks: int, seed: int = 0) -> np.ndarray:
-    """``(1 + DRAWS, tasks)`` how often each task counts: once each, then as resampled."""
+    """Returns how often each task counts, ``(1 + DRAWS, tasks)``: once each in the first row, then as resampled."""
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(tasks, np.full(tasks, 1 / max(tasks, 1)), size=DRAWS)
     return np.concatenate([np.ones((1, tasks)), drawn])
 
 
 def resampled(drawn: np.ndarray, tasks: int, limits: tuple[float, float] = (-np.inf, np.inf)) -> Interval:
-    """Of a figure of the rows of `task_draws`: the first is of the data themselves.
+    """Returns the interval of a figure that was computed on each row of `task_draws`.
 
     Args:
-        tasks: that have a part in the figure.
-        limits: what it can be at all.
+        drawn: the figure by row; the first one is that of the data themselves.
+        tasks: the number of tasks that have a part in the figure.
+        limits: the smallest and the largest possible value of the figure.
     """
     others = drawn[1:][np.isfinite(drawn[1:])]
     if not np.isfinite(drawn[0]) or not len(others):
@@ -122,10 +123,10 @@ def resampled(drawn: np.ndarray, tasks: int, limits: tuple[float, float] = (-np.
 
 
 def stretched(value: float, low: float, high: float, tasks: int) -> Interval:
-    """An interval that would do for many tasks, made right for few: both its halves times `stretch`.
+    """Widens both halves of a bootstrap interval by `stretch`.
 
-    Percentiles of a bootstrap are too narrow where few are drawn from: they take the spread of a sample for that of
-    where it came from, and the normal distribution for Student's."""
+    Bootstrap percentiles of few tasks are too narrow: they take the spread of the sample for that of the population,
+    and the normal distribution for Student's."""
     if tasks < LEAST_TASKS:
         return Interval(float(value))
     factor = stretch(tasks)
@@ -135,15 +136,15 @@ def stretched(value: float, low: float, high: float, tasks: int) -> Interval:
 
 
 def stretch(tasks: int) -> float:
-    """sqrt(n / (n - 1)) times Student's quantile over the normal one: what the mean of n tasks lacks between the
-    percentiles of its bootstrap and Student's interval. Hesterberg (2015, What teachers should know about the
-    bootstrap) moves the percentiles for it; this moves the ends, so that an interval can be stretched afterwards."""
+    """Returns sqrt(n / (n - 1)) times Student's quantile over the normal one: the ratio of Student's interval to the
+    bootstrap percentiles for a mean of n tasks. Hesterberg (2015, What teachers should know about the bootstrap)
+    corrects the percentiles by it; here the ends are moved, so that an interval can be stretched afterwards."""
     return float(np.sqrt(tasks / (tasks - 1)) * stats.t.ppf(1 - TAIL, tasks - 1) / stats.norm.ppf(1 - TAIL))
 
 
 def for_several(interval: Interval, comparisons: int, tasks: int) -> Interval:
-    """The interval, wide enough that all of so many hold at once with 95 % (Bonferroni); as it is below `LEAST_TASKS`
-    tasks."""
+    """Widens an interval so that all of ``comparisons`` intervals hold at once with 95 % (Bonferroni). With fewer than
+    `LEAST_TASKS` tasks it is returned unchanged."""
     if tasks < LEAST_TASKS:
         return interval
     factor = float(stats.t.ppf(1 - TAIL / comparisons, tasks - 1) / stats.t.ppf(1 - TAIL, tasks - 1))
@@ -155,11 +156,11 @@ def for_several(interval: Interval, comparisons: int, tasks: int) -> Interval:
 
 
 def clustered_ratio(top: ArrayLike, bottom: ArrayLike) -> list[float] | None:
-    """sum(top) / sum(bottom) over clusters as ``[value, low, high]``, 95 %; `None` without anything to divide by. With
+    """Returns sum(top) / sum(bottom) over clusters as ``[value, low, high]``, 95 %; `None` if sum(bottom) is 0. With
     fewer than `LEAST_CLUSTERS` clusters low and high are NaN.
 
     Args:
-        top, bottom: one number a cluster each, such as what differs and what was compared.
+        top, bottom: one number per cluster each, such as the counts of differing and of compared turns.
     """
     above, below = np.asarray(top, float), np.asarray(bottom, float)
     if not below.sum():
@@ -178,19 +179,19 @@ def clustered_ratio(top: ArrayLike, bottom: ArrayLike) -> list[float] | None:
 
 
 def share_of_tasks(share: float, squares: float, tasks: float, episodes: float) -> Interval:
-    """The share of won episodes of tasks with several episodes each.
+    """Returns the success rate of tasks with several episodes each, with an interval that counts tasks as clusters.
 
-    Wilson's interval of n* episodes: n* = p'(1 - p') k / (q' - p'^2), between the number of tasks k and that of
-    episodes. It is the episodes over their design effect (Kish, 1965, Survey Sampling; Korn and Graubard, 1998, Survey
-    Methodology 24, take such a number into intervals of shares). p' = (k p + 1/2) / (k + 1) and q' = (k q + 1/2) /
-    (k + 1) hold one task more, half of it always and half of it never won: few tasks, or tasks that were all won or all
-    lost, do not tell that tasks are alike. Over 2 to 16 tasks of 4 or 8 episodes, drawn from beta distributions, 93 to
-    100 % of the intervals held the truth, where Wilson's of all episodes were down to 60 %.
+    It is Wilson's interval of n* = p'(1 - p') k / (q' - p'^2) episodes, between the number of tasks k and that of
+    episodes: the number of episodes divided by their design effect (Kish, 1965, Survey Sampling; Korn and Graubard,
+    1998, Survey Methodology 24, use such a number in intervals of shares). p' = (k p + 1/2) / (k + 1) and q' = (k q +
+    1/2) / (k + 1) add one task that is won half of the time: few tasks, or only won or only lost ones, are no evidence
+    that tasks are alike. Over 2 to 16 tasks of 4 or 8 episodes, drawn from beta distributions, 93 to 100 % of the
+    intervals held the truth; Wilson's interval of all episodes did so in down to 60 %.
 
     Args:
-        share: of the episodes, p.
-        squares: the mean over tasks of the squared share, q.
-        tasks, episodes: how many.
+        share: success rate over the episodes, p.
+        squares: the mean over tasks of the squared success rate, q.
+        tasks, episodes: their numbers.
     """
     mean, square = (tasks * share + 0.5) / (tasks + 1), (tasks * squares + 0.5) / (tasks + 1)
     alike = tasks * mean * (1 - mean) / max(square - mean**2, 1e-9)
@@ -199,7 +200,7 @@ def share_of_tasks(share: float, squares: float, tasks: float, episodes: float) 
 
 
 def wilson(share: float, episodes: float) -> tuple[float, float]:
-    """Wilson's interval of a share of so many episodes, which need not be a whole number."""
+    """Returns Wilson's interval of a share of so many episodes, which need not be a whole number."""
     z = float(stats.norm.ppf(1 - TAIL))
     center = (share + z**2 / (2 * episodes)) / (1 + z**2 / episodes)
     half = z / (1 + z**2 / episodes) * math.sqrt(share * (1 - share) / episodes + z**2 / (4 * episodes**2))
@@ -207,14 +208,14 @@ def wilson(share: float, episodes: float) -> tuple[float, float]:
 
 
 def surely_apart(one: Interval, other: Interval) -> bool:
-    """Whether two shares of different tasks differ by more than their intervals allow (Newcombe, 1998, Statistics in
-    Medicine 17: the squares of the halves that face each other are added); not where an interval is unknown."""
+    """Whether two shares of different tasks differ by more than their intervals allow: Newcombe (1998, Statistics in
+    Medicine 17) adds the squares of the halves that face each other. False where an interval is unknown."""
     below, above = sorted([one, other], key=lambda found: found.value)
     return above.value - below.value > math.hypot(above.value - above.low, below.high - below.value)
 
 
 def bootstrap_mean(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """Percentiles of the mean over resampled values, which can't leave the range of what was seen."""
+    """Returns the percentiles of the mean over resampled values; they stay within the range of the values."""
     drawn = np.random.default_rng(0).integers(len(values), size=(EPISODE_DRAWS, len(values)))
     low, high = np.quantile(np.asarray(values, dtype=np.float64)[drawn].mean(axis=1), [TAIL, 1 - TAIL])
     return float(low), float(high)

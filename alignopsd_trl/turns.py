@@ -27,10 +27,10 @@ class StopReason(str, Enum):  # noqa: UP042 (StrEnum needs Python 3.11)
     """Why a trajectory ended. Mirrored as one-hot metrics, ``stop/<value>`` with underscores.
 
     Attributes:
-        DONE: the environment said so (`Step.done`), won or not.
-        TURN_LIMIT: it had not, and the turns that an episode may take are used up.
-        ENVIRONMENT_ERROR: the environment raised, outlasted its time limit or returned what it must not; the
-            trajectory's message says what. It counts as not won and is left out of the update.
+        DONE: the environment ended the episode (`Step.done`), won or not.
+        TURN_LIMIT: the episode took as many turns as it may.
+        ENVIRONMENT_ERROR: the environment raised, exceeded its time limit or returned an invalid value; see the
+            trajectory's message. It counts as not won and is left out of the update.
         PROMPT_TOO_LONG: the next prompt does not fit ``max_prompt_length`` even without history.
     """
 
@@ -57,14 +57,14 @@ class Thought:
 
 
 NO_THOUGHT = Thought("", "")
-"""Of a response without either, and of a turn that nobody was asked about."""
+"""The value for a response with neither thinking nor action, and for a turn without privileged thinking."""
 
 
 @dataclass
 class Turn:
-    """One response of the policy and all that it was chosen on.
+    """One response of the policy and its prompt.
 
-    ``prompt_ids`` and ``response_ids`` are what was fed and what was sampled, never decoded and encoded again.
+    ``prompt_ids`` and ``response_ids`` are the tokens that were fed and sampled, never decoded and encoded again.
     ``privileged_ids`` is the same prompt with the skill in its slot, rendered from the same cut history. In a
     conversation ``prompt_text`` is what the turn adds to the dialogue.
     """
@@ -76,18 +76,18 @@ class Turn:
     response_ids: list[int]
     response_text: str
     thought: Thought
-    action: str  # what the environment was given
+    action: str  # that the environment executed
     action_valid: bool  # the environment's verdict on the format
     observation: str  # the environment's answer
-    reward: float = 0.0  # the environment's own, of this turn; see `Trajectory.turn_rewards`
+    reward: float = 0.0  # the environment's own for this turn; see `Trajectory.turn_rewards`
     truncated: bool = False  # the response hit its token limit
     history_shortened: bool = False
     sampling_log_probs: list[float] | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)  # numbers that the environment says beside it
-    info: Mapping[str, Any] = field(default_factory=dict)  # these and all else that it says
-    staleness: int = 0  # updates that its sampler's weights were behind those that it is trained with, at most
-    chosen_on: str = ""  # the observation that the response answers: the opening's or that of the turn before
-    row: int | None = field(default=None, compare=False)  # in the last `TurnBatch` made of it; `None`: it was in none
+    metrics: Mapping[str, float] = field(default_factory=dict)  # numbers of the environment's step
+    info: Mapping[str, Any] = field(default_factory=dict)  # `metrics` and the other facts of the step
+    staleness: int = 0  # the number of updates that its sampler's weights are behind the trained ones, at most
+    chosen_on: str = ""  # the observation that the response answers, of the reset or of the turn before
+    row: int | None = field(default=None, compare=False)  # in the last `TurnBatch` with this turn; `None` without one
 
     def extends(self, earlier: Turn) -> bool:
         """Whether the prompt begins with the earlier turn's prompt and response, and goes on."""
@@ -108,9 +108,9 @@ class Seeds(NamedTuple):
 
 @dataclass
 class Trajectory:
-    """One episode. ``won``, ``score`` and ``stop`` are three things: verified success (`None`: nobody knows), the
-    environment's number, and why it ended. ``reward`` is the episode's, which `turn_rewards` sum to. ``row``, ``seeds``
-    and the turns' actions play it again."""
+    """One episode. ``won`` is verified success (`None`: unknown), ``score`` the environment's number, ``stop`` why the
+    episode ended. ``reward`` is the sum of `turn_rewards`. ``row``, ``seeds`` and the turns' actions reproduce the
+    episode."""
 
     row: dict[str, Any]
     task: str  # identity of the sibling group
@@ -123,11 +123,11 @@ class Trajectory:
     privileged: bool = False  # the teacher played it, with the skill in its prompts
     turns: list[Turn] = field(default_factory=list, repr=False)
     stop: StopReason | None = None
-    message: str = ""  # of the environment error or of a first prompt that is too long, if that is why it ended
+    message: str = ""  # of an environment error or of a first prompt that is too long
     reward: float = 0.0
     won: bool | None = False
     score: float = 0.0
-    lost: int | None = None  # turns after which the environment was sure that it could not be won any more
+    lost: int | None = None  # the number of turns after which the environment said that it can't be won any more
     environment_weight: float = 1.0  # of the environment's own rewards in ``reward``
 
     @property
@@ -137,8 +137,8 @@ class Trajectory:
 
     @property
     def turn_rewards(self) -> list[float]:
-        """The environment's reward of each turn, weighted. The last turn also has the rewards of reward functions,
-        which are known at the end. They sum to ``reward`` unless the episode failed."""
+        """The weighted environment reward of each turn. The last turn's also includes those of reward functions, which
+        are known at the end. They sum to ``reward`` unless the episode failed."""
         rewards = [self.environment_weight * turn.reward for turn in self.turns]
         if rewards and not self.failed:
             rewards[-1] += self.reward - math.fsum(rewards)
@@ -146,7 +146,7 @@ class Trajectory:
 
 
 def number_rows(*keys: torch.Tensor) -> torch.Tensor:
-    """Numbers from 0, without holes, of the distinct rows of integer columns, in their order: ``(M,)`` int64."""
+    """Numbers the distinct rows of integer columns from 0 without holes, in sorted order: ``(M,)`` int64."""
     number = torch.zeros_like(keys[0])
     for key in keys:
         rank = torch.unique(key, return_inverse=True)[1]
@@ -185,11 +185,11 @@ class Groups:
 
     @classmethod
     def of(cls, task: torch.Tensor, rollout: torch.Tensor, turn: torch.Tensor | None = None) -> Groups:
-        """The groups of rows that may stand in any order.
+        """Groups rows, which may come in any order.
 
         Args:
             task, rollout: ``(M,)`` integers that rise with the identities' order.
-            turn: ``(M,)`` integers; by default a rollout's rows stand in the order of its turns.
+            turn: ``(M,)`` integers; by default a rollout's rows come in the order of its turns.
         """
         rollout, task = number_rows(task, rollout), number_rows(task)
         order = torch.arange(len(task), device=task.device) if turn is None else turn.argsort(stable=True)
@@ -222,14 +222,14 @@ class TurnBatch:
         policy_mask: ``(M, L)`` bool, the optimised tokens.
         reward: ``(M,)`` float32, reward of the turn's episode: equal for all turns of a rollout.
         action_valid: ``(M,)`` bool, the environment's verdict.
-        student_log_probs: ``(M, L)`` float32 under the rollout snapshot and the ordinary prompt; `None` until a method
-            that needs them is about to be asked.
+        student_log_probs: ``(M, L)`` float32 under the rollout snapshot and the ordinary prompt; `None` unless the
+            method needs them.
         scored: ``(M,)`` bool, turns whose log-probs are computed; `None`: all. Other turns have log-probs 0, since
             their credit does not depend on them (`Method.zero_advantage`).
         reference_log_probs: ``(M, L)`` float32 by the reference model; `None` where the loss has no such term.
         turn_advantages: ``(M,)`` float64 Monte Carlo advantages in units of the reward, NaN where they were not
-            measured; `None` unless a method asks for them.
-        turn_reward: ``(M,)`` float64, the rewards where they fall: `Trajectory.turn_rewards`, which sum to ``reward``.
+            measured; `None` unless the method needs them.
+        turn_reward: ``(M,)`` float64 reward of each turn: `Trajectory.turn_rewards`, which sum to ``reward``.
         privileged: ``(M,)`` bool, turns of episodes that the teacher played (`Trajectory.privileged`); `None`: none.
     """
 
@@ -250,12 +250,12 @@ class TurnBatch:
 
     @property
     def scored_mask(self) -> torch.Tensor:
-        """``(M, L)`` bool, the optimised tokens of the turns that are scored."""
+        """The optimised tokens of the turns that are scored, ``(M, L)`` bool."""
         return self.policy_mask if self.scored is None else self.policy_mask & self.scored[:, None]
 
     @cached_property
     def groups(self) -> Groups:
-        """Which turns are of one task and of one rollout."""
+        """The groups of turns by task and by rollout."""
         return Groups.of(self.task, self.rollout, self.turn)
 
     def __len__(self) -> int:
@@ -266,7 +266,7 @@ class TurnBatch:
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory], pad_id: int, device: torch.device | str = "cpu") -> TurnBatch:
-        """The turns of all trajectories that count (`Trajectory.failed` ones do not)."""
+        """Makes a batch of the turns of all trajectories but `Trajectory.failed` ones."""
         counted = sorted((t for t in trajectories if not t.failed and t.turns), key=lambda t: (t.task, t.rollout))
         tasks = {name: number for number, name in enumerate(dict.fromkeys(t.task for t in counted))}
         rows = [

@@ -1,7 +1,7 @@
-"""Games of ALFWorld's kind that ask for two things in one place: 8 to 13 turns, each game with one trap on its way.
+"""Games of ALFWorld's kind with two things to bring to one place: 8 to 13 turns, each game with one trap on its way.
 
 Rooms, commands and sentences are ALFWorld's, played in plain Python, so that the extra ``alfworld`` is not needed; see
-`alignopsd_trl.environments.alfworld.pairs` for what the games are made of.
+`alignopsd_trl.environments.alfworld.pairs` for the games.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from alignopsd_trl.environments.base import Suite
 
 
 def suite(seed: int = 0, **options: Any) -> Suite:
-    """Games with their tasks. Splits and panels: ``train`` and ``test``.
+    """Makes pair games with their tasks. Splits and panels: ``train`` and ``test``.
 
     Args:
         seed (`int`, *optional*, defaults to 0): another one makes other games.

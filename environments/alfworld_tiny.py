@@ -1,4 +1,4 @@
-"""ALFWorld as a policy of a few million parameters plays it: small rooms, short prompts, sixteen commands.
+"""ALFWorld for a policy of a few million parameters: small rooms, short prompts, sixteen commands.
 
 Engine, tasks and rewards are ALFWorld's own; `alignopsd_trl.environments.load("alfworld_tiny")` only sets options.
 Games are generated and kept on first use (about a minute). Needs the extra ``alfworld``.
@@ -23,5 +23,5 @@ OPTIONS: dict[str, Any] = {
 
 
 def suite(**options: Any) -> Suite:
-    """ALFWorld's suite with `OPTIONS` as defaults."""
+    """Makes ALFWorld's suite with `OPTIONS` as defaults."""
     return replace(alfworld.suite(**OPTIONS | options), skill_bank="alfworld")

@@ -1,17 +1,16 @@
-"""What every text environment is, and what a rollout needs to know of it: types alone.
+"""Types of text environments: the interface between environments and rollouts.
 
 Data flow of one episode::
 
     reset(**task) -> Opening -> prompt.render(view, skill) -> policy -> project(response) -> step(action) -> Step -> ...
-    ... until `Step.done` or the turn limit, which is the caller's -> finish() -> Ending or nothing
+    ... until `Step.done` or the caller's turn limit -> finish() -> Ending or nothing
 
-An environment is a plain Python object: it never sees token ids, models or processes. The prompt side (how a turn is
-shown to a policy, how a response becomes an action) belongs to the environment; the caller keeps the history, counts
-the turns and decides how much of the past fits. ``won`` (the environment verified success), ``score`` (the
-environment's own number) and ``done`` (the episode ended by itself) are three different things and are never derived
-from each other here.
+An environment is a plain Python object: it never sees token ids, models or processes. It renders the prompt and parses
+the response into an action; the caller keeps the history, counts the turns and decides how much of the past fits.
+``won`` (the environment verified success), ``score`` (the environment's own number) and ``done`` (the episode ended by
+itself) are three different things and are never derived from each other.
 
-What an environment returns is checked in `alignopsd_trl.environments.validation`, and nowhere else.
+`alignopsd_trl.environments.validation` alone checks the values that an environment returns.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Projection:
-    """A response turned into an action. ``valid`` is the environment's verdict on the *format*; the action is
-    executed either way."""
+    """A parsed action. ``valid`` is the environment's verdict on the *format*; the action is executed either way."""
 
     action: str
     valid: bool
@@ -40,23 +38,23 @@ class Projection:
 
 @dataclass(frozen=True)
 class Opening:
-    """What an episode starts with.
+    """The result of a reset.
 
     Args:
         observation (`str`):
-            What the first prompt shows.
+            The observation of the first prompt.
         task_text (`str`):
-            The request alone; also what the skill bank is asked with.
+            The request alone; also the query to the skill bank.
         admissible (`tuple[str, ...]`, *optional*, defaults to `()`):
-            Actions on offer, where the environment lists them.
+            Actions on offer, if the environment lists them.
         category (`str`, *optional*, defaults to `""`):
-            Row of the tables that the episode counts under. Empty: the dataset column ``category``.
+            Row of the tables in which the episode counts. Empty: the dataset column ``category``.
         task_key (`str`, *optional*):
-            Kind of the task, for a skill bank that files its skills under kinds.
+            Kind of the task, for a skill bank with skills by kind.
         data_source (`str`, *optional*):
-            Data set of the task, likewise.
+            Data set of the task, for a skill bank with skills by data set.
         context (`Any`, *optional*):
-            What the environment's own prompt needs of this episode; handed to it as `View.context` and unseen else.
+            Data of this episode for the environment's own prompt, passed as `View.context` and not used elsewhere.
     """
 
     observation: str
@@ -70,27 +68,26 @@ class Opening:
 
 @dataclass(frozen=True)
 class Step:
-    """The environment's answer to one action.
+    """The result of one action.
 
     Args:
         observation (`str`):
-            What the next prompt shows.
+            The observation of the next prompt.
         reward (`float`, *optional*, defaults to `0.0`):
             Of this step. The trajectory's reward is the sum over its steps and its `Ending`.
         done (`bool`, *optional*, defaults to `False`):
             The episode ended by itself. Never set it for a turn limit: the caller counts turns.
         won (`bool`, *optional*, defaults to `False`):
-            The environment verified success. `None` where it can't know: results then report the score alone.
+            The environment verified success. `None` if it can't know: results then report the score alone.
         score (`float`, *optional*, defaults to `0.0`):
-            The environment's own number, as of now; tables print it times 100.
+            The environment's own number so far; tables print it times 100.
         admissible (`tuple[str, ...]`, *optional*, defaults to `()`):
             Actions on offer now.
         valid (`bool`, *optional*, defaults to `True`):
-            False takes back what `Projection` said of the action's format: an action that was not on offer, where that
-            counts as invalid.
+            False overrides `Projection.valid`, for an action that was not on offer where that counts as invalid.
         lost (`bool`, *optional*, defaults to `False`):
             The environment is sure that the episode can't be won any more within its ``max_turns``. Training plays on;
-            what only asks who wins (`alignopsd_trl.fidelity`) need not.
+            measurements of success alone (`alignopsd_trl.fidelity`) stop the episode.
         metrics (`Mapping[str, float]`, *optional*):
             Numbers. Those of an episode's last step are logged as ``last_step/<name>``.
         info (`Mapping[str, Any]`, *optional*):
@@ -111,15 +108,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Ending:
-    """What is known only when an episode is over, whatever ended it (see `TextEnvironment.finish`).
+    """The result of `TextEnvironment.finish`, known only when an episode is over.
 
     Args:
         reward (`float`, *optional*, defaults to `0.0`):
             Added to the rewards of the steps.
         won (`bool`, *optional*):
-            In place of what the last step said; `None` leaves that.
+            Replaces the last step's ``won``; `None` keeps it.
         score (`float`, *optional*):
-            Likewise.
+            Replaces the last step's ``score``; `None` keeps it.
         metrics, info (*optional*):
             Added to those of the last step.
     """
@@ -133,15 +130,14 @@ class Ending:
 
 @dataclass(frozen=True)
 class Failure:
-    """An environment that raised, outlasted its time limit or returned what it must not. It costs its own episode
-    only."""
+    """An environment that raised, exceeded its time limit or returned an invalid value. It ends one episode."""
 
     kind: str  # "error" or "timeout"
     message: str
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Of an exception, with the line that raised it."""
+        """Makes the failure of an exception, with the line that raised it."""
         frames = traceback.extract_tb(error.__traceback__)
         place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
         return cls("error", f"{type(error).__name__}: {error}{place}")
@@ -149,8 +145,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Record:
-    """One finished turn as the history shows it: ``number`` counts from 1 over the whole episode, ``observation`` is
-    what the action was chosen on, ``result`` what the environment answered."""
+    """One finished turn in the history. ``number`` counts from 1 over the whole episode, ``observation`` is the one
+    before the action, ``result`` the one after it."""
 
     number: int
     observation: str
@@ -160,8 +156,8 @@ class Record:
 
 @dataclass(frozen=True)
 class View:
-    """All that a prompt may be rendered from. ``history`` holds the records that are shown (a suffix of the episode);
-    ``step_count`` counts all actions taken so far, shown or not."""
+    """All that a prompt is rendered from. ``history`` holds the records to show, the last ones of the episode;
+    ``step_count`` counts all actions so far, shown or not."""
 
     task_text: str
     observation: str
@@ -172,7 +168,7 @@ class View:
 
 
 Message = Mapping[str, Any]
-"""One message of a conversation: ``role``, ``content``, and what else the chat template reads (``tool_calls``, ...)."""
+"""One message of a conversation: ``role``, ``content``, and other fields of the chat template (``tool_calls``, ...)."""
 
 
 @dataclass(frozen=True)
@@ -181,9 +177,9 @@ class Chat:
 
     Args:
         messages (`Sequence[Message]`):
-            From the system prompt, if there is one, to what the policy answers.
+            From the system prompt, if there is one, to the message that the policy answers.
         tools (`Sequence[Mapping[str, Any]]`, *optional*, defaults to `()`):
-            JSON schemas of the tools on offer, handed to the template.
+            JSON schemas of the tools on offer, passed to the template.
     """
 
     messages: Sequence[Message]
@@ -197,10 +193,9 @@ Rendered = str | Sequence[Message] | Chat
 class Prompt(Protocol):
     """Renders one turn. An empty ``skill`` leaves no trace, not even an empty line.
 
-    A method ``reply(view) -> Rendered`` is called, if there is one, for the later turns of a *conversation*
-    (``history="conversation"``): what the environment adds to the dialogue after the policy's response;
-    ``view.history`` is then the last record alone. Without it that is the observation and the actions on offer, as a
-    user message.
+    An optional method ``reply(view) -> Rendered`` returns what the environment adds to a *conversation*
+    (``history="conversation"``) after each response; ``view.history`` is then the last record alone. Without it, a user
+    message with the observation and the actions on offer is added.
     """
 
     name: str
@@ -209,24 +204,25 @@ class Prompt(Protocol):
 
 
 class EnvironmentsDown(RuntimeError):
-    """What all environments share (a retrieval server, say) has failed for good: no episode can go on. A run saves its
-    state and ends with this error, instead of training on empty observations."""
+    """Raised when a resource that all environments share, such as a retrieval server, has failed for good. A run saves
+    its state and ends with this error, instead of training on empty observations."""
 
 
 class TextEnvironment(ABC):
-    """One episode at a time of a text game: `reset`, `step` and `project` are all that one must write.
+    """A text game, one episode at a time. `reset`, `step` and `project` are the methods to write.
 
-    Follows TRL's environment convention where it applies: a factory without arguments, ``reset(**row)`` with every
+    It follows TRL's environment convention where that applies: a factory without arguments, ``reset(**row)`` with every
     dataset column (and an integer ``seed``, one for all siblings of a task). In place of tools it has
     ``step(action)``.
 
     Attributes:
-        prompt (`Prompt`): how a turn is shown to the policy.
-        history_length (`int`, defaults to 2): how many past turns the prompt shows at most.
+        prompt (`Prompt`): renders a turn for the policy.
+        history_length (`int`, defaults to 2): the number of past turns that the prompt shows at most.
         max_turns (`int`, defaults to 50): turns after which the caller ends the episode; environments do not count.
-        openings_may_differ (`bool`, defaults to `False`): siblings of a task may open differently. Without it, a task
-            whose siblings do ends the run.
-        thinks_freely (`bool`, defaults to `False`): a response without think tags thinks in the text before its action.
+        openings_may_differ (`bool`, defaults to `False`): whether siblings of a task may start differently. If not, a
+            task whose siblings do so ends the run.
+        thinks_freely (`bool`, defaults to `False`): whether the text before the action counts as thinking in a response
+            without think tags.
     """
 
     prompt: Prompt
@@ -237,25 +233,25 @@ class TextEnvironment(ABC):
 
     @abstractmethod
     def reset(self, *_: Any, **task: Any) -> Opening:
-        """Starts the episode of a dataset row. Gets every column of the row and ``seed`` (`int`); take what you need by
-        name and the rest by ``**columns``.
+        """Starts the episode of a dataset row. It gets every column of the row and ``seed`` (`int`); name the needed
+        ones and take the rest by ``**columns``.
 
-        All siblings of a task get the same ``seed``: draw the start of the episode, and all that a task is, from it. A
-        `reset` that names a parameter ``dynamics_seed`` also gets that (`int`), another one for each sibling: for
-        chance that acts on the way, such as the outcome of a throw. A column of either name goes before it."""
+        All siblings of a task get the same ``seed``: draw the task and its start from it. A `reset` that names a
+        parameter ``dynamics_seed`` also gets that (`int`), which differs between siblings: for chance during the
+        episode, such as the outcome of a throw. A column of either name takes precedence."""
 
     @abstractmethod
     def step(self, action: str) -> Step:
-        """Executes any string. An exception costs the episode: answer nonsense by an observation instead."""
+        """Executes any string. An exception ends the episode: answer nonsense by an observation instead."""
 
     @abstractmethod
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
-        """Turns any response into an action and a verdict on its format. Pure; never raises. ``admissible`` are the
-        actions that were on offer, for rules that ask for one of them."""
+        """Parses any response into an action and a verdict on its format. Pure; never raises. ``admissible`` are the
+        actions that were on offer, for rules that need them."""
 
     def finish(self) -> Ending | None:
-        """Called once when the episode is over, also at the turn limit: the place for a reward that is known only
-        then. ``None``: the steps have said all."""
+        """Called once when the episode is over, also at the turn limit, for a reward that is known only then. ``None``:
+        the steps said all."""
         return None
 
     def close(self) -> None:  # noqa: B027 (most environments hold nothing)
@@ -263,13 +259,12 @@ class TextEnvironment(ABC):
 
 
 class EnvironmentBatch(Protocol):
-    """Many episodes side by side, addressed by slot. One bad episode yields a `Failure` and nothing else.
+    """Many episodes side by side, addressed by slot. An episode that fails returns a `Failure` alone.
 
-    A batch may have a method ``metrics() -> dict[str, float]`` with counters since it was made; the trainer logs what
-    each round adds, as ``environment/<name>``. Its tasks hold ``dynamics_seed`` where it has a true attribute
-    ``takes_dynamics_seed``; ``openings_may_differ`` is as in `TextEnvironment`. Where it has a method ``lane(slot) ->
-    int``, its `step` may be called by several threads at once, each with slots of another lane; else all steps are made
-    in the player's thread.
+    A batch may have a method ``metrics() -> dict[str, float]`` with counters since it was made; the trainer logs their
+    increase in each round as ``environment/<name>``. If its attribute ``takes_dynamics_seed`` is true, tasks hold
+    ``dynamics_seed``; ``openings_may_differ`` is as in `TextEnvironment`. If it has a method ``worker(slot) -> int``,
+    `step` is called from one thread per worker, each with the slots of that worker; else from the player's thread.
     """
 
     prompt: Prompt
@@ -289,7 +284,7 @@ class EnvironmentBatch(Protocol):
 
 @dataclass(frozen=True)
 class Suite:
-    """An environment with its tasks: what a recipe or an evaluation asks for by name.
+    """An environment with its tasks, which recipes and evaluations load by name.
 
     Args:
         name (`str`):

@@ -26,15 +26,15 @@ from alignopsd_trl.environments.base import (
 )
 from alignopsd_trl.environments.validation import ValidatedBatch, guarded
 
-MOST_STUCK = 64  # calls that hang at once before a batch makes no new environments
-SECONDS_TO_END = 1.0  # what closing waits for threads whose call hangs
+MOST_STUCK = 64  # with so many hanging calls a batch makes no new environments
+SECONDS_TO_END = 1.0  # that closing waits for threads whose call hangs
 SHARED = "the same object for several episodes, which would mix; let it make a new one at each call"
-_LOOK = 0.2  # seconds between two looks at calls that may be overdue
+_LOOK = 0.2  # seconds between two checks for overdue calls
 
 
 def open_batch(factory: Callable[[], TextEnvironment], size: int, time_limit: float = 60.0) -> ValidatedBatch:
-    """The batch that a factory brings (``factory.batch(size, time_limit)``), else one thread-isolated environment a
-    slot; what the environments return is checked on the way (`alignopsd_trl.environments.validation`).
+    """Opens the batch that a factory brings (``factory.batch(size, time_limit)``), else one thread-isolated environment
+    per slot. All that the environments return is checked (`alignopsd_trl.environments.validation`).
 
     Args:
         factory (`Callable[[], TextEnvironment]`):
@@ -46,7 +46,7 @@ def open_batch(factory: Callable[[], TextEnvironment], size: int, time_limit: fl
 
     Raises:
         TypeError: if the environment has no prompt, or its ``reset`` does not take ``seed``.
-        ValueError: if ``max_turns`` or ``history_length`` is no such number.
+        ValueError: if ``max_turns`` or ``history_length`` is out of range.
     """
     own = getattr(factory, "batch", None)
     batch = own(size, time_limit) if own is not None else ThreadedBatch(factory, size, time_limit)
@@ -54,7 +54,7 @@ def open_batch(factory: Callable[[], TextEnvironment], size: int, time_limit: fl
 
 
 class _OfEqual:
-    """What all environments of a batch are asked for once."""
+    """Reads once the attributes that all environments of a batch share."""
 
     def _describe(self, first: TextEnvironment) -> None:
         self.name = _name(first)
@@ -65,7 +65,7 @@ class _OfEqual:
 
 
 class SerialBatch(_OfEqual):
-    """Environments one after another in the caller's thread, for those that cost little and can't hang."""
+    """Environments one after another in the caller's thread, for cheap ones that can't hang."""
 
     def __init__(self, environments: Sequence[TextEnvironment]):
         self._environments = list(environments)
@@ -96,11 +96,11 @@ class SerialBatch(_OfEqual):
 class ThreadedBatch(_OfEqual):
     """Runs one `TextEnvironment` a slot on daemon threads, with a time limit per call.
 
-    A call that outlasts the limit is abandoned together with its thread and its environment; the slot gets a new
-    environment at its next reset, and the thread closes the old one and ends when the call returns after all. Threads
-    can't be killed, so while `MOST_STUCK` calls hang, slots that have lost their environment stay without. Threads give
-    isolation, not parallel arithmetic: an environment that burns CPU should bring its own batch (a factory with a
-    ``batch(size, time_limit)`` method).
+    A call that exceeds the limit is abandoned together with its thread and its environment. The slot gets a new
+    environment at its next reset; the thread closes the old one and ends if the call ever returns. Threads can't be
+    killed, so slots get no new environment while `MOST_STUCK` calls hang. Threads isolate environments but do not
+    compute in parallel: one that burns CPU should bring its own batch (a factory with a ``batch(size, time_limit)``
+    method).
     """
 
     def __init__(self, factory: Callable[[], TextEnvironment], size: int, time_limit: float, threads: int = 64):
@@ -133,21 +133,21 @@ class ThreadedBatch(_OfEqual):
             return [None] * len(slots)
         return self._run(slots, [partial(self._call, slot, "finish") for slot in slots])
 
-    def lane(self, slot: int) -> int:
-        """Each slot may be stepped while others are."""
+    def worker(self, slot: int) -> int:
+        """Returns the slot: every slot may be stepped in parallel."""
         return slot
 
     def project(self, response: str, admissible: Collection[str] | None = None) -> Projection:
         return self._project(response, admissible)
 
     def environment(self, slot: int) -> TextEnvironment | None:
-        """What plays in a slot; `None` after it has failed."""
+        """Returns the environment of a slot; `None` after it has failed."""
         found = self._environments[slot]
         return None if isinstance(found, Failure) else found
 
     def close(self) -> None:
-        """Closes all environments, each with the time limit of a call, and waits for its threads to end, not long for
-        ones that hang: a daemon thread that wakes while the interpreter shuts down can crash it."""
+        """Closes all environments, each within the time limit of a call, and waits `SECONDS_TO_END` for its threads: a
+        daemon thread that wakes while the interpreter shuts down can crash it."""
         self._retire(dict.fromkeys(range(len(self._environments)), Failure("error", "the environments are closed")))
         threads, self._threads = self._threads, []
         for _ in threads:
@@ -158,12 +158,12 @@ class ThreadedBatch(_OfEqual):
                 thread.join(max(0.0, end - time.monotonic()))
 
     def _call(self, slot: int, method: str, *given: Any, **columns: Any) -> Any:
-        """What the environment of a slot answers; in a slot that has lost it, what it was lost by."""
+        """Calls the environment of a slot; a slot without one returns the failure that it was lost by."""
         found = self._environments[slot]
         return found if isinstance(found, Failure) else getattr(found, method)(*given, **columns)
 
     def _start(self, slot: int, task: Mapping[str, Any]) -> Callable[[], Any]:
-        """The call that starts an episode, in a new environment where the slot has lost its own."""
+        """Returns the call that starts an episode, in a new environment if the slot has lost its own."""
         if isinstance(self._environments[slot], Failure):
             self._environments[slot] = self._new()
         return partial(self._call, slot, "reset", **task)
@@ -187,7 +187,7 @@ class ThreadedBatch(_OfEqual):
         return outcomes
 
     def _retire(self, lost: Mapping[int, Failure]) -> None:
-        """Closes the environments of some slots and leaves in them what they were lost by."""
+        """Closes the environments of some slots and stores their failures in the slots."""
         gone = [one for slot in lost if not isinstance(one := self._environments[slot], Failure)]
         for slot, failure in lost.items():
             self._environments[slot] = failure
@@ -250,7 +250,7 @@ def _outcome(call: Callable[[], Any]) -> Any:
 
 
 def _made(factory: Callable[[], TextEnvironment]) -> TextEnvironment:
-    """An environment before there are episodes: what its factory raises is the caller's to meet, but ends no process.
+    """Makes an environment before there are episodes. Errors of its factory reach the caller, but end no process.
 
     Raises:
         RuntimeError: in place of a `SystemExit`.
@@ -276,13 +276,13 @@ def _name(environment: TextEnvironment) -> str:
 
 
 def takes_dynamics_seed(environment: Any) -> bool:
-    """Whether an environment's `reset` asks for ``dynamics_seed``, or the environment says so of what it plays."""
+    """Whether an environment's `reset` takes ``dynamics_seed``, or its attribute of this name says so."""
     own = getattr(environment, "takes_dynamics_seed", None)
     return reset_names(type(environment), "dynamics_seed") if own is None else own
 
 
 def reset_names(kind: type, parameter: str) -> bool:
-    """Whether the `reset` of a class names a parameter, or takes any and is written over one that names it."""
+    """Whether the `reset` of a class names a parameter, or takes ``**columns`` and overrides one that names it."""
     for one in kind.__mro__:
         if "reset" in vars(one):
             found = inspect.signature(vars(one)["reset"]).parameters
@@ -294,7 +294,7 @@ def reset_names(kind: type, parameter: str) -> bool:
 
 
 def check_environment(kind: type[Any]) -> None:
-    """Refuses a class that no episode could be played with.
+    """Refuses a class that can't play an episode.
 
     Raises:
         TypeError: names the class and the method.

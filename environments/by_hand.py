@@ -1,7 +1,7 @@
-"""Playing an environment by hand: what can be typed, in one way for all of them.
+"""Reads the actions of a person who plays an environment in the terminal.
 
-A number or a word of the environment's own acts; ``?`` lists what can be typed, ``q`` leaves (so do Ctrl-C and Ctrl-D).
-A wrong entry costs nothing and says so.
+An entry is the number of an action, a word of the environment's own, ``?`` for a list of entries, or ``q`` (also Ctrl-C
+and Ctrl-D) to leave. A wrong entry takes no turn.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def ask(
     entries: Mapping[str, str],
     told: Mapping[str, str] | None = None,
 ) -> str | None:
-    """The next action, or `None` to leave.
+    """Reads the next action; `None` to leave.
 
     Args:
-        place: where the game is, in front of the cursor.
-        read: entry -> action; `None` for an entry that means nothing here.
-        entries: what can be typed -> what it does.
-        told: entries that are answered and cost nothing -> the answer.
+        place: the state of the game, shown in front of the cursor.
+        read: entry -> action; `None` for a wrong entry.
+        entries: possible entries -> their meaning.
+        told: entries that take no turn -> the answer to print.
     """
     while True:
         try:
@@ -52,7 +52,7 @@ def ask(
 
 
 def numbered(typed: str, actions: Sequence[str]) -> str | None:
-    """The action with a number, counted from 1, or the one that was typed as it stands."""
+    """Returns the action with a number, counted from 1, or the typed text itself."""
     if typed.isascii() and typed.isdecimal():
         number = int(typed[:9])
         return actions[number - 1] if 1 <= number <= len(actions) else None
@@ -60,7 +60,7 @@ def numbered(typed: str, actions: Sequence[str]) -> str | None:
 
 
 def find_task(rows: Iterable[Mapping[str, Any]], task_id: str) -> Mapping[str, Any]:
-    """The row of a task.
+    """Returns the row of a task.
 
     Raises:
         SystemExit: if there is none, with the nearest ids; the exit status is 2.

@@ -1,4 +1,4 @@
-"""Where environments keep what they prepare once."""
+"""The folder for files that environments prepare once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder(environment: str) -> Path:
-    """The folder ``environment`` in ``$ALIGNOPSD_CACHE``, by default in ``$XDG_CACHE_HOME/alignopsd`` or
+    """Returns the folder ``environment`` in ``$ALIGNOPSD_CACHE``, by default in ``$XDG_CACHE_HOME/alignopsd`` or
     ``~/.cache/alignopsd``."""
     named = os.environ.get("ALIGNOPSD_CACHE")
     default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "alignopsd"

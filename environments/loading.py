@@ -1,4 +1,4 @@
-"""Suites by name: the shipped ones, and modules of the user's."""
+"""Loads suites by name: the shipped ones, and the user's modules."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from alignopsd_trl.environments.shipped import SHIPPED
 
 
 def load(name: str, **options: Any) -> Suite:
-    """The suite of a shipped environment, such as ``webshop`` or ``webshop_tiny``, or of a module of the user's with a
+    """Loads the suite of a shipped environment, such as ``webshop`` or ``webshop_tiny``, or of a user's module with a
     function ``suite(**options)``.
 
     Args:
-        name (`str`): one of `SHIPPED`, or the name of a module; the current folder counts as a place to import from.
-        options: handed to the module's function.
+        name (`str`): one of `SHIPPED`, or the name of a module, which may lie in the current folder.
+        options: passed to the module's function.
 
     Raises:
         ValueError: if there is no such environment, the module has no such function, or it returns no `Suite`.
@@ -63,15 +63,15 @@ def load(name: str, **options: Any) -> Suite:
         asked[made.name] = wanted
         return made
 
-    with contextlib.suppress(TypeError):  # a factory that can't be a key of a weak dictionary is not remembered
+    with contextlib.suppress(TypeError):  # a factory that can't be a key of a weak dictionary is not recorded
         _LOADED[suite.factory] = Loaded(name, options, asked)
     return replace(suite, panel=panel)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """How `load` was asked for a suite: its name, its options, and by name of a panel what that was asked for as; and
-    the rows of tasks that were seen to open as they should."""
+    """The name and options with which `load` was called, the requested name of each panel, and the rows of tasks whose
+    reset was checked."""
 
     name: str
     options: Mapping[str, Any]
@@ -83,7 +83,7 @@ _LOADED: WeakKeyDictionary[Callable[[], TextEnvironment], Loaded] = WeakKeyDicti
 
 
 def loaded_as(factory: Callable[[], TextEnvironment]) -> Loaded | None:
-    """How the suite of a factory was loaded; `None` if it was not."""
+    """Returns how the suite of a factory was loaded; `None` if it was not."""
     try:
         return _LOADED.get(factory)
     except TypeError:
@@ -91,7 +91,8 @@ def loaded_as(factory: Callable[[], TextEnvironment]) -> Loaded | None:
 
 
 def importable(spec: str) -> str:
-    """The name of a module that is named, or whose file or folder is: its folder becomes a place to import from.
+    """Returns the module name of a module that is given by name, file or folder; the parent folder becomes a place to
+    import from.
 
     Raises:
         ValueError: if there is no such file.
@@ -114,10 +115,10 @@ def importable(spec: str) -> str:
 
 
 def find_module(name: str) -> ModuleType | None:
-    """A module by its name, `None` if there is none.
+    """Finds a module by its name; `None` if there is none.
 
     Raises:
-        ValueError: for a fault in its code.
+        ValueError: for an error in its code.
     """
     if not all(part.isidentifier() for part in name.split(".")):
         return None
@@ -137,7 +138,7 @@ _OF_CODE = (SyntaxError, LookupError, AttributeError, NameError, ArithmeticError
 
 
 def _failed(what: str, error: BaseException) -> ValueError:
-    """Says where the user's code failed; a `SyntaxError` says that itself."""
+    """Says where the user's code failed; a `SyntaxError` already does."""
     line = traceback.extract_tb(error.__traceback__)[-1]
     place = "" if isinstance(error, SyntaxError) else f" ({line.filename}, line {line.lineno})"
     return ValueError(f"{what} failed with {type(error).__name__}: {error}{place}; mend it there")

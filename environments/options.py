@@ -1,4 +1,4 @@
-"""Options of an environment: one frozen dataclass each, written, checked and described in one way."""
+"""Options of an environment: one frozen dataclass each, with common checks and descriptions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Own = TypeVar("Own", bound="Options")
 def option(
     default: Any, help: str, *, choices: tuple[str, ...] = (), least: float | None = None, described: bool = True
 ) -> Any:
-    """A field of an `Options` class.
+    """Makes a field of an `Options` class.
 
     Args:
         default: its default.
-        help: what it does.
+        help: its meaning.
         choices: all values that it can have.
         least: the smallest value.
-        described: results depend on it, so that they record it.
+        described: whether results depend on it and so record it.
     """
     metadata = {"help": help, "choices": choices, "least": least, "described": described}
     return field(default=default, metadata=metadata)
@@ -32,8 +32,8 @@ class Options:
     """Base of the options of all environments.
 
     Raises:
-        ValueError: on a value that is not one of its choices or below the least; names the field, the value and what
-            would do.
+        ValueError: on a value that is not one of its choices or below the least; names the field, the value and the
+            allowed ones.
     """
 
     older: ClassVar[Mapping[str, str]] = {}  # names that options had before, which still work
@@ -49,7 +49,7 @@ class Options:
 
     @classmethod
     def of(cls: type[Own], given: Mapping[str, Any]) -> Own:
-        """From keyword arguments.
+        """Makes the options from keyword arguments.
 
         Raises:
             ValueError: also on a name that is no option, with the nearest ones.
@@ -66,5 +66,5 @@ class Options:
         return cls(**{name: os.fspath(v) if isinstance(v, os.PathLike) else v for name, v in values.items()})
 
     def described(self) -> dict[str, Any]:
-        """The options that shape results."""
+        """Returns the options that affect results."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.metadata["described"]}

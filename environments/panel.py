@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TaskPanel:
-    """An ordered list of dataset rows, each with a ``task_id``; every task once.
+    """An ordered list of dataset rows, each with a ``task_id``; no task occurs twice.
 
     Raises:
         ValueError: on an empty panel, a row without ``task_id`` or a repeated one.
@@ -43,12 +43,12 @@ class TaskPanel:
 
     @property
     def checksum(self) -> str:
-        """First 16 hex digits of the sha256 over the rows in order (ids and every other column)."""
+        """The first 16 hex digits of the sha256 over the rows in order (ids and every other column)."""
         text = json.dumps([self.environment, [dict(row) for row in self.rows]], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def head(self, count: int) -> TaskPanel:
-        """The first ``count`` tasks as a panel of their own (named so); all of them if there are no more."""
+        """Returns the first ``count`` tasks as a panel with a name of its own; all of them if there are no more."""
         if count >= len(self.rows):
             return self
         return TaskPanel(self.environment, f"{self.name}[:{count}]", self.rows[:count])

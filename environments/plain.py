@@ -15,9 +15,9 @@ _ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
 class PlainEnvironment(TextEnvironment):
     """A `TextEnvironment` of which only `reset` and `step` must be written.
 
-    The prompt shows the task, the skill, what was done and what came of it, the observation, the actions on offer if
-    there are any, and asks for thinking and one action in tags. The action is the inside of the first ``<action>`` as
-    it was typed, stripped; a response without one is invalid and acts by the empty string.
+    The prompt shows the task, the skill, past actions with their results, the observation and any actions on offer, and
+    requests thinking and one action in tags. The action is the inside of the first ``<action>`` as it was typed,
+    stripped. A response without one is invalid, and its action is the empty string.
     """
 
     prompt = TemplatePrompt("environments", templates_of(Path(__file__).parent), "plain")

@@ -1,4 +1,4 @@
-"""From a response to the action in its tags: the rule that the paper family's code has for ALFWorld and WebShop."""
+"""Parses the action in a response's tags by the rule of the paper family's code for ALFWorld and WebShop."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _IDEOGRAPH = re.compile("[\u4e00-\u9fff]")
 
 
 def action_in_tags(response: str, tail: int) -> Projection:
-    """What stands between the first ``<action>`` and the first ``</action>`` of the lower-cased response, stripped; the
-    last ``tail`` characters where a tag is missing. Valid when both tags are there, ``<think>`` and ``</think>`` as
-    typed, and no character of U+4E00..U+9FFF; whether the action is on offer is not asked."""
+    """Returns the text between the first ``<action>`` and the first ``</action>`` of the lower-cased response,
+    stripped; the last ``tail`` characters if a tag is missing. It is valid if both tags and, as typed, ``<think>`` and
+    ``</think>`` are there, and no character of U+4E00..U+9FFF. Whether the action is on offer is not checked."""
     lowered = response.lower()
     start, end = lowered.find("<action>"), lowered.find("</action>")
     if start < 0 or end < 0:

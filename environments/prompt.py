@@ -1,4 +1,4 @@
-"""How a turn is shown to a policy: a jinja file with the same names in every environment."""
+"""Renders turns by jinja files with the same names in every environment."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class TemplatePrompt:
 
     A template knows ``task`` (`str`), ``skill`` (`str`, empty for none), ``history`` (the shown `Record`s: ``number``,
     ``observation``, ``action``, ``result``), ``step_count`` (actions so far), ``observation`` (`str`) and
-    ``admissible`` (`tuple[str, ...]`). A line that holds a jinja statement alone leaves no line. Test ``match`` takes a
-    regular expression.
+    ``admissible`` (`tuple[str, ...]`). A line with nothing but a jinja statement renders no line. The test ``match``
+    takes a regular expression.
 
     Args:
         environment: name of the environment.
@@ -30,7 +30,7 @@ class TemplatePrompt:
         template: one of these names, or a file.
 
     Raises:
-        ValueError: if there is no such template, it is no jinja, or it asks for another name than these.
+        ValueError: if there is no such template, it is no jinja, or it uses another name than these.
     """
 
     def __init__(self, environment: str, templates: Mapping[str, Path], template: str | Path):
@@ -54,7 +54,7 @@ class TemplatePrompt:
 
 
 def templates_of(folder: Path) -> dict[str, Path]:
-    """The shipped templates of an environment's folder: ``prompt_<name>.jinja``."""
+    """Returns the shipped templates of an environment's folder: ``prompt_<name>.jinja``."""
     return {path.stem.removeprefix("prompt_"): path for path in sorted((folder / "data").glob("prompt_*.jinja"))}
 
 

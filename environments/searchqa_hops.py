@@ -1,7 +1,7 @@
-"""Long episodes of Search-QA: questions of three and four hops over a small world, each with one trap on its way.
+"""Long episodes of Search-QA: questions of three and four hops over a small world, each with one trap.
 
-Search engine, actions and rewards are Search-QA's own; see `alignopsd_trl.environments.searchqa.hops` for what the
-questions are made of. Short prompts, as in `alignopsd_trl.environments.searchqa_tiny`.
+Search engine, actions and rewards are Search-QA's own; see `alignopsd_trl.environments.searchqa.hops` for the
+questions. Short prompts, as in `alignopsd_trl.environments.searchqa_tiny`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPTIONS: dict[str, Any] = {"template": "tiny", "top_k": 1, "max_turns": 8, "hist
 
 
 def suite(data: str | Path | None = None, **options: Any) -> Suite:
-    """Questions of several hops.
+    """Makes Search-QA with the questions of several hops.
 
     Args:
         data: folder with ``corpus.jsonl``, ``train.jsonl`` and ``test.jsonl`` as `assets.worlds.hops` writes them; None

@@ -1,4 +1,4 @@
-"""Search-QA as a policy of a few million parameters plays it: the closed world, short prompts, one snippet a search.
+"""Search-QA for a policy of a few million parameters: the closed world, short prompts, one snippet per search.
 
 Questions, search engine, actions and rewards are Search-QA's own; passages are found by their whole text and shown by
 their first sentences, which in the closed world hold the facts.
@@ -21,7 +21,7 @@ SENTENCES = 3  # of a passage that are shown
 
 
 class Snippets(Retriever):
-    """The first sentences of what another retriever finds."""
+    """Returns the first sentences of another retriever's passages."""
 
     def __init__(self, inner: Retriever, sentences: int = SENTENCES):
         self.inner, self.sentences = inner, sentences
@@ -45,7 +45,7 @@ class Snippets(Retriever):
 
 
 def suite(data: str | Path | None = None, **options: Any) -> Suite:
-    """Search-QA's suite with `OPTIONS` as defaults.
+    """Makes Search-QA's suite with `OPTIONS` as defaults.
 
     Args:
         data: folder of a closed world; None for the embedded one.

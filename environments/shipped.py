@@ -1,6 +1,5 @@
-"""The benchmarks that come with the package: each folder here with a ``shipped.toml``, which declares all that other
-packages need to know of it.
-"""
+"""The benchmarks that come with the package: each folder with a ``shipped.toml``, which declares all that other
+packages need to know."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ActionGrammar:
-    """How a benchmark's actions are written, for a filter that compares two of them.
+    """The grammar of a benchmark's actions, for a filter that compares two of them.
 
     Args:
         pattern (`str`): matches an action; its groups are the operation and the argument.
@@ -25,7 +24,7 @@ class ActionGrammar:
     same_argument: tuple[str, ...]
 
     def key(self, action: str) -> tuple[str, str] | None:
-        """What two compatible actions share; `None` for text that is no action."""
+        """Returns a key that compatible actions share; `None` for text that is no action."""
         found = re.fullmatch(self.pattern, action.strip())
         if found is None or not found[2].strip():
             return None
@@ -34,17 +33,17 @@ class ActionGrammar:
 
 @dataclass(frozen=True)
 class Shipped:
-    """A benchmark, whose code is the folder of its name, playable by hand with its ``__main__``.
+    """A benchmark. Its code is the folder of its name, whose ``__main__`` plays it by hand.
 
     Args:
         title (`str`): in tables and figures.
         averages (`Mapping[str, str]`): averages that its tables show, and their headings.
         skill_prefix (`str`): of identifiers in its skill bank, as in ``web-g01``.
-        preset (`Mapping[str, Any]`): what the paper's protocol sets for it.
-        released (`Mapping[str, Mapping[str, Any]]`): backbone -> what the published launcher sets differently.
-        variants (`Mapping[str, Mapping[str, Any]]`): its suites for small policies, each a module of that name -> what
-            its recipe sets.
-        action_grammar (`ActionGrammar`, *optional*): makes its name a value of ``action_filter``.
+        preset (`Mapping[str, Any]`): settings of the paper's protocol.
+        released (`Mapping[str, Mapping[str, Any]]`): backbone -> settings of the published launcher that differ.
+        variants (`Mapping[str, Mapping[str, Any]]`): module name of each suite for small policies -> settings of its
+            recipe.
+        action_grammar (`ActionGrammar`, *optional*): makes the benchmark's name a value of ``action_filter``.
     """
 
     title: str
@@ -57,7 +56,7 @@ class Shipped:
 
     @classmethod
     def read(cls, file: Path) -> Shipped:
-        """What a ``shipped.toml`` says."""
+        """Reads a ``shipped.toml``."""
         content = tomllib.loads(file.read_text(encoding="utf-8"))
         if grammar := content.get("action_grammar"):
             content["action_grammar"] = ActionGrammar(grammar["pattern"], tuple(grammar["same_argument"]))

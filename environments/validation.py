@@ -1,6 +1,6 @@
-"""Checks everything that an environment returns, once, before anything else reads it.
+"""Checks all values that an environment returns, before they are used.
 
-A value that breaks the contract costs its own episode, with a message that names the field, what it was and the remedy.
+A value that breaks the contract ends its own episode, with a message that names the field, the value and the remedy.
 The caller adds the environment's name and the task.
 """
 
@@ -29,16 +29,16 @@ Value = TypeVar("Value")
 
 
 class Breach(ValueError):
-    """A value that an environment must not return."""
+    """Raised for a value that an environment must not return."""
 
 
 class ValidatedBatch:
-    """A batch whose results are well-formed: an `Opening`, `Step`, `Ending` or `Projection` with fields of the declared
+    """A batch whose results are checked: an `Opening`, `Step`, `Ending` or `Projection` with fields of the declared
     types, or a `Failure`.
 
     Raises:
         TypeError: if the environment has no prompt.
-        ValueError: if ``max_turns`` or ``history_length`` is no such number.
+        ValueError: if ``max_turns`` or ``history_length`` is out of range.
     """
 
     def __init__(self, batch: EnvironmentBatch, name: str):
@@ -68,17 +68,17 @@ class ValidatedBatch:
         return _admitted(projection_of, guarded(partial(self._batch.project, response, admissible)))
 
     @property
-    def lane(self) -> Callable[[int], int] | None:
-        """Which slots may be stepped while others are; `None`: all steps are made in one thread."""
-        return getattr(self._batch, "lane", None)
+    def worker(self) -> Callable[[int], int] | None:
+        """The batch's ``worker``, see `EnvironmentBatch`; `None`: all steps are made in one thread."""
+        return getattr(self._batch, "worker", None)
 
     def environment(self, slot: int) -> Any:
-        """What plays in a slot, or `None` if the batch shows it to nobody or the slot has lost it."""
+        """Returns the environment of a slot; `None` if the batch does not expose it or the slot has lost it."""
         find = getattr(self._batch, "environment", None)
         return None if find is None else find(slot)
 
     def metrics(self) -> dict[str, float]:
-        """The batch's counters, if it keeps some."""
+        """Returns the batch's counters, if it has any."""
         return dict(getattr(self._batch, "metrics", dict)())
 
     def close(self) -> None:
@@ -86,8 +86,8 @@ class ValidatedBatch:
 
 
 def guarded(call: Callable[[], Any]) -> Any:
-    """What a call returns, or the `Failure` that it ends in: whatever foreign code raises ends its own episode only.
-    Ctrl-C and SIGTERM raise in the main thread alone, and are passed on there.
+    """Makes a call and returns its result, or a `Failure` for any error of foreign code. Ctrl-C and SIGTERM, which
+    raise in the main thread alone, are passed on there.
 
     Raises:
         EnvironmentsDown: passed on.
@@ -117,7 +117,7 @@ def _refused(breach: Breach) -> Failure:
 
 
 def opening_of(value: Any) -> Opening:
-    """Raises `Breach`, as the other functions here do."""
+    """Checks a reset result. Raises `Breach`, as the other functions here do."""
     _instance("reset()", value, Opening, "observation=..., task_text=...")
     _text("Opening.observation", value.observation)
     _text("Opening.task_text", value.task_text)
@@ -166,7 +166,7 @@ def projection_of(value: Any) -> Projection:
 
 
 def _with(value: Any, **fields: Any) -> Any:
-    """The value itself unless a field had to be put into its declared type."""
+    """Returns the value, or a copy if a field had to be converted to its declared type."""
     changed = {name: field for name, field in fields.items() if getattr(value, name) is not field}
     return replace(value, **changed) if changed else value
 

@@ -1,4 +1,4 @@
-"""WebShop as a policy of a few million parameters plays it: the embedded catalogue, short prompts, few results a page.
+"""WebShop for a policy of a few million parameters: the embedded catalogue, short prompts, few results per page.
 
 Engine, goals, actions and rewards are WebShop's own; `alignopsd_trl.environments.load("webshop_tiny")` only sets
 options.
@@ -22,5 +22,5 @@ OPTIONS: dict[str, Any] = {
 
 
 def suite(**options: Any) -> Suite:
-    """WebShop's suite with `OPTIONS` as defaults."""
+    """Makes WebShop's suite with `OPTIONS` as defaults."""
     return replace(webshop.suite(**OPTIONS | options), skill_bank="webshop")

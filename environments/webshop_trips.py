@@ -1,7 +1,7 @@
 """Long episodes of the embedded WebShop: trips of several requests that must all be bought right.
 
-Engine, pages, actions and scores are WebShop's own; see `alignopsd_trl.environments.webshop.trips` for what a trip is
-made of. Short prompts, as in `alignopsd_trl.environments.webshop_tiny`.
+Engine, pages, actions and scores are WebShop's own; see `alignopsd_trl.environments.webshop.trips` for the trips. Short
+prompts, as in `alignopsd_trl.environments.webshop_tiny`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def suite(requests: int = 3, **options: Any) -> Suite:
-    """Trips over the embedded catalogue.
+    """Makes trips over the embedded catalogue.
 
     Args:
         requests (`int`, *optional*, defaults to 3): of a trip; 3 take a careful shopper 12 to 24 turns.

@@ -17,7 +17,7 @@ from alignopsd_trl.launch.machine import Launch, check_launch
 from alignopsd_trl.launch.memory import backbone, encoder_bytes, estimate, sampler
 from alignopsd_trl.launch.presets import BACKBONES, LAPTOP, optimiser_steps, preset, round_shape
 from alignopsd_trl.launch.running import opening_facts
-from alignopsd_trl.scoring.kv_memory import SEVERAL, Room, room
+from alignopsd_trl.scoring.kv_memory import SEVERAL, CacheLimits, cache_limits
 
 CPU = ["--use_cpu", "True"]
 
@@ -385,9 +385,9 @@ def test_a_tiny_recipe_leaves_a_gpu_alone_and_says_so(tmp_path: Path, monkeypatc
 def test_keys_and_values_take_a_share_of_a_gpu(tmp_path: Path) -> None:
     """And no less than several of the longest rows; on the CPU as much as always."""
     gib = 2**30
-    assert room(None, 0.5, row=7) == Room(512 << 20, 128 << 20)
-    assert room(20 * gib, 0.5, row=gib // 4) == Room(8 * gib, 2 * gib, bounds_rollout=True)
-    assert room(-1.0, 0.5, row=gib) == Room(SEVERAL * gib, SEVERAL * gib, bounds_rollout=True)
+    assert cache_limits(None, 0.5, row=7) == CacheLimits(512 << 20, 128 << 20)
+    assert cache_limits(20 * gib, 0.5, row=gib // 4) == CacheLimits(8 * gib, 2 * gib, bounds_rollout=True)
+    assert cache_limits(-1.0, 0.5, row=gib) == CacheLimits(SEVERAL * gib, SEVERAL * gib, bounds_rollout=True)
     config = AlignOPSDConfig(str(tmp_path), use_cpu=True, per_device_train_batch_size=128, max_prompt_length=4096)
     shape = BACKBONES["3b"]
     found = estimate(shape, config, Launch(), trained_share=0.01, weight_bytes=2, gpu_gib=80)

@@ -58,9 +58,9 @@ def threads() -> set[str]:
 def ended() -> bool:
     """Whether threads of rounds, requests and environments end."""
     end = time.monotonic() + 10
-    while threads() & {"ahead", "request", "lane"} and time.monotonic() < end:
+    while threads() & {"ahead", "request", "worker"} and time.monotonic() < end:
         time.sleep(0.02)
-    return not threads() & {"ahead", "request", "lane"}
+    return not threads() & {"ahead", "request", "worker"}
 
 
 # What is refused

@@ -1,1 +1,1 @@
-"""Chats: prompts are rendered, dialogues go on, and responses are read."""
+"""Renders prompts, continues dialogues and parses responses."""

@@ -2,9 +2,9 @@
 
     first prompt | response | rest | response | rest ...
 
-A rest is what the chat template writes between the end of a response and the place where the next one begins: the
-environment's reply with its markup. Sampled tokens stay the ids that were sampled wherever the template shows a past
-response as it was; only where it does not is that response, or the whole dialogue, encoded from its text.
+A rest is all that the chat template writes between two responses: the environment's reply with its markup. The ids of
+sampled tokens are kept wherever the template shows a past response unchanged. Elsewhere the response, or the whole
+dialogue, is encoded from its text.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _MARK = "\ufdd0past\ufdd1"  # noncharacters, which no response holds
 
 
 class Conversation:
-    """One episode's dialogue under one view, as it is fed.
+    """One episode's dialogue under one view.
 
-    Of the thinking of earlier responses, the renderer's ``past_thinking="template"`` leaves to the chat template what
-    becomes of it; ``"keep"`` keeps it and ``"drop"`` drops it, whatever the template does.
+    The renderer's ``past_thinking`` decides on the thinking of earlier responses: ``"template"`` leaves it to the chat
+    template, ``"keep"`` keeps it and ``"drop"`` drops it.
 
     Args:
         renderer: applies the chat template.
@@ -34,7 +34,7 @@ class Conversation:
         ids: its token ids.
 
     Attributes:
-        ids: the prompt of the turn that is next.
+        ids: the prompt of the next turn.
     """
 
     def __init__(self, renderer: Renderer, opening: Rendered, ids: Sequence[int]):
@@ -68,7 +68,7 @@ class Conversation:
                 self._parts.append(part)
 
     def _by_template(self, response: list[int], said: str, end: str) -> list[int] | None:
-        """Returns the ids to add if the template shows the dialogue so far as it was; `None` if it does not."""
+        """Returns the ids to append if the template leaves the dialogue so far unchanged, else `None`."""
         before = self._renderer.text(self._chat(self._turns[:-1])) if self._shown is None else self._shown
         after = self._shown = self._renderer.text(self._chat(self._turns))
         if after.startswith(before + said):
@@ -76,8 +76,8 @@ class Conversation:
         return self._renderer.tokens(after[len(before) :]) if after.startswith(before) else None
 
     def _by_mark(self, response: list[int], said: str, kept: str, end: str) -> list[int] | None:
-        """Returns the ids to add whatever the template does to a past response: a mark in its place shows where the
-        rest begins. `None` if the template changes that too."""
+        """Returns the ids to append even if the template changes past responses: a mark in the response's place shows
+        where the rest begins. `None` if the mark is lost."""
         (_, *reply) = self._turns[-1]
         marked = [*self._turns[:-1], [{"role": "assistant", "content": _MARK}, *reply]]
         before, *rest = self._renderer.text(self._chat(marked)).split(_MARK)

@@ -1,4 +1,4 @@
-"""Prompts: what an environment shows of a turn, as messages of the tokenizer's chat template, as token ids."""
+"""Renders the views of an environment as messages and, through the tokenizer's chat template, as token ids."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def checked(prompt: Any, source: str) -> Rendered:
     """Returns a prompt that the chat template can take.
 
     Raises:
-        TypeError: names ``source``, where the prompt comes from.
+        TypeError: if it is neither text nor messages; names ``source``, where the prompt comes from.
     """
     messages = prompt.messages if isinstance(prompt, Chat) else prompt
     if isinstance(messages, str) and not isinstance(prompt, Chat):
@@ -43,22 +43,21 @@ def tools_of(prompt: Rendered) -> list[Mapping[str, Any]]:
 
 
 def text_of(prompt: Rendered) -> str:
-    """Returns a prompt as people read it: a text as it is, messages under their roles."""
+    """Returns a prompt for people to read: a text unchanged, messages under their roles."""
     if isinstance(prompt, str):
         return prompt
     return "\n\n".join(f"[{one.get('role', '')}]\n{_content_of(one)}" for one in messages_of(prompt))
 
 
 def _content_of(message: Mapping[str, Any]) -> str:
-    """The content, and what else there is beside it, such as calls of tools."""
+    """Returns a message's content and its other fields, such as tool calls, as text."""
     rest = {name: value for name, value in message.items() if name not in ("role", "content") and value}
     content = message.get("content") or ""
     return "\n".join(filter(None, [content if isinstance(content, str) else str(content), str(rest) if rest else ""]))
 
 
 def _by_tools(prompts: Sequence[Rendered]) -> Iterator[tuple[list[int], list[Mapping[str, Any]]]]:
-    """Groups prompts by their tools, since one call of a chat template takes one list of tools. Yields rows and
-    tools."""
+    """Groups prompts by their tools, which one call of a chat template shares. Yields rows and tools."""
     groups: list[tuple[list[int], list[Mapping[str, Any]]]] = []
     for row, prompt in enumerate(prompts):
         tools = tools_of(prompt)
@@ -70,8 +69,8 @@ def _by_tools(prompts: Sequence[Rendered]) -> Iterator[tuple[list[int], list[Map
     return iter(groups)
 
 
-MOST_HELD = 4_000_000  # tokens of texts that are remembered, some 8 bytes each with the text
-BOUNDARY = 8  # tokens by which the text around a skill may be cut otherwise
+MOST_HELD = 4_000_000  # tokens of cached texts, some 8 bytes each with the text
+BOUNDARY = 8  # tokens by which the text next to a skill may be tokenised differently
 
 
 def _most_added(ordinary: Rendered, privileged: Rendered) -> float:
@@ -85,7 +84,7 @@ def _most_added(ordinary: Rendered, privileged: Rendered) -> float:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A view whose prompt with the skill in its slot fits, and the prompt that was asked for."""
+    """A view whose privileged prompt fits, with a prompt of it and its token ids."""
 
     view: View
     shown: Rendered
@@ -110,16 +109,16 @@ class Renderer:
         self._held = 0
 
     def show(self, view: View, skill: str) -> Rendered:
-        """Renders a view with the environment's prompt.
+        """Renders a view by the environment's prompt.
 
         Raises:
-            TypeError: if that is neither a text nor messages.
+            TypeError: if the result is neither a text nor messages.
         """
         return checked(self._prompt.render(view, skill), f"{type(self._prompt).__name__}.render")
 
     def reply(self, view: View) -> Rendered:
-        """Returns what a later turn adds to a conversation: the prompt's own ``reply(view)``, or the observation and
-        the actions on offer."""
+        """Returns what a later turn adds to a conversation: the prompt's own ``reply(view)`` if it has one, else the
+        observation and the admissible actions."""
         own = getattr(self._prompt, "reply", None)
         if own is not None:
             return checked(own(view), f"{type(self._prompt).__name__}.reply")
@@ -127,22 +126,22 @@ class Renderer:
         return view.observation + offered
 
     def text(self, prompt: Rendered) -> str:
-        """Writes a prompt with the chat template."""
+        """Renders a prompt by the chat template, as text."""
         tools: dict[str, Any] = {"tools": tools_of(prompt)} if tools_of(prompt) else {}
         return self._tokenizer.apply_chat_template(
             messages_of(prompt), **tools, add_generation_prompt=True, tokenize=False, **self._kwargs
         )
 
     def tokens(self, text: str) -> list[int]:
-        """Returns token ids of a piece of what the chat template wrote."""
+        """Tokenises a piece of rendered text."""
         return self._tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def encode(self, prompts: Sequence[Rendered]) -> list[list[int]]:
-        """Returns token ids of prompts, up to where the policy's response begins. Texts are remembered, since siblings,
-        and Monte Carlo rollouts even more, meet the same views again."""
+        """Returns the token ids of prompts, generation prompt included. Texts are cached, since siblings and Monte
+        Carlo rollouts meet the same views again."""
         if self._held > MOST_HELD:
             self._known.clear()
             self._held = 0
@@ -170,8 +169,8 @@ class Renderer:
         return encoded
 
     def fit(self, views: Sequence[View], skills: Sequence[str]) -> list[Fitted | None]:
-        """Cuts the views so that the prompt *with* the skill fits, oldest records dropped first; ``None``
-        where the protected parts alone are too long. Student and teacher of a turn share the cut."""
+        """Cuts each view's history, oldest records first, until the prompt *with* the skill fits; ``None`` where it is
+        too long even without history. Student and teacher of a turn share the cut."""
         cut, fitted = list(views), [None] * len(views)
         open_rows = list(range(len(views)))
         while open_rows:
@@ -187,7 +186,7 @@ class Renderer:
         return fitted
 
     def fit_ordinary(self, views: Sequence[View], skills: Sequence[str]) -> list[Fitted | None]:
-        """Cuts the views as `fit` does, and makes their prompts *without* skills. Prompts with skills are encoded only
+        """Cuts views as `fit` does and returns their prompts *without* skills. It encodes prompts with skills only
         where they may be too long."""
         shown = [self.show(view, "") for view in views]
         encoded = self.encode(shown)

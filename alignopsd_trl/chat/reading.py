@@ -1,7 +1,7 @@
-"""Reads responses: where the thinking is, what is done, and calls in a chat template's own format.
+"""Parses responses: thinking, action, and tool calls in a chat template's own format.
 
-Environments and methods know one form, ``<think>...</think>`` and then the rest. Policies write others: a template's
-generation prompt may have opened the thinking, a model may have tags of its own, or think in plain text before it acts.
+Environments and methods know one form, ``<think>...</think>`` and then the rest. Policies write others: the generation
+prompt may hold the opening tag, and a model may have tags of its own or think in plain text before it acts.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ _TAIL = 24  # tokens at the end of a prompt that may hold an opened tag
 
 @dataclass(frozen=True)
 class Reading:
-    """One response.
+    """A parsed response.
 
     Args:
-        text: as environments read it: thinking between ``<think>`` tags.
+        text: the response for environments, with its thinking between ``<think>`` tags.
         thought: thinking and action, for correspondence.
-        action: what the environment is given, where the tokenizer's own format says so; else the environment looks for
-            it.
+        action: the action in the tokenizer's own format; `None` where the environment parses it from ``text``.
     """
 
     text: str
@@ -41,16 +40,16 @@ class Reading:
 
 
 class Reader:
-    """Reads sampled responses of one tokenizer.
+    """Parses sampled responses of one tokenizer.
 
     Args:
         tokenizer: of the policy.
-        tags: between which the model thinks.
-        freely: a response without these tags thinks in the text before its call.
-        native: calls are in the format of the tokenizer's chat template.
+        tags: the tags around the model's thinking.
+        freely: whether the text before a call counts as thinking in a response without these tags.
+        native: whether calls are in the format of the tokenizer's chat template.
 
     Raises:
-        ValueError: for ``native`` with a chat template that has no tools, or whose calls nobody can read.
+        ValueError: for ``native`` with a chat template that has no tools, or whose calls have no parser.
     """
 
     def __init__(
@@ -71,12 +70,12 @@ class Reader:
     def read(
         self, prompt: Sequence[int], response: Sequence[int], text: str, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Reading:
-        """Reads a response to a prompt.
+        """Parses the response to a prompt.
 
         Args:
             prompt, response: token ids.
             text: the response, decoded without special tokens.
-            tools: JSON schemas of the tools on offer, which say of what type arguments are.
+            tools: JSON schemas of the tools on offer, with the types of their arguments.
         """
         whole = self._canonical(prompt, response, text)
         if self._native:
@@ -89,13 +88,13 @@ class Reader:
 
     @cached_property
     def closing(self) -> set[int]:
-        """Tokens that may end a closing tag."""
+        """The tokens that may end a closing tag."""
         texts = self._tokenizer.batch_decode([[number] for number in range(len(self._tokenizer))])
         return {number for number, text in enumerate(texts) if self._tags[1][-1] in text}
 
     def has_thought(self, prompt: Sequence[int], response: Sequence[int]) -> bool:
-        """Whether a response that is not at its end has its whole thinking already, whatever follows: between tags, and
-        in no format that is read as a whole."""
+        """Whether an unfinished response already holds complete thinking between tags. Never true in native format,
+        which is parsed as a whole."""
         if self._native:
             return False
         text = self._canonical(prompt, response, self._decode(list(response)))
@@ -113,7 +112,7 @@ class Reader:
         return tail.rstrip().endswith(self._tags[0])
 
     def _with_tags(self, response: Sequence[int]) -> str:
-        """Decodes a response without special tokens but those of the tags."""
+        """Decodes a response without special tokens other than those of the tags."""
         parts: list[str] = []
         rest = list(response)
         for tag, ids in zip(self._tags, self._special_tags or (), strict=True):
@@ -145,11 +144,10 @@ def reader_for(tokenizer: PreTrainedTokenizerBase, environments: Any, options: P
 
 
 def require_tools(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Checks that the chat template can show calls and that they can be read back. A tokenizer without a parser gets
-    TRL's.
+    """Checks that the chat template shows tool calls and that these can be parsed, by TRL's parser if need be.
 
     Raises:
-        ValueError: if that can't be; says what to do.
+        ValueError: if not; says what to do.
     """
     remedy = "use ToolEnvironment(..., format='text'), which works with any template"
     if not supports_tool_calling(tokenizer):

@@ -1,1 +1,1 @@
-"""The processes of a run, and how the policy is spread over them."""
+"""The processes of a run, and how the policy is sharded over them."""

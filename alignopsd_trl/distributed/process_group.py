@@ -1,4 +1,4 @@
-"""What the processes of a run tell one another. Each call is a collective: all processes make it, in the same order."""
+"""Collectives: calls that all processes of a run must make, in the same order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ProcessGroup:
     """The processes of a run.
 
     Args:
-        accelerator ([`~accelerate.Accelerator`]): through which they speak.
+        accelerator ([`~accelerate.Accelerator`]): of the run.
     """
 
     def __init__(self, accelerator: Accelerator):
@@ -33,26 +33,26 @@ class ProcessGroup:
         return self._accelerator.is_local_main_process
 
     def agree(self, number: int) -> int:
-        """The maximum over all processes."""
+        """All-reduces the maximum of a number."""
         if self.processes == 1:
             return number
         local = torch.tensor([number], device=self._accelerator.device)
         return int(self._accelerator.gather(local).max())
 
     def total(self, numbers: torch.Tensor) -> torch.Tensor:
-        """The sum of a scalar or a vector over all processes, on its device."""
+        """All-reduces the sum of a scalar or a vector."""
         return self._accelerator.gather(numbers.unsqueeze(0)).sum(0)
 
     def wait(self) -> None:
-        """Goes on when all processes are here."""
+        """Waits for all processes."""
         self._accelerator.wait_for_everyone()
 
     def each(self, value: Any) -> list[Any]:
-        """The values of all processes, in the processes' order. They travel as pickles: for small ones."""
+        """All-gathers a small value, which is pickled: one per process, in rank order."""
         return gather_object([value])
 
     def together(self, act: Callable[[], Found], kind: type[Exception] | tuple[type[Exception], ...]) -> Found:
-        """What ``act`` returns to each process. If it raises an error of a kind on one, all processes raise that."""
+        """Calls ``act`` and returns its result. If it raises one of ``kind`` on any process, all raise that."""
         found: list[Found] = []
         problem: Exception | None = None
         try:
@@ -65,15 +65,14 @@ class ProcessGroup:
         return found[0]
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
-        """One-dimensional tensors of all processes, one after another; NaN is dropped."""
+        """Concatenates the one-dimensional tensors of all processes and drops NaN."""
         width = self.agree(values.numel())
         padded = torch.nn.functional.pad(values, (0, width - values.numel()), value=float("nan"))
         gathered = self._accelerator.gather(padded)
         return gathered[~torch.isnan(gathered)]
 
     def reduce(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """The mean of each metric over the processes that have it; of ``.../max`` and ``.../min`` the largest and the
-        smallest."""
+        """Reduces each metric over the processes that have it: ``.../max`` and ``.../min`` so, others by the mean."""
         everywhere = self.each(dict(metrics))
         reduced = {}
         for name in sorted({name for one in everywhere for name in one}):

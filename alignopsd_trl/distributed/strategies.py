@@ -1,4 +1,4 @@
-"""How the policy may be spread over processes, and what each way needs beyond what TRL does for it.
+"""Strategies to spread the policy over processes, and what each needs beyond TRL's support.
 
 Proven by tests: one process, DDP, FSDP2, ZeRO-2 and ZeRO-3, each equal to DDP in loss, gradient and weights.
 """
@@ -32,15 +32,15 @@ _PLAIN = {
 
 
 def refuse_unproven(accelerator: Accelerator) -> None:
-    """
+    """Refuses strategies without a test that they train like DDP.
+
     Raises:
-        ValueError: for a way of spreading the policy that no test of this project has shown to train like DDP, and for
-            one that would not write the trained model.
+        ValueError: for these, and for a configuration that would not save the trained model.
     """
     found = _unproven(accelerator)
     if found:
         raise ValueError(
-            f"{found} is not proven with this trainer: silent differences from one process are what it would risk. "
+            f"{found} is not proven with this trainer and may silently train unlike one process. "
             "Proven are one process, DDP, FSDP2 (fsdp_version: 2), DeepSpeed ZeRO-2 and ZeRO-3; see "
             "recipes/accelerate for configurations"
         )
@@ -54,10 +54,13 @@ def refuse_unproven(accelerator: Accelerator) -> None:
 
 
 def refuse_other_shards(accelerator: Accelerator, setting: str) -> None:
-    """
+    """Refuses to swap weights where DeepSpeed gathers them from elsewhere than a process's shard in memory.
+
+    Args:
+        setting: the argument and value that need the swap, for the message.
+
     Raises:
-        ValueError: for a setting that puts other weights in the place of the policy's, where DeepSpeed gathers these
-            from elsewhere than a process's shard in memory.
+        ValueError: for offloaded parameters and for secondary shards.
     """
     if accelerator.distributed_type != DistributedType.DEEPSPEED:
         return
@@ -96,8 +99,7 @@ def _unproven(accelerator: Accelerator) -> str | None:
 
 
 def keep_output_precision(accelerator: Accelerator) -> None:
-    """FSDP2 leaves outputs as the model made them. accelerate's policy would round log-probs, which are float32, to
-    bfloat16."""
+    """Keeps FSDP2 from casting outputs: accelerate's default policy would round float32 log-probs to bfloat16."""
     plugin: Any = getattr(accelerator.state, "fsdp_plugin", None)
     policy = getattr(plugin, "mixed_precision_policy", None)
     if policy is not None and getattr(policy, "output_dtype", None) is not None:
@@ -105,8 +107,8 @@ def keep_output_precision(accelerator: Accelerator) -> None:
 
 
 def whole_state_dict(accelerator: Accelerator) -> contextlib.AbstractContextManager[None]:
-    """Models that are saved now are gathered, whatever checkpoints look like. transformers writes no model at all under
-    SHARDED_STATE_DICT."""
+    """Saves whole models while the context is open, also if checkpoints are sharded. Under SHARDED_STATE_DICT
+    transformers would write no model at all."""
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
     if plugin is None:
         return contextlib.nullcontext()
@@ -115,9 +117,9 @@ def whole_state_dict(accelerator: Accelerator) -> contextlib.AbstractContextMana
 
 @contextlib.contextmanager
 def unsynchronised(accelerator: Accelerator, model: Any) -> Generator[None]:
-    """For all but the last backward pass of a micro-batch: no gradient exchange and, for DeepSpeed, no optimiser step.
+    """Turns off gradient exchange and DeepSpeed's optimiser step, for all but the last backward pass of a micro-batch.
 
-    Under FSDP2 gradients are exchanged each time: without it, every GPU would keep the whole gradient.
+    FSDP2 exchanges gradients in each pass all the same, since every GPU would else keep the whole gradient.
     """
     before, accelerator.sync_gradients = accelerator.sync_gradients, False
     sharded = accelerator.distributed_type == DistributedType.FSDP
@@ -129,15 +131,14 @@ def unsynchronised(accelerator: Accelerator, model: Any) -> Generator[None]:
 
 
 def keep_gradients_sharded(accelerator: Accelerator, model: Any) -> None:
-    """For each micro-batch: undoes the ``no_sync`` in which transformers accumulates, for the reason above."""
+    """Undoes transformers' ``no_sync`` of gradient accumulation under FSDP2, for the reason in `unsynchronised`."""
     if accelerator.distributed_type == DistributedType.FSDP:
         model.set_requires_gradient_sync(True)
 
 
 def reshard(model: torch.nn.Module, accelerator: Accelerator | None = None) -> None:
-    """Puts into shards what FSDP2 and, with ``accelerator``, ZeRO-3 keep whole after a forward that no backward
-    follows: head and embeddings, small parameters, what was fetched ahead. What TRL pushes to vLLM must be in shards,
-    and so must weights that others take the place of."""
+    """Shards the parameters that FSDP2 and, with ``accelerator``, ZeRO-3 leave whole after a forward without backward:
+    head, embeddings, small and prefetched parameters. Pushes to vLLM and swaps of weights need all in shards."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
@@ -147,17 +148,17 @@ def reshard(model: torch.nn.Module, accelerator: Accelerator | None = None) -> N
 
 
 def held(value: torch.Tensor) -> torch.Tensor:
-    """This process's part of a parameter, or all of it: what the parameter is gathered from, where it is in shards."""
+    """Returns this process's shard of a parameter, or the whole parameter if it is not sharded."""
     part = getattr(value, "ds_tensor", value)
     return part.to_local() if isinstance(part, DTensor) else part
 
 
 @torch.no_grad()
 def part_of(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """What a process holds of a tensor that is spread as a parameter is; the first process's values where it is.
+    """Shards a tensor like a parameter and returns this process's shard. The values are those of the first process.
 
     Args:
-        whole: on each process.
+        whole: the tensor, on each process. It is returned whole for a parameter that is not sharded.
     """
     part = held(parameter)
     whole = whole.to(part.device, part.dtype)
@@ -173,7 +174,7 @@ def part_of(whole: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def whole_of(part: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """The tensor of which each process has such a part as `held` has of the parameter. A collective."""
+    """Gathers a tensor from its shards on all processes, which are cut as those of the parameter. A collective."""
     if isinstance(parameter, DTensor):
         return DTensor.from_local(
             part, parameter.device_mesh, parameter.placements, shape=parameter.shape, stride=parameter.stride()
@@ -187,17 +188,17 @@ def whole_of(part: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 def backward(accelerator: Accelerator, loss: torch.Tensor) -> None:
-    """The gradient of a sub-chunk. The loss is scaled for accumulation already; DeepSpeed must not do so once more."""
+    """Computes the gradient of a sub-chunk, whose loss is already scaled: DeepSpeed must not scale it again."""
     deepspeed_only = {"scale_wrt_gas": False} if accelerator.distributed_type == DistributedType.DEEPSPEED else {}
     accelerator.backward(loss, **deepspeed_only)
 
 
 def gradient_norm(accelerator: Accelerator, model: Any) -> float | None:
-    """Norm of the gradients that this process holds, before the optimiser's step; `None` where a loss scaler (float16)
+    """Returns the norm of this process's gradients before the optimiser's step; `None` where a loss scaler (float16)
     skips bad steps by itself.
 
     Args:
-        model: as it was prepared; DeepSpeed's knows the norm.
+        model: as accelerate prepared it; DeepSpeed's engine knows the norm.
     """
     if getattr(accelerator, "scaler", None) is not None:
         return None

@@ -1,1 +1,1 @@
-"""What no GPU has run yet: pools of vLLM servers, servers of a teacher, rounds that overlap (docs/experimental.md)."""
+"""Features that no GPU has run: pools of vLLM servers, teacher servers, overlapping rounds (docs/experimental.md)."""

@@ -1,4 +1,4 @@
-"""Pools of vLLM servers as a decoding back end: each process asks them for each turn by itself."""
+"""Pools of vLLM servers as a decoding back end: each process sends its own request for each turn."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from alignopsd_trl.trl_compat import Trainer
 
 Options = Callable[[float, int], Mapping[str, Any]]
-"""Options of a request in the body of ``/v1/completions``, by temperature and token limit."""
+"""(temperature, token limit) -> the sampling options in a body of ``/v1/completions``."""
 
 
 class ServerSampler(Continuous):
-    """A [`~alignopsd_trl.rollout.Sampler`] on vLLM's servers. A failing request costs its episode.
+    """A [`~alignopsd_trl.rollout.Sampler`] on vLLM's servers. A failing request ends its episode.
 
     Args:
         servers: with the policy's weights.
-        options: of sampling, as the body of ``/v1/completions`` has them.
+        options: sampling options in the body of ``/v1/completions``.
     """
 
     def __init__(self, servers: Servers, options: Mapping[str, Any]):
@@ -49,7 +49,7 @@ class ServerSampler(Continuous):
         return future
 
     def advance(self) -> bool:
-        return False  # the servers do
+        return False  # the servers do the work
 
     def drop(self) -> None:
         self._drops += 1
@@ -58,14 +58,14 @@ class ServerSampler(Continuous):
 
 @dataclass(eq=False)
 class ServerPool:
-    """Makes samplers on servers, which are met when the first one is made.
+    """Makes samplers on servers, and connects to these when the first sampler is made.
 
     Args:
-        args: how often a request is tried.
+        args: the run's configuration, with the limits of requests.
         addresses: of the servers.
-        processes: which open the pool together.
+        processes: open the pool together.
         options: of requests.
-        pushed: the servers get the policy's weights; else they keep those that they were started with.
+        pushed: whether the servers get the policy's weights; else they keep those that they were started with.
     """
 
     args: AlignOPSDConfig
@@ -80,7 +80,7 @@ class ServerPool:
 
     @property
     def weights(self) -> int | None:
-        """Updates that the weights had had which were pushed last."""
+        """The number of updates in the weights that were pushed last."""
         return self._weights
 
     @weights.setter
@@ -93,13 +93,13 @@ class ServerPool:
         """Makes a sampler. A collective.
 
         Raises:
-            SamplerDown: on all processes, if one of them does not reach a server, or another process answers there.
+            SamplerDown: on all processes, if one of them does not reach a server, or a server was restarted.
         """
         servers = self.processes.together(self._open, SamplerDown)
         return ServerSampler(servers, self.options(temperature, max_tokens))
 
     def order(self, what: str) -> None:
-        """Sends one order to all servers. A collective."""
+        """Posts to an endpoint of all servers, see `servers.order`. A collective."""
         addresses = self.addresses if self.processes.process == 0 else []
         self.processes.together(partial(order, addresses, what, self.args.vllm_request_timeout), SamplerDown)
 
@@ -125,7 +125,7 @@ class ServerBackend(ColocatedBackend):
     """vLLM's servers, which get the policy's weights before each round.
 
     Args:
-        push: gives the servers the weights and returns how many updates these have had.
+        push: sends the weights to the servers and returns the number of updates in them.
     """
 
     def __init__(self, trainer: Trainer, processes: ProcessGroup, push: Callable[[], int], options: Options):
@@ -140,11 +140,10 @@ class ServerBackend(ColocatedBackend):
         return cls(trainer, processes, partial(push_weights, trainer), partial(sampling_options, trainer))
 
     def push(self, update: int) -> None:
-        """Gives the servers the policy's weights. With `rounds_ahead` they freeze the requests of a round that is
-        played ahead meanwhile.
+        """Sends the policy's weights to the servers. With `rounds_ahead` the next round's requests are frozen.
 
         Raises:
-            SamplerDown: on all processes.
+            SamplerDown: on all processes, if the push fails.
         """
         frozen = self._trainer.args.rounds_ahead and self._pool.weights not in (None, update)
         with self._frozen() if frozen else contextlib.nullcontext():

@@ -1,7 +1,7 @@
-"""vLLM's servers as one pool: which server a request goes to, how it is tried again, and when all are given up.
+"""A pool of vLLM servers: it chooses a request's server, retries, and decides when to give up.
 
-A request that fails while its server says that it is well has used up a try. A server that does not say so is away:
-its requests go to another server, or wait for it, and use up nothing.
+A request that fails on a healthy server has used up a try. A server that does not report itself healthy is away: its
+requests go to another server, or wait for it, and use up no try.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from alignopsd_trl.rollout import RequestFailed, Response, SamplerDown
 IDLE = 2.0
 """Seconds that an unused connection is kept: less than the 5 after which vLLM closes it."""
 PROBE = 5.0
-"""Seconds within which a server that is well answers ``/health``."""
+"""Seconds within which a healthy server answers ``/health``."""
 PAUSE = 0.25
-"""Seconds between two looks whether a server is back."""
+"""Seconds between two health checks of a server that is away."""
 SECONDS_TO_END = 5.0
-"""Seconds that closing waits for requests on their way."""
+"""Seconds that closing waits for requests in flight."""
 PASSING = (408, 425, 429)
-"""Refusals that the same request need not meet again."""
+"""Status codes of temporary refusals."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a request is tried.
+    """Limits of a request's retries.
 
     Args:
-        tries: of a request that its server, which is well, does not answer.
+        tries: the number of tries on healthy servers.
         backoff: seconds before the second try; twice as long before each further one.
         timeout: seconds that one try may take.
         away: seconds that all servers may be away.
@@ -49,16 +49,16 @@ class Patience:
 
 
 class _Fault(Exception):
-    """No response, but another try may get one."""
+    """A failure that another try may mend."""
 
 
 class _Refused(Exception):
-    """The server understood the request and said no."""
+    """A request that the server refused for good."""
 
 
 @dataclass
 class _Server:
-    """What is known of one server. ``born`` is when its process began, ``""`` where it does not say."""
+    """The state of one server. ``born`` is the start time of its process, ``""`` if unknown."""
 
     address: str
     model: str = ""
@@ -71,16 +71,16 @@ class Servers:
     """Equal vLLM servers, each with the same weights.
 
     Args:
-        addresses: e.g. ``http://10.0.0.5:8000``. A request goes to the server with the fewest on their way.
-        in_flight: requests on their way at most, each on a thread of its own.
-        patience: how long a request is tried.
-        pushed: weights were pushed to them, which a server that is started again does not have.
+        addresses: e.g. ``http://10.0.0.5:8000``. A request goes to the server with the fewest requests in flight.
+        in_flight: the number of requests in flight at most, each on a thread of its own.
+        patience: limits of retries.
+        pushed: whether weights are pushed to the servers, which a restarted server has lost.
 
     Attributes:
-        weights: updates that the policy's weights had had when they were pushed, for `Response.weights`.
+        weights: the number of updates in the pushed weights, for `Response.weights`.
 
     Raises:
-        SamplerDown: if one of them is not there within ``patience.away`` seconds.
+        SamplerDown: if a server does not answer within ``patience.away`` seconds.
     """
 
     def __init__(self, addresses: Sequence[str], in_flight: int, patience: Patience | None = None, pushed: bool = True):
@@ -92,7 +92,7 @@ class Servers:
         self._lock, self._probing, self._closed = threading.Lock(), threading.Lock(), threading.Event()
         self._threads = _Threads(in_flight)
         self.weights: int | None = None
-        weakref.finalize(self, self._threads.close).atexit = False  # threads go with whoever forgets to close
+        weakref.finalize(self, self._threads.close).atexit = False  # ends the threads of a pool that was not closed
         try:
             for server in self._servers:
                 self._meet(server)
@@ -106,25 +106,24 @@ class Servers:
         The future raises `RequestFailed` for this request alone, or `SamplerDown`.
 
         Args:
-            wanted: whether the request is still to be tried.
+            wanted: returns whether the request is still needed; else it is not tried again.
         """
         return self._threads.submit(lambda: self._complete(body, wanted))
 
     def check(self) -> None:
-        """Raises `SamplerDown` if a server has lost the weights that were pushed: it is another process than it was
-        when it was met."""
+        """Raises `SamplerDown` if a server was restarted and so has lost the pushed weights."""
         for server in self._servers:
             self._refuse_new(server)
 
     def close(self) -> None:
-        """Tries no request again, and waits for those on their way, not long."""
+        """Stops all retries and waits `SECONDS_TO_END` for requests in flight."""
         self._closed.set()
         self._threads.close()
         self._client.close()
         self._probes.close()
 
     def _meet(self, server: _Server) -> None:
-        """Waits for a server at the start and asks which model it serves."""
+        """Waits for a server at the start and reads which model it serves."""
         server.away_since = time.monotonic()
         while not self._is_well(server):
             if time.monotonic() - server.away_since > self._patience.away:
@@ -140,7 +139,7 @@ class Servers:
     def _complete(self, body: Mapping[str, Any], wanted: Callable[[], bool]) -> Response:
         faults = losses = 0
         problem = ""
-        while max(faults, losses) < self._patience.tries:  # a request may be what its server dies of, each time
+        while max(faults, losses) < self._patience.tries:  # losses count: a request may crash each server it meets
             server, weights = self._choose(wanted), self.weights
             try:
                 return self._read(self._post(server, body))._replace(weights=weights)
@@ -178,10 +177,10 @@ class Servers:
             raise _Fault(f"answered with no completion of token ids: {reply.text!r:.120}") from error
         return Response(ids, log_probs)
 
-    # Which server
+    # Choice of the server
 
     def _choose(self, wanted: Callable[[], bool]) -> _Server:
-        """The server with the fewest requests on their way, which now has one more; waits while all are away.
+        """Returns the server with the fewest requests in flight and counts one more; waits while all are away.
 
         Raises:
             SamplerDown: if they are away for too long.
@@ -206,7 +205,7 @@ class Servers:
                 server.away_since = time.monotonic()
 
     def _look_for_lost(self) -> None:
-        """Asks the servers that are away whether they are back; one thread at a time does."""
+        """Checks whether servers that are away are back, in one thread at a time."""
         lost = [server for server in self._servers if server.away_since is not None]
         if not lost or not self._probing.acquire(blocking=False):
             return
@@ -225,7 +224,7 @@ class Servers:
             return False
 
     def _is_new(self, server: _Server) -> bool:
-        """Whether another process answers at the address, which has the weights that it was started with."""
+        """Whether the server was restarted, so that it has the weights that it was started with."""
         return self._pushed and bool(server.born) and self._birth(server) not in ("", server.born)
 
     def _refuse_new(self, server: _Server) -> None:
@@ -234,7 +233,7 @@ class Servers:
             raise SamplerDown(message)
 
     def _birth(self, server: _Server) -> str:
-        """When the server's process began, as ``/metrics`` says it."""
+        """Returns the start time of the server's process from ``/metrics``."""
         try:
             lines = self._probes.get(f"{server.address}/metrics").text.splitlines()
         except httpx.HTTPError:
@@ -246,11 +245,11 @@ class Servers:
 
 
 def order(addresses: Sequence[str], what: str, timeout: float) -> None:
-    """Posts to an endpoint of vLLM's dev mode on all servers: ``pause?mode=keep`` freezes requests where they are and
-    throws away what was computed for them, ``resume`` goes on with them.
+    """Posts to an endpoint of vLLM's dev mode on all servers: ``pause?mode=keep`` freezes requests and drops their
+    keys and values, ``resume`` goes on with them.
 
     Raises:
-        SamplerDown: if one does not do it.
+        SamplerDown: if the post fails on one of them.
     """
     for address in addresses:
         try:
@@ -263,8 +262,8 @@ _REMEDY = "start the servers again and resume, so that they take the policy's we
 
 
 class _Threads:
-    """A pool of threads, made as they are needed. They are daemons: a request that hangs does not hold up the end of
-    the process, as `concurrent.futures` would let it."""
+    """A pool of threads, started as needed. They are daemons: unlike with `concurrent.futures`, a request that hangs
+    does not keep the process from ending."""
 
     def __init__(self, most: int):
         self._most, self._threads, self._busy, self._ended = most, [], 0, False

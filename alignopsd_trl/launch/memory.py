@@ -15,7 +15,7 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.presets import BACKBONES, Backbone
 from alignopsd_trl.models import resolve_model
-from alignopsd_trl.scoring.kv_memory import room
+from alignopsd_trl.scoring.kv_memory import cache_limits
 
 GIB = 2**30
 ADAM_BYTES = 8  # two float32 moments a parameter
@@ -196,7 +196,7 @@ def _prompts(shape: Backbone, args: AlignOPSDConfig, launch: Launch, free: float
     number = weight_bytes if free is None else COMPUTE_BYTES
     longest = (args.max_prompt_length + args.max_completion_length) * shape.kv_width * shape.layers * number
     rows = max(args.per_device_train_batch_size * args.steps_per_generation, args.per_device_eval_batch_size)
-    sizes = room(free, args.kv_memory_share, longest)
+    sizes = cache_limits(free, args.kv_memory_share, longest)
     batch = min(sizes.batch, rows * longest) if sizes.bounds_rollout else max(sizes.batch, rows * longest)
     return max(sizes.pool, longest) + batch
 

@@ -1,4 +1,4 @@
-"""Outcome advantages of sibling groups, which every trained method starts from, and sums by group.
+"""Outcome advantages of sibling groups, on which every trained method builds, and sums by group.
 
 Turn-level quantities are float64, token-level ones float32, and none carries a gradient. Sources: the paper's equation
 of A; method facts E.41, E.44, E.45.
@@ -10,12 +10,12 @@ import torch
 
 from alignopsd_trl.turns import Groups
 
-EPSILON = 1e-6  # beside the deviation of the rewards
+EPSILON = 1e-6  # added to the deviation of the rewards
 RESOLUTION = 2.0**-24  # of a float32 reward: a smaller relative difference is rounding error
 
 
 def segment_sum(values: torch.Tensor, segment: torch.Tensor, count: int) -> torch.Tensor:
-    """Sums of ``values`` by segment, ``(count,)``."""
+    """Returns the sums of ``values`` by segment, ``(count,)``."""
     return values.new_zeros(count).index_add_(0, segment, values)
 
 
@@ -29,16 +29,16 @@ def normalise(
     counted: torch.Tensor | None = None,
     scale: bool = True,
 ) -> torch.Tensor:
-    """(x - mean) / (deviation + 1e-6) within groups, Bessel's correction; 0 where a group counts one row only.
+    """Returns (x - mean) / (deviation + 1e-6) within groups, Bessel's correction; 0 where a group counts one row only.
 
     A difference below the resolution of a float32 reward is rounding error and becomes exactly 0. Its sign would tilt
     the weights of a zero-advantage rollout (method facts E.41).
 
     Args:
-        values: ``(M,)``, of a floating dtype that stays.
+        values: ``(M,)``, of a floating dtype, which the result has too.
         group: ``(M,)`` int64 below ``count``.
         count: number of groups.
-        counted: ``(M,)`` bool, the rows that mean and deviation are taken over; all by default.
+        counted: ``(M,)`` bool, the rows of mean and deviation; all by default.
         scale: divide by the deviation, or only centre.
     """
     weight = torch.ones_like(values) if counted is None else counted.to(values.dtype)
@@ -58,13 +58,13 @@ def normalise(
 def rollout_advantage(
     reward: torch.Tensor, groups: Groups, statistics: str = "trajectory", scale: bool = True
 ) -> torch.Tensor:
-    """Group-relative advantage A of each turn's rollout (the paper's equation of A; method facts E.44).
+    """Returns the group-relative advantage A of each turn's rollout (the paper's equation of A; method facts E.44).
 
     Args:
         reward: ``(M,)`` terminal reward, the same on all turns of a rollout.
         groups: of the turns.
-        statistics: population of mean and deviation: ``"trajectory"`` counts a rollout once (the paper), ``"turn"``
-            once per turn it has.
+        statistics: population of mean and deviation: ``"trajectory"`` counts each rollout once (the paper), ``"turn"``
+            each turn.
         scale: divide by the deviation, or only centre.
 
     Returns:
@@ -78,7 +78,7 @@ def rollout_advantage(
 def invalid_action_residual(
     reward: torch.Tensor, action_valid: torch.Tensor, task: torch.Tensor, penalty: float, scale: bool = True
 ) -> torch.Tensor:
-    """The residual advantage that a penalty on invalid actions adds to each turn after allocation (method facts E.45).
+    """Returns the residual that a penalty on invalid actions adds to each turn's advantage (method facts E.45).
 
     It is the difference of two normalisations over the turns of the task: with and without ``penalty`` subtracted from
     the reward of turns whose action was invalid. Valid turns of such a group rise, because it is relative.
@@ -97,7 +97,7 @@ def invalid_action_residual(
 
 
 def token_advantages(advantage: torch.Tensor, mask: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
-    """``(M,)`` or ``(M, L)`` advantages, plus a residual per turn, on the optimised tokens: ``(M, L)`` float32."""
+    """Spreads advantages, ``(M,)`` or ``(M, L)``, plus a residual per turn over the optimised tokens, ``(M, L)``."""
     advantage = advantage if advantage.dim() == 2 else advantage[:, None]
     advantage = advantage if residual is None else advantage + residual[:, None]
     return torch.where(mask.bool(), advantage.float(), 0.0).detach()

@@ -49,8 +49,7 @@ class AgentOPSD(Baseline):
     needs_teacher = True
 
     def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
-        """``mode="telescoping"`` distributes outcome minus clipped prior, which is not exactly 0 in a group of equal
-        rewards."""
+        """Returns no turn for ``mode="telescoping"``: outcome minus clipped prior is never exactly 0."""
         if self.options.mode != "signed":
             return super().zero_advantage(batch)
         return outcome(batch, self.config).advantage == 0

@@ -1,8 +1,8 @@
-"""The four hooks of a method, and what goes in and out of them.
+"""The four hooks of a method, with their arguments and results.
 
-The trainer plays the rollouts, builds the `TurnBatch`, asks `assign` for credit, and adds `auxiliary` to TRL's loss.
-It knows nothing else about a method. What a method does not declare is not computed, and `contract` raises if it is
-used.
+The trainer plays the rollouts, builds the `TurnBatch`, calls `assign` for credit, and adds `auxiliary` to TRL's loss.
+It knows nothing else about a method. A signal that a method does not declare is not computed, and `contract` raises if
+the method uses it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 class Teacher(Protocol):
-    """The privileged view of the policy, and other signals that a method may ask for, without gradients and on the
-    snapshot that made the rollouts. Every process must make the same calls in the same order."""
+    """The privileged view of the policy and other signals for methods, without gradients and on the snapshot that made
+    the rollouts. Every process must make the same calls in the same order."""
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Log-probs of the responses of turns ``target`` under the privileged prompts of turns ``source``.
+        """Scores the responses of turns ``target`` under the privileged prompts of turns ``source``.
 
         Args:
             source, target: ``(P,)`` int64 row numbers; ``source == target`` is the identity view.
 
         Returns:
-            ``(P, L)`` float32, 0 where the target's mask is 0.
+            Log-probs ``(P, L)`` float32, 0 where the target's mask is 0.
         """
 
     def vocabulary(
@@ -40,12 +40,12 @@ class Teacher(Protocol):
         sources: torch.Tensor | None = None,
         mix: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The privileged view's ``count`` largest logits at each position of each turn's own response.
+        """Returns the privileged view's ``count`` largest logits at each position of each turn's own response.
 
         Args:
-            sources: ``(M, K)`` int64, turns whose privileged prompts are read too, each by itself; -1 behind them.
-            mix: turns ``(n,)`` and logits ``(n, 1 + k, V)`` of the turn's own view and of its k sources ->
-                ``(n, V)``, of which the largest are taken; needed with ``sources``.
+            sources: ``(M, K)`` int64, turns under whose privileged prompts the response is scored too; padded with -1.
+            mix: turns ``(n,)`` and logits ``(n, 1 + k, V)`` of the turn's own view and of its k sources -> their
+                mixture ``(n, V)``, whose largest logits are returned; needed with ``sources``.
 
         Returns:
             Token ids int64 and logits float32, ``(M, L, count)`` each, 0 past a response's end; not divided by a
@@ -54,13 +54,13 @@ class Teacher(Protocol):
 
     def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None, actions: bool = True) -> list[Thought]:
         """Samples thinking and action of the privileged view at each of the M turns, or at the turns ``rows``, ``(R,)``
-        int64 (one generation for all). With ``actions=False`` it samples thinking alone, and all actions are blank."""
+        int64, in one generation. With ``actions=False`` it samples thinking alone, and all actions are blank."""
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
-        """``(n, D)`` float32 embeddings of the frozen encoder; a zero row for an empty text."""
+        """Returns the frozen encoder's embeddings, ``(n, D)`` float32; a zero row for an empty text."""
 
     def gather(self, values: torch.Tensor, /) -> torch.Tensor:
-        """The one-dimensional tensors of all processes, concatenated; lengths may differ."""
+        """Concatenates the one-dimensional tensors of all processes; lengths may differ."""
 
 
 @dataclass
@@ -70,9 +70,9 @@ class Credit:
     Args:
         advantages: ``(M, L)`` float32 on the batch's device: finite, 0 outside the policy mask, without gradient.
         metrics: numbers of this process for the log; the mean over processes is logged.
-        targets: ``(M, L)`` or ``(M, L, K)`` tensors, finite and without gradient, that `Method.auxiliary` will get back
-            row by row; empty if there is no such loss. ``vocabulary_ids`` among them asks for the live logits of these
-            tokens as ``vocabulary``.
+        targets: ``(M, L)`` or ``(M, L, K)`` tensors, finite and without gradient, whose rows `Method.auxiliary` gets;
+            empty without such a loss. With ``vocabulary_ids`` it also gets the live logits of these tokens as
+            ``vocabulary``.
         trace: columns for the records, one value for each turn: lists or tensors of length M.
     """
 
@@ -99,7 +99,7 @@ class Method:
     """One row of the results table. A subclass overrides what differs from plain GRPO.
 
     Args:
-        config: of the run. A method is made from it alone; what an instance needs may depend on it.
+        config: of the run, the only argument. The needs of an instance may depend on it.
 
     Class attributes:
 
@@ -108,19 +108,19 @@ class Method:
     - **skills_in_rollout** (`bool`, defaults to `False`) -- The policy itself sees the skill while it plays and learns.
     - **skills_in_evaluation** (`bool`, defaults to `False`) -- The row is evaluated with skills (the starred rows).
     - **needs_student_log_probs** (`bool`, defaults to `False`) -- `assign` reads ``batch.student_log_probs``.
-    - **takes_student_log_probs** (`bool`, defaults to `False`) -- `assign` reads them where they were computed for
-      another reason, and does without where they are `None`.
-    - **needs_teacher** (`bool`, defaults to `False`) -- `assign` asks the [`Teacher`] for scores, logits or thoughts;
-      so there must be skills.
-    - **needs_encoder** (`bool`, defaults to `False`) -- `assign` asks the [`Teacher`] for embeddings.
+    - **takes_student_log_probs** (`bool`, defaults to `False`) -- `assign` reads them if they were computed for another
+      reason, and works without them if they are `None`.
+    - **needs_teacher** (`bool`, defaults to `False`) -- `assign` calls `Teacher.score`, `vocabulary` or `thoughts`, so
+      there must be skills.
+    - **needs_encoder** (`bool`, defaults to `False`) -- `assign` calls `Teacher.encode`.
     - **needs_turn_advantages** (`bool`, defaults to `False`) -- `assign` reads ``batch.turn_advantages``: the policy
       plays Monte Carlo rollouts from the batch's states.
 
-    - **kept_logits** (`int`, defaults to `0`) -- Tokens of the vocabulary whose logits targets hold at each position;
-      for the estimate of memory alone.
-    - **options** (`Any`, *optional*) -- What `AlignOPSDConfig.method_options` says, for a method that has such.
+    - **kept_logits** (`int`, defaults to `0`) -- The number of logits that targets hold at each position, for the
+      estimate of memory alone.
+    - **options** (`Any`, *optional*) -- The method's options, read from `AlignOPSDConfig.method_options`.
 
-    What is not declared raises when it is used; see `alignopsd_trl.methods.contract`.
+    The use of an undeclared signal raises; see `alignopsd_trl.methods.contract`.
     """
 
     name: ClassVar[str]
@@ -143,19 +143,19 @@ class Method:
         raise NotImplementedError
 
     def zero_advantage(self, batch: TurnBatch) -> torch.Tensor:
-        """``(M,)`` bool, turns whose credit does not depend on the log-probs of their tokens, so that they are not
+        """Returns the turns whose credit does not depend on the log-probs of their tokens, ``(M,)`` bool. They are not
         scored. By default no turn."""
         return torch.zeros(len(batch), dtype=torch.bool, device=batch.task.device)
 
     def auxiliary(
         self, targets: dict[str, torch.Tensor], log_probs: torch.Tensor, old_log_probs: torch.Tensor
     ) -> torch.Tensor:
-        """The auxiliary loss per token on the live log-probs, before masking and normalising.
+        """Returns the auxiliary loss per token on the live log-probs, before masking and normalising.
 
         Args:
             targets: the rows of `Credit.targets`, ``(R, L)`` or ``(R, L, K)`` each; with ``vocabulary_ids`` also
                 ``vocabulary``, the current policy's logits of those tokens, with gradient (one more forward).
-            log_probs: ``(R, L)`` of the current policy, with gradient: the ones TRL computed for its own loss.
+            log_probs: ``(R, L)`` of the current policy, with gradient, from TRL's own forward.
             old_log_probs: ``(R, L)`` of the rollout snapshot, without gradient.
 
         Returns:
@@ -164,5 +164,5 @@ class Method:
         raise NotImplementedError
 
     def coefficients(self, step: int) -> Coefficients:
-        """Weights of the losses at a rollout round."""
+        """Returns the weights of the losses at a rollout round."""
         return Coefficients()

@@ -1,4 +1,4 @@
-"""Parts that the baselines share: options, outcome advantage, and the teacher's log-probs of the sampled tokens."""
+"""Common parts of the baselines: options, outcome advantage, and the teacher's log-probs of the sampled tokens."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class NoOptions:
 
 
 class Baseline(GRPO):
-    """GRPO's outcome advantages, with options of the method's own.
+    """A method that starts from GRPO's outcome advantages and has options of its own.
 
-    ``group_statistics``, ``scale_rewards`` and ``invalid_action_penalty`` of the config have the same meaning for every
-    method as for GRPO. The penalty is a residual that is added after a method's weights.
+    ``group_statistics``, ``scale_rewards`` and ``invalid_action_penalty`` of the config mean the same as for GRPO. The
+    penalty's residual is added after the method's weights.
     """
 
     Options: ClassVar[type] = NoOptions
@@ -45,10 +45,10 @@ def credit_of(
     trace: dict[str, torch.Tensor],
     gap: torch.Tensor | None = None,
 ) -> Credit:
-    """Credit from ``(M,)`` or ``(M, L)`` shaped advantages, with the residual of ``found``, its metrics and trace.
+    """Makes credit from ``(M,)`` or ``(M, L)`` shaped advantages and the residual and metrics of ``found``.
 
-    The column ``outcome_advantage`` is A, that of ``found``. What the method made of it is the column ``advantage``,
-    which `checked_credit` adds. ``gap``, ``(M, L)``, is recorded token by token.
+    The trace's column ``outcome_advantage`` is the advantage of ``found``; `checked_credit` adds the shaped one as
+    ``advantage``. ``gap``, ``(M, L)``, is recorded token by token.
     """
     residual = {} if found.residual is None else {"residual": found.residual}
     columns = {"outcome_advantage": found.advantage} | residual | trace
@@ -67,12 +67,12 @@ def step_credit(
     state: torch.Tensor,
     trace: dict[str, torch.Tensor] | None = None,
 ) -> Credit:
-    """`credit_of` for advantages that compare turns of one state, 0 in a task that one rollout is left of; with the
-    share of turns whose state was met by another one.
+    """Makes credit from advantages that compare the turns of one state. They become 0 in a task with a single rollout.
+    A metric counts the share of turns whose state occurs in another turn too.
 
     Args:
         shaped: ``(M,)`` advantages of turns.
-        steps: ``(M,)`` what comparing the turns of a state gave, for the records.
+        steps: ``(M,)`` the part of them that compares the turns of a state, for the records.
         state: ``(M,)`` int64, the group of each turn's state.
     """
     shaped = imitated(batch, shaped.masked_fill(batch.groups.siblings < 2, 0.0))
@@ -82,19 +82,19 @@ def step_credit(
 
 
 def identity_scores(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:
-    """l+ of every turn under its own privileged view, ``(M, L)`` float32, 0 outside the mask."""
+    """Returns l+ of every turn under its own privileged view, ``(M, L)`` float32, 0 outside the mask."""
     rows = torch.arange(len(batch), device=batch.task.device)
     return teacher.score(batch, rows, rows)
 
 
 def identity_gap(batch: TurnBatch, teacher: Teacher) -> torch.Tensor:
-    """delta = l+ - l of the rollout snapshot, ``(M, L)`` float32, 0 where nothing is scored."""
+    """Returns delta = l+ - l of the rollout snapshot, ``(M, L)`` float32, 0 for tokens that are not scored."""
     assert batch.student_log_probs is not None, "the method declares needs_student_log_probs"
     return (identity_scores(batch, teacher) - batch.student_log_probs) * batch.scored_mask
 
 
 def token_mean(batch: TurnBatch, name: str, values: torch.Tensor) -> dict[str, float]:
-    """A metric: the mean over the scored tokens of this process; nothing where there are none."""
+    """Returns a metric, the mean over the scored tokens of this process; empty without any."""
     return {name: float(values[batch.scored_mask].mean())} if batch.scored_mask.any() else {}
 
 

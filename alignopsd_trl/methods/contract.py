@@ -1,6 +1,6 @@
-"""Checks a method: it may ask only for what it declares, and its credit must be valid.
+"""Checks a method: it may use only the signals that it declares, and its credit must be valid.
 
-The trainer calls `checked_credit`. Without the check, a method that forgets to declare its teacher would train on zeros
+The trainer calls `checked_credit`. Without it, a method that forgets to declare its teacher would train on zeros
 (without skills the teacher is the student), and one that returns NaN would log a loss of 0.
 """
 
@@ -34,10 +34,10 @@ def checked_credit(method: Method, batch: TurnBatch, teacher: Teacher, step: int
     advantages over each turn's optimised tokens.
 
     Args:
-        method: who assigns.
+        method: assigns the credit.
         batch: with ``student_log_probs`` if the method declares that it needs them.
-        teacher: who answers.
-        step: rollout rounds before this one.
+        teacher: for the method's calls.
+        step: the number of rollout rounds before this one.
 
     Raises:
         MethodError: for a call that was not declared, or credit of a wrong shape, dtype or value.
@@ -59,7 +59,7 @@ def _undeclared(method: Method, use: str, need: str) -> MethodError:
 
 
 class DeclaredTeacher:
-    """A [`Teacher`] that answers only what the method declares that it needs."""
+    """A [`Teacher`] that raises for calls that the method does not declare."""
 
     def __init__(self, teacher: Teacher, method: Method):
         self._teacher, self._method = teacher, method
@@ -72,7 +72,7 @@ class DeclaredTeacher:
 
 
 class _UnscoredBatch(TurnBatch):
-    """A batch whose log-probs raise: the method did not declare that it reads them."""
+    """A batch that raises when a method reads log-probs that it did not declare."""
 
     _reason: MethodError
 
@@ -94,16 +94,16 @@ def _declared_batch(method: Method, batch: TurnBatch) -> TurnBatch:
     return unscored
 
 
-# What comes back
+# Credit
 
 
 def check_credit(credit: Credit, batch: TurnBatch, name: str) -> None:
-    """Raises [`MethodError`] unless ``credit`` fits the batch: see [`Credit`] for what it must be.
+    """Raises [`MethodError`] unless ``credit`` fits the batch and is valid, see [`Credit`].
 
     Args:
-        credit: what the method called ``name`` gave.
-        batch: what it was given.
-        name: for the message.
+        credit: the result of the method.
+        batch: its argument.
+        name: the method's name, for the message.
     """
 
     def fail(problem: str) -> None:

@@ -1,6 +1,6 @@
 """Methods that add (or consist of) a distillation loss on the sampled tokens.
 
-The teacher is the privileged view of the snapshot, scored once a batch and detached. The loss is computed on the live
+The teacher is the privileged view of the snapshot, scored once per batch and detached. The loss is computed on the live
 log-probs of TRL's own forward.
 """
 
@@ -51,8 +51,8 @@ class VocabularyOptions:
 
 
 class Distillation(Baseline):
-    """Outcome advantages plus ``coefficient`` times an auxiliary loss toward the teacher of the same tokens: with a
-    `gate_slope` the gated one, else the sampled-token loss; or the divergence over the teacher's likeliest tokens."""
+    """Outcome advantages plus ``coefficient`` times an auxiliary loss toward the teacher: the divergence over its
+    likeliest tokens for ``form="vocabulary"``, else the gated loss with a `gate_slope`, else the sampled-token loss."""
 
     Options = AuxiliaryOptions
     needs_teacher = True
@@ -67,8 +67,8 @@ class Distillation(Baseline):
         return self.with_teacher(super().assign(batch, teacher, step), batch, teacher)
 
     def with_teacher(self, credit: Credit, batch: TurnBatch, teacher: Teacher) -> Credit:
-        """Adds the teacher's scores as targets, and the mean gap as a metric where the snapshot was scored anyway; or,
-        where whole distributions are compared, its likeliest tokens and their logits."""
+        """Adds the teacher's scores as targets, and the mean gap as a metric if the snapshot was scored. If whole
+        distributions are compared, the targets are the teacher's likeliest tokens and their logits."""
         if self.compares_vocabularies:
             found = teacher.vocabulary(batch, self.options.vocabulary_size)
             credit.targets["vocabulary_ids"], credit.targets["teacher"] = found
@@ -83,7 +83,7 @@ class Distillation(Baseline):
 
     @property
     def gate_slope(self) -> float | None:
-        """beta of the gate sigmoid(beta (l+ - l)); `None` for a loss without one."""
+        """beta of the gate sigmoid(beta (l+ - l)); `None` for a loss without a gate."""
         return None
 
     def auxiliary(

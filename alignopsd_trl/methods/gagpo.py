@@ -25,16 +25,16 @@ class GAGPOOptions:
 class GAGPO(Baseline):
     """GAE of turns over V(s), the mean discounted return of the task's turns that start in s; then normalised.
 
-    delta_k = r_k + gamma V(s_{k+1}) - V(s_k), with V = 0 after the end and r_k the reward where it falls; A_k = sum of
+    delta_k = r_k + gamma V(s_{k+1}) - V(s_k), with V = 0 after the end and r_k the turn's reward; A_k = sum of
     (gamma lambda)^j delta_{k+j}. Mean and deviation are those of all turns of the task (``scale_rewards="none"``: not
-    divided). The deltas of a task add up to 0, so that centring takes little from a turn. It takes the place of the
-    outcome advantage. No skill, no teacher, no further forward pass; all of it is detached.
+    divided). The deltas of a task add up to 0, so that centring changes a turn little. A_k replaces the outcome
+    advantage. No skill, no teacher, no further forward pass; all of it is detached.
 
     The paper's importance ratio of an action, the geometric mean over its tokens, is ``importance_sampling_level=
     "sequence"`` of the run, where a row is a turn.
 
-    Source: GAGPO (arXiv 2605.13217), as its text is summarised in public; its equations were not seen. Ours are the
-    population that normalises (the turns of a task) and the default of lambda. Confidence: medium.
+    Source: public summaries of GAGPO (arXiv 2605.13217); its equations were not seen. The population of mean and
+    deviation (the turns of a task) and the default of lambda are our choice. Confidence: medium.
     """
 
     name = "gagpo"

@@ -30,7 +30,7 @@ class GiGPOOptions:
 class GiGPO(Baseline):
     """A + omega A^S: discounted returns compared among the turns that start from the same observation.
 
-    G_k = sum of gamma^(j - k) r_j over the turns j >= k of the rollout (Eq. 5), r_j the reward where it falls
+    G_k = sum of gamma^(j - k) r_j over the turns j >= k of the rollout (Eq. 5), r_j the reward of turn j
     (`TurnBatch.turn_reward`); A^S is G less the mean over its state group (same task, equal observation before the
     turn), 0 for a state met once. The first turns of a task form one group. No skill, no teacher, no further forward
     pass; all of it is detached.

@@ -37,9 +37,8 @@ class GraphGPO(Baseline):
     detached.
 
     Source: GraphGPO (arXiv 2605.26684, Eq. 4 and its group statistics); omega as in a public reproduction of the
-    authors' recipe. Ours: success is read off rewards where they fall, so that a turn with a positive reward enters the
-    goal with it as r; with one terminal reward that is the paper's formula. Confidence: high for the formula, medium
-    for omega.
+    authors' recipe. Departure: every turn with a positive reward enters the goal, with that reward as r; with one
+    terminal reward that is the paper's formula. Confidence: high for the formula, medium for omega.
     """
 
     name = "graphgpo"

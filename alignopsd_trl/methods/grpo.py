@@ -1,4 +1,4 @@
-"""GRPO: the rollout's group-relative advantage on every optimised token. The yardstick of overhead: no teacher."""
+"""GRPO: the rollout's group-relative advantage on every optimised token. Overhead is measured against it."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ class OutcomeAdvantage:
 
 
 def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> OutcomeAdvantage:
-    """Advantages of a batch of sibling groups. Needs the rewards only: neither log-probs nor a teacher.
+    """Computes the advantages of a batch of sibling groups from rewards alone.
 
     A group with fewer than two rollouts left after environment failures gets advantage and residual 0 and is counted in
     ``outcome/lone_groups``.
 
     Episodes that the teacher played (`TurnBatch.privileged`) count in their group's baseline. Their own advantage is at
-    least 0 and they have no residual: the policy imitates what helped and is not pushed away from what it would not do.
+    least 0 and they have no residual: the policy imitates successes and is not pushed away from actions that it would
+    not take.
 
     With ``group_statistics="turn"``, advantage plus residual equals the normalised penalised reward, as in method facts
     F.51, which subtracts the penalty before normalising.
@@ -70,7 +71,7 @@ def outcome(batch: TurnBatch, config: AlignOPSDConfig) -> OutcomeAdvantage:
 
 
 def imitated(batch: TurnBatch, advantage: torch.Tensor) -> torch.Tensor:
-    """Advantages ``(M,)``, not below 0 in episodes that the teacher played."""
+    """Raises negative advantages ``(M,)`` to 0 in episodes that the teacher played."""
     if batch.privileged is None:
         return advantage
     return torch.where(batch.privileged, advantage.clamp_min(0.0), advantage)

@@ -30,12 +30,12 @@ class HGPO(Baseline):
 
     The group of depth k holds the task's turns with the same state and the same k states before it; A_k is the return
     less the group's mean, over its deviation (``scale_rewards="none"``, the published default: not divided).
-    w_k = (k + 1)^alpha over their sum. A^H takes the place of the outcome advantage. No skill, no teacher, no further
-    forward pass; all of it is detached.
+    w_k = (k + 1)^alpha over their sum. A^H replaces the outcome advantage. No skill, no teacher, no further forward
+    pass; all of it is detached.
 
     Source: HGPO (arXiv 2602.22817, Eq. 3 to 7) and its published code. A group whose returns are all equal is left out
     and the other weights add up to 1, as in both; so is a depth for which a turn has not enough history, as in the
-    code. Ours: the code leaves out single turns whose A_k is 0, we leave out whole groups. Confidence: high.
+    code. Departure: the code leaves out single turns whose A_k is 0, we leave out whole groups. Confidence: high.
     """
 
     name = "hgpo"

@@ -1,5 +1,4 @@
-"""Monte Carlo: the advantage of each turn from rollouts of the policy itself. The upper bound of every table, and
-expensive."""
+"""Monte Carlo: each turn's advantage from rollouts of the policy, the expensive upper bound of every table."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ class MonteCarlo(Baseline):
 
 
 def _deviation(batch: TurnBatch) -> torch.Tensor:
-    """``(M,)`` deviation of the rewards of a turn's group, each rollout once."""
+    """Returns the deviation of the rewards in each turn's group, ``(M,)``, each rollout counted once."""
     groups, reward = batch.groups, batch.reward.double()
     once, task, tasks = (groups.position == 0).double(), groups.task, groups.tasks
     size = segment_sum(once, task, tasks)

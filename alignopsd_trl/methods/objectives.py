@@ -25,7 +25,7 @@ MAX_NEGATIVE_LOG_RATIO = 20.0
 
 
 def sampled_token_loss(log_probs: torch.Tensor, teacher: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """-sg(rho (l+ - l)) l with rho = exp(l - old): its expected gradient is that of KL(student || teacher).
+    """Returns -sg(rho (l+ - l)) l with rho = exp(l - old): its expected gradient is that of KL(student || teacher).
 
     On-policy (rho = 1) this is the sampled-token distillation loss; rho, bounded in the exponent, keeps it unbiased
     over further optimiser steps of the batch.
@@ -36,16 +36,16 @@ def sampled_token_loss(log_probs: torch.Tensor, teacher: torch.Tensor, old: torc
 
 
 def gated_loss(log_probs: torch.Tensor, teacher: torch.Tensor, beta: float) -> torch.Tensor:
-    """g (l+ - l) with the detached gate g = sigmoid(beta (l+ - l)) of the current policy; beta = 0: g = 1/2.
+    """Returns g (l+ - l) with the detached gate g = sigmoid(beta (l+ - l)) of the current policy; beta = 0: g = 1/2.
 
-    The gradient with respect to l is -g: every sampled token is pushed up, the more the better the teacher likes it.
+    The gradient with respect to l is -g: every sampled token is pushed up, more so if the teacher prefers it.
     The value is about -KL and rises toward 0 as the policy approaches the teacher.
     """
     return alignment_loss(log_probs, teacher, gate(teacher - log_probs, beta))
 
 
 def weighted_k3_loss(log_probs: torch.Tensor, teacher: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """rho k3 with rho = exp(l - old), k3 = exp(-d) - 1 + d, d = l - l+, both exponents bounded.
+    """Returns rho k3 with rho = exp(l - old), k3 = exp(-d) - 1 + d, d = l - l+, both exponents bounded.
 
     The gradient runs through both factors, so that with respect to l it is rho d: the reverse-KL gradient, on- and
     off-policy. A detached rho would give the forward-KL gradient.
@@ -58,7 +58,7 @@ def weighted_k3_loss(log_probs: torch.Tensor, teacher: torch.Tensor, old: torch.
 def divergence_loss(
     logits: torch.Tensor, teacher_logits: torch.Tensor, beta: float = 0.5, temperature: float = 1.1
 ) -> torch.Tensor:
-    """beta KL(teacher || M) + (1 - beta) KL(student || M) over the vocabulary, M = (1 - beta) student + beta teacher.
+    """Returns beta KL(teacher || M) + (1 - beta) KL(student || M), M = (1 - beta) student + beta teacher.
 
     Args:
         logits, teacher_logits: ``(..., V)`` of the same V tokens: all of them, or the teacher's likeliest.
@@ -87,7 +87,7 @@ def _kl(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
 
 
 def mixing_weight(step: int, initial: float, decay_steps: int, warmup_steps: int = 0) -> float:
-    """lambda at policy update ``step``, counted from 1: a linear rise over the warm-up, then linearly down to 0.
+    """Returns lambda at policy update ``step``, counted from 1: a linear rise over the warm-up, then a linear fall.
 
     ``decay_steps=0`` keeps it constant after the warm-up.
     """
@@ -99,33 +99,33 @@ def mixing_weight(step: int, initial: float, decay_steps: int, warmup_steps: int
 
 
 def bounded_weight(advantage: torch.Tensor, evidence: torch.Tensor, band: float, shape: str = "exp") -> torch.Tensor:
-    """clip(f(sgn(A) e), 1 - band, 1 + band), 1 where A = 0; f is ``"exp"`` or ``"sigmoid"`` (2 sigmoid, also 1 at 0).
+    """Returns clip(f(sgn(A) e), 1 - band, 1 + band), 1 where A = 0; f is ``"exp"``, or ``"sigmoid"`` for 2 sigmoid(.).
 
-    The sign makes a failed rollout's token weigh more where the teacher *dislikes* it.
+    The sign gives a failed rollout's token more weight where the teacher *disprefers* it.
 
     Args:
         advantage: ``(M,)``.
         evidence: ``(M,)`` or ``(M, L)`` gaps.
     """
     exponent = advantage.sign().reshape(-1, *[1] * (evidence.ndim - 1)) * evidence
-    # bounded before the exponential, so that no gap overflows; 2 band is outside of the clip for both shapes
+    # bounded before the exponential, so that no gap overflows; the bound lies beyond the clip range
     raw = exponent.clamp(max=MAX_LOG_IMPORTANCE).exp() if shape == "exp" else 2 * torch.sigmoid(exponent)
     return raw.clamp(1 - band, 1 + band)
 
 
 def rlsd_weight(advantage: torch.Tensor, gap: torch.Tensor, band: float, negative_only: bool = False) -> torch.Tensor:
-    """clip(exp(sgn(A) gap), 1 - band, 1 + band) per token; with ``negative_only`` 1 wherever A >= 0."""
+    """Returns clip(exp(sgn(A) gap), 1 - band, 1 + band) per token; with ``negative_only`` 1 wherever A >= 0."""
     weight = bounded_weight(advantage, gap, band)
     return torch.where(advantage[:, None] < 0, weight, 1.0) if negative_only else weight
 
 
 def turn_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Mean over the masked tokens of each turn, ``(M,)``; 0 for a turn without any."""
+    """Returns the mean over the masked tokens of each turn, ``(M,)``; 0 for a turn without any."""
     return (values * mask).sum(-1) / mask.sum(-1).clamp_min(1)
 
 
 def mix(advantage: torch.Tensor, weight: torch.Tensor, mixing: float) -> torch.Tensor:
-    """A ((1 - lambda) + lambda w), with A ``(M,)`` spread over the columns of ``weight``."""
+    """Returns A ((1 - lambda) + lambda w), with A ``(M,)`` broadcast over the columns of ``weight``."""
     return advantage.reshape(-1, *[1] * (weight.ndim - 1)) * ((1 - mixing) + mixing * weight)
 
 
@@ -134,7 +134,7 @@ def equalise_steps(
 ) -> torch.Tensor:
     """Rescales each turn toward the mean |advantage| of its rollout's turns, by a factor in [1/ratio, ratio].
 
-    Rollouts of one turn and turns without tokens are left alone. Sizes become equal; the token budget is not conserved.
+    Rollouts of one turn and turns without tokens stay unchanged. The sum over the rollout's tokens is not conserved.
 
     Args:
         token_advantage: ``(M, L)``.
@@ -157,7 +157,7 @@ def equalise_steps(
 
 
 def discounted_returns(reward: torch.Tensor, groups: Groups, gamma: float) -> torch.Tensor:
-    """G_k = r_k + gamma G_{k+1} within each rollout, ``(M,)``; rows may come in any order."""
+    """Returns G_k = r_k + gamma G_{k+1} within each rollout, ``(M,)``; rows may come in any order."""
     table = _turn_table(reward, groups)
     for column in range(table.size(1) - 2, -1, -1):
         table[:, column] += gamma * table[:, column + 1]
@@ -167,7 +167,7 @@ def discounted_returns(reward: torch.Tensor, groups: Groups, gamma: float) -> to
 def belief_recursion(
     evidence: torch.Tensor, prior: torch.Tensor, groups: Groups, gamma: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Beliefs B_k = sigmoid(logit(B_0) + c_k), c_k = gamma c_{k-1} + e_k, and their steps B_k - B_{k-1}: ``(M,)`` each.
+    """Returns beliefs B_k = sigmoid(logit(B_0) + c_k), c_k = gamma c_{k-1} + e_k, and their steps, ``(M,)`` each.
 
     Args:
         evidence: ``(M,)`` sums of the gap over each turn.
@@ -184,7 +184,7 @@ def belief_recursion(
 
 
 def _turn_table(values: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """One row for each rollout, its turns from the left in order, zeros after them."""
+    """Arranges values in one row per rollout: its turns in order from the left, then zeros."""
     table = values.new_zeros(groups.rollouts, int(groups.position.max()) + 1 if len(values) else 1)
     table[groups.rollout, groups.position] = values
     return table
@@ -200,13 +200,13 @@ def belief_advantage(
     mixing: float,
     band: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Multipliers and turn advantages from the steps B_k - B_{k-1} of a belief, ``(M,)`` each.
+    """Returns multipliers and turn advantages from the steps B_k - B_{k-1} of a belief, ``(M,)`` each.
 
     ``"signed"`` and ``"magnitude"``: A ((1 - lambda) + lambda w) with w = clip(1 + band z(q), 1 - band, 1 + band),
     q = sgn(A) step or |step|, and z standardising within the rollout (biased deviation; w = 1 for a single turn).
-    ``"telescoping"`` and ``"anchored"``: (1 - lambda) A + lambda T, where T distributes outcome - B_0 over the turns:
-    in proportion to the steps; or as the steps themselves with the last belief replaced by the outcome. The multiplier
-    is then 1. The formulas of "magnitude" and "anchored" are inferred from their names.
+    ``"telescoping"`` and ``"anchored"``: (1 - lambda) A + lambda T, where T distributes outcome - B_0 over the turns.
+    ``"telescoping"`` does so in proportion to the steps; ``"anchored"`` takes the steps with the last belief replaced
+    by the outcome. The multiplier is then 1. The formulas of "magnitude" and "anchored" are inferred from their names.
     """
     group, count = groups.rollout, groups.rollouts
     size = segment_sum(torch.ones_like(steps), group, count)[group]
@@ -227,7 +227,7 @@ def belief_advantage(
 
 
 def success_rate(outcome: torch.Tensor, groups: Groups, clip: float = 1e-4) -> torch.Tensor:
-    """Mean outcome of the task's rollouts, each counted once, inside [clip, 1 - clip]: the prior belief, ``(M,)``."""
+    """Returns the prior belief, ``(M,)``: the task's mean outcome over rollouts, clipped to [clip, 1 - clip]."""
     task, tasks = groups.task, groups.tasks
     share = 1 / torch.bincount(groups.rollout, minlength=groups.rollouts).to(outcome.dtype)[groups.rollout]
     rate = segment_sum(outcome * share, task, tasks) / segment_sum(share, task, tasks)

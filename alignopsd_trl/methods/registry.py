@@ -1,4 +1,4 @@
-"""Finds methods by name: those of the package and those of any module of the user's."""
+"""Finds methods by name, in the package and in the user's modules."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _REGISTRY: dict[str, type[Method]] = {}
 
 
 def register(method: Kind) -> Kind:
-    """Class decorator: makes a method known by its ``name``.
+    """Registers a method class by its ``name``; used as a decorator.
 
-    A class that is defined again, as when a notebook's cell is run twice, takes the place of its older self.
+    A class that is defined again, as when a notebook's cell is run twice, replaces its earlier definition.
 
     Raises:
         ValueError: if it has no name, or if the name is taken by another class.
@@ -40,18 +40,18 @@ def _place(method: type[Method]) -> str:
 
 
 def method_names() -> list[str]:
-    """All registered names, sorted: the package's own, and those of modules that were imported."""
+    """Returns all registered names, sorted: the package's own, and those of modules that were imported."""
     _discover()
     return sorted(_REGISTRY)
 
 
 def get_method(name: str) -> type[Method]:
-    """The method class of a name, or of the module that registers it.
+    """Returns a method class by its name or by the module that registers it.
 
     Args:
         name: a registered name such as ``"grpo"``; or a module that registers one method, such as
-            ``"my_package.my_method"``, which is then imported (the current folder counts as a place to import from); or
-            ``"module:name"`` for a module that registers several.
+            ``"my_package.my_method"``, which is then imported, from the current folder too; or ``"module:name"`` for a
+            module that registers several.
 
     Raises:
         ValueError: for an unknown name, with the known ones; for a module that registers no method, or several.

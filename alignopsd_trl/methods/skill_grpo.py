@@ -1,4 +1,4 @@
-"""Skill-GRPO: GRPO whose policy reads the skill while it plays and is trained."""
+"""Skill-GRPO: GRPO with the skill in the policy's prompt, in rollouts and in the loss."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Turn credit from the states that the rollouts of a task share: how states are named, and three formulas.
+"""Turn credit from the states that the rollouts of a task share: labels of states, and three formulas.
 
-Pure functions; all values float64 ``(M,)`` and without gradient. A state is the observation that a turn was chosen on.
-Turns are never grouped by their number: where the policy decides when to stop, only some rollouts reach a late turn.
+Pure functions; all values float64 ``(M,)`` and without gradient. A state is the observation before a turn. Turns are
+never grouped by their number: where the policy decides when to stop, only some rollouts reach a late turn.
 """
 
 from __future__ import annotations
@@ -20,22 +20,20 @@ START = 0
 
 
 def turn_rewards(batch: TurnBatch) -> torch.Tensor:
-    """The rewards where they fall.
+    """Returns the reward of each turn.
 
     Raises:
-        ValueError: for a batch that was made without them.
+        ValueError: for a batch without them.
     """
     if batch.turn_reward is None:
-        raise ValueError(
-            "the batch has no turn_reward, the rewards where they fall; `TurnBatch.of` makes one with them"
-        )
+        raise ValueError("the batch has no turn_reward, the reward of each turn; make it by TurnBatch.of")
     return batch.turn_reward
 
 
 def state_labels(batch: TurnBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """``(M,)`` int64 labels of the observation before and after each turn.
+    """Labels the observations before and after each turn, ``(M,)`` int64 each.
 
-    Equal texts have equal labels. All first turns start in `START`, which no observation has.
+    Equal texts have equal labels. The label before a first turn is `START`, which no observation has.
     """
     known: dict[str, int] = {}
     after = torch.tensor(
@@ -47,7 +45,7 @@ def state_labels(batch: TurnBatch) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def labels_before(labels: torch.Tensor, groups: Groups, turns: int, missing: int) -> torch.Tensor:
-    """The label that the rollout had so many turns before, ``(M,)``; ``missing`` where it had not begun."""
+    """Returns the label that lies ``turns`` earlier in the rollout, ``(M,)``; ``missing`` before its beginning."""
     length = int(groups.position.max()) + 1 if len(labels) else 0
     table = labels.new_full((groups.rollouts, turns + length), missing)
     table[groups.rollout, groups.position + turns] = labels
@@ -58,7 +56,7 @@ def labels_before(labels: torch.Tensor, groups: Groups, turns: int, missing: int
 
 
 def history_groups(groups: Groups, state: torch.Tensor, history: int) -> list[torch.Tensor]:
-    """Groups of turns with the same state and the same last k states before it, for k = 0 to ``history``.
+    """Groups turns with the same state and the same last k states before it, for k = 0 to ``history``.
 
     Returns:
         ``history + 1`` tensors ``(M,)`` int64; -1 for a turn with fewer than k turns before it.
@@ -73,9 +71,9 @@ def history_groups(groups: Groups, state: torch.Tensor, history: int) -> list[to
 def hierarchical_advantage(
     returns: torch.Tensor, levels: Sequence[torch.Tensor], exponent: float, scale: bool
 ) -> torch.Tensor:
-    """Sum over k of w_k A_k, with A_k the return normalised in its group of level k, w_k ~ (k + 1)^exponent.
+    """Returns the sum over k of w_k A_k, A_k the return normalised in its level-k group, w_k ~ (k + 1)^exponent.
 
-    A level without a comparison (no group, nobody else in it, or equal returns) has no part in a turn's sum, and the
+    A level without a comparison (no group, a group of one turn, or equal returns) is left out of a turn's sum, and the
     weights of the others add up to 1.
     """
     total, weights = torch.zeros_like(returns), torch.zeros_like(returns)
@@ -94,11 +92,11 @@ def hierarchical_advantage(
 def graph_returns(
     reward: torch.Tensor, task: torch.Tensor, before: torch.Tensor, after: torch.Tensor, discount: float
 ) -> torch.Tensor:
-    """R of each turn as an edge of its task's graph: r discount^(d + 1), d the distance from its end to the goal.
+    """Returns R of each turn as an edge of its task's graph: r discount^(d + 1), d its end's distance to the goal.
 
-    A turn with a positive reward ends in the goal: d = 0, and r is that reward. Any other edge has the largest R that a
-    path over the task's edges leads to. Where no path leads to the goal, d is the task's largest distance plus 1 and r
-    its smallest positive reward. A task without a positive reward has R = 0.
+    A turn with a positive reward ends in the goal: d = 0, and r is that reward. Any other edge gets the largest R over
+    the paths from its end to the goal. Without such a path, d is the task's largest distance plus 1 and r its smallest
+    positive reward. A task without a positive reward has R = 0.
 
     Args:
         reward: of the turn alone.
@@ -117,11 +115,11 @@ def graph_returns(
 def _best_paths(
     reward: torch.Tensor, start: torch.Tensor, end: torch.Tensor, goal: torch.Tensor, discount: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest R that a path from each edge reaches (0: none), and the fewest edges from its start to the goal."""
+    """Returns the largest R over the paths from each edge (0: none), and the length of the shortest path."""
     count = int(torch.cat([start, end]).max()) + 1 if len(start) else 0
     found = torch.where(goal, discount * reward, 0.0)
     distance = torch.where(goal, 1.0, torch.inf).to(reward.dtype)
-    for _ in range(count):  # a shortest path meets no state twice
+    for _ in range(count):  # a shortest path visits no state twice
         best = reward.new_zeros(count).scatter_reduce_(0, start, found, "amax")
         nearest = reward.new_full((count,), torch.inf).scatter_reduce_(0, start, distance, "amin")
         found = torch.where(goal, found, discount * best[end])
@@ -133,7 +131,7 @@ def _best_paths(
 
 
 def grouped_values(returns: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
-    """V of each turn's state, ``(M,)``: the mean return over all turns of the task that start in it."""
+    """Returns V of each turn's state, ``(M,)``: the mean return over all turns of the task that start in it."""
     count = int(group.max()) + 1 if len(group) else 0
     return (segment_sum(returns, group, count) / torch.bincount(group, minlength=count).clamp_min(1))[group]
 
@@ -141,7 +139,8 @@ def grouped_values(returns: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
 def generalised_advantage(
     reward: torch.Tensor, values: torch.Tensor, groups: Groups, gamma: float, decay: float
 ) -> torch.Tensor:
-    """GAE of turns: sum of (gamma decay)^j delta_{k+j}, delta_k = r_k + gamma V_{k+1} - V_k, V = 0 after the end."""
+    """Returns the GAE of turns: sum of (gamma decay)^j delta_{k+j}, delta_k = r_k + gamma V_{k+1} - V_k, V = 0 after
+    the end."""
     table = values.new_zeros(groups.rollouts, int(groups.position.max()) + 2 if len(values) else 1)
     table[groups.rollout, groups.position] = values
     onward = table[groups.rollout, groups.position + 1]

@@ -46,8 +46,8 @@ class StepOPSD(WeightedAdvantage):
     """Step-normalised token advantages; no auxiliary loss.
 
     ``aggregate="token"``: w = clip(2 sigmoid(sgn(A) delta), 1 - alpha, 1 + alpha), A' = A ((1 - lambda) + lambda w),
-    then each turn's A' is rescaled toward the mean |A'| of its rollout's turns, by a factor in [1/2, 2]. The rescaling
-    does not conserve the token budget. ``aggregate="turn"``: w = clip(exp(sgn(A) mean delta), 0.8, 1.2) for the turn.
+    then each turn's A' is rescaled toward the mean |A'| of its rollout's turns, by a factor in [1/2, 2], which does not
+    conserve their sum. ``aggregate="turn"``: w = clip(exp(sgn(A) mean delta), 0.8, 1.2) for the turn.
 
     Contexts: rollout, loss and evaluation without skill, teacher with it (one bank for all methods; the original
     appends a successful sibling). Everything is detached. A step is a turn with all its response tokens; the original

@@ -12,15 +12,15 @@ from alignopsd_trl.turns import TurnBatch
 
 @torch.no_grad()
 def token_gaps(batch: TurnBatch, **gaps: torch.Tensor | None) -> dict[str, list[Any]]:
-    """Columns ``token_<name>_gaps`` of a trace.
+    """Makes the columns ``token_<name>_gaps`` of a trace.
 
     Args:
         batch: M turns.
         gaps: ``(M, L)`` log-prob of each sampled token under a privileged view less the student's, in nats.
 
     Returns:
-        For each gap that is given, M float16 arrays with a value for each token of the response; `None` for a turn that
-        was not scored or is not optimised. float16 keeps three digits of a gap below 2,048 nats.
+        For each gap, M float16 arrays with a value for each token of the response; `None` for a turn that was not
+        scored or is not optimised. float16 keeps three digits of a gap below 2,048 nats.
     """
     return {f"token_{name}_gaps": _rows(gap, batch.scored_mask) for name, gap in gaps.items() if gap is not None}
 

@@ -1,5 +1,5 @@
-"""Multi-turn collection: `player` plays episodes side by side, `driver` lets each go on as soon as it can, `prompting`
-makes the prompt of each turn, a `sampler` answers it."""
+"""Multi-turn rollouts: `player` plays episodes side by side, `driver` resumes each as soon as it can go on, `prompting`
+makes the prompt of each turn, and a `sampler` samples the response."""
 
 from __future__ import annotations
 

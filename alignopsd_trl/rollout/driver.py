@@ -1,7 +1,6 @@
 """Runs coroutines that await futures, in the caller's thread.
 
-There is no event loop, since a notebook has one of its own in the same thread. Autocast, `torch.no_grad` and Ctrl-C are
-the caller's too.
+There is no event loop, since a notebook runs one in the same thread. The caller's autocast, `no_grad` and Ctrl-C apply.
 """
 
 from __future__ import annotations
@@ -15,70 +14,72 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from alignopsd_trl.rollout.sampler import PATIENCE, Sampler
 
-SLICE = 60.0  # seconds after which processes that play on their own hear of each other
-Question = TypeVar("Question")
-Found = TypeVar("Found")
+SLICE = 60.0  # seconds between two collectives of processes that play on their own
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 
 @coroutine
-def answer(future: Future[Found]) -> Generator[Future[Found], None, Found]:
+def result_of(future: Future[Result]) -> Generator[Future[Result], None, Result]:
     """Awaits a future's result."""
     if not future.done():
         yield future
     return future.result()
 
 
-class Desk(Protocol):
-    """Answers what episodes ask."""
+class CallQueue(Protocol):
+    """Calls that episodes submit and await."""
 
     def flush(self) -> bool:
-        """Does what there is to do in this thread; whether there was something."""
+        """Makes the calls that belong to this thread and says whether there were any."""
 
     def close(self) -> None:
-        """Ends what it does elsewhere."""
+        """Ends the calls in other threads."""
 
 
-class Gathered(Generic[Question, Found]):
-    """A desk that answers in one call what several episodes ask at the same time.
+class BatchedCalls(Generic[Argument, Result]):
+    """A [`CallQueue`] that makes one call for all episodes that wait.
 
     Args:
-        function: takes the numbers of the episodes, rising, and their questions; returns an answer for each.
+        function: takes the numbers of the episodes, rising, and their arguments; returns a result for each.
     """
 
-    def __init__(self, function: Callable[[list[int], list[Question]], Sequence[Found]]):
+    def __init__(self, function: Callable[[list[int], list[Argument]], Sequence[Result]]):
         self._function = function
-        self._asked: list[tuple[int, Question, Future[Found]]] = []
+        self._waiting: list[tuple[int, Argument, Future[Result]]] = []
 
-    def ask(self, episode: int, question: Question) -> Future[Found]:
-        future: Future[Found] = Future()
-        self._asked.append((episode, question, future))
+    def submit(self, episode: int, argument: Argument) -> Future[Result]:
+        future: Future[Result] = Future()
+        self._waiting.append((episode, argument, future))
         return future
 
     def flush(self) -> bool:
-        asked, self._asked = sorted(self._asked, key=lambda one: one[0]), []
-        if asked:
-            found = self._function([one[0] for one in asked], [one[1] for one in asked])
-            for (_, _, future), value in zip(asked, found, strict=True):
+        calls, self._waiting = sorted(self._waiting, key=lambda one: one[0]), []
+        if calls:
+            results = self._function([one[0] for one in calls], [one[1] for one in calls])
+            for (_, _, future), value in zip(calls, results, strict=True):
                 future.set_result(value)
-        return bool(asked)
+        return bool(calls)
 
     def close(self) -> None:
-        self._asked = []
+        self._waiting = []
 
 
 class Driver:
-    """Lets each coroutine go on as soon as it has what it awaits.
+    """Resumes each coroutine as soon as it has the result that it awaits.
 
     Args:
-        works: coroutines that await nothing but an `answer` of the samplers and desks.
-        samplers, desks: what is to be kept going for them.
+        works: coroutines that await nothing but `result_of` futures of the samplers and queues.
+        samplers, queues: are advanced and flushed for them.
 
     Attributes:
-        live: how many have not ended.
+        live: the number of coroutines that have not ended.
     """
 
-    def __init__(self, works: Sequence[Coroutine[Any, Any, None]], samplers: Sequence[Sampler], desks: Sequence[Desk]):
-        self._works, self._desks = works, desks
+    def __init__(
+        self, works: Sequence[Coroutine[Any, Any, None]], samplers: Sequence[Sampler], queues: Sequence[CallQueue]
+    ):
+        self._works, self._queues = works, queues
         self._own = [one for one in samplers if not one.waits_for_all]
         self._common = [one for one in samplers if one.waits_for_all]
         self._ready: queue.SimpleQueue[Coroutine[Any, Any, None]] = queue.SimpleQueue()
@@ -87,10 +88,11 @@ class Driver:
         self.live = len(works)
 
     def run(self) -> None:
-        """Plays until all have ended, or wait for a sampler that `waits_for_all`, or for `SLICE` seconds."""
+        """Plays for `SLICE` seconds at most, and no longer than until all coroutines have ended or wait for a sampler
+        that `waits_for_all`."""
         end = time.monotonic() + SLICE
         while self.live and time.monotonic() < end:
-            if self._go_on() or any([desk.flush() for desk in self._desks]):
+            if self._go_on() or any([calls.flush() for calls in self._queues]):
                 continue
             if any([sampler.advance() for sampler in self._own]):
                 continue
@@ -99,21 +101,22 @@ class Driver:
             self._go_on(PATIENCE)
 
     def meet(self) -> None:
-        """Lets the samplers answer that wait for all. A collective."""
+        """Advances the samplers that `waits_for_all`. A collective."""
         for sampler in self._common:
             sampler.advance()
 
     def close(self) -> None:
-        """Ends what has not ended."""
+        """Drops all requests and closes all queues and coroutines."""
         for sampler in (*self._own, *self._common):
             sampler.drop()
-        for desk in self._desks:
-            desk.close()
+        for calls in self._queues:
+            calls.close()
         for work in self._works:
             work.close()
 
     def _go_on(self, patience: float = 0.0) -> bool:
-        """Resumes those that can go on, after waiting so many seconds for the first; whether there were any."""
+        """Waits ``patience`` seconds at most, resumes the coroutines that can go on, and says whether there were
+        any."""
         went = False
         while True:
             try:

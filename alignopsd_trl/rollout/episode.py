@@ -1,4 +1,4 @@
-"""One episode in the making: what the environment shows now, and what has been played."""
+"""One episode while it is played."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from alignopsd_trl.turns import NO_THOUGHT, StopReason, Trajectory, Turn
 
 @dataclass
 class Episode:
-    """A trajectory in the making: what the environment shows now, and the history for the next prompt."""
+    """A trajectory that is being played, with the current observation and the history for the next prompt."""
 
     slot: int
     trajectory: Trajectory
@@ -21,7 +21,7 @@ class Episode:
     admissible: tuple[str, ...] = ()
     context: Any = None
     records: list[Record] = field(default_factory=list)
-    dialogue: tuple[Conversation, Conversation] | None = None  # as the policy and as the privileged view read it
+    dialogue: tuple[Conversation, Conversation] | None = None  # the policy's and the privileged view's
 
     @property
     def live(self) -> bool:

@@ -1,11 +1,11 @@
-"""What samplers raise where they can't answer."""
+"""Errors of samplers."""
 
 from __future__ import annotations
 
 
 class RequestFailed(RuntimeError):
-    """One request got no response, after all its tries. It ends its own episode only."""
+    """Raised when a request got no response in all its tries. It ends its own episode only."""
 
 
 class SamplerDown(RuntimeError):
-    """Whoever samples can't be used any more. It ends the play of all processes."""
+    """Raised when a sampler can't be used any more. It ends the play of all processes."""

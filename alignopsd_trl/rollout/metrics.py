@@ -1,4 +1,4 @@
-"""Numbers for the log about a round of episodes."""
+"""Metrics of a round of episodes for the log."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.turns import StopReason, Trajectory
 
 SQUARES = "tasks/squared_success"
-"""The mean over tasks of the squared share of won episodes: with ``episodes/success``, how much tasks differ."""
+"""The mean over tasks of the squared success rate. With ``episodes/success`` it tells how much tasks differ."""
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """What a round of episodes looked like: outcome, length, validity, repetition, why episodes ended (one-hot shares),
-    and the `metrics` of their last steps."""
+    """Returns the metrics of a round: outcome, length, validity, repetition, why episodes ended (one-hot shares), and
+    the environment's `metrics` of last steps."""
     count = max(len(trajectories), 1)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     counted = max(len(turns), 1)
@@ -46,7 +46,7 @@ def _squares(trajectories: Sequence[Trajectory]) -> float:
 
 
 def privileged_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """How well the teacher played, of its episodes alone; empty without any."""
+    """Returns score and success of the episodes that the teacher played; empty without any."""
     if not trajectories:
         return {}
     metrics = {"privileged/score": sum(one.score for one in trajectories) / len(trajectories)}
@@ -56,20 +56,20 @@ def privileged_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def staleness_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """How many updates older than the trainer's the weights were that sampled the turns; empty without any."""
+    """Returns mean and maximum of `Turn.staleness`; empty without turns."""
     found = [turn.staleness for one in trajectories for turn in one.turns]
     return {"staleness/mean": sum(found) / len(found), "staleness/max": max(found)} if found else {}
 
 
 def _repeated(trajectory: Trajectory) -> int:
-    """Turns whose action, with what came of it, was there before in the episode: it was tried again, and in vain."""
+    """Counts the turns that repeat an earlier action of their episode with the same observation after it."""
     return len(trajectory.turns) - len({(turn.action, turn.observation) for turn in trajectory.turns})
 
 
 def conversation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """How well the dialogues went on by token ids: turns of an episode whose prompt did not begin with the prompt
-    before it and the response to that, because the template changed it or history was dropped; and runs of turns that
-    did."""
+    """Returns two counts per episode. ``broken_prefixes`` are turns whose prompt does not begin with the previous
+    turn's prompt and response, because the template changed them or history was dropped; ``runs`` are maximal runs of
+    turns without such a break."""
     played = [trajectory.turns for trajectory in trajectories if trajectory.turns]
     broken = sum(not two.extends(one) for turns in played for one, two in pairwise(turns))
     count = max(len(trajectories), 1)
@@ -77,7 +77,7 @@ def conversation_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]
 
 
 def _last_numbers(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """The mean of each number in `Turn.metrics` over the last turns that have it."""
+    """Returns the mean of each number in `Turn.metrics` over the last turns that have it."""
     found: dict[str, list[float]] = {}
     for trajectory in trajectories:
         for name, value in trajectory.turns[-1].metrics.items() if trajectory.turns else ():
@@ -86,10 +86,10 @@ def _last_numbers(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 class Counters:
-    """The counters that an environment batch may keep (``metrics()``: totals since it began), a round at a time.
+    """Turns the totals that an environment batch may keep (``metrics()``) into counts per round.
 
     Args:
-        environments: what it counts already belongs to no round.
+        environments: the batch. What it has counted before belongs to no round.
     """
 
     def __init__(self, environments: ValidatedBatch) -> None:
@@ -97,7 +97,7 @@ class Counters:
         self._before = environments.metrics()
 
     def take(self) -> dict[str, float]:
-        """What was added since the last call, as ``environment/<name>``; empty for a batch that counts nothing."""
+        """Returns the increase since the last call as ``environment/<name>``; empty for a batch without counters."""
         now = self._environments.metrics()
         added = {f"environment/{name}": value - self._before.get(name, 0.0) for name, value in now.items()}
         self._before = now

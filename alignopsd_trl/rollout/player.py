@@ -1,8 +1,8 @@
-"""Plays episodes side by side. Each is one coroutine: a prompt, a response, the environment's step, and again.
+"""Plays episodes side by side. Each is one coroutine that repeats prompt, response and environment step.
 
-The sampler decides how episodes meet: with one that `waits_for_all` they take each turn together, on all processes;
-with others nobody waits for anybody. A failing environment ends its own episode only. Turns are counted here and
-nowhere else, so that a turn limit means the same on every benchmark.
+With a sampler that `waits_for_all`, the episodes of all processes take each turn as one synchronous batch. With others
+no episode waits for another. A failing environment ends its own episode only. Turns are counted here alone, so that a
+turn limit means the same on every benchmark.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.chat.reading import Reader, reader_for
 from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Projection, Step
 from alignopsd_trl.environments.batch import ValidatedBatch
-from alignopsd_trl.rollout.driver import Driver, Gathered, answer
+from alignopsd_trl.rollout.driver import BatchedCalls, Driver, result_of
 from alignopsd_trl.rollout.episode import Episode, blank_turn
 from alignopsd_trl.rollout.faults import RequestFailed, SamplerDown
-from alignopsd_trl.rollout.lanes import Lanes
 from alignopsd_trl.rollout.prompting import Prompting, SkillSource, no_skills, skill_of
 from alignopsd_trl.rollout.sampler import AnySampler, Request, Sampler, as_sampler
 from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, sampling_seed, turn_seed
+from alignopsd_trl.rollout.workers import Workers
 from alignopsd_trl.turns import Seeds, Trajectory, Turn
 
 ENDS = (EnvironmentsDown, SiblingsDiffer, SamplerDown)
-"""What ends the play of all episodes on all processes."""
+"""Errors that end all episodes on all processes."""
 
 
-class Desks(NamedTuple):
-    """Where the episodes of a play get what they await."""
+class Queues(NamedTuple):
+    """The queues to which the episodes of a play submit calls."""
 
-    prompts: Gathered[Episode, Turn | None]
+    prompts: BatchedCalls[Episode, Turn | None]
     sampler: Sampler
     teacher: Sampler
-    steps: Gathered[str, Step | Failure] | Lanes
+    steps: BatchedCalls[str, Step | Failure] | Workers
 
 
 @dataclass
@@ -45,30 +45,28 @@ class Player:
     """Plays episodes with a policy.
 
     Args:
-        environments: from `alignopsd_trl.environments.batch.open_batch`; as many slots as episodes are played at once,
-            at least.
+        environments: from `alignopsd_trl.environments.batch.open_batch`, with at least as many slots as episodes are
+            played at once.
         renderer: makes token ids of views.
         sampler: the policy. With a batch sampler all episodes of all processes take each turn together.
         tokenizer: decodes responses.
         end_ids: tokens that end a response.
-        skills: privileged text of a task.
-        skills_in_rollout: the policy itself sees the skill (rows of the table that say so); else only
-            `Turn.privileged_ids` holds it.
+        skills: returns the privileged text of a task.
+        skills_in_rollout: whether the policy itself sees the skill; else only `Turn.privileged_ids` holds it.
         max_turns: turns after which an episode ends; the environment's own number by default, and no more than that.
-        agree: maximum of a number over all processes.
-        each: the values of all processes.
+        agree: all-reduces the maximum of a number.
+        each: all-gathers a value.
         progress: called with the numbers of episodes that ended and of turns that were played since the last call.
         reader: finds thinking and actions in responses; by default as the environments and the renderer's options say.
-        privileged: turns hold the privileged prompt too (`Turn.privileged_ids`). Without it, prompts are cut as if they
-            did.
-        until_lost: an episode ends as at its turn limit once the environment says that the turns left can't win it
-            (`Step.lost`): for who only asks who wins.
-        privileged_siblings: the first so many episodes of each group are played with the skill in the prompt. What is
-            trained on is the ordinary prompt, so the sampler's log-probs of these turns are dropped.
-        teacher: plays them; by default ``sampler``.
-        sampling_seed: goes into the seed of each request (`turn_seed`), beside the episode's own seeds and the turn's
-            number.
-        update: updates before these episodes are trained on; tells `Turn.staleness`.
+        privileged: whether turns hold the privileged prompt too (`Turn.privileged_ids`). Prompts are cut to the same
+            history either way.
+        until_lost: whether an episode ends, as at its turn limit, once the environment says that the turns left can't
+            win it (`Step.lost`). For callers that need the winner alone.
+        privileged_siblings: the number of episodes of each group that are played with the skill in the prompt, the
+            first ones. They are trained on the ordinary prompt, so the sampler's log-probs of their turns are dropped.
+        teacher: samples these episodes; by default ``sampler``.
+        sampling_seed: part of the seed of each request (`turn_seed`), beside the episode's seeds and the turn's number.
+        update: the number of updates before these episodes are trained on, for `Turn.staleness`.
     """
 
     environments: ValidatedBatch
@@ -110,16 +108,16 @@ class Player:
         prefixes: Sequence[Sequence[str]] = (),
         draws: Sequence[str] = (),
     ) -> list[Trajectory]:
-        """One finished trajectory per dataset row.
+        """Plays one episode per dataset row to its end.
 
         Args:
-            rows: dataset rows; each is handed to ``reset(**row, seed=...)``, and ``dynamics_seed`` where it is asked
-                for. A column of such a name goes first.
+            rows: dataset rows, each passed to ``reset(**row, seed=...)``, with ``dynamics_seed`` if `reset` takes it.
+                A column of the same name takes precedence.
             seeds: of the episodes (`episode_seeds`).
-            tasks: identity of each row's sibling group; rollouts are numbered inside it in order.
+            tasks: the identity of each row's sibling group, in which rollouts are numbered in order.
             prefixes: actions of each episode that are replayed before the policy takes over; their turns have neither
                 prompt nor response.
-            draws: tell plays of the same episodes apart, so that other responses are sampled in each.
+            draws: labels that tell plays of the same episodes apart: another label samples other responses.
 
         Raises:
             EnvironmentsDown, SamplerDown: on all processes, if the environments or the sampler of one are down.
@@ -127,14 +125,14 @@ class Player:
             ValueError: for prefixes of a conversation, which would have no responses.
         """
         if self.renderer.converses and any(prefixes):
-            raise ValueError("actions alone make no conversation to walk on from; use history='window'")
+            raise ValueError("replayed actions have no responses to make a conversation of; use history='window'")
         episodes = self._begin(rows, seeds, tasks, draws or [""] * len(rows))
         self._together(lambda: self._open(episodes))
-        desks = self._desks()
+        queues = self._queues()
         given = prefixes or [()] * len(episodes)
-        works = [self._play(*one, desks) for one in zip(episodes, given, strict=True)]
-        others = [] if desks.teacher is desks.sampler else [desks.teacher]
-        driver = Driver(works, [desks.sampler, *others], [desks.prompts, desks.steps])
+        works = [self._play(*one, queues) for one in zip(episodes, given, strict=True)]
+        others = [] if queues.teacher is queues.sampler else [queues.teacher]
+        driver = Driver(works, [queues.sampler, *others], [queues.prompts, queues.steps])
         try:
             while True:
                 self._together(driver.run)
@@ -147,7 +145,7 @@ class Player:
         return [episode.trajectory for episode in episodes]
 
     def _together(self, act: Callable[[], None]) -> None:
-        """What can't be played with on one process ends the play of all, in the same round and with its error."""
+        """Calls ``act``. If it raises one of `ENDS` on any process, all processes raise that."""
         problem: Exception | None = None
         try:
             act()
@@ -155,44 +153,44 @@ class Player:
             problem = error
         if self.agree(int(problem is not None)):
             kind = next((place for place, kind in enumerate(ENDS) if isinstance(problem, kind)), None)
-            told = [(place, text) for place, text in self.each((kind, str(problem))) if place is not None]
-            raise problem or ENDS[told[0][0]](told[0][1])
+            raised = [(place, text) for place, text in self.each((kind, str(problem))) if place is not None]
+            raise problem or ENDS[raised[0][0]](raised[0][1])
 
-    def _desks(self) -> Desks:
+    def _queues(self) -> Queues:
         own, other = (
             as_sampler(one, self.agree, lambda: self.renderer.encode(["."])[0])
             for one in (self.sampler, self.teacher or self.sampler)
         )
         other = other if self.teacher else own
-        lane = None if own.waits_for_all or other.waits_for_all else self.environments.lane
-        return Desks(
-            Gathered(lambda _, episodes: self._prompting.next_turns(episodes)),
+        worker = None if own.waits_for_all or other.waits_for_all else self.environments.worker
+        return Queues(
+            BatchedCalls(lambda _, episodes: self._prompting.next_turns(episodes)),
             own,
             other,
-            Gathered(self.environments.step) if lane is None else Lanes(self.environments, lane),
+            BatchedCalls(self.environments.step) if worker is None else Workers(self.environments, worker),
         )
 
-    async def _play(self, episode: Episode, prefix: Sequence[str], desks: Desks) -> None:
-        """One episode from its opening to its end."""
+    async def _play(self, episode: Episode, prefix: Sequence[str], queues: Queues) -> None:
+        """Plays one episode to its end, after its reset."""
         for number, action in enumerate(prefix):
             if episode.live:
                 turn = blank_turn(number, "", [], [], False)
                 turn.action = action
-                await self._step(episode, turn, desks)
-        while episode.live and (turn := await answer(desks.prompts.ask(episode.slot, episode))):
-            await self._respond(episode, turn, desks)
+                await self._step(episode, turn, queues)
+        while episode.live and (turn := await result_of(queues.prompts.submit(episode.slot, episode))):
+            await self._respond(episode, turn, queues)
             if episode.live:
-                await self._step(episode, turn, desks)
+                await self._step(episode, turn, queues)
             self.progress(0, 1)
         self.progress(1, 0)
 
-    async def _respond(self, episode: Episode, turn: Turn, desks: Desks) -> None:
-        """Samples a response and reads the action in it."""
+    async def _respond(self, episode: Episode, turn: Turn, queues: Queues) -> None:
+        """Samples a response and parses the action in it."""
         privileged = episode.trajectory.privileged
-        sampler, prompt = (desks.teacher, turn.privileged_ids) if privileged else (desks.sampler, turn.prompt_ids)
+        sampler, prompt = (queues.teacher, turn.privileged_ids) if privileged else (queues.sampler, turn.prompt_ids)
         seed = turn_seed(episode.sampling_seed, turn.number)
         try:
-            response = await answer(sampler.submit(Request(prompt, seed, episode=episode.slot)))
+            response = await result_of(sampler.submit(Request(prompt, seed, episode=episode.slot)))
         except RequestFailed as error:
             self._fail(episode, turn, Failure("error", f"no response could be sampled: {error}"))
             return
@@ -204,10 +202,10 @@ class Player:
         turn.sampling_log_probs = list(response.log_probs) if kept else None
         if self.update is not None and response.weights is not None:
             turn.staleness = self.update - response.weights
-        self._project(episode, turn)
+        self._parse_action(episode, turn)
 
-    async def _step(self, episode: Episode, turn: Turn, desks: Desks) -> None:
-        step = await answer(desks.steps.ask(episode.slot, turn.action))
+    async def _step(self, episode: Episode, turn: Turn, queues: Queues) -> None:
+        step = await result_of(queues.steps.submit(episode.slot, turn.action))
         if isinstance(step, Failure):
             self._fail(episode, turn, step)
         else:
@@ -232,7 +230,7 @@ class Player:
         return episodes
 
     def _task(self, trajectory: Trajectory) -> dict[str, Any]:
-        """What `reset` gets."""
+        """Returns the arguments of `reset`."""
         seeds = trajectory.seeds._asdict()
         if not self.environments.takes_dynamics_seed:
             del seeds["dynamics_seed"]
@@ -250,7 +248,7 @@ class Player:
             else:
                 episode.start(opening, skill)
 
-    def _project(self, episode: Episode, turn: Turn) -> None:
+    def _parse_action(self, episode: Episode, turn: Turn) -> None:
         tools = getattr(episode.context, "tools", ())
         assert self.reader is not None, "`__post_init__` makes one"
         reading = self.reader.read(turn.prompt_ids, turn.response_ids, turn.response_text, tools)
@@ -269,7 +267,7 @@ class Player:
         episode.fail(failure, self.environments.name)
 
     def _finish(self, episodes: Sequence[Episode]) -> None:
-        """Asks for what the environments know only now that their episodes are over."""
+        """Calls the environments' `finish`, for what is known only when an episode is over."""
         ended = [episode for episode in episodes if not episode.trajectory.failed]
         endings = self.environments.finish([episode.slot for episode in ended])
         for episode, ending in zip(ended, endings, strict=True):

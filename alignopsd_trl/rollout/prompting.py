@@ -1,4 +1,4 @@
-"""The prompts of turns: rendered from what an episode shows, or a dialogue that goes on."""
+"""Makes the prompts of turns, rendered from views or continued from a dialogue."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from alignopsd_trl.rollout.episode import Episode, blank_turn
 from alignopsd_trl.turns import StopReason, Turn
 
 SkillSource = Callable[..., tuple[str, tuple[str, ...]]]
-"""(task_text, task_key, data_source) -> the privileged text of a task and the identifiers of its skills: retrieved once
-per task, the same for all its turns and siblings. With an attribute ``reads_row`` that is true, the task's dataset row
-comes as a fourth argument."""
+"""(task_text, task_key, data_source) -> the privileged text of a task and the ids of its skills, the same for all turns
+and siblings of the task. If its attribute ``reads_row`` is true, it gets the task's dataset row as a fourth
+argument."""
 
 
 def no_skills(task_text: str, task_key: str | None, data_source: str | None) -> tuple[str, tuple[str, ...]]:
@@ -25,7 +25,7 @@ def no_skills(task_text: str, task_key: str | None, data_source: str | None) -> 
 
 
 def skill_of(skills: SkillSource, opening: Opening, row: Mapping[str, Any]) -> tuple[str, tuple[str, ...]] | Failure:
-    """The privileged text of a task that has opened, or what costs its episodes: it may come from the user's code."""
+    """Returns the privileged text of a task that was reset, or a `Failure` if the user's code raised."""
     given = (row,) if getattr(skills, "reads_row", False) else ()
     found = guarded(partial(skills, opening.task_text, opening.task_key, opening.data_source, *given))
     return Failure(found.kind, f"its skill: {found.message}") if isinstance(found, Failure) else found
@@ -33,11 +33,11 @@ def skill_of(skills: SkillSource, opening: Opening, row: Mapping[str, Any]) -> t
 
 @dataclass
 class Prompting:
-    """Makes the next turn of episodes, with its prompt and the privileged one.
+    """Makes the next turn of episodes, with its ordinary and its privileged prompt.
 
     Args:
         renderer, end_ids, skills_in_rollout, privileged: as in [`Player`].
-        history_length: past turns that a prompt shows at most.
+        history_length: the number of past turns that a prompt shows at most.
     """
 
     renderer: Renderer
@@ -47,7 +47,7 @@ class Prompting:
     privileged: bool = True
 
     def next_turns(self, episodes: Sequence[Episode]) -> list[Turn | None]:
-        """The next turn of each episode, prompts filled in; ``None`` (and the episode ended) where no prompt fits."""
+        """Returns the next turn of each episode. Where no prompt fits, it ends the episode and returns ``None``."""
         if self.renderer.converses:
             turns = self._converse(episodes)
         else:
@@ -60,7 +60,7 @@ class Prompting:
         return turns
 
     def _too_long(self, episode: Episode) -> str:
-        """How much too long a first prompt is, and what to change."""
+        """Says how much too long a first prompt is, and what to change."""
         skill, view = episode.trajectory.skill_text, episode.view(0)
         bare, whole = map(len, self.renderer.encode([self.renderer.show(view, text) for text in ("", skill)]))
         share = f", {whole - bare:,} of them the skill's" if skill else ""
@@ -71,7 +71,7 @@ class Prompting:
         )
 
     def _converse(self, episodes: Sequence[Episode]) -> list[Turn | None]:
-        """The first prompt of an episode is a rendered one, the others go on with its dialogue."""
+        """Renders the first prompt of an episode; later ones continue its dialogue."""
         begun = [(episode, episode.dialogue) for episode in episodes]
         first = iter(self._show([episode for episode, known in begun if known is None]))
         return [next(first) if known is None else self._go_on(one, known) for one, known in begun]
@@ -92,7 +92,7 @@ class Prompting:
         return blank_turn(view.step_count, text_of(reply), own.ids, privileged.ids, shortened)
 
     def _show(self, episodes: Sequence[Episode]) -> list[Turn | None]:
-        """Turns whose prompts are rendered from views."""
+        """Makes turns whose prompts are rendered from views."""
         full = [episode.view(self.history_length) for episode in episodes]
         skills = [episode.trajectory.skill_text for episode in episodes]
         if not (self.privileged or self.skills_in_rollout or self.renderer.converses):
@@ -115,7 +115,7 @@ class Prompting:
         return turns
 
     def _ordinary(self, fitted: Sequence[Fitted]) -> Iterator[tuple[Rendered, list[int]]]:
-        """The policy's own prompts and their ids: what has no skill, or is meant to have it, is encoded already."""
+        """Yields the ordinary prompts and their ids. Those that equal the privileged prompt are encoded already."""
         prompts = [one.shown if self.skills_in_rollout else self.renderer.show(one.view, "") for one in fitted]
         encoded = iter(
             self.renderer.encode([prompt for prompt, one in zip(prompts, fitted, strict=True) if prompt != one.shown])

@@ -1,7 +1,7 @@
-"""What samples responses: the one thing that playing and privileged thinking know of a policy.
+"""Samplers of responses: all that rollouts and privileged thinking know of a policy.
 
-A [`Sampler`] takes requests one by one and answers each when it can. A [`BatchSampler`] answers many prompts in one
-call; [`Lockstep`] makes it a `Sampler` that lets all episodes wait for each other.
+A [`Sampler`] takes requests one by one and fulfils each as soon as it can. A [`BatchSampler`] samples for many prompts
+in one call; [`Lockstep`] turns it into a `Sampler` of synchronous batches.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from alignopsd_trl.rollout.faults import RequestFailed
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 0.2  # seconds until whoever waits for other threads looks around
+PATIENCE = 0.2  # seconds that a wait for other threads takes at most
 
 
 class Request(NamedTuple):
-    """What a sampler is asked: one response to one prompt.
+    """A request for one response to one prompt.
 
     Attributes:
         prompt_ids: tokens of the prompt.
-        seed: of the response's random numbers, at least 0 and below 2**31, for samplers that draw them by request.
-        until: the response may end as soon as this reader finds complete thinking in it.
-        episode: number of the episode among those that are played together.
+        seed: in [0, 2**31), for samplers that draw random numbers by request.
+        until: the response may end as soon as this reader finds a complete reasoning trace in it.
+        episode: the number of the episode among those that are played together.
     """
 
     prompt_ids: Sequence[int]
@@ -43,7 +43,7 @@ class Response(NamedTuple):
     Attributes:
         ids: its tokens, with the end token if there is one.
         log_probs: the sampler's float log-probs of these tokens, `None` if it gives none.
-        weights: updates that the sampler's weights had had when it was asked; `None` if it does not count them.
+        weights: the number of updates in the sampler's weights at the request; `None` if the sampler does not know it.
     """
 
     ids: Sequence[int]
@@ -72,18 +72,18 @@ class BatchSampler(Protocol):
         With several processes this is a collective: all of them make equally many calls with equally many prompts.
 
         Args:
-            until: a response may end as soon as this reader finds complete thinking in it.
+            until: a response may end as soon as this reader finds a complete reasoning trace in it.
         """
 
 
 @runtime_checkable
 class Sampler(Protocol):
-    """Answers requests in the order that suits it. All its methods are called from one thread.
+    """Fulfils requests in any order. All its methods are called from one thread.
 
     Attributes:
-        waits_for_all: `advance` is a collective that answers all requests at once. It is called when every live episode
-            of this process waits, equally often on all processes. Else each process calls it as it likes.
-        waiting: requests without an answer.
+        waits_for_all: whether `advance` is a collective that fulfils all requests. It is then called when every live
+            episode of this process waits, equally often on all processes. Else each process calls it on its own.
+        waiting: the number of requests without a response.
     """
 
     waits_for_all: bool
@@ -94,17 +94,16 @@ class Sampler(Protocol):
     def submit(self, request: Request) -> Future[Response]:
         """Takes a request and returns at once.
 
-        The future holds the response, or the `RequestFailed` that costs the episode, or the `SamplerDown` that ends
+        The future returns the response, or raises `RequestFailed`, which ends the episode, or `SamplerDown`, which ends
         the play. Any thread may fulfil it.
         """
 
     def advance(self) -> bool:
-        """Makes some progress that this thread has to make, as one decoding step is, and says whether there was any.
-        What other threads or machines do is not waited for."""
+        """Does the work of this thread, such as one decoding step, and says whether there was any. It does not wait
+        for other threads or machines."""
 
     def drop(self) -> None:
-        """Forgets all requests without an answer, also where they run. Called at the end of a play, and when an error
-        or Ctrl-C ends it early."""
+        """Cancels all requests without a response. Called when a play ends, also by an error or Ctrl-C."""
 
 
 AnySampler = Sampler | BatchSampler
@@ -114,9 +113,9 @@ class Lockstep:
     """A [`BatchSampler`] as a [`Sampler`]: one batch for all episodes of all processes.
 
     Args:
-        sampler: what samples.
-        agree: maximum of a number over all processes.
-        filler: a prompt for processes with fewer live episodes, as sampling may run collectives.
+        sampler: samples the batches.
+        agree: all-reduces the maximum of a number.
+        filler: makes a prompt for processes with fewer live episodes, since sampling may run collectives.
     """
 
     waits_for_all = True
@@ -152,8 +151,8 @@ class Lockstep:
 
 
 class Continuous(Sampler):
-    """Base of samplers that answer request by request: with them, nobody waits for anybody. They answer whole batches
-    too, as a [`BatchSampler`] does, but without collectives. Subclasses have the rest of [`Sampler`]."""
+    """Base of samplers that fulfil each request on its own, so that no episode waits for another. They are also a
+    [`BatchSampler`], without collectives. Subclasses implement the rest of [`Sampler`]."""
 
     waits_for_all = False
 
@@ -167,15 +166,15 @@ class Continuous(Sampler):
                     wait(left, PATIENCE, FIRST_COMPLETED)
         finally:
             self.drop()
-        found = [_or_nothing(future) for future in futures]
+        found = [_or_empty(future) for future in futures]
         known = bool(found) and found[0].log_probs is not None
         return Responses(
             [list(one.ids) for one in found], [list(one.log_probs or ()) for one in found] if known else None
         )
 
 
-def _or_nothing(future: Future[Response]) -> Response:
-    """The response; none where the request failed, which among many costs what is read in this one alone."""
+def _or_empty(future: Future[Response]) -> Response:
+    """Returns the response, an empty one if the request failed: the other responses of the batch stay usable."""
     try:
         return future.result()
     except RequestFailed as error:
@@ -184,17 +183,16 @@ def _or_nothing(future: Future[Response]) -> Response:
 
 
 def as_sampler(sampler: AnySampler, agree: Callable[[int], int], filler: Callable[[], list[int]]) -> Sampler:
-    """The sampler itself if it takes requests one by one, else in `Lockstep`."""
+    """Returns the sampler itself if it takes requests one by one, else a `Lockstep` around it."""
     return sampler if isinstance(sampler, Sampler) else Lockstep(sampler, agree, filler)
 
 
 class SortedByLength:
-    """A [`BatchSampler`] that hands prompts of mixed length to another one in batches of neighbours in length, so that
-    little is computed for padding and few caches are held at once.
+    """A [`BatchSampler`] that passes prompts to another one in batches of similar length, which saves padding.
 
     Args:
-        sampler: what samples.
-        size: how many of these prompts go into a batch; equally many prompts make equally many calls.
+        sampler: samples the batches.
+        size: returns how many of the prompts go into a batch. The number of calls must depend on that of prompts alone.
     """
 
     def __init__(self, sampler: BatchSampler, size: Callable[[Sequence[Sequence[int]]], int]):

@@ -1,4 +1,4 @@
-"""Sibling groups: several tries at one task, their seeds, and that they begin alike."""
+"""Sibling groups, several episodes of one task: their seeds, and the check that they start in the same state."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from alignopsd_trl.turns import Seeds
 
 
 def episode_seeds(task_id: str, step: int, sibling: int) -> Seeds:
-    """Seeds of an episode: functions of the task and the training step, and the second one of the sibling index too."""
+    """Returns the seeds of an episode. Both are functions of task and training step; the second one also depends on the
+    sibling index."""
     return Seeds(episode_seed(task_id, step, 0), episode_seed(task_id, step, sibling))
 
 
 def episode_seed(task_id: str, step: int, sibling: int) -> int:
-    """A number that is a function of the task, the training step and the sibling index, and of nothing else."""
+    """Returns a seed that depends on the task, the training step and the sibling index alone."""
     return _number(task_id, step, sibling)
 
 
 def sampling_seed(run: int, task: str, seeds: Seeds, again: int, draw: str) -> int:
-    """Seed of all that is sampled in an episode.
+    """Returns the seed of all that is sampled in an episode.
 
     Args:
-        run: of the run or evaluation.
+        run: seed of the run or evaluation.
         task, seeds: of the episode.
-        again: how many earlier episodes of the same play have the same ones.
+        again: the number of earlier episodes in the same play with equal task and seeds.
         draw: tells plays of the same episodes apart.
     """
     return _number(run, task, *seeds, again, draw)
 
 
 def turn_seed(episode: int, turn: int) -> int:
-    """Seed of a turn's response, below 2**31: a function of the episode's `sampling_seed` and the turn's number, so
-    that the order in which requests meet changes nothing."""
+    """Returns the seed of a turn's response, below 2**31. It depends on the episode's `sampling_seed` and the turn's
+    number alone, so that the order of requests changes nothing."""
     return _number(episode, turn) % 2**31
 
 
@@ -45,8 +46,8 @@ def _number(*parts: object) -> int:
 
 
 def siblings_before(task_ids: Sequence[Sequence[str]], process: int) -> list[int]:
-    """For each row of a process, how many rows of its task come earlier, on this process or one before it: a sibling
-    index that no way of cutting the rows into batches and processes can move."""
+    """Returns the sibling index of each row of a process: the number of rows of the same task before it, on this
+    process or one before it. It does not depend on how rows are cut into batches and processes."""
     seen = Counter(identity for ids in task_ids[:process] for identity in ids)
     places = []
     for identity in task_ids[process]:
@@ -56,14 +57,14 @@ def siblings_before(task_ids: Sequence[Sequence[str]], process: int) -> list[int
 
 
 class SiblingsDiffer(ValueError):
-    """Siblings of a task that do not start in the same state: what they did can't be held against each other."""
+    """Raised when siblings of a task do not start in the same state, so that their outcomes can't be compared."""
 
 
 def check_openings(openings: Sequence[Opening | Failure], tasks: Sequence[str], environment: str) -> None:
-    """Holds the siblings of each task to the same opening; episodes that failed are left out.
+    """Checks that `reset` returned the same for all siblings of a task; episodes that failed are left out.
 
     Raises:
-        SiblingsDiffer: shows two openings and says what to do.
+        SiblingsDiffer: if not; the message shows two reset results and says what to do.
     """
     first: dict[str, Opening] = {}
     for task, opening in zip(tasks, openings, strict=True):
@@ -81,7 +82,7 @@ def check_openings(openings: Sequence[Opening | Failure], tasks: Sequence[str], 
 
 
 def _where_they_differ(one: Opening, other: Opening) -> str | None:
-    """The first field that differs. A context whose class does not define equality can't be compared."""
+    """Returns the first field that differs. A context whose class does not define equality is not compared."""
     for name in ("task_text", "observation", "admissible", "context", "category", "task_key", "data_source"):
         left, right = getattr(one, name), getattr(other, name)
         if type(left).__eq__ is not object.__eq__ and _differ(left, right):
@@ -92,12 +93,12 @@ def _where_they_differ(one: Opening, other: Opening) -> str | None:
 def _differ(left: Any, right: Any) -> bool:
     try:
         return left is not right and bool(left != right)
-    except ValueError:  # arrays answer by element
+    except ValueError:  # arrays compare by element
         return False
 
 
 def _excerpts(left: Any, right: Any) -> tuple[str, str]:
-    """Both texts around the first character that differs."""
+    """Returns both texts around the first character that differs."""
     left, right = str(left), str(right)
     at = max(next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), 0) - 20, 0)
     return left[at : at + 60], right[at : at + 60]

@@ -1,4 +1,4 @@
-"""What a decoding back end offers a trainer: a class with one method that must be written, `sampler`."""
+"""The interface of decoding back ends: a class with one abstract method, `sampler`."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Backend(ABC):
         Args:
             temperature: of sampling; 0 decodes greedily.
             max_tokens: of a response.
-            prefixes: of `prefixes`, while a round is played and credited; `None` in evaluations.
+            prefixes: the cache that `prefixes` opened, while a round is played and credited; `None` in evaluations.
         """
 
     def ready(self) -> AbstractContextManager[None]:
-        """Holds the back end ready with the policy's weights of now. A collective."""
+        """Keeps the back end ready, with the policy's current weights, while the context is open. A collective."""
         return nullcontext()
 
     def prefixes(self, caches: int = 1) -> AbstractContextManager[PrefixCache | None]:
-        """Opens a cache of prompts that the policy has encoded, for as long as its weights stand still; `None` where
-        the policy does not sample in this process.
+        """Opens a cache of encoded prompts, which is valid until the next update; `None` where the policy does not
+        sample in this process.
 
         Args:
-            caches: that share the device's memory: 2 where the teacher has weights of its own.
+            caches: the number of caches that share the device's memory: 2 where the teacher has weights of its own.
         """
         return nullcontext()
 
@@ -55,7 +55,7 @@ class Backend(ABC):
         return len(prompts)
 
     def of_teacher(self, sampler: Any, weights: TeacherWeights, limit: int) -> AnySampler:
-        """Makes a sampler of the teacher from one of the policy.
+        """Makes the teacher's sampler from the policy's.
 
         Args:
             weights: of the teacher.

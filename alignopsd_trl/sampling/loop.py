@@ -1,8 +1,8 @@
-"""The training process's own model as a sampler, where no engine serves it.
+"""Samples from the model of the training process, without an engine.
 
-What prompts begin with alike is encoded once, the cache has room for what comes instead of being copied at every token,
-rows that have ended leave the batch, and the log-probs of the sampled tokens are kept. Tokens come from the model's
-distribution at a temperature; for other ways to sample, and for evaluations, there is transformers' ``generate``.
+Common beginnings of prompts are encoded once, the cache is allocated for the whole response instead of being copied at
+every token, ended rows leave the batch, and the log-probs of the sampled tokens are kept. Tokens are drawn at a
+temperature alone; other ways to sample, and evaluations, use transformers' ``generate``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ LEAVE = 7 / 8  # ended rows leave the batch when fewer than this share of it are
 
 @dataclass
 class Rows:
-    """The live rows of a batch in the making.
+    """The live rows of a batch that is being decoded.
 
     Args:
-        place: ``(n,)`` int64, which response a row is.
-        visible: ``(n, T)`` bool, encoded prompt tokens (padded on the right) and room for what follows.
+        place: ``(n,)`` int64, the number of each row's response.
+        visible: ``(n, T)`` bool, false in the prompts' padding, true at prompt tokens and all columns behind.
         position: ``(n,)`` int64 of the next token.
+        cache: keys and values.
     """
 
     place: torch.Tensor
@@ -42,7 +43,7 @@ class Rows:
     cache: Cache
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Leaves the other rows out: `closed_up` says which row each one was."""
+        """Keeps only the given rows, which `closed_up` has ordered."""
         moves, chosen = moved(rows, self.place.device), torch.tensor(rows, device=self.place.device)
         self.place, self.visible, self.position = self.place[chosen], self.visible[chosen], self.position[chosen]
         layers: Any = self.cache.layers
@@ -51,28 +52,28 @@ class Rows:
 
 
 def closed_up(going: Sequence[bool]) -> list[int]:
-    """The rows that go on, the last of them in the places of those that do not, so that few are copied."""
+    """Returns the indices of rows that go on. The last ones fill the places of ended rows, so that few are copied."""
     count = sum(going)
     last = iter([row for row in range(count, len(going)) if going[row]])
     return [row if going[row] else next(last) for row in range(count)]
 
 
 def moved(rows: Sequence[int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of rows that were `closed_up`: those that change their place, and where they go, int64."""
+    """Returns the rows that `closed_up` moved and their new places, int64."""
     places = [place for place, row in enumerate(rows) if place != row]
     pairs = torch.tensor([[rows[place] for place in places], places], dtype=torch.int64, device=device)
     return pairs[0], pairs[1]
 
 
 def draw(log_probs: torch.Tensor, place: torch.Tensor, step: int) -> torch.Tensor:
-    """One token a row ``(n,)`` from ``(n, V)`` log-probs. ``place`` and ``step`` say which token of which response:
-    random numbers go to responses in order, wherever their rows are."""
+    """Draws one token per row, ``(n,)``, from ``(n, V)`` log-probs. Random numbers go to responses in the order of
+    ``place``, whatever the order of rows."""
     numbers = torch.rand(len(log_probs), dtype=torch.float64, device=log_probs.device)
     return draw_at(log_probs, numbers[place.argsort().argsort()])
 
 
 def draw_at(log_probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """One token a row ``(n,)`` from ``(n, V)`` log-probs, by numbers ``(n,)`` between 0 and 1."""
+    """Draws one token per row, ``(n,)``, from ``(n, V)`` log-probs by numbers ``(n,)`` in [0, 1)."""
     mass = log_probs.double().exp().cumsum(-1)
     point = numbers.unsqueeze(1) * mass[:, -1:]
     return torch.searchsorted(mass, point, right=True).squeeze(1).clamp_max(mass.size(1) - 1)
@@ -80,8 +81,8 @@ def draw_at(log_probs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def frozen_weights_cached(model: torch.nn.Module) -> Generator[None]:
-    """While it is entered, an autocast around it casts the frozen weights under an adapter once, as it does trained
-    ones: it caches casts only of float32 leaves that require a gradient. No gradient is computed meanwhile."""
+    """Lets a surrounding autocast cache the casts of frozen weights while the context is open. Autocast caches casts
+    only of float32 leaves that require a gradient, so they are marked as such; no gradient is computed."""
     frozen = [value for value in model.parameters() if value.dtype == torch.float32 and not value.requires_grad]
     try:
         for value in frozen:
@@ -102,9 +103,9 @@ class LoopSampler:
         end_ids: a response ends with one of them, or after ``max_tokens``.
         attention: name of the model's attention implementation.
         budget: padded tokens per forward over prompts.
-        prefixes: what this snapshot of the model made of earlier prompts; nothing is kept between calls by default.
-        rows: of some prompts, how many are sampled at once; all of them by default.
-        context: held around all steps, as autocast is.
+        prefixes: the cache of earlier prompts; by default nothing is kept between calls.
+        rows: returns how many of the given prompts to sample at once; by default all.
+        context: opened around all steps, such as autocast.
     """
 
     model: PreTrainedModel
@@ -131,10 +132,10 @@ class LoopSampler:
     def sample(
         self, prompts: Sequence[Sequence[int]], until: Reader | None = None
     ) -> tuple[list[list[int]], list[list[float]]]:
-        """One response per prompt, all of them at once.
+        """Samples one response per prompt, all in one batch.
 
         Args:
-            until: who reads the responses, where what they think is all that is wanted: they end with that.
+            until: responses end as soon as this reader finds complete thinking in them.
 
         Returns:
             The responses, end token included, and the float32 log-probs of their tokens at the temperature.
@@ -151,7 +152,7 @@ class LoopSampler:
             log_probs = (logits.float() / self.temperature).log_softmax(-1)
             token = draw(log_probs, rows.place, step)
             kept[rows.place, step] = log_probs.gather(1, token.unsqueeze(1)).squeeze(1)
-            for row, drawn in enumerate(token.tolist()):  # the only time that the host waits in a step
+            for row, drawn in enumerate(token.tolist()):  # the only synchronisation with the device in a step
                 if going[row]:
                     response = responses[live[row]]
                     response.append(drawn)
@@ -167,25 +168,25 @@ class LoopSampler:
 
 
 def ends(prompt: Sequence[int], response: Sequence[int], end_ids: Sequence[int], until: Reader | None) -> bool:
-    """Whether a response ends with its last token: it is an end token, or ends the thinking that a reader is after."""
+    """Whether a response ends with its last token: an end token, or the end of its thinking with a reader ``until``."""
     if response[-1] in end_ids:
         return True
     return until is not None and response[-1] in until.closing and until.has_thought(prompt, response)
 
 
-def _begin(prefixes: PrefixCache, texts: Sequence[Sequence[int]], room: int) -> Rows:
-    """A row behind each text, with room for more tokens."""
-    cache = prefixes.cache(texts, room)
+def _begin(prefixes: PrefixCache, texts: Sequence[Sequence[int]], more: int) -> Rows:
+    """Makes a row that continues each text, with a cache for so many more tokens."""
+    cache = prefixes.cache(texts, more)
     layer: Any = cache.layers[0]
     width, device = cache.get_seq_length(), layer.keys.device
     length = torch.tensor([len(text) for text in texts], device=device)
-    column = torch.arange(width + room, device=device)
+    column = torch.arange(width + more, device=device)
     visible = (column < length.unsqueeze(1)) | (column >= width)
     return Rows(torch.arange(len(texts), device=device), visible, length, cache)
 
 
 def _next(model: torch.nn.Module, rows: Rows, token: torch.Tensor, attention: str) -> torch.Tensor:
-    """Logits ``(n, V)`` after one more token a row."""
+    """Returns the logits ``(n, V)`` after one more token per row."""
     length = rows.cache.get_seq_length() + 1
     output = model(
         input_ids=token.unsqueeze(1),

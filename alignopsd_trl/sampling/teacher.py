@@ -15,7 +15,8 @@ class TeacherSampler:
     """A [`~alignopsd_trl.rollout.BatchSampler`] that samples from the teacher's weights.
 
     Args:
-        sampler: of the policy, with a prefix cache of its own if it has one.
+        sampler: the policy's sampler, with a prefix cache that it does not share.
+        weights: of the teacher.
     """
 
     sampler: BatchSampler
@@ -28,11 +29,8 @@ class TeacherSampler:
 
 @dataclass(frozen=True)
 class SilentTeacher:
-    """A [`~alignopsd_trl.rollout.BatchSampler`] of a teacher that can only score: vLLM has the policy's weights alone.
-
-    Raises:
-        ValueError: when it is asked.
-    """
+    """A [`~alignopsd_trl.rollout.BatchSampler`] that raises `ValueError`: its teacher can only score, since vLLM holds
+    the policy's weights alone."""
 
     kind: str
 

@@ -1,4 +1,4 @@
-"""A vLLM engine in this process, in which no request waits for another."""
+"""Samplers on a vLLM engine in this process."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.rollout import BatchSampler, Continuous, Request, RequestFailed, Response, Responses, SamplerDown
 
-_NUMBERS = count()  # an engine's requests have names of their own
+_NUMBERS = count()  # an engine needs distinct request names
 
 
 class SteppingSampler(Continuous):
-    """A [`~alignopsd_trl.rollout.Sampler`] on a colocated engine, which makes a token of all its requests a step.
+    """A [`~alignopsd_trl.rollout.Sampler`] on a colocated engine. Each step samples one token of every request.
 
     Args:
         engine: vLLM's ``LLMEngine``, with the policy's weights.
-        parameters: vLLM's ``SamplingParams`` for a request's seed. They ask for the final output only.
-        read: the response in vLLM's ``RequestOutput``.
+        parameters: makes vLLM's ``SamplingParams`` from a request's seed, with the final output only.
+        read: makes the response from vLLM's ``RequestOutput``.
     """
 
     def __init__(self, engine: Any, parameters: Callable[[int], Any], read: Callable[[Any], Response]):
@@ -35,7 +35,7 @@ class SteppingSampler(Continuous):
         name, prompt = f"turn-{next(_NUMBERS)}", {"prompt_token_ids": list(request.prompt_ids)}
         try:
             self._engine.add_request(name, prompt, self._parameters(request.seed))
-        except Exception as error:  # vLLM's own kinds, as for a prompt that is longer than the engine takes
+        except Exception as error:  # of vLLM's own classes, for example if a prompt is too long for the engine
             future.set_exception(RequestFailed(f"vLLM refused the request: {error}"))
         else:
             self._asked[name] = future
@@ -56,11 +56,11 @@ class SteppingSampler(Continuous):
 
 
 class TogetherSampler:
-    """A [`~alignopsd_trl.rollout.BatchSampler`] that ends with the same error on all processes if it is down on one.
+    """A [`~alignopsd_trl.rollout.BatchSampler`] that raises `SamplerDown` on all processes if it is down on one.
 
     Args:
-        sampler: of each process by itself.
-        together: calls a function on all processes, as `ProcessGroup.together`.
+        sampler: the sampler of this process.
+        together: raises an error of one process on all, as `ProcessGroup.together`.
     """
 
     def __init__(

@@ -1,23 +1,23 @@
-"""How many bytes the keys and values of prompts may take."""
+"""Limits on the bytes of keys and values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-POOL = 512 << 20  # bytes of keys and values that are remembered: those of some hundred turns with the shipped policies
-CACHE = 128 << 20  # bytes of keys and values of a batch, beyond which more hardly make it faster
-SEVERAL = 4  # of the longest rows have room on a GPU, however little is free
+POOL = 512 << 20  # bytes of cached prompts on a CPU: those of some hundred turns with the shipped policies
+CACHE = 128 << 20  # bytes of a batch on a CPU; larger batches are hardly faster
+SEVERAL = 4  # a GPU's limits hold this many of the longest rows, however little is free
 
 
 @dataclass(frozen=True)
-class Room:
-    """Bytes that keys and values may take.
+class CacheLimits:
+    """Limits in bytes.
 
     Attributes:
-        pool: of prompts that are remembered; a prompt that is longer is remembered all the same.
+        pool: of the cached prompts. A single longer prompt is cached all the same.
         batch: of the rows that are sampled at once.
-        bounds_rollout: whether a rollout's rows are cut into batches too; else they are sampled at once.
+        bounds_rollout: whether a rollout's rows are cut into batches by ``batch``; else they are sampled at once.
     """
 
     pool: int
@@ -25,26 +25,27 @@ class Room:
     bounds_rollout: bool = False
 
 
-def room(free: float | None, share: float, row: int) -> Room:
-    """How much room there is on a device: a share of its free memory, four fifths of it for the pool, but `SEVERAL` of
-    the longest rows in each.
+def cache_limits(free: float | None, share: float, row: int) -> CacheLimits:
+    """Returns the limits on a device: four fifths of a share of its free memory for the pool, one fifth for the batch,
+    at least `SEVERAL` of the longest rows in each. On the CPU they are `POOL` and `CACHE`.
 
     Args:
-        free: bytes of the device; `None` on the CPU: `POOL` and `CACHE`.
+        free: free bytes of the device, `None` for the CPU.
+        share: of the free bytes.
         row: bytes of the longest prompt and response.
     """
     if free is None:
-        return Room(POOL, CACHE)
+        return CacheLimits(POOL, CACHE)
     pool, batch = (int(share * part * max(free, 0.0)) for part in (0.8, 0.2))
-    return Room(max(pool, SEVERAL * row), max(batch, SEVERAL * row), bounds_rollout=True)
+    return CacheLimits(max(pool, SEVERAL * row), max(batch, SEVERAL * row), bounds_rollout=True)
 
 
 def token_bytes(config: Any, number_bytes: int) -> int:
-    """Bytes of a token's keys and values.
+    """Returns the bytes of a token's keys and values.
 
     Args:
         config: the model's text config.
-        number_bytes: of one key or value.
+        number_bytes: bytes of one number.
     """
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return 2 * config.num_hidden_layers * config.num_key_value_heads * head * number_bytes

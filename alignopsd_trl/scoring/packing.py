@@ -1,14 +1,15 @@
-"""Several responses of one text in one row: one forward through the wrapped model encodes the text once.
+"""Packs several responses to one text into one row, so that the text is encoded once.
 
-A path is a prompt, or a whole dialogue. Responses that stand in it are scored where they stand. Others branch off
+A path is a prompt or a whole dialogue. Responses that are part of the path are scored in place. Others branch off
 where they would begin (here one with the labels s0, s1 after the path's first P tokens):
 
     ids       t0 t1 .. tP-2 tP-1 tP .. | tP-1 s0 s1 ..
     labels     -  -  ..  -   tP  -  .. |  s0  s1 s2 ..
     segment    0  0  ..  0   0   0  .. |   1   1  1 ..
 
-A token of a branch sees the path up to there and what precedes it in its own segment; its positions go on from there.
-The token before a response predicts its first token, so every branch begins with it.
+A token of a branch attends to the path up to the branching point and to the earlier tokens of its own segment; its
+positions continue from that point. Every branch begins with the token before the response, which predicts the first
+token of the response.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PROVEN = ("llama", "qwen2", "qwen3")
 
 
 def why_plain(config: Any, attention: str) -> str | None:
-    """Why a model's prompts can't be shared in packed rows, or ``None`` if they can.
+    """Returns why a model's prompts can't be shared in packed rows, or ``None`` if they can.
 
     Args:
         config: the model's text config.
@@ -41,19 +42,19 @@ def why_plain(config: Any, attention: str) -> str | None:
 
 
 def depends_on_length(config: Any) -> str | None:
-    """Why a token's position in a longer row is not what it is in a shorter one, or ``None`` if it is."""
+    """Returns why the encoding of a token's position depends on the row's length, or ``None`` if it does not."""
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     return f"its rope_type={rope!r} depends on the length of the row" if rope in ("dynamic", "longrope") else None
 
 
 @dataclass(frozen=True)
 class TreeRow:
-    """A path with the responses that are scored along it.
+    """A path with the responses that are scored in its row.
 
     Attributes:
         path: token ids. The last one is not fed: it predicts nothing.
-        spans: first token and length of the responses that stand in the path, none at its very beginning.
-        branches: of the others, how many tokens of the path come before it (at least one), and its token ids.
+        spans: first token (never 0) and length of each response that is part of the path.
+        branches: for each other response the number of path tokens before it (at least one), and its token ids.
     """
 
     path: Sequence[int]
@@ -62,15 +63,15 @@ class TreeRow:
 
     @classmethod
     def behind(cls, prompt: Sequence[int], responses: Sequence[Sequence[int]]) -> TreeRow:
-        """Responses that all branch off at the end of a prompt."""
+        """Makes a row whose responses all branch off at the end of a prompt."""
         return cls(prompt, (), [(len(prompt), response) for response in responses])
 
     def __len__(self) -> int:
-        """Tokens that are fed."""
+        """Returns the number of tokens that are fed."""
         return len(self.path) - 1 + sum(len(response) for _, response in self.branches)
 
     def places(self) -> list[tuple[int, int]]:
-        """Where the scores of each response are in the row, spans first: first column and length."""
+        """Returns first column and length of each response's scores in the row, spans first."""
         places = [(first - 1, length) for first, length in self.spans]
         column = len(self.path) - 1
         for _, response in self.branches:
@@ -81,13 +82,13 @@ class TreeRow:
 
 @dataclass(frozen=True)
 class Packed:
-    """Rows of tree_rows, ``T`` tokens at most.
+    """Tree rows as padded tensors, ``T`` tokens at most.
 
     Attributes:
         ids, position: ``(R, T)`` int64.
         labels: ``(R, T)`` int64, the token that each position predicts, -100 where none is scored.
         segment: ``(R, T)`` int64, 0 in the path, 1, 2, ... in the branches, -1 in the padding.
-        reach: ``(R, T)`` int64, how many tokens of the path a token of a branch sees.
+        reach: ``(R, T)`` int64, the number of path tokens that a branch token attends to.
         branched: whether there is a branch; without one the rows are plain text.
     """
 
@@ -100,10 +101,10 @@ class Packed:
 
     @classmethod
     def of(cls, tree_rows: Sequence[TreeRow], pad_id: int, paths: bool = True) -> Packed:
-        """Packs a row a tree_row.
+        """Packs each tree row into one row.
 
         Args:
-            paths: without them, the rows are what stands behind paths that are known already.
+            paths: whether rows contain their paths; else only the branches, for paths that are cached.
         """
         columns: tuple[list[list[int]], ...] = ([], [], [], [], [])
         first = [0 if paths else len(tree_row.path) - 1 for tree_row in tree_rows]
@@ -120,11 +121,11 @@ class Packed:
         return Packed(*torch.stack(tensors).to(device), branched=self.branched)
 
     def mask(self, before: int = 0) -> torch.Tensor:
-        """``(R, 1, T, before + T)`` bool, which key each query sees. Padding sees the padding before it, for want of
-        anything else.
+        """Returns ``(R, 1, T, before + T)`` bool: the keys that each query attends to. Padding attends to the padding
+        before it, since a query needs at least one key.
 
         Args:
-            before: tokens of the paths, where they are known already and the rows are without them.
+            before: the number of cached path tokens before the rows.
         """
         query, key = self.segment.unsqueeze(2), self.segment.unsqueeze(1)
         width = self.ids.size(1)
@@ -135,13 +136,12 @@ class Packed:
         return torch.cat([known, earlier & ((query == key) | path)], dim=2).unsqueeze(1)
 
     def attention_mask(self, attention: str, before: int = 0) -> torch.Tensor | None:
-        """The mask as the attention implementation takes it; `None` where the rows are plain text: no token sees the
-        padding, which is behind it."""
+        """Returns the mask for an attention implementation; `None` for plain text, whose padding comes last."""
         return as_attention_mask(self.mask(before), attention) if before or self.branched else None
 
 
 def _row(tree_row: TreeRow) -> tuple[list[int], ...]:
-    """Ids, positions, labels, segments and reach of a tree_row."""
+    """Returns ids, positions, labels, segments and reach of a tree row."""
     length = len(tree_row.path) - 1
     ids, position = list(tree_row.path[:-1]), list(range(length))
     labels, segment, reach = [-100] * length, [0] * length, [0] * length
@@ -158,7 +158,7 @@ def _row(tree_row: TreeRow) -> tuple[list[int], ...]:
 
 
 def as_attention_mask(visible: torch.Tensor, attention: str) -> torch.Tensor:
-    """A mask ``(R, 1, T, T)`` of what is visible as the attention implementation takes it."""
+    """Returns a bool mask ``(R, 1, T, T)`` in the form that the attention implementation takes."""
     if attention != "eager":
         return visible
     return torch.zeros_like(visible, dtype=torch.float32).masked_fill_(~visible, torch.finfo(torch.float32).min)

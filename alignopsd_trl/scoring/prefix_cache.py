@@ -1,15 +1,15 @@
-"""Keys and values of prompts: what several of them begin with is encoded once.
+"""A cache of the keys and values of prompts, in which common prefixes are encoded once.
 
-A pool holds the keys and values of single tokens, and a text is a list of places in it. A new text goes on from the
-longest beginning that it has in common with a known one; those are neighbours in sorted order. Many new texts come in
-waves, so that they can go on from one another, here nine in order:
+A pool holds the keys and values of single tokens, and a text is a list of places in it. A new text reuses the longest
+prefix that it shares with a cached one, which is its neighbour in sorted order. Many new texts are encoded in waves, so
+that later ones reuse earlier ones, here nine in sorted order:
 
-    first     0               8     from what is known
-    second            4             from 0, 8 or what is known
+    first     0               8     reuse cached texts
+    second            4             reuses 0, 8 or cached texts
     third         2       6
     last        1   3   5   7
 
-After the first wave nothing is encoded twice: what two texts share, every text between them in order begins with.
+After the first wave nothing is encoded twice: a prefix of two texts is a prefix of every text between them.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
 from alignopsd_trl.patched import patched
-from alignopsd_trl.scoring.kv_memory import CACHE, POOL, Room, token_bytes
+from alignopsd_trl.scoring.kv_memory import CACHE, POOL, CacheLimits, token_bytes
 from alignopsd_trl.scoring.packing import as_attention_mask
 from alignopsd_trl.scoring.ragged import Ragged
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-STRIDE = 8  # one in so many sorted texts belongs to the first wave
-ENOUGH = 512  # padded tokens, beyond which a forward of more is hardly cheaper per token
-LIKE = 0.85  # of the longest: beyond ENOUGH, a shorter row goes into the next forward
+STRIDE = 8  # every eighth of the sorted texts belongs to the first wave
+ENOUGH = 512  # padded tokens; larger forwards are hardly cheaper per token
+LIKE = 0.85  # beyond ENOUGH, rows shorter than this share of the longest go into the next forward
 
 Text = tuple[int, ...]
 
 
 class RoomyLayer(DynamicLayer):
-    """A layer's cache ``(rows, heads, tokens, width)`` in buffers that have room for more tokens.
+    """A layer's cache ``(rows, heads, tokens, width)`` in buffers with space for more tokens.
 
     Args:
         buffers: keys and values.
-        length: how many of their tokens count so far.
+        length: the number of tokens that are filled.
     """
 
     def __init__(self, buffers: Sequence[torch.Tensor], length: int):
@@ -67,7 +67,7 @@ class RoomyLayer(DynamicLayer):
         return self._show()
 
     def move(self, rows: torch.Tensor, places: torch.Tensor, count: int) -> None:
-        """Some rows go to the places of others; the first ``count`` stay."""
+        """Moves rows to the places of others and keeps the first ``count`` rows."""
         for buffer in self.buffers:
             known = buffer.transpose(1, 2)[:, : self._length]  # a token's heads lie together
             known[places] = known.index_select(0, rows)
@@ -76,15 +76,15 @@ class RoomyLayer(DynamicLayer):
 
 
 class PrefixCache:
-    """What one snapshot of a model makes of prompts. It is for those weights only, and while gradient checkpointing
-    is off, which keeps no cache.
+    """The cached keys and values of prompts under one snapshot of a model. They are invalid for other weights.
+    Gradient checkpointing must be off, since it keeps no cache.
 
     Args:
         model: a causal language model that is proven for packed rows (`packing.why_plain`), not split over processes.
         attention: name of its attention implementation.
         budget: padded tokens per forward.
-        dtype: what its attention computes in, where that is not the weights' dtype: autocast's.
-        room: of keys and values, by default that on a CPU.
+        dtype: of keys and values: autocast's, by default that of the weights.
+        limits: of memory, by default those on a CPU.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class PrefixCache:
         attention: str = "sdpa",
         budget: int = 4096,
         dtype: torch.dtype | None = None,
-        room: Room | None = None,
+        limits: CacheLimits | None = None,
     ):
         self._model, self._pad_id, self._attention, self._budget = model, pad_id, attention, budget
         config: Any = model.config.get_text_config()
         self._dtype = dtype or model.dtype
-        self.room = room or Room(POOL, CACHE)
-        self._size = self.room.pool // token_bytes(config, self._dtype.itemsize)
+        self.limits = limits or CacheLimits(POOL, CACHE)
+        self._size = self.limits.pool // token_bytes(config, self._dtype.itemsize)
         self._layers = config.num_hidden_layers
         self._pool: list[torch.Tensor] = []  # (size, heads, width): keys and values of each layer
         self._last: list[torch.Tensor] = []  # buffers of the last cache
@@ -111,7 +111,7 @@ class PrefixCache:
         self._kept: set[Text] = set()
 
     def keep(self, texts: Sequence[Sequence[int]]) -> None:
-        """Texts that will be asked for again: they are the last to be forgotten."""
+        """Marks texts that will be needed again: they are evicted last."""
         self._kept.update(self._texts(texts))
 
     def knows(self, texts: Sequence[Sequence[int]]) -> bool:
@@ -123,8 +123,8 @@ class PrefixCache:
 
     @torch.no_grad()
     def cache(self, texts: Sequence[Sequence[int]], room: int) -> Cache:
-        """Keys and values of texts, padded on the right to the longest (one token at least), with room for more. They
-        hold until the next call."""
+        """Returns the keys and values of texts, padded on the right to the longest (one token at least), with space for
+        ``room`` more tokens. The next call overwrites them."""
         known = self._texts(texts)
         width, buffers = max(map(len, known)), []
         for part in self._parts(known):
@@ -141,7 +141,7 @@ class PrefixCache:
         return _cache_of(buffers, width)
 
     def _parts(self, texts: Sequence[Text]) -> Iterator[list[int]]:
-        """Numbers of texts, as many neighbours in order at a time as the pool has room for."""
+        """Yields indices of texts, in groups of neighbours in sorted order that fit the pool."""
         part: list[int] = []
         tokens, last = 0, None
         for row in sorted(range(len(texts)), key=texts.__getitem__):
@@ -154,7 +154,7 @@ class PrefixCache:
         yield sorted(part)
 
     def _find(self, texts: Sequence[Text]) -> list[torch.Tensor]:
-        """Where the pool has each text; new ones are encoded first. Together they fit into it, or it is one text."""
+        """Encodes new texts and returns the places of every text. Unless it is only one, all must fit the pool."""
         self._make_room(set(texts))
         for wave in _waves(sorted(set(texts) - self._places.keys())):
             self._encode(wave)
@@ -162,7 +162,8 @@ class PrefixCache:
         return [self._places[text] for text in texts]
 
     def _make_room(self, wanted: set[Text]) -> None:
-        """Forgets no more than it takes for these texts: what the last call did not need, then what nobody keeps."""
+        """Evicts as few texts as the wanted ones require: first those that the last call did not use, then those that
+        were not marked by `keep`."""
         if self._used + sum(map(len, wanted - self._places.keys())) <= self._size:
             return
         again = [text for text in self._places if text in self._kept]
@@ -180,7 +181,7 @@ class PrefixCache:
 
     def _encode(self, texts: Sequence[Text]) -> None:
         known = [self._beginning(text) for text in texts]
-        self._places |= zip(texts, known, strict=True)  # all of it, for a text that begins another one
+        self._places |= zip(texts, known, strict=True)  # complete for a text that is a prefix of another one
         rest = Ragged.of([text[len(places) :] for text, places in zip(texts, known, strict=True)])
         for rows in _batches(rest.length.tolist(), [len(text) for text in texts], self._budget):
             ids, real = rest.padded(torch.tensor(rows), self._pad_id, "right")
@@ -190,14 +191,14 @@ class PrefixCache:
             insort(self._sorted, text)
 
     def _beginning(self, text: Text) -> torch.Tensor:
-        """Where the pool has the longest known beginning of a text."""
+        """Returns the places of the longest cached prefix of a text."""
         place = bisect(self._sorted, text)
         lengths = {_common(text, near): near for near in self._sorted[max(place - 1, 0) : place + 1]}
         longest = max(lengths, default=0)
         return self._places[lengths[longest]][:longest] if longest else torch.zeros(0, dtype=torch.int64)
 
     def _forward(self, ids: torch.Tensor, real: torch.Tensor, before: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Encodes tokens ``(r, s)`` behind what is in the pool; the places of the real ones, by row."""
+        """Encodes tokens ``(r, s)`` after cached prefixes and returns the places of the real ones, by row."""
         device, (rows, width) = self._model.device, ids.shape
         past, options, cache = _padded(before), {}, _empty_cache(self._layers)
         if past.size(1):
@@ -219,14 +220,14 @@ class PrefixCache:
         self._used += len(new)
         if not self._pool or self._used > len(self._pool[0]):
             self._grow(found)
-        encoded = real.flatten().nonzero().squeeze(1).to(device)  # on the CPU: a mask there would wait for each layer
+        encoded = real.flatten().nonzero().squeeze(1).to(device)  # a mask on the device would synchronise every layer
         for part, values in zip(self._pool, found, strict=True):
             tokens = values[:, :, past.size(1) :].transpose(1, 2).flatten(0, 1)
             part[self._used - len(new) : self._used] = tokens.index_select(0, encoded)
         return new.split(real.sum(1).tolist())
 
     def _grow(self, like: Sequence[torch.Tensor]) -> None:
-        """Makes the pool, or more of it for a text that is longer than that."""
+        """Allocates the pool, or a larger one for a text that does not fit."""
         size = max(self._size, self._used)
         pool = [part.new_empty((size, part.size(1), part.size(3)), dtype=self._dtype) for part in like]
         for new, old in zip(pool, self._pool, strict=False):
@@ -237,8 +238,7 @@ class PrefixCache:
         return [part.new_empty((rows, tokens, *part.shape[1:])) for part in self._pool]
 
     def _scratch(self, rows: int, tokens: int) -> list[torch.Tensor]:
-        """Buffers for a cache. On a CPU those of the last one again: fresh memory costs more than what is copied into
-        it."""
+        """Returns buffers for a cache. On a CPU it reuses the last ones: allocation costs more than the copy."""
         if self._pool[0].device.type != "cpu":
             return self._buffers(rows, tokens)
         if not self._last or len(self._last[0]) < rows * tokens:
@@ -246,19 +246,19 @@ class PrefixCache:
         return [part[: rows * tokens].unflatten(0, (rows, tokens)) for part in self._last]
 
     def _copy(self, places: torch.Tensor, buffers: Sequence[torch.Tensor]) -> None:
-        """What is at places ``(r, T)`` into buffers ``(r, T, heads, width)``."""
+        """Copies the keys and values at places ``(r, T)`` into buffers ``(r, T, heads, width)``."""
         places = places.to(self._pool[0].device).flatten()
         for part, buffer in zip(self._pool, buffers, strict=True):
             torch.index_select(part, 0, places, out=buffer.flatten(0, 1))  # three times as fast as indexing
 
 
 class _Filled(Exception):
-    """Nothing more is needed of a forward."""
+    """Ends a forward whose remaining layers are not needed."""
 
 
 def _fill(cache: Cache, model: PreTrainedModel, ids: torch.Tensor, options: dict[str, Any]) -> None:
-    """Keys and values of tokens into a cache. Where the last layer has its own, the forward ends: nobody reads what it
-    would make of them."""
+    """Fills a cache with the keys and values of tokens. The forward ends as soon as the last layer has them, since its
+    output is not used."""
     last: Any = cache.layers[-1]
     inner = last.update
 
@@ -275,24 +275,24 @@ def _empty_cache(layers: int) -> Cache:
 
 
 def _cache_of(buffers: Sequence[torch.Tensor], length: int) -> Cache:
-    """Of buffers ``(rows, tokens, heads, width)``, in which a token's keys of all heads lie together as in the pool."""
+    """Makes a cache of buffers ``(rows, tokens, heads, width)``, the memory layout of the pool."""
     shown = [buffer.transpose(1, 2) for buffer in buffers]
     return Cache(layers=[RoomyLayer(both, length) for both in zip(shown[::2], shown[1::2], strict=True)])
 
 
 def _padded(places: Sequence[torch.Tensor], width: int = 0) -> torch.Tensor:
-    """``(n, T)``, at least so wide: the first place of all, which holds something, stands for padding."""
+    """Pads places to ``(n, T)``, at least so wide. Place 0 stands for padding, since it always holds a token."""
     found = pad_sequence(list(places), batch_first=True)
     return torch.nn.functional.pad(found, (0, max(width - found.size(1), 0)))
 
 
 def _batches(new: Sequence[int], whole: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Numbers of the texts of which something is to be encoded, most first, as many at a time as have room.
+    """Yields the indices of texts with tokens to encode, in batches, those with the most tokens first.
 
     Args:
-        new: tokens of each that are to be encoded.
-        whole: all tokens of each.
-        budget: padded tokens; what a row looks back on takes room too.
+        new: the number of tokens to encode of each text.
+        whole: the number of all tokens of each text.
+        budget: padded tokens of a batch; a row counts a quarter of its whole text at least.
     """
     batch: list[int] = []
     longest = 0
@@ -309,7 +309,7 @@ def _batches(new: Sequence[int], whole: Sequence[int], budget: int) -> Iterator[
 
 
 def _waves(texts: list[Text]) -> Iterator[list[Text]]:
-    """Sorted texts: one in some, then again and again those halfway between."""
+    """Yields sorted texts in waves: every `STRIDE`-th, then repeatedly those halfway between."""
     stride = STRIDE
     while stride > 1 and len(texts) < 4 * stride:
         stride //= 2
@@ -321,6 +321,6 @@ def _waves(texts: list[Text]) -> Iterator[list[Text]]:
 
 
 def _common(one: Text, other: Text) -> int:
-    """How many tokens two texts begin with alike."""
+    """Returns the length of the common prefix of two texts."""
     differs = (place for place, (left, right) in enumerate(zip(one, other, strict=False)) if left != right)
     return next(differs, min(len(one), len(other)))

@@ -1,7 +1,7 @@
-"""Which (prompt, response) pairs are scored in one row: dialogues whose turns go on from one another are encoded once.
+"""Assigns (prompt, response) pairs to rows, so that the common prefixes of a dialogue's turns are encoded once.
 
-Each row has a path, the text of its pair with the longest prompt. A pair whose whole text begins a path stands along
-it; one whose prompt does may stand beside it, as a branch. Texts are bytes, which are compared and sorted fast.
+The path of a row is the text of its pair with the longest prompt. A pair whose whole text is a prefix of the path lies
+along it; a pair whose prompt alone is one may be a branch beside it. Texts are bytes, which compare and sort fast.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ TOKEN_BYTES = 4  # of `Ragged.content`
 
 @dataclass
 class PairsOfRow:
-    """Pairs of one row.
+    """The pairs of one row.
 
     Attributes:
-        along: those whose text begins the path's, shortest first; the last one is the path.
-        beside: those whose prompt does, but not their response.
-        room: tokens that may still stand beside the path.
+        along: pairs whose text is a prefix of the path, shortest first; the last one is the path.
+        beside: pairs that branch off: only their prompt is a prefix of the path.
+        room: the number of tokens that further branches may have.
     """
 
     along: list[int]
@@ -42,7 +42,7 @@ class Pairs:
 
     Args:
         prompts, responses: token ids.
-        prompt, response: ``(n,)`` int64, which of them each pair is.
+        prompt, response: ``(n,)`` int64, the row of each pair in ``prompts`` and ``responses``.
     """
 
     def __init__(self, prompts: Ragged, responses: Ragged, prompt: torch.Tensor, response: torch.Tensor):
@@ -55,7 +55,7 @@ class Pairs:
         return len(self._prompt)
 
     def text(self, pair: int) -> bytes:
-        """Prompt and response as bytes."""
+        """Returns prompt and response as bytes."""
         return self._prompts.content(self._prompt[pair]) + self._responses.content(self._response[pair])
 
     def tree_row(self, row: PairsOfRow) -> TreeRow:
@@ -67,26 +67,26 @@ class Pairs:
         )
 
     def by_prompt(self) -> list[list[int]]:
-        """The pairs of each prompt."""
+        """Groups the pairs by prompt."""
         rows: dict[int, list[int]] = {}
         for pair, prompt in enumerate(self._prompt):
             rows.setdefault(prompt, []).append(pair)
         return list(rows.values())
 
     def behind(self, pairs: Sequence[int]) -> TreeRow:
-        """Pairs of one prompt, each response beside the others."""
+        """Makes a row of the pairs of one prompt, with each response as a branch."""
         return TreeRow.behind(
             self._prompts.row(self._prompt[pairs[0]]), [self._responses.row(self._response[pair]) for pair in pairs]
         )
 
 
 def rows_of_pairs(pairs: Pairs, budget: int, branch: bool) -> list[PairsOfRow]:
-    """Each pair in one row. The pairs of the longest prompts make the paths.
+    """Assigns each pair to one row. The pairs with the longest prompts make the paths.
 
     Args:
-        budget: padded tokens per forward. A row of branches holds a quarter of it at most, or a quarter more than its
-            path: its mask grows with the square of its length.
-        branch: pairs may stand beside a path; else each is along one, its own if need be.
+        budget: padded tokens per forward. A row with branches holds a quarter of it at most, or its path and a quarter
+            more: its mask grows with the square of its length.
+        branch: whether pairs may branch off; else each lies along a path, its own if need be.
     """
     rows: dict[bytes, PairsOfRow] = {}  # by the texts of their paths
     paths: list[bytes] = []  # the same texts, sorted
@@ -106,7 +106,7 @@ def rows_of_pairs(pairs: Pairs, budget: int, branch: bool) -> list[PairsOfRow]:
 
 
 def _beginning_with(text: bytes, paths: list[bytes]) -> Iterator[bytes]:
-    """The paths that begin with a text: in their sorted list they follow one another from the text's own place on."""
+    """Yields the paths that begin with a text; in the sorted list they follow the text's own position."""
     for place in range(bisect_left(paths, text), len(paths)):
         if not paths[place].startswith(text):
             return

@@ -32,17 +32,18 @@ class Ragged:
         return len(self.length)
 
     def row(self, number: int) -> list[int]:
-        """One sequence."""
+        """Returns one sequence."""
         start = int(self.start[number])
         return self.flat[start : start + int(self.length[number])].tolist()
 
     def content(self, number: int) -> bytes:
-        """The same as bytes: one sequence begins another where its bytes do."""
+        """Returns one sequence as bytes, whose prefixes are those of the sequence."""
         start = int(self.start[number])
         return self.flat[start : start + int(self.length[number])].to(torch.int32).numpy().tobytes()
 
     def distinct(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The first row of each distinct sequence ``(u,)``, and which of them each sequence equals ``(n,)``."""
+        """Returns the first row of each distinct sequence ``(u,)``, and for each sequence the number of the distinct
+        one that it equals ``(n,)``."""
         content, places = self.flat.numpy(), {}
         number = [
             places.setdefault(content[start : start + length].tobytes(), len(places))
@@ -53,12 +54,12 @@ class Ragged:
         return first.scatter_reduce_(0, inverse, torch.arange(len(self)), "amin"), inverse
 
     def padded(self, rows: torch.Tensor, pad: int | float, side: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """The selected sequences, padded to the longest of them.
+        """Pads the selected sequences to the longest of them.
 
         Args:
-            rows: ``(R,)`` int64, with repetitions if wanted.
-            pad: fills the rest.
-            side: ``"left"`` or ``"right"``, where the padding goes.
+            rows: ``(R,)`` int64; may repeat.
+            pad: the padding value.
+            side: of the padding, ``"left"`` or ``"right"``.
 
         Returns:
             Values ``(R, T)`` and mask ``(R, T)`` bool, ``T`` at least 1.

@@ -11,7 +11,7 @@ from alignopsd_trl.turns import Turn
 
 
 def sampling_log_probs(turns: Sequence[Turn], width: int, device: torch.device) -> torch.Tensor:
-    """The sampler's log-probs ``(M, width)`` float32, NaN where it gave none."""
+    """Returns the sampler's log-probs, ``(M, width)`` float32, NaN where it gave none."""
     values = Ragged.of([_numbers(turn) for turn in turns], dtype=torch.float32)
     padded, _ = values.padded(torch.arange(len(turns)), 0.0, "right")
     padded = torch.nn.functional.pad(padded, (0, max(width - padded.size(1), 0)))

@@ -1,9 +1,9 @@
-"""Signals that must be equal if a run is sound, compared on its own first rounds: a run whose encoder, reference or
-sampler is not what it should be stops at once and says why, instead of training on it.
+"""Compares signals that must be equal on a run's first rounds: a run with a wrong encoder, reference or sampler stops
+with an explanation instead of training on it.
 
-Bounds are mean absolute differences of log-probs per token. In float32 two ways to the same number differ by 1e-6, in
-bfloat16 by 3e-4 to 5e-4 (single tokens by 0.05); a wrong reference by 0.9, another prompt by 0.12, a sampler with the
-weights of an earlier step by 0.5.
+Bounds are mean absolute differences of log-probs per token. Measured differences: equal signals 1e-6 in float32 and
+3e-4 to 5e-4 in bfloat16 (single tokens 0.05); a wrong reference 0.9; another prompt 0.12; a sampler with the weights of
+an earlier step 0.5.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TEXT = "I have looked at the first page; the next thing to do is to open the che
 
 
 class SelfCheckError(RuntimeError):
-    """Two signals differ that must be equal. The same on all processes."""
+    """Raised on all processes when two signals differ that must be equal."""
 
 
 CHECKS = {
@@ -54,11 +54,11 @@ CHECKS = {
         "vllm_engine_options)",
     ),
 }
-"""What differs, in words, and what to set, by the name under which a difference is logged (``self_check/<name>``)."""
+"""By the name under which a difference is logged (``self_check/<name>``): what differs, and what to set."""
 
 
 def bound(name: str, exact: bool) -> float:
-    """The largest difference that rounding explains. ``exact``: the policy computes in float32."""
+    """Returns the largest difference that rounding explains, if the policy computes in float32 (``exact``) or not."""
     return {"encoder": 1e-3, "sampler": 0.2}.get(name, 1e-4 if exact else 1e-2)
 
 
@@ -67,12 +67,12 @@ class SelfCheck:
     """The comparisons of one run. Every process makes the same calls.
 
     Args:
-        processes.
+        processes: of the run.
         policy: scores responses.
-        reference: the same with the frozen reference, `None` where there is none or it need not equal the policy.
-        teacher: ``(batch, source, target)`` to log-probs under privileged prompts, `None` for methods without.
-        encoder: texts to unit vectors, `None` for methods without.
-        pad_id, budget, shared: of scoring; ``shared`` is whether prefixes may be shared.
+        reference: the frozen reference, `None` where there is none or it need not equal the policy.
+        teacher: ``(batch, source, target)`` -> log-probs under privileged prompts, `None` for methods without.
+        encoder: texts -> unit vectors, `None` for methods without.
+        pad_id, budget, shared: arguments of `score_pairs`.
         sampled: whether the sampler gives log-probs.
         exact: whether the policy computes in float32.
     """
@@ -90,7 +90,7 @@ class SelfCheck:
     exact: bool
 
     def first_round(self, batch: TurnBatch) -> dict[str, float]:
-        """All comparisons.
+        """Makes all comparisons.
 
         Returns:
             The largest difference over processes by name.
@@ -113,8 +113,8 @@ class SelfCheck:
         return self._judge(found)
 
     def later_round(self, batch: TurnBatch, strict: bool) -> dict[str, float]:
-        """The cheap comparisons; ``strict`` ones raise as in the first round (a sampler shows only after an update
-        whether it gets the weights)."""
+        """Makes the cheap comparisons. With ``strict`` they raise as in the first round: only after an update does a
+        sampler show whether it gets the weights."""
         few = shortest(batch, ROWS)
         plain = self._score(self.policy, few, torch.arange(len(few))) if self.sampled else None
         return self._judge(self._cheap(few, plain), strict)
@@ -162,7 +162,7 @@ class SelfCheck:
 
 
 def shortest(batch: TurnBatch, count: int) -> TurnBatch:
-    """The ``count`` turns of fewest tokens that have a response, with the ordinary prompt as their privileged one."""
+    """Returns the ``count`` shortest turns with a response, with their ordinary prompt as the privileged one."""
     size = [len(turn.prompt_ids) + len(turn.response_ids) for turn in batch.turns]
     rows = sorted((row for row, turn in enumerate(batch.turns) if turn.response_ids), key=size.__getitem__)[:count]
     turns = [dataclasses.replace(batch.turns[row], privileged_ids=batch.turns[row].prompt_ids) for row in rows]
@@ -176,7 +176,7 @@ def shortest(batch: TurnBatch, count: int) -> TurnBatch:
 
 
 def _sampler(few: TurnBatch, like: torch.Tensor) -> torch.Tensor:
-    """The sampler's log-probs; what it did not give, or with older weights, is taken from ``like``."""
+    """Returns the sampler's log-probs; missing ones, and those of older weights, are replaced by ``like``."""
     result = like.clone()
     for row, turn in enumerate(few.turns):
         for place, value in enumerate(turn.sampling_log_probs or () if not turn.staleness else ()):
@@ -186,6 +186,6 @@ def _sampler(few: TurnBatch, like: torch.Tensor) -> torch.Tensor:
 
 
 def _mean(difference: torch.Tensor, few: TurnBatch) -> float | None:
-    """Mean absolute difference over the response tokens; `None` without any."""
+    """Returns the mean absolute difference over the response tokens; `None` without any."""
     tokens = sum(len(turn.response_ids) for turn in few.turns)
     return float(difference.abs().sum()) / tokens if tokens else None

@@ -1,6 +1,6 @@
 """The privileged view of the policy: the same weights under prompts with the skill in their slot.
 
-Nothing here has gradients, and all of it uses the snapshot that made the rollouts. Every process makes the same calls.
+Nothing here has gradients, and all of it uses the rollouts' snapshot. Every process must make the same calls.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class PrivilegedTeacher:
     Args:
         model: scores responses.
         sampler: of the privileged thinking (its own token limit, the rollout's temperature).
-        tokenizer: decodes it.
-        encoder: texts to unit vectors ``(n, D)``; `None` if no method asks for it.
+        tokenizer: decodes the privileged thinking.
+        encoder: texts -> unit vectors ``(n, D)``; `None` if the method needs none.
         budget: padded tokens per scoring forward.
         share_prefixes: whether a prompt may be encoded once for several responses.
-        nested: whether turns of a dialogue are encoded once without that, see `score_pairs`.
-        agree: maximum of a number over all processes.
+        nested: as in `score_pairs`.
+        agree: all-reduces the maximum of a number.
         gather: concatenates one-dimensional tensors of all processes.
-        phases: opens a phase whose seconds are counted, by its name.
-        reader: finds thinking and actions in it.
-        prefixes: what ``sampler`` made of prompts, where scoring would make the same of them.
+        phases: opens a phase, by its name, whose seconds are counted.
+        reader: parses the privileged thinking.
+        prefixes: the prompt cache of ``sampler``, where it is valid for scoring.
     """
 
     model: ScoringModel
@@ -54,8 +54,7 @@ class PrivilegedTeacher:
     prefixes: PrefixCache | None = None
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Log-probs ``(P, L)``, identity and matched views in one pass; 0 for turns that are not to be scored
-        (`TurnBatch.scored`)."""
+        """Returns log-probs ``(P, L)`` of identity and matched views; 0 for turns that are not `TurnBatch.scored`."""
         source, target = source.cpu(), target.cpu()
         wanted = torch.ones(len(target), dtype=torch.bool) if batch.scored is None else batch.scored.cpu()[target]
         with self.phases("scoring"):
@@ -79,8 +78,8 @@ class PrivilegedTeacher:
     def vocabulary(
         self, batch: TurnBatch, count: int, sources: torch.Tensor | None = None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids and values ``(M, L, count)`` of the privileged view's largest logits along each turn's own response, or
-        of what is mixed of it and the views of the turns ``sources``, ``(M, K)``, -1 behind them."""
+        """Returns ids and values ``(M, L, count)`` of the privileged view's largest logits along each turn's own
+        response; with ``sources``, of its mixture with the views of these turns."""
         with self.phases("scoring"):
             ids, logits = largest_logits(
                 self.model,
@@ -97,8 +96,8 @@ class PrivilegedTeacher:
         return ids[:, :width], logits[:, :width]
 
     def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None, actions: bool = True) -> list[Thought]:
-        """What the privileged view thinks and, unless nobody asks for it, does at each turn, or at some: one generation
-        for all of them."""
+        """Samples the thinking and, with ``actions``, the action of the privileged view at each turn, or at the turns
+        ``rows``, in one generation."""
         turns = batch.turns if rows is None else [batch.turns[row] for row in rows.tolist()]
         width = self.agree(len(turns))
         if width == 0:
@@ -112,7 +111,7 @@ class PrivilegedTeacher:
         with self.phases("privileged_thinking"):
             prompts = [turn.privileged_ids for turn in turns] + filler
             responses = self.sampler.respond(prompts, until=None if actions else self.reader).ids
-        if not turns:  # decoding no response gives one text
+        if not turns:  # `batch_decode` of no response returns one text
             return []
         texts = self.tokenizer.batch_decode(
             responses[: len(turns)], skip_special_tokens=True, clean_up_tokenization_spaces=False
@@ -123,7 +122,7 @@ class PrivilegedTeacher:
         return found if actions else [replace(thought, action="") for thought in found]
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
-        """``(n, D)`` float32 unit vectors on the scoring device; a zero row for an empty text.
+        """Returns ``(n, D)`` float32 unit vectors on the scoring device; a zero row for an empty text.
 
         Raises:
             RuntimeError: if the trainer was given no encoder.

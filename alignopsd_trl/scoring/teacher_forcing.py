@@ -1,9 +1,9 @@
 """Teacher forcing: log-probs of given responses under given prompts, without gradient.
 
-Requests are (prompt, response) pairs. Equal prompts and equal pairs are scored once, and so are pairs that begin one
-another, as the turns of a dialogue do. Rows are sorted by length and cut into chunks by a budget of padded tokens, so
-that little is computed for padding; where the model allows it, other responses to a prompt, or to some turn of a
-dialogue, branch off in the same row (`packing`). All ways give the same numbers up to rounding.
+Requests are (prompt, response) pairs. Equal pairs are scored once, and common prefixes, as of the turns of a dialogue,
+are encoded once. Rows are sorted by length and cut into chunks by a budget of padded tokens, which saves padding. Where
+the model allows it, other responses to a prompt, or to a turn of a dialogue, branch off in the same row (`packing`).
+All ways give the same numbers up to rounding.
 """
 
 from __future__ import annotations
@@ -23,30 +23,34 @@ from alignopsd_trl.scoring.ragged import Ragged, plan_chunks
 
 Agree = Callable[[int], int]
 Mix = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Row numbers ``(n,)`` and logits ``(n, views, V)`` of several views of one response -> ``(n, V)`` of all of them."""
+"""Row numbers ``(n,)`` and the logits ``(n, views, V)`` of a response's views -> their mixture ``(n, V)``."""
 
 
 class ScoringModel(Protocol):
-    """The policy as scoring sees it. Tensors are on its device; both ways to score return ``(rows, T)`` float32
-    log-probs at the sampling temperature, of the response tokens or of the packed labels."""
+    """The interface of the policy for scoring. Tensors are on its device. `plain` and `shared` return ``(rows, T)``
+    float32 log-probs at the sampling temperature: of the response tokens, and of the packed labels."""
 
     @property
     def device(self) -> torch.device: ...
 
     @property
     def vocabulary(self) -> int:
-        """Logits of a position, which may be fewer or more than the tokenizer has tokens."""
+        """The number of logits per position, which may differ from the tokenizer's number of tokens."""
 
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor: ...
 
     def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
-        """``(R, T)``, 0 where no label is; ``before``: of the paths, of which the rows are without then."""
+        """Returns ``(R, T)``, 0 where there is no label.
+
+        Args:
+            before: the cache of the paths, which the rows then do not contain.
+        """
 
     def largest(
         self, prompt: Padded, response: Padded, count: int, views: int = 1, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids and float32 values of the ``count`` largest logits, ``(rows / views, T, count)`` each. Every ``views``
-        rows are of one response; ``mix`` makes one distribution of theirs."""
+        """Returns ids and float32 values of the ``count`` largest logits, ``(rows / views, T, count)`` each. Every
+        ``views`` consecutive rows belong to one response; ``mix`` mixes their logits."""
 
 
 @dataclass(frozen=True)
@@ -77,18 +81,17 @@ def score_pairs(
     agree: Agree = lambda number: number,
     prefixes: PrefixCache | None = None,
 ) -> torch.Tensor:
-    """Log-probs of ``responses[response_rows]`` under ``prompts[prompt_rows]``.
+    """Scores ``responses[response_rows]`` under ``prompts[prompt_rows]``.
 
     Args:
         prompt_rows, response_rows: ``(P,)`` int64.
         budget: padded tokens per forward.
-        shared: encode each prompt once, with its responses behind it, and each dialogue once, with other responses to
-            its turns beside it. Must be equal on all processes, as must be the calls.
-        nested: without ``shared``, encode pairs that begin one another once all the same: needs nothing of the model
-            but that a token does not depend on what follows.
-        agree: maximum of a number over all processes; every process runs as many forwards as the busiest one.
-        prefixes: of this model, with what it made of prompts already, taken if that is all of these in every
-            process; for a model that is not split over processes.
+        shared: encode each prompt and each dialogue once, with other responses as branches. Must be equal on all
+            processes, as must be the calls.
+        nested: without ``shared``, encode a pair once that is a prefix of another one. It requires only that the model
+            is causal.
+        agree: all-reduces the maximum of a number, so that every process runs as many forwards as the busiest one.
+        prefixes: the prompt cache of an unsharded model, used if it holds all prompts on every process.
 
     Returns:
         ``(P, T)`` float32 on the model's device, ``T`` the longest response of the whole set, 0 past a response's end.
@@ -114,7 +117,7 @@ def score_pairs(
 
 
 def _known_everywhere(prefixes: PrefixCache, prompts: Ragged, rows: torch.Tensor, agree: Agree) -> bool:
-    """Whether the prompts of every process are in its pool: the other way to score asks all of them."""
+    """Whether every process has all its prompts in its cache: all must choose alike, as scoring runs collectives."""
     here = prefixes.knows([prompts.row(row)[:-1] for row in rows.unique().tolist()])
     return agree(int(not here)) == 0
 
@@ -122,13 +125,13 @@ def _known_everywhere(prefixes: PrefixCache, prompts: Ragged, rows: torch.Tensor
 def _score_behind(
     model: ScoringModel, pairs: Pairs, prefixes: PrefixCache, pad_id: int, budget: int, width: int
 ) -> torch.Tensor:
-    """Scores ``(pairs, width)`` from keys and values of the prompts: the responses alone go through the model."""
+    """Returns scores ``(pairs, width)`` from the prompts' cached keys and values: the model gets responses only."""
     rows = pairs.by_prompt()
     tree_rows = [pairs.behind(row) for row in rows]
     path = torch.tensor([len(tree_row.path) - 1 for tree_row in tree_rows], dtype=torch.int64)
     whole = torch.tensor([len(tree_row) for tree_row in tree_rows], dtype=torch.int64)
     result = torch.zeros((len(pairs), width), dtype=torch.float32, device=model.device)
-    for chunk in plan_chunks(torch.maximum(whole - path, whole // 4), budget):  # what is looked back on takes room too
+    for chunk in plan_chunks(torch.maximum(whole - path, whole // 4), budget):  # cached tokens take memory too
         chosen = [tree_rows[number] for number in chunk.tolist()]
         packed = Packed.of(chosen, pad_id, paths=False)
         if not packed.ids.size(1):
@@ -145,7 +148,7 @@ def _score_behind(
 
 
 def _take(scores: torch.Tensor, rows: list[tuple[list[int], list[tuple[int, int]]]], result: torch.Tensor) -> None:
-    """Puts the scores ``(R, T)`` of each row's pairs, at their first column and length, into ``result``."""
+    """Copies the scores ``(R, T)`` of each row's pairs, given by first column and length, into ``result``."""
     places = [
         (row, pair, first, length)
         for row, (pairs, where) in enumerate(rows)
@@ -165,7 +168,7 @@ def _longest(sequences: Ragged) -> int:
 def _distinct_pairs(
     prompts: Ragged, responses: Ragged, prompt_rows: torch.Tensor, response_rows: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The prompt and the response of each distinct pair ``(u,)``, and which of them each pair is ``(P,)``."""
+    """Returns prompt and response rows of distinct pairs, ``(u,)`` each, and each pair's distinct one, ``(P,)``."""
     first_prompt, prompt_of = prompts.distinct()
     first_response, response_of = responses.distinct()
     both = torch.stack([prompt_of[prompt_rows], response_of[response_rows]], dim=1)
@@ -174,12 +177,12 @@ def _distinct_pairs(
 
 
 def _score_packed(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
-    """``(R, T)`` float32, a score at each label's column."""
+    """Scores rows by the packed forward: ``(R, T)`` float32, a score at each label's column."""
     return model.shared(Packed.of(tree_rows, pad_id).to(model.device)).float()
 
 
 def _score_plain(model: ScoringModel, tree_rows: list[TreeRow], pad_id: int) -> torch.Tensor:
-    """The same for tree_rows without branches, through TRL's own forward."""
+    """Scores rows without branches by TRL's own forward, with the same result as `_score_packed`."""
     first = [tree_row.spans[0][0] for tree_row in tree_rows]
     prompts = Ragged.of([tree_row.path[:start] for tree_row, start in zip(tree_rows, first, strict=True)])
     answers = Ragged.of([tree_row.path[start:] for tree_row, start in zip(tree_rows, first, strict=True)])
@@ -206,14 +209,14 @@ def largest_logits(
     sources: torch.Tensor | None = None,
     mix: Mix | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The model's ``count`` largest logits at each position of each response under its own prompt, or of what is mixed
-    of those under several prompts.
+    """Returns the model's ``count`` largest logits at each position of each response under its own prompt; with
+    ``sources``, of a mixture of its logits under several prompts.
 
     Args:
         budget: padded tokens per forward; the views of a response are scored in one.
-        agree: maximum of a number over all processes, as in `score_pairs`.
-        sources: ``(n, K)`` int64 prompts beside a response's own, -1 behind them; equal K on all processes.
-        mix: makes one distribution of the views of the responses with the given numbers.
+        agree: as in `score_pairs`.
+        sources: ``(n, K)`` int64 prompts beside a response's own, padded with -1; equal K on all processes.
+        mix: mixes the logits of each response's views; needed with ``sources``.
 
     Returns:
         Token ids int64 and logits float32, ``(n, T, count)`` each, 0 past a response's end.

@@ -1,7 +1,6 @@
-"""The weights of a teacher that does not move with the policy: other values for the trained parameters.
+"""Weights of a teacher that differ from the policy's: other values of the trained parameters, with LoRA the adapter's.
 
-They take the policy's place for as long as the teacher plays, thinks or scores, so that every way to sample and to
-score serves it. With an adapter that is the adapter alone.
+They are swapped into the model while the teacher plays, thinks or scores, so that every back end serves the teacher.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ FILE = "teacher.safetensors"
 
 
 class TeacherWeights(TrainerCallback):
-    """Values of a model's trained parameters, which begin as the model is now.
+    """Values of a model's trained parameters, by default a copy of the current ones.
 
-    Where training then puts a model that is whole into shards (FSDP2, ZeRO-3), they follow with the first process's
-    values, so that each process holds the shards of both.
+    If training later shards a model that was whole (FSDP2, ZeRO-3), the values are sharded alike, from the first
+    process's copy.
 
     Args:
         model: whole on each process, or in ZeRO-3's shards.
-        given: parameters by name whose values are taken as they are; a copy of the model's by default.
-        accelerator: that spreads the model.
+        given: parameters by name whose values are used without a copy; by default the model's are copied.
+        accelerator: shards the model.
     """
 
     def __init__(
@@ -60,8 +59,8 @@ class TeacherWeights(TrainerCallback):
 
     @contextlib.contextmanager
     def in_place(self) -> Generator[None]:
-        """While the model computes with them; it must not be trained meanwhile. Nothing is copied but FSDP2's shards,
-        whose place in memory it holds on to."""
+        """Swaps the values into the model while the context is open; it must not be trained meanwhile. Only FSDP2's
+        shards are copied, since FSDP2 keeps pointers to their memory."""
         self._swap()
         try:
             yield
@@ -82,21 +81,21 @@ class TeacherWeights(TrainerCallback):
 
     @torch.no_grad()
     def follow(self, rate: float) -> None:
-        """Moves the values towards the model's: the share ``rate`` of the way."""
+        """Moves the values towards the model's, by the fraction ``rate`` of the difference."""
         reshard(self._model, self._accelerator)
         for name, parameter in self._trained.items():
             self._values[name].lerp_(held(parameter), rate)
 
     @torch.no_grad()
     def save(self, folder: Path, writes: bool = True) -> None:
-        """Writes the values, whole, beside a checkpoint. Every process must call it; one of them ``writes``."""
+        """Saves the whole values next to a checkpoint. Every process must call it; one of them ``writes``."""
         whole = {name: whole_of(self._values[name], one).contiguous() for name, one in self._trained.items()}
         if writes:
             folder.mkdir(parents=True, exist_ok=True)
             save_file(whole, folder / FILE)
 
     def load(self, folder: Path) -> None:
-        """Takes up what `save` wrote, before training begins. Every process must call it."""
+        """Loads the values that `save` wrote, before training begins. Every process must call it."""
         for name, value in load_file(folder / FILE).items():
             self._values[name].copy_(part_of(value, self._trained[name]))
 
@@ -106,9 +105,9 @@ def _trained(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 
 
 class FollowingTeacher(TrainerCallback):
-    """A teacher that follows the policy: every ``steps`` optimiser steps, the share ``rate`` of the way.
+    """Moves a teacher towards the policy every ``steps`` optimiser steps, see `TeacherWeights.follow`.
 
-    It is kept with the checkpoints, unlike the initial weights, which a resumed run loads again.
+    Checkpoints contain such a teacher, unlike one with the initial weights, which a resumed run loads again.
     """
 
     def __init__(self, weights: TeacherWeights, rate: float, steps: int):

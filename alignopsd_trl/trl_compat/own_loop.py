@@ -1,4 +1,4 @@
-"""The project's own sampling from a trainer's policy, and how much room its keys and values have."""
+"""The project's own sampling from a trainer's policy, and the memory limits of its keys and values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from alignopsd_trl.rollout import AnySampler
 from alignopsd_trl.sampling.backend import Backend
 from alignopsd_trl.sampling.loop import LoopSampler
-from alignopsd_trl.scoring.kv_memory import Room, room, token_bytes
+from alignopsd_trl.scoring.kv_memory import CacheLimits, cache_limits, token_bytes
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.trl_compat.model import (
     attention_of,
@@ -59,7 +59,7 @@ def loop_sampler(trainer: Trainer, temperature: float, max_tokens: int, prefixes
         attention_of(trainer),
         trainer.args.scoring_tokens,
         prefixes,
-        partial(_fitting, trainer, prefixes.room, max_tokens) if prefixes and prefixes.room.bounds_rollout else len,
+        partial(_fitting, trainer, prefixes.limits, max_tokens) if prefixes and prefixes.limits.bounds_rollout else len,
         trainer.accelerator.autocast,  # around all steps: weights are rounded once, not at each token
     )
 
@@ -70,7 +70,7 @@ def kept_prefixes(trainer: Trainer, caches: int = 1) -> Generator[PrefixCache | 
     does not sample in this process.
 
     Args:
-        caches: that share the device's room: 2 where the teacher has other weights.
+        caches: the number of caches that share the device's memory: 2 where the teacher has other weights.
     """
     if not samples_plainly(trainer):
         yield None
@@ -82,21 +82,21 @@ def kept_prefixes(trainer: Trainer, caches: int = 1) -> Generator[PrefixCache | 
             attention_of(trainer),
             trainer.args.scoring_tokens,
             computes_in(trainer),
-            _room(trainer, caches),
+            _limits(trainer, caches),
         )
 
 
-def _fitting(trainer: Trainer, kept: Room, limit: int, prompts: Sequence[Sequence[int]]) -> int:
-    """How many of the prompts, with responses of ``limit`` tokens, have room in a batch, at least one."""
+def _fitting(trainer: Trainer, kept: CacheLimits, limit: int, prompts: Sequence[Sequence[int]]) -> int:
+    """Returns how many of the prompts, with responses of ``limit`` tokens, fit a batch, at least one."""
     longest = max(map(len, prompts), default=0) + limit
     return max(kept.batch // (longest * _token_bytes(trainer)), 1)
 
 
-def _room(trainer: Trainer, caches: int = 1) -> Room:
-    """What there is now, before a round, for each of several caches."""
+def _limits(trainer: Trainer, caches: int = 1) -> CacheLimits:
+    """Returns the current limits, before a round, of each of several caches."""
     longest = trainer.args.max_prompt_length + trainer.args.max_completion_length
     free = free_memory(trainer.accelerator.device)
-    return room(free, trainer.args.kv_memory_share / caches, longest * _token_bytes(trainer))
+    return cache_limits(free, trainer.args.kv_memory_share / caches, longest * _token_bytes(trainer))
 
 
 def _token_bytes(trainer: Trainer) -> int:
@@ -132,6 +132,6 @@ class OwnBackend(Backend):
         """Returns what has room in the loop's cache; ``least`` for ``generate``."""
         if not (self._trainer.model.training and samples_plainly(self._trainer)):
             return least
-        kept = prefixes.room if prefixes else _room(self._trainer)
+        kept = prefixes.limits if prefixes else _limits(self._trainer)
         fitting = _fitting(self._trainer, kept, limit, prompts)
         return fitting if kept.bounds_rollout else max(least, fitting)

@@ -1,4 +1,4 @@
-"""See a run: siblings by turns, where the credit went and why, in one HTML page without network.
+"""Shows a run in one HTML page without network: siblings by turns, their credit and its reasons.
 
     view_run("outputs/webshop_tiny").show()            in a notebook
     view_run("outputs/webshop_tiny").save("view.html")
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def view_run(run: str | os.PathLike, steps: Sequence[int] | None = None, task: str | None = None) -> Page:
-    """The page of one run.
+    """Makes the page of one run.
 
     Args:
         run: output folder of a run; it holds `trajectories/`.
-        steps: only these rollout steps; all by default.
+        steps: the rollout steps to show; all by default.
         task: the task that the page opens at.
 
     Raises:
         FileNotFoundError: if the folder holds no trajectories.
-        ValueError: if a step or the task isn't among them; the message names those that are.
+        ValueError: if the run has no such step or task; the message names those that it has.
     """
     from alignopsd_trl.viewer.page import run_page
     from alignopsd_trl.viewer.run import read_run
@@ -36,7 +36,7 @@ def view_run(run: str | os.PathLike, steps: Sequence[int] | None = None, task: s
 
 
 def compare_runs(runs: Sequence[str | os.PathLike]) -> Page:
-    """Curves and paired results of several runs on one page; differences are to the first.
+    """Makes a page with curves and paired results of several runs; differences are to the first.
 
     Args:
         runs: two or more output folders.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def view(argv: Sequence[str] | None = None) -> None:
-    """``alignopsd view``."""
+    """Runs ``alignopsd view``."""
     parser = CommandParser(prog="alignopsd view", description="One run as a page: where the credit went.")
     parser.add_argument("run", help="output folder of a run")
     parser.add_argument("--step", type=int, action="append", dest="steps", help="only this rollout step; repeatable")
@@ -41,7 +41,7 @@ def view(argv: Sequence[str] | None = None) -> None:
 
 
 def compare(argv: Sequence[str] | None = None) -> None:
-    """``alignopsd compare``."""
+    """Runs ``alignopsd compare``."""
     parser = CommandParser(prog="alignopsd compare", description="Runs against the first of them.")
     parser.add_argument("runs", nargs="+", help="output folders of runs")
     parser.add_argument("-o", "--output", type=Path, default=Path("compare.html"), help="the file to write")

@@ -1,4 +1,4 @@
-"""Several runs against the first: differences of their curves, and paired results of their evaluations."""
+"""Compares several runs with the first: differences of their curves, and paired results of their evaluations."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from alignopsd_trl.viewer.run import Curve, Run
 
 
 def compare(runs: Sequence[Run]) -> dict[str, Any]:
-    """What the comparison page shows.
+    """Returns the content of the comparison page.
 
     Args:
-        runs: two or more; the first is what the others are held against.
+        runs: two or more; the others are compared with the first.
 
     Raises:
         ValueError: for fewer than two runs.
@@ -47,7 +47,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def curve_differences(first: Run, other: Run) -> list[Curve]:
-    """``other`` minus ``first`` at the steps that both have, for each curve that both have."""
+    """Returns ``other`` minus ``first`` at the steps that both have, for each curve that both have."""
     theirs = {curve.name: curve for curve in other.curves}
     found = []
     for mine in first.curves:
@@ -62,8 +62,8 @@ def curve_differences(first: Run, other: Run) -> list[Curve]:
 
 
 def paired(first: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Success and score of ``other`` minus ``first`` in points, task by task of the same panel, with 95 % bootstrap
-    intervals over tasks; ``None`` where one has no evaluation or they share no task."""
+    """Returns success and score of ``other`` minus ``first`` in points, paired by task, with 95 % bootstrap intervals
+    over tasks; ``None`` where one has no evaluation or they share no task."""
     if not first or not other:
         return None
     mine, theirs = ({one["task_id"]: one for one in result.get("outcomes", ())} for result in (first, other))
@@ -85,7 +85,7 @@ def paired(first: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[s
 
 
 def _won(outcome: dict[str, Any]) -> float:
-    """NaN where the environment does not know."""
+    """Returns 1.0, 0.0, or NaN where the environment does not know."""
     return math.nan if outcome["won"] is None else float(outcome["won"])
 
 

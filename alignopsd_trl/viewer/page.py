@@ -1,7 +1,7 @@
-"""One self-contained HTML file: Jinja2 around our own CSS and JavaScript, the data gzipped inside. No network.
+"""Makes self-contained HTML files by Jinja2, with our own CSS and JavaScript and gzipped data. No network.
 
-Data lie in script elements as base64 (a step each) or as JSON without ``<``, so that no text of an environment can end
-an element; the page sets texts as text, never as HTML.
+Script elements hold the data as base64 (one step each) or as JSON without ``<``, so that no text of an environment can
+end an element. The page inserts texts as text, never as HTML.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Page:
     """A page that can be shown in a notebook, saved, or served.
 
     Attributes:
-        html: the whole document, without the steps that ``content`` makes when it is served.
-        head: the document as a server sends it: steps are asked for one by one.
-        content: step number to the bytes of its gzipped JSON.
-        tokens: step number and place of a task in it to what it says of single tokens, gzipped JSON; `None` if nothing.
+        html: makes the whole document with all steps.
+        head: makes the document for a server, which loads steps one by one.
+        content: step number -> its gzipped JSON.
+        tokens: step number and number of a task in it -> gzipped JSON of the task's token columns; `None` without any.
     """
 
     html: Callable[[], str]
@@ -42,11 +42,11 @@ class Page:
     tokens: Callable[[int, int], bytes | None] = field(default=lambda step, task: None)
 
     def save(self, path: str | os.PathLike) -> Path:
-        """Writes the self-contained file, at once and whole."""
+        """Writes the self-contained file atomically."""
         return write_bytes(path, self.html().encode())
 
     def show(self, height: int = 900) -> Any:
-        """The page inside a notebook's cell, ``height`` pixels high."""
+        """Shows the page in a notebook's cell, ``height`` pixels high."""
         from IPython.display import HTML
 
         frame = f'<iframe style="width:100%;height:{height}px;border:0" srcdoc="{html.escape(self.html())}"></iframe>'
@@ -54,7 +54,7 @@ class Page:
 
 
 def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = None) -> Page:
-    """The page of one run; see `alignopsd_trl.viewer.view_run`."""
+    """Makes the page of one run; see `alignopsd_trl.viewer.view_run`."""
     chosen = run.steps if steps is None else list(steps)
     missing = sorted(set(chosen) - set(run.steps))
     if missing:
@@ -97,7 +97,7 @@ def run_page(run: Run, steps: Sequence[int] | None = None, task: str | None = No
 
 
 def _taken_tokens(task: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """What a task's turns say of single tokens, by rollout and turn, taken away from them; empty if that is nothing."""
+    """Removes the token columns from a task's turns and returns them by rollout and turn; empty without any."""
 
     def taken(turn: dict[str, Any]) -> dict[str, Any]:
         places = turn, turn["credit"]
@@ -108,7 +108,7 @@ def _taken_tokens(task: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 def compare_page(comparison: dict[str, Any]) -> Page:
-    """The page of several runs; see `alignopsd_trl.viewer.compare_runs`."""
+    """Makes the page of several runs; see `alignopsd_trl.viewer.compare_runs`."""
 
     def whole() -> str:
         return _render("compare.js", " against ".join(comparison["names"][::-1]), comparison, [])

@@ -1,9 +1,9 @@
-"""A run's folder as plain values that a page can hold: facts, curves, evaluations, and the turns of each step.
+"""Reads a run's folder as plain values for a page: facts, curves, evaluations, and the turns of each step.
 
     trajectories/*.parquet ──► frame ──► step_content(step): tasks ► rollouts ► turns
     results.json, evaluation_*.json, log.jsonl ──► facts, curves, evaluation
 
-Nothing here knows of a method: every ``credit_*`` column that a turn has is handed on under its own name.
+Nothing here depends on the method: every ``credit_*`` column of a turn is passed on under its own name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Curve:
 
     Attributes:
         name: label with its unit.
-        steps, values: as many of each.
+        steps, values: of equal length.
         low, high: 95 % interval, empty where there is none.
     """
 
@@ -60,14 +60,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class Run:
-    """What a page shows of a run; see `read_run`.
+    """The content of a run's page, read by `read_run`.
 
     Attributes:
         name: of the folder.
         facts: short texts for the head of the page.
         curves: over rollout steps.
-        evaluation: ``before`` and ``after``, as far as they are there.
-        temperature: that rollouts are sampled at; `None` where it isn't known.
+        evaluation: the results ``before`` and ``after`` training that exist.
+        temperature: of the rollouts' sampling; `None` if unknown.
         steps: rollout steps with trajectories, rising.
         frame: the records, one row a turn.
     """
@@ -86,7 +86,7 @@ def read_run(folder: str | os.PathLike) -> Run:
 
     Raises:
         FileNotFoundError: if it holds no trajectories.
-        ValueError: if a file is damaged; names it, and the line.
+        ValueError: if a file is damaged; names the file and the line.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -120,8 +120,7 @@ def _facts(results: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, str]:
 
 
 def episode_curves(frame: pd.DataFrame) -> list[Curve]:
-    """Success, where it is known, score and length of the training episodes by step, from the records themselves;
-    without those that the teacher played."""
+    """Returns score, length and, where known, success of the policy's own training episodes by step."""
     frame = frame[frame.privileged != True] if "privileged" in frame else frame  # noqa: E712 (missing in older files)
     episodes = frame.drop_duplicates(["step", "task", "rollout"])
     groups = episodes.groupby("step")
@@ -142,7 +141,7 @@ def episode_curves(frame: pd.DataFrame) -> list[Curve]:
 
 
 def log_curves(history: Iterable[Mapping[str, Any]]) -> list[Curve]:
-    """The quantities of `_CURVES` that the log has; a log line of step k is about the rollout of step k - 1."""
+    """Returns the log's curves of `_CURVES`. A log line of step k is about the rollout of step k - 1."""
     curves = []
     lines = [line for line in history if isinstance(line.get("step"), int)]
     for key, label in _CURVES.items():
@@ -157,9 +156,9 @@ def _finite(value: Any) -> bool:
 
 
 def step_content(run: Run, step: int) -> dict[str, Any]:
-    """All tasks of one rollout step, as nested plain values.
+    """Returns all tasks of one rollout step as nested plain values.
 
-    ``sources`` of a turn are places: rollout and turn of the same task, with similarity and weight. A turn is
+    The ``sources`` of a turn are given by rollout and turn of the same task, with similarity and weight. A turn is
     ``unasked`` where the privileged view did not think.
     """
     rows = _plain_rows(run.frame[run.frame.step == step])
@@ -199,12 +198,12 @@ def _plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _digits(name: str) -> int:
-    """Decimals that a column is read with: those of single tokens are many and were float16."""
+    """Returns the decimals of a column: token columns have many values, which were float16."""
     return 3 if name.startswith(f"{CREDIT}token_") else 6
 
 
 def _plain(value: Any, digits: int = 6) -> Any:
-    """Arrays as lists, missing and non-finite numbers as ``None``."""
+    """Converts arrays to lists, and missing and non-finite numbers to ``None``."""
     if isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""The page of a run on loopback, step by step: for runs too big for one file. Nothing but this page is served."""
+"""Serves the page of a run on loopback, step by step, for runs too big for one file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HOSTS = ("127.0.0.1", "localhost")
 
 
 def make_server(page: Page, steps: list[int], port: int = 0) -> ThreadingHTTPServer:
-    """A server on 127.0.0.1 that isn't running yet; ``port=0`` takes a free one (``server.server_address``).
+    """Makes a server on 127.0.0.1 that isn't running yet; ``port=0`` takes a free port (``server.server_address``).
 
     Requests for another host name than this machine's are refused, so that no web page can read a run.
     """
@@ -41,6 +41,6 @@ def make_server(page: Page, steps: list[int], port: int = 0) -> ThreadingHTTPSer
             self.wfile.write(body)
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Requests of one's own browser are no news."""
+            """Logs nothing."""
 
     return ThreadingHTTPServer(("127.0.0.1", port), Handler)

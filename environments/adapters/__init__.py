@@ -1,4 +1,4 @@
-"""Environments that were written for others play here as they are: TRL's tool classes, and clients of OpenEnv."""
+"""Adapters that let foreign environments play here unchanged: TRL's tool classes and clients of OpenEnv."""
 
 from alignopsd_trl.environments.adapters.adapted import AdaptedEnvironment
 from alignopsd_trl.environments.adapters.openenv import OpenEnvEnvironment

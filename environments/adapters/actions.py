@@ -1,4 +1,4 @@
-"""From an action's text to what a client's `step` takes: JSON for the fields of its action class, or plain text."""
+"""Parses an action's text into a client's argument of `step`: JSON for the fields of its action class, or text."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ WAIT = 10.0  # seconds for a server to say what its actions are
 
 
 class Refused(ValueError):
-    """An action that has not the form which the environment asks for: the policy is told."""
+    """Raised for an action of another form than the environment requires. The policy sees the message."""
 
 
 @dataclass(frozen=True)
 class ActionForm:
-    """How actions are written.
+    """The form in which actions are written.
 
     Args:
         kind (`type`, *optional*): the client's action class; `None`: a dict.
         fields (`Mapping[str, tuple[type, bool, str]]`): type, whether it is required, and description of each; none
-            where nobody says.
+            if the server does not say.
         act (`Callable[[str], Any]`, *optional*): the user's own function, in place of all this.
     """
 
@@ -52,7 +52,7 @@ class ActionForm:
 
     @property
     def described(self) -> str:
-        """For the prompt; nothing for a form that only the user knows."""
+        """Returns the form in words for the prompt; empty for a function of the user's."""
         if self.act is not None:
             return ""
         if not self.fields:
@@ -63,7 +63,7 @@ class ActionForm:
         return f"The action is a JSON object with {shown}."
 
     def read(self, text: str) -> Any:
-        """What `step` takes.
+        """Returns the argument of `step`.
 
         Raises:
             Refused: says what is wrong with the text.
@@ -90,7 +90,7 @@ class ActionForm:
 
 
 def action_class(client: Any) -> type | None:
-    """The first type that a client's class was made for (``EnvClient[Action, Observation, State]``)."""
+    """Returns a client's action class, its first type argument (``EnvClient[Action, Observation, State]``)."""
     for one in (client, getattr(client, "async_client", None)):
         for kind in type(one).__mro__:
             for base in getattr(kind, "__orig_bases__", ()):
@@ -101,7 +101,7 @@ def action_class(client: Any) -> type | None:
 
 
 def _fields(kind: Any) -> dict[str, tuple[Any, bool, str]]:
-    """Of a pydantic class or a dataclass, without ``metadata``."""
+    """Returns the fields of a pydantic class or a dataclass, without ``metadata``."""
     if hasattr(kind, "model_fields"):
         found = {n: (f.annotation, f.is_required(), f.description or "") for n, f in kind.model_fields.items()}
     elif dataclasses.is_dataclass(kind):
@@ -125,7 +125,7 @@ def _served(client: Any) -> Mapping[str, Any]:
     try:
         with urlopen(f"{address}/schema", timeout=WAIT) as answer:
             return json.load(answer).get("action") or {}
-    except HTTPError:  # older servers have no such page, others show it to nobody
+    except HTTPError:  # older servers have no such page, others refuse it
         return {}
 
 

@@ -1,4 +1,4 @@
-"""What all adapters have in common: they are environments, and factories of themselves."""
+"""The base of all adapters, which are environments and factories of themselves."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from alignopsd_trl.environments.base import TextEnvironment
 
 
 class AdaptedEnvironment(TextEnvironment):
-    """An environment of another convention. Called, it makes another one like it, so that it is a factory as well.
+    """An environment of another convention. A call of it makes another one like it, so that it is a factory as well.
 
     Attributes:
         environment (`Any`):
-            What plays this episode, as reward functions get it.
+            The object that plays this episode and that reward functions get.
         messages (`list[dict]`):
-            The prompt's messages, with what the environment added to them.
+            The prompt's messages, with those that the environment added.
         options (`dict[str, Any]`):
-            What it was made with.
+            The arguments of its constructor.
     """
 
     thinks_freely = True
@@ -30,7 +30,7 @@ class AdaptedEnvironment(TextEnvironment):
         return self.with_options()
 
     def with_options(self, **changed: Any) -> AdaptedEnvironment:
-        """Another one, some options of which are changed."""
+        """Makes another one with some options changed."""
         raise NotImplementedError
 
     @property
@@ -44,18 +44,18 @@ class AdaptedEnvironment(TextEnvironment):
 
     @property
     def knows_score(self) -> bool:
-        """Whether evaluations have a number to report of an episode without anybody's reward functions."""
+        """Whether an episode has a number to report without reward functions."""
         return self.owns_reward
 
     @property
     def said(self) -> list[list[Mapping[str, Any]]]:
-        """What was said in each turn, as messages, where the environment keeps it."""
+        """The messages of each turn, where the environment keeps them."""
         return []
 
 
 def columns_for(row: Mapping[str, Any], accepted: Mapping[str, Any], left_out: set[str]) -> dict[str, Any]:
-    """The columns of a row for a function of these parameters: all for one that takes any, but ``dynamics_seed`` by
-    name alone."""
+    """Returns the columns of a row that a function takes: those of its parameters' names, all with ``**columns``.
+    ``dynamics_seed`` needs a parameter of its own."""
     made = {"task_id"} if is_row_id(row.get("task_id")) else set()
     made |= {"dynamics_seed"} - set(accepted)
     takes_any = any(one.kind is one.VAR_KEYWORD for one in accepted.values())

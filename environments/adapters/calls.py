@@ -1,8 +1,7 @@
-"""Calls of tools in a response: found, read and written again.
+"""Finds, parses and writes the tool calls of a response.
 
 A policy that answers in text writes ``<action>move(direction="left")</action>``: Python calls with literal arguments,
-one a line. What stands between ``<tool_call>`` tags as JSON, which many models write whatever they are asked for, is
-taken too.
+one per line. Calls as JSON between ``<tool_call>`` tags, which many models write all the same, are taken too.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _WORDS = {"true": True, "false": False, "null": None}  # JSON's, which models mi
 
 @dataclass(frozen=True)
 class Call:
-    """One call: the tool's name and its arguments, by place and by name."""
+    """One call: the tool's name, positional and named arguments."""
 
     name: str
     places: tuple[Any, ...] = ()
@@ -36,33 +35,33 @@ class Call:
 
 
 def calls_in(response: str) -> str:
-    """What a response wants called, as text for `read_calls`: the insides of its blocks, one a line. Empty if it has no
-    whole block. Blocks inside of its thinking are thoughts."""
+    """Returns the calls of a response as text for `read_calls`: the insides of its blocks, one per line. Empty without
+    a whole block. Blocks inside of its thinking do not count."""
     thought = _THOUGHT.match(response)
     found = _BLOCK.finditer(response, thought.end() if thought else 0)
     return "\n".join(filter(None, (_as_python(one[2].strip()) for one in found)))
 
 
 def without_calls(response: str) -> str:
-    """What a response says beside its thinking and its calls."""
+    """Returns a response without its thinking and its calls."""
     thought = _THOUGHT.match(response)
     return _BLOCK.sub("", response[thought.end() if thought else 0 :]).strip()
 
 
 def text_before_calls(response: str) -> str:
-    """What a response says before its first call; empty if it calls nothing."""
+    """Returns the text of a response before its first call; empty without a call."""
     found = _BLOCK.search(response)
     return response[: found.start()].strip() if found else ""
 
 
 def calls_of(message: Mapping[str, Any]) -> list[Call]:
-    """The calls of an assistant's message, in either of the forms that parsers give."""
+    """Returns the calls of an assistant's message, in either form that parsers produce."""
     asked = [call.get("function", call) for call in message.get("tool_calls") or ()]
     return [Call(str(one.get("name")), (), one.get("arguments") or {}) for one in asked]
 
 
 def _as_python(body: str) -> str:
-    """A call in JSON as the Python call that it means; anything else as it is."""
+    """Converts a call in JSON to a Python call; any other text is returned unchanged."""
     if not body.startswith("{"):
         return body
     try:
@@ -73,10 +72,10 @@ def _as_python(body: str) -> str:
 
 
 def read_calls(text: str) -> list[Call]:
-    """The calls of a text, in order.
+    """Parses the calls of a text, in order.
 
     Raises:
-        ValueError: says what is no call with literal arguments.
+        ValueError: if a part is no call with literal arguments; quotes the part.
     """
     try:
         parsed = ast.parse(text.strip(), _SOURCE)

@@ -25,14 +25,14 @@ Think between <think> and </think>. Then give one action between <action> and </
 
 @dataclass(frozen=True)
 class Situation:
-    """What the prompt of an episode starts from."""
+    """The task and what was done, as the prompt of an episode needs them."""
 
     messages: tuple[Mapping[str, Any], ...]
     form: ActionForm
 
 
 class OpenEnvPrompt:
-    """The task, the skill, what was done, what is seen now, and how actions are written: the last user message."""
+    """Renders the last user message: the task, the skill, past actions, the observation, and the form of actions."""
 
     name = "openenv"
     native = False
@@ -54,26 +54,26 @@ def _turn(record: Record) -> str:
 
 
 class OpenEnvEnvironment(AdaptedEnvironment):
-    """Plays a client of OpenEnv. An object of this class is a factory as well: called, it makes another like it.
+    """Plays a client of OpenEnv. A call of such an object makes another one like it, so that it is a factory as well.
 
     A client is opened when an episode first needs it, used for one episode after another, and closed when it fails or
-    the run ends. What `step` raises costs the episode, as with any environment, unless the server only refuses the
-    action's form: that goes back to the policy as ``{"error": ...}``, and the turn counts as invalid.
+    the run ends. An error of `step` ends the episode, as with any environment. But if the server refuses the action's
+    form, the policy gets ``{"error": ...}`` and the turn counts as invalid.
 
     Args:
         connect (`Callable[[], Any]`):
-            Makes a client, without arguments: of the sync or the async kind, connected or not.
+            Makes a client without arguments: sync or async, connected or not.
         act (`Callable[[str], Any]`, *optional*):
-            From the text between ``<action>`` tags to what the client's `step` takes. Without it that is JSON with the
-            fields of the client's action class, or the text itself where this class has one required field.
+            The text between ``<action>`` tags -> the argument of the client's `step`. By default the text is JSON with
+            the fields of the client's action class, or plain text if that class has one required field.
         show (`Callable[[Any], str]`, *optional*):
-            From an observation to text. Without it its fields but ``done``, ``reward`` and ``metadata``, one a line.
+            An observation -> text. By default its fields but ``done``, ``reward`` and ``metadata``, one per line.
         reward (`str`):
-            How an episode's reward comes about: ``"sum"`` of all steps, or that of the ``"last"``. Environments mean
-            the one or the other; look into yours.
+            The episode's reward: the ``"sum"`` of all steps' rewards, or the ``"last"`` one. It depends on the
+            environment.
         success (`Callable[[Any, float], bool | None]`, *optional*):
-            From the last result of `step` and the episode's reward to whether it was won. Without it that is unknown,
-            and evaluations report the score alone.
+            The last result of `step` and the episode's reward -> whether it was won. By default that is unknown, and
+            evaluations report the score alone.
         max_turns (`int`, *optional*, defaults to 50):
             Turns of an episode at most.
         history_length (`int`, *optional*, defaults to 8):
@@ -85,7 +85,7 @@ class OpenEnvEnvironment(AdaptedEnvironment):
     """
 
     prompt = OpenEnvPrompt()
-    takes_dynamics_seed = True  # handed on to a client whose `reset` names it
+    takes_dynamics_seed = True  # passed to a client whose `reset` names it
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class OpenEnvEnvironment(AdaptedEnvironment):
             raise TypeError(f"connect must be a callable without arguments that makes a client, got {connect!r:.80}")
         if reward not in ("sum", "last"):
             raise ValueError(
-                f"reward={reward!r}: say how the steps' rewards make the episode's: 'sum' if each step gives what it "
-                "earned, 'last' if the last step gives what the episode is worth"
+                f"reward={reward!r}: say how the steps' rewards make the episode's: 'sum' adds them up, 'last' takes "
+                "that of the last step"
             )
         self.options = {"connect": connect, "act": act, "show": show, "reward": reward, "success": success}
         self.options |= {"max_turns": max_turns, "history_length": history_length}
@@ -135,11 +135,11 @@ class OpenEnvEnvironment(AdaptedEnvironment):
         )
 
     def _begin(self, row: Mapping[str, Any]) -> Any:
-        """Starts an episode; a client that was kept and has lost its server is opened anew."""
+        """Starts an episode. A kept client that has lost its server is opened anew."""
         if self.environment is not None:
             try:
                 return self._reset(row)
-            except Exception:  # of any kind: what a new client raises is what counts
+            except Exception:  # of any kind: a new client decides, and raises its own
                 guarded(self.close)
         self.environment = self._loop.settled(self._connect())
         result = self._reset(row)
@@ -188,7 +188,7 @@ class OpenEnvEnvironment(AdaptedEnvironment):
 
     def _text(self, result: Any) -> str:
         if self._show is shown_observation and is_address(result.observation):
-            raise TypeError(f"the observation {result.observation!r:.80} holds what has no text; give show=...")
+            raise TypeError(f"the observation {result.observation!r:.80} has a part without text; give show=...")
         text = self._show(result.observation)
         if not isinstance(text, str):
             raise TypeError(f"show(observation) returned {text!r:.80} ({type(text).__name__}); return a str")

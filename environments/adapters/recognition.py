@@ -1,4 +1,4 @@
-"""What somebody hands over as ``environment_factory``: an environment of ours, or a class of TRL's convention."""
+"""Recognises what a user passes as ``environment_factory``: an environment of ours, or a class of TRL's convention."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from alignopsd_trl.environments.batch import check_environment
 
 
 def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any) -> Any:
-    """A factory of environments, whatever convention it follows.
+    """Makes a factory of environments from either convention.
 
     Args:
-        factory: a factory of `TextEnvironment`s is given back as it is; one of TRL's classes, a dict of them, or none
-            beside ``tools``, comes back as a [`ToolEnvironment`].
+        factory: a factory of `TextEnvironment`s is returned unchanged. One of TRL's classes, a dict of them, or `None`
+            with ``tools`` becomes a [`ToolEnvironment`].
         tools: functions that TRL's classes get beside their own.
-        options: of [`ToolEnvironment`], where none is given already.
+        options: of [`ToolEnvironment`], unless ``factory`` is one already.
 
     Raises:
-        TypeError: if it is neither.
+        TypeError: if ``factory`` is of neither convention.
     """
     if isinstance(factory, AdaptedEnvironment):
         return _adjusted(factory, tools, options)
@@ -40,18 +40,18 @@ def as_environment(factory: Any, tools: Sequence[Callable] = (), **options: Any)
     if kind is not None and not _is_ours(kind):
         return ToolEnvironment(factory, tools, **options)
     if tools:
-        raise TypeError(f"tools={[name_of(tool) for tool in tools]} go with TRL's tool classes; {factory!r} is none")
+        raise TypeError(f"tools={[name_of(tool) for tool in tools]} need one of TRL's tool classes, got {factory!r}")
     if kind is not None:
         check_environment(kind)
     return factory
 
 
 def _adjusted(made: AdaptedEnvironment, tools: Sequence[Callable], options: Mapping[str, Any]) -> AdaptedEnvironment:
-    """What its maker chose stays; what is known of the run and the dataset is added."""
+    """Adds options from the run and the dataset; those that the user set stay."""
     own = made.options
     if not isinstance(made, ToolEnvironment):
         if tools:
-            raise TypeError(f"tools={[name_of(tool) for tool in tools]} go with TRL's tool classes, not with {made!r}")
+            raise TypeError(f"tools={[name_of(tool) for tool in tools]} need one of TRL's tool classes, got {made!r}")
         return made
     added = {name: options[name] for name in ("seeded", "max_tool_calling_iterations") if options.get(name)}
     changed = {name: value for name, value in added.items() if not own[name]}
@@ -61,7 +61,7 @@ def _adjusted(made: AdaptedEnvironment, tools: Sequence[Callable], options: Mapp
 
 
 def _kind(factory: Callable) -> type | None:
-    """The class of what a factory makes; `None` for one that brings its own batch. Only a function is called to see."""
+    """Returns the class that a factory makes; `None` for a factory with its own batch. Calls functions only."""
     if hasattr(factory, "batch"):
         return None
     inner = factory
@@ -75,7 +75,7 @@ def _is_ours(kind: type) -> bool:
 
 
 def check_rows(dataset: Any, name: str = "train_dataset") -> None:
-    """Refuses a dataset that a tool class can't play here.
+    """Refuses a dataset that a tool class can't play.
 
     Raises:
         ValueError: names the column and the remedy.

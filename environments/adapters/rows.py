@@ -1,4 +1,4 @@
-"""Rows of a dataset that was made for TRL: what identifies a task, and the messages that its episode starts from."""
+"""Rows of a dataset that was made for TRL: their task ids and first messages."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _MADE = re.compile(r"row-[0-9a-f]{16}")
 
 
 def row_id(row: Mapping[str, Any]) -> str:
-    """An identity of a task that has none of its own: equal rows are one task."""
+    """Returns an id for a task without one: equal rows are one task."""
     text = json.dumps(dict(row), sort_keys=True, default=str)
     return f"row-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def is_row_id(value: Any) -> bool:
-    """Whether an identity was made by `row_id`, so that no class expects it."""
+    """Whether an id was made by `row_id`, so that no class expects it."""
     return isinstance(value, str) and _MADE.fullmatch(value) is not None
 
 
 def with_task_ids(dataset: Any) -> Any:
-    """A dataset (`datasets.Dataset` or `IterableDataset`) with a column ``task_id``: its own, else `row_id`."""
+    """Returns a dataset (`datasets.Dataset` or `IterableDataset`) with a column ``task_id``: its own, else `row_id`."""
     if "task_id" in (dataset.column_names or ()):
         return dataset
     if hasattr(dataset, "add_column") and hasattr(dataset, "__len__"):
@@ -32,10 +32,10 @@ def with_task_ids(dataset: Any) -> Any:
 
 
 def messages_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The row's ``prompt`` as messages; a text is one user message, and a row without a prompt an empty one.
+    """Returns the row's ``prompt`` as messages; a text is one user message, and a row without a prompt an empty one.
 
     Raises:
-        TypeError: if it is neither.
+        TypeError: if the prompt is neither text nor messages.
     """
     prompt = row.get("prompt", "")
     if isinstance(prompt, str):
@@ -46,7 +46,7 @@ def messages_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def text_of(content: Any, source: str) -> str:
-    """A message's content as text: `None`, a text, or blocks of text.
+    """Returns a message's content, which may be `None`, a text, or blocks of text, as text.
 
     Raises:
         TypeError: for anything else, images among it.

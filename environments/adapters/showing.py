@@ -1,4 +1,4 @@
-"""How tools and what came of them are shown to a policy that answers in text: one user message, any chat template."""
+"""Shows tools and their results to a policy that answers in text: in one user message, with any chat template."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Several calls go on lines of their own and are executed in this order. An answer
 
 @dataclass(frozen=True)
 class Dialogue:
-    """What an episode starts from, and what was said since.
+    """The first messages of an episode and what was said since.
 
     Args:
         messages (`tuple[Mapping]`): of the prompt.
-        tools (`tuple`): as the prompt shows them, texts or JSON schemas.
-        example (`str`): a call of one of them.
-        said (`list[list[Mapping]]`): of each turn so far, the response and the answers of tools, as messages.
+        tools (`tuple`): texts or JSON schemas, as in the prompt.
+        example (`str`): a call of one of the tools.
+        said (`list[list[Mapping]]`): messages of each turn so far, the response and the results of tools.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -35,8 +35,8 @@ class Dialogue:
 
 
 class ToolPrompt:
-    """The task, the skill, the tools with their docstrings, and the last turns with what their calls returned: the last
-    user message; what goes before it in the dataset's prompt stays."""
+    """Renders the last user message: the task, the skill, the tools with their docstrings, and the last turns with the
+    results of their calls. Earlier messages of the dataset's prompt stay."""
 
     name = "tools"
     native = False
@@ -55,8 +55,8 @@ class ToolPrompt:
 
 
 class NativePrompt:
-    """The dataset's messages, the tools as the chat template shows them, and the last turns as messages. The skill ends
-    the last message of the dataset's prompt."""
+    """Renders the dataset's messages, the tools as the chat template shows them, and the last turns as messages. The
+    skill ends the last message of the dataset's prompt."""
 
     name = "native_tools"
     native = True
@@ -86,19 +86,19 @@ def _turn(record: Record) -> str:
 
 
 def name_of(tool: Callable) -> str:
-    """What a policy calls a tool by."""
+    """Returns the name by which a policy calls a tool."""
     return getattr(tool, "__name__", type(tool).__name__)
 
 
 def describe(tool: Callable) -> str:
-    """A tool as ``name(parameter: type = default) -> type`` and its docstring."""
+    """Returns a tool as ``name(parameter: type = default) -> type`` with its docstring."""
     doc = inspect.getdoc(tool) or ""
     lines = [f"{name_of(tool)}{signature_of(tool)}", *(f"    {line}".rstrip() for line in doc.splitlines())]
     return "\n".join(lines)
 
 
 def signature_of(tool: Callable) -> inspect.Signature:
-    """Without quotes around annotations, where their names are known."""
+    """Returns a tool's signature, without quotes around annotations whose names are known."""
     try:
         return inspect.signature(tool, eval_str=True)
     except (NameError, TypeError, SyntaxError, AttributeError):
@@ -106,7 +106,7 @@ def signature_of(tool: Callable) -> inspect.Signature:
 
 
 def example_of(tools: Sequence[Callable]) -> str:
-    """A call of the first tool, with its required arguments left open."""
+    """Returns a call of the first tool with its required arguments left open."""
     if not tools:
         return ""
     parameters = signature_of(tools[0]).parameters.values()
@@ -115,8 +115,8 @@ def example_of(tools: Sequence[Callable]) -> str:
 
 
 def shown_observation(observation: Any) -> str:
-    """An observation of any class as text: its fields but ``done``, ``reward`` and ``metadata``, one a line; the bare
-    text if it has no other."""
+    """Returns an observation of any class as text: its fields but ``done``, ``reward`` and ``metadata``, one per line;
+    the text alone if it is the only field."""
     if isinstance(observation, str):
         return observation
     fields = _plain(observation)

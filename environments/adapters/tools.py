@@ -1,4 +1,4 @@
-"""A class that was written for TRL's ``environment_factory``, as an environment: tools as methods, no ``done``."""
+"""An environment around a class that was written for TRL's ``environment_factory``: tools as methods, no ``done``."""
 
 from __future__ import annotations
 
@@ -33,41 +33,41 @@ class ToolEnvironment(AdaptedEnvironment):
     """Plays a class of TRL's convention (`reset`, tools as public methods, perhaps `get_reward`) turn by turn.
 
     An episode ends at a response without a call, at the environment's own attribute ``done`` if it has one, or at the
-    turn limit. The calls of a response run in order; what a tool raises goes back to the policy as ``{"error": ...}``
-    and the turn counts as invalid. An object of this class is a factory as well: called, it makes another like it.
+    turn limit. The calls of a response run in order. If a tool raises, the policy gets ``{"error": ...}`` and the turn
+    counts as invalid. A call of such an object makes another one like it, so that it is a factory as well.
 
     Args:
         factory (`Callable[[], Any]` or `dict[str, Callable]`, *optional*):
-            Makes one of the class's objects, without arguments; a dict has one for each value of the dataset's column
+            Makes an object of the class without arguments; a dict has a factory for each value of the dataset's column
             ``environment``. `None`: plain functions alone.
         tools (`Sequence[Callable]`, *optional*):
             Functions, also asynchronous ones, that every episode offers beside the environment's methods.
         format (`str`, *optional*, defaults to `"text"`):
-            ``"text"``: signatures and docstrings stand in the user message, calls are Python between ``<action>`` tags;
+            ``"text"``: the user message shows signatures and docstrings, calls are Python between ``<action>`` tags;
             for any chat template. ``"native"``: the chat template shows the tools and the tokenizer's own parser reads
             the calls, as in TRL; for templates with tools.
         success (`Callable[[Any, float | None], bool | None]`, *optional*):
-            From the environment and what its `get_reward` returned (`None` if it has none) to whether the episode was
-            won. Without it that is unknown, and evaluations report the score alone.
+            The environment and the result of its `get_reward` (`None` if it has none) -> whether the episode was won.
+            By default that is unknown, and evaluations report the score alone.
         score (`Callable[[Any], float]`, *optional*):
-            From the environment to the number that evaluations report; by default what `get_reward` returned.
+            The environment -> the number that evaluations report; by default the result of `get_reward`.
         max_turns (`int`, *optional*, defaults to 50):
             Turns of an episode at most.
         history_length (`int`, *optional*, defaults to 8):
             Past turns that the prompt shows at most.
         max_tool_calling_iterations (`int`, *optional*):
-            As in TRL: rounds of calls. One more response follows the last of them, whose calls are not run.
+            As in TRL, the number of rounds of calls. One more response follows, whose calls are not run.
         seeded (`bool`, *optional*, defaults to `False`):
-            The dataset has a column ``seed`` of its own. Else the seed of the sibling group is offered to a `reset`
-            that has a parameter of this name. A parameter ``dynamics_seed`` gets a seed of the sibling's own.
+            Whether the dataset has a column ``seed`` of its own. If not, a parameter ``seed`` of `reset` gets the seed
+            of the sibling group. A parameter ``dynamics_seed`` gets a seed of the sibling's own.
 
     Raises:
-        TypeError: if a factory is none, or what it makes has no `reset`.
-        ValueError: for another ``format``, or a tool that has no schema for want of types or a docstring.
+        TypeError: if a factory can't be called, or its object has no `reset`.
+        ValueError: for another ``format``, or a tool without a schema because types or a docstring are missing.
 
     Attributes:
-        environment: the object that plays this episode, as TRL hands it to reward functions; `None` without one.
-        messages (`list[dict]`): the prompt's messages with what `reset` returned at their end.
+        environment: the object that plays this episode, which TRL passes to reward functions; `None` without one.
+        messages (`list[dict]`): the prompt's messages, with the result of `reset` at their end.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ToolEnvironment(AdaptedEnvironment):
         self._dialogue = Dialogue(())
 
     def with_options(self, **changed: Any) -> ToolEnvironment:
-        """Another one of the same class, tools and options, some of them changed."""
+        """Makes another one of the same class and tools with some options changed."""
         return type(self)(self._pool, **self.options | changed)
 
     @property
@@ -129,12 +129,12 @@ class ToolEnvironment(AdaptedEnvironment):
 
     @property
     def takes_dynamics_seed(self) -> bool:
-        """Whether one of the classes asks for a seed of the sibling's own."""
+        """Whether one of the classes takes a seed of the sibling's own."""
         return any(reset_names(kind, "dynamics_seed") for kind in self._pool.kinds.values())
 
     @property
     def said(self) -> list[list[Mapping[str, Any]]]:
-        """In native format, what was said in each turn, as messages."""
+        """The messages of each turn in native format."""
         return self._dialogue.said
 
     def reset(self, **row: Any) -> Opening:
@@ -161,7 +161,7 @@ class ToolEnvironment(AdaptedEnvironment):
         )
 
     def _columns(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """What TRL would hand to `reset`, and the seeds if it asks for them by name."""
+        """Returns the arguments that TRL would pass to `reset`, and the seeds if it takes them by name."""
         left_out = {"environment"} if self._pool.several else set()
         if is_row_id(row.get("task_id")):
             left_out.add("task_id")
@@ -191,7 +191,7 @@ class ToolEnvironment(AdaptedEnvironment):
         return self._answer([self._run(call) for call in calls], done=self._over())
 
     def _asked(self, action: str) -> list[Call]:
-        """The calls of an action: Python, or in native format the message that the tokenizer's parser made."""
+        """Returns the calls of an action: Python, or in native format the message that the tokenizer's parser made."""
         if not self._native:
             return read_calls(action)
         message = json.loads(action) if action else {}
@@ -208,7 +208,7 @@ class ToolEnvironment(AdaptedEnvironment):
         return Step(text, done=done, won=None, valid=not failed, metrics=counted, info={"calls": ran})
 
     def _run(self, call: Call) -> dict[str, Any]:
-        """One call and what came of it: ``name``, ``arguments``, ``result`` and, if it failed, ``error``."""
+        """Makes one call and returns ``name``, ``arguments``, ``result`` and, if it failed, ``error``."""
         ran = {"name": call.name, "arguments": call.names}
         try:
             if call.name not in self._tools:
@@ -223,7 +223,7 @@ class ToolEnvironment(AdaptedEnvironment):
         return {**ran, "result": _shown(found)}
 
     def _over(self) -> bool:
-        """The environment's own ``done``, where it keeps one that is no tool."""
+        """Returns the environment's own ``done``, where it has one that is no tool."""
         done = getattr(self.environment, "done", False)
         return not callable(done) and bool(done)
 
@@ -251,8 +251,8 @@ class ToolEnvironment(AdaptedEnvironment):
 
 
 class _Pool:
-    """The factories by name, and of each an object that shows what the class can do. It does not play: it was not made
-    on the thread that would play it."""
+    """The factories by name, with an object of each that describes the class. It does not play, since it was not made
+    on the thread that plays."""
 
     def __init__(self, factory: Factory | Mapping[str, Factory] | None):
         self.several = isinstance(factory, Mapping)
@@ -275,10 +275,10 @@ class _Pool:
             schemas_of([*functions, *tools_of(first)])
 
     def make(self, name: Any) -> Any:
-        """Another object.
+        """Makes another object.
 
         Raises:
-            EnvironmentsDown: if it is the one that is there already.
+            EnvironmentsDown: if the factory returned the same object again.
         """
         made = self._factories[name]()
         if made is not None and made is self._first[name]:
@@ -298,13 +298,13 @@ class _Pool:
 
 
 def tools_of(environment: Any) -> list[Callable]:
-    """TRL's rule: the public methods of its class but `reset` and `get_reward`, by name."""
+    """Returns the tools by TRL's rule: the public methods of a class but `reset` and `get_reward`, by name."""
     names = [name for name, _ in inspect.getmembers(type(environment), inspect.isfunction)]
     return [getattr(environment, name) for name in names if name[0] != "_" and name not in ("reset", "get_reward")]
 
 
 def schemas_of(tools: Sequence[Callable]) -> list[dict[str, Any]]:
-    """The JSON schema of each tool, from its types and its docstring.
+    """Returns the JSON schema of each tool, from its types and its docstring.
 
     Raises:
         ValueError: names the tool.
@@ -334,10 +334,10 @@ def _required(function: Callable) -> bool:
 
 
 def _shown(result: Any) -> str:
-    """What a tool returned, as the policy reads it.
+    """Returns the result of a tool as text for the policy.
 
     Raises:
-        TypeError: for what has no text, images among it: prompts are text.
+        TypeError: for a result without text, such as an image.
     """
     if is_blocks(result):
         return text_of(result, "a tool's result")

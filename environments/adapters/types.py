@@ -1,4 +1,4 @@
-"""Annotations of parameters and fields: shown to a policy, and held against what it gives."""
+"""Annotations of parameters and fields: written out for a policy, and checked against its arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LISTS = (list, tuple, set, frozenset, abc.Sequence, abc.Iterable, abc.Collectio
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Whether a value that a policy wrote is of an annotated type. A type that JSON does not have takes anything."""
+    """Whether a value is of an annotated type. A type that JSON does not have takes anything."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return fits(value, inner[0])
@@ -40,7 +40,7 @@ def fits(value: Any, annotation: Any) -> bool:
 
 
 def check_arguments(name: str, parameters: Mapping[str, Parameter], arguments: Mapping[str, Any]) -> None:
-    """Holds the arguments of a call to the annotations of a tool's parameters; a default may be given whatever it is.
+    """Checks the arguments of a call by the annotations of a tool's parameters. A default always passes.
 
     Raises:
         ValueError: names the tool, the argument, its value and its type.
@@ -53,7 +53,7 @@ def check_arguments(name: str, parameters: Mapping[str, Parameter], arguments: M
 
 
 def shown_type(annotation: Any) -> str:
-    """An annotation as a policy reads it, with choices written out: ``"left" or "right"``."""
+    """Writes an annotation for a policy, with choices written out: ``"left" or "right"``."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return shown_type(inner[0])
@@ -86,7 +86,7 @@ def of_schema(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
 
 
 def is_address(value: Any) -> bool:
-    """Whether a value, or one inside of it, has no text of its own, such as an image: `str` says where it lies."""
+    """Whether `str` of a value, or of one inside of it, would show only a memory address, as for an image."""
     if isinstance(value, Mapping):
         return any(map(is_address, value.values()))
     if isinstance(value, list | tuple | set | frozenset):

@@ -1,4 +1,4 @@
-"""Foreign code on threads of its own: coroutines on event loops, and objects that must stay where they were made."""
+"""Runs foreign code on threads of its own: coroutines on event loops, and objects that must stay on one thread."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 
 class EventLoop:
-    """An event loop on a thread of its own: what a client keeps open between calls stays on the loop that it was opened
-    on, and one that blocks its loop blocks nobody else's."""
+    """An event loop on a thread of its own. A client's connections stay on the loop on which they were opened, and a
+    client that blocks its loop blocks no other one."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def settled(self, value: Any) -> Any:
-        """The value itself, or what it comes to if it must be awaited. What it raises is raised here."""
+        """Returns the value, awaited if need be, and raises its error in the calling thread."""
         if not inspect.isawaitable(value):
             return value
         if self._loop is None:
@@ -36,14 +36,14 @@ class EventLoop:
 
 
 class OwnThread:
-    """Runs all calls of one object on the same thread, since under TRL they have one too: connections of sqlite and
-    browsers can't be used on another than the one that opened them."""
+    """Runs all calls of one object on the same thread, as TRL does: connections of sqlite and browsers work only on the
+    thread that opened them."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future] | None] | None = None
 
     def run(self, call: Callable[[], Any]) -> Any:
-        """What the call returns. What it raises is raised here."""
+        """Makes a call and returns its result, or raises its error in the calling thread."""
         if self._calls is None:
             self._calls = queue.SimpleQueue()
             threading.Thread(target=_serve, args=(self._calls,), daemon=True, name="environment-own").start()
@@ -63,7 +63,7 @@ def _serve(calls: queue.SimpleQueue) -> None:
         call, answer = asked
         try:
             answer.set_result(call())
-        except BaseException as error:  # it is the caller's to judge
+        except BaseException as error:  # raised in the caller's thread
             answer.set_exception(error)
 
 
@@ -73,10 +73,10 @@ async def _awaited(value: Any) -> Any:
 
 @cache
 def shared_loop() -> EventLoop:
-    """One for a process, as in TRL: functions that several episodes call may share what they keep open."""
+    """Returns the event loop of this process: as in TRL, functions that several episodes call may share connections."""
     return EventLoop()
 
 
 def settled(value: Any) -> Any:
-    """As `EventLoop.settled`, on the shared one."""
+    """Does as `EventLoop.settled`, on the shared loop."""
     return shared_loop().settled(value)

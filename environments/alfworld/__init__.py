@@ -1,4 +1,4 @@
-"""ALFWorld's text games on the real TextWorld engine, with games of our own where the official ones are not at hand.
+"""ALFWorld's text games on the real TextWorld engine, with generated games where the official ones are not at hand.
 
 Importing this package needs none of the optional packages; playing does (``pip install "alignopsd-trl[alfworld]"``).
 It registers ``ALFWorld-v0`` with Gymnasium.
@@ -54,7 +54,7 @@ if "ALFWorld-v0" not in gymnasium.registry:
 
 
 def suite(**options: Any) -> Suite:
-    """ALFWorld with its tasks. Splits and panels: ``train``, ``valid_seen``, ``valid_unseen``.
+    """Makes ALFWorld with its tasks. Splits and panels: ``train``, ``valid_seen``, ``valid_unseen``.
 
     Args:
         options: see `AlfWorldOptions`.

@@ -1,4 +1,4 @@
-"""Play a game in the terminal: ``python -m alignopsd_trl.environments.alfworld --type heat --seed 3``."""
+"""Plays a game in the terminal: ``python -m alignopsd_trl.environments.alfworld --type heat --seed 3``."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _play(console: Console, environment: AlfWorldEnvironment, task: Mapping[str,
 
 
 def _ask(console: Console, admissible: Sequence[str], hint: str, place: str) -> str | None:
-    """The next command, or None to leave."""
+    """Reads the next command; None to leave."""
     for number, command in enumerate(admissible, start=1):
         console.print(f"[cyan]{number:3}[/cyan] {escape(command)}")
     return ask(console, place, lambda typed: numbered(typed, admissible), ENTRIES, {"hint": hint})

@@ -1,4 +1,4 @@
-"""One episode of an ALFWorld game at a time, as a `TextEnvironment`."""
+"""ALFWorld's games as a `TextEnvironment`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from alignopsd_trl.environments.base import Opening, Projection, Step, TextEnvir
 
 
 class AlfWorldEnvironment(TextEnvironment):
-    """A game of a split (columns ``split`` and ``task_id``), or one given whole (column ``game``).
+    """Plays a game of a split (columns ``split`` and ``task_id``), or one given whole (column ``game``).
 
     Args:
         options: how it is played.
         roots: split -> folder of the official layout that holds its games.
 
-    The engine is made at the first `reset` and handed back by `close`. Calls are serialised over all environments of
-    a process, for the engine is not safe in threads: use `Factory.batch` to play many games at once.
+    The engine is made at the first `reset` and released by `close`. Calls are serialised over all environments of a
+    process, since the engine is not thread-safe: use `Factory.batch` to play many games at once.
     """
 
     def __init__(self, options: AlfWorldOptions | None = None, roots: Mapping[str, str] | None = None):
@@ -39,7 +39,7 @@ class AlfWorldEnvironment(TextEnvironment):
         self._last: Step | None = None
 
     def reset(self, **task: Any) -> Opening:
-        """Starts a game; the first observation has the banner and the task in it.
+        """Starts a game. The first observation contains the banner and the task.
 
         Raises:
             ValueError: on a row without ``task_id``, an unknown split, or a file that is not a game.
@@ -117,7 +117,7 @@ class AlfWorldEnvironment(TextEnvironment):
 @dataclass(frozen=True)
 class Factory:
     """Makes environments one by one, or a pool of processes that plays many games
-    (`alignopsd_trl.environments.base.open_batch` asks for it). Can be pickled."""
+    (`alignopsd_trl.environments.base.open_batch` calls `batch`). Can be pickled."""
 
     options: AlfWorldOptions = field(default_factory=AlfWorldOptions)
     roots: Mapping[str, str] = field(default_factory=dict)
@@ -126,13 +126,12 @@ class Factory:
         return AlfWorldEnvironment(self.options, self.roots)
 
     def prepare(self) -> None:
-        """Imports and parses what every game needs and makes an engine, so that a worker that can't says so when it
-        starts."""
+        """Imports and parses all that games share and makes an engine, so that a bad worker fails at its start."""
         Grammar(logic_files()[1])
         make_engine(self.options.engine).close()
 
     def batch(self, size: int, time_limit: float = 60.0, workers: int | None = None) -> ProcessBatch:
-        """A process pool for ``size`` games at once.
+        """Makes a process pool for ``size`` games.
 
         Raises:
             MissingPackage: without the extra ``alfworld``.

@@ -1,7 +1,7 @@
-"""A room of ALFWorld's kind in plain Python: its commands and sentences, without TextWorld and its planner.
+"""A room of ALFWorld's kind in plain Python, with its commands and sentences, without TextWorld and its planner.
 
-One thing can be carried; closed places must be opened; a sink cleans, a microwave heats and a fridge cools what is
-carried. A room is deterministic and costs microseconds a command. What a game asks for is not its business.
+A player can carry one thing; closed places must be opened; a sink cleans, a microwave heats and a fridge cools the
+carried thing. A room is deterministic and takes microseconds per command. It does not know the goal of a game.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PLACE = re.compile(r"(?P<name>\w+ \d+)(?P<closed> \(closed\))?: ?(?P<things>.*)
 
 
 def kind_of(name: str) -> str:
-    """``cup`` of ``cup 2``."""
+    """Returns ``cup`` for ``cup 2``."""
     return name.rsplit(" ", 1)[0]
 
 
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass
 class House:
-    """A room, what is where in it, and what has been done to which thing."""
+    """A room: its places, where each thing is, and what has been done to it."""
 
     places: dict[str, Place]
     here: str = ""
@@ -42,7 +42,7 @@ class House:
 
     @classmethod
     def read(cls, places: Sequence[str]) -> House:
-        """From lines such as ``desk 1: mug 1, cup 2`` and ``drawer 1 (closed):``.
+        """Parses lines such as ``desk 1: mug 1, cup 2`` and ``drawer 1 (closed):``.
 
         Raises:
             ValueError: on a line of another form.
@@ -57,7 +57,7 @@ class House:
         return cls(read)
 
     def commands(self) -> tuple[str, ...]:
-        """What can be done now; places in the order of the room."""
+        """Returns the commands that are possible now; places in the order of the room."""
         here = self.places.get(self.here)
         found = [f"go to {name}" for name in self.places if name != self.here]
         if here is not None and kind_of(self.here) in OPENABLE:
@@ -71,8 +71,8 @@ class House:
         return tuple(found)
 
     def do(self, command: str) -> str:
-        """Carries a command out and says what happened; one that is not possible changes nothing, and whose hands are
-        free is told again what is in sight."""
+        """Executes a command and returns a sentence about it. An impossible one changes nothing; with free hands the
+        sentence repeats what is in sight."""
         if command not in self.commands():
             return NOTHING if self.carried or not self.here else f"{NOTHING} {self._sight()}"
         verb, rest = command.split(" ", 1)

@@ -1,4 +1,4 @@
-"""What can be set about ALFWorld."""
+"""Options of ALFWorld."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from alignopsd_trl.environments.options import Options, option
 
 @dataclass(frozen=True)
 class AlfWorldOptions(Options):
-    """Options of `alignopsd_trl.environments.alfworld.suite`. Their meaning stands in their metadata (``help``)."""
+    """Options of `alignopsd_trl.environments.alfworld.suite`, explained by the ``help`` of each field."""
 
     older: ClassVar[Mapping[str, str]] = {"max_steps": "max_turns"}
     older_values: ClassVar[Mapping[str, Mapping[str, str]]] = {"validity": {"authors": "format"}}
@@ -57,7 +57,7 @@ class AlfWorldOptions(Options):
 
 @dataclass(frozen=True)
 class PairOptions(Options):
-    """Options of `alignopsd_trl.environments.alfworld_pairs.suite`; their ``help`` says what they mean."""
+    """Options of `alignopsd_trl.environments.alfworld_pairs.suite`, explained by the ``help`` of each field."""
 
     max_turns: int = option(15, "Commands after which the caller ends an episode.", least=1)
     history_length: int = option(14, "Turns that a prompt shows at most.", least=0)

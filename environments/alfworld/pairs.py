@@ -1,16 +1,15 @@
 """Pairs: games of ALFWorld's kind that ask for two things in one place, each of which holds one trap.
 
-A game is played in a room of `alignopsd_trl.environments.alfworld.house`. What is put at a place of the asked kind is
-delivered and
-stays there; the second delivery ends the game, and it is won if both things are of the asked kind and state and at the
-same place. A game is of one kind, by the mistake that it invites:
+A game is played in a room of `alignopsd_trl.environments.alfworld.house`. A thing put at a place of the required kind
+is delivered and stays there. The second delivery ends the game, which is won if both things have the required kind and
+state and are at the same place. The kind of a game is the mistake that it invites:
 
 * ``untreated``: bringing the things as they are, where they should be cleaned, heated or cooled first;
-* ``lookalike``: taking the thing beside the asked one (a mug for a cup);
+* ``lookalike``: taking a similar thing (a mug for a cup);
 * ``closed``: leaving closed drawers, cabinets and safes unopened until no turn is left;
-* ``apart``: putting the second thing at another place of the asked kind than the first.
+* ``apart``: putting the second thing at another place of the required kind than the first.
 
-The kind is the task's key, so that a skill bank may file its skills under kinds; the player is not told.
+The kind is the task's key, so that a skill bank may have skills by kind; the player does not see it.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ LOOKALIKES = {
 
 @dataclass(frozen=True)
 class Goal:
-    """What a game asks for: things of a kind at a place of a kind, ``clean``, ``hot``, ``cool`` or in any state."""
+    """The goal of a game: things of a kind at a place of a kind, ``clean``, ``hot``, ``cool`` or in any state."""
 
     thing: str
     place: str
@@ -67,7 +66,7 @@ class Goal:
 
     @classmethod
     def read(cls, task: str) -> Goal:
-        """Raises ValueError on a sentence of another form."""
+        """Parses a task sentence. Raises ValueError for one of another form."""
         found = _GOAL.fullmatch(task)
         if found is None:
             raise ValueError(f"the task {task!r} must read like 'put two clean cup in shelf.'")
@@ -80,7 +79,7 @@ class Goal:
 
 
 def game(kind: str, draw: Random) -> dict[str, Any]:
-    """A game of a kind: its sentence and its room, as a dataset row has them."""
+    """Makes a game of a kind as a dataset row: its sentence and its room."""
     room = "kitchen" if kind == "untreated" else draw.choice(tuple(_ROOMS))
     alike, opened, closed = _ROOMS[room]
     thing, similar = draw.sample(draw.choice(alike).split(), 2)
@@ -108,7 +107,7 @@ def _sentence(goal: Goal) -> str:
 
 
 def _lines(stands: Sequence[str], things: Sequence[Sequence[str]], draw: Random) -> list[str]:
-    """Places in a drawn order, numbered within their kind; what can be closed is closed."""
+    """Describes places in a drawn order, numbered within their kind. Those that can be closed are closed."""
     counts: dict[str, int] = {}
     found = []
     for name, inside in draw.sample(list(zip(stands, things, strict=True)), len(stands)):
@@ -119,7 +118,7 @@ def _lines(stands: Sequence[str], things: Sequence[Sequence[str]], draw: Random)
 
 
 class PairTasks:
-    """The games of a seed; kinds take turns, and no game is there twice.
+    """The games of a seed. Kinds take turns, and no game occurs twice.
 
     Args:
         seed (`int`): another one gives other games.
@@ -129,7 +128,7 @@ class PairTasks:
         self.seed = seed
 
     def rows(self, split: str) -> Sequence[dict[str, Any]]:
-        """Rows with ``task_id, category, task, places``.
+        """Returns rows with ``task_id, category, task, places``.
 
         Raises:
             ValueError: if there is no such split.
@@ -164,7 +163,7 @@ def _drawn(seed: int) -> dict[str, tuple[dict[str, Any], ...]]:
 
 
 class PairEnvironment(TextEnvironment):
-    """A game at a time.
+    """Plays one game at a time.
 
     Args:
         options (`PairOptions`, *optional*): how it is played.
@@ -212,7 +211,7 @@ class PairEnvironment(TextEnvironment):
         return project(response)
 
     def _right(self) -> int:
-        """Deliveries of the asked kind and state, at the place of the first."""
+        """Counts deliveries of the right kind and state at the place of the first one."""
         goal, states = self._goal, self._house.states
         return sum(
             kind_of(thing) == goal.thing
@@ -222,7 +221,7 @@ class PairEnvironment(TextEnvironment):
         )
 
     def _commands(self) -> tuple[str, ...]:
-        """The room's, less taking what was delivered."""
+        """Returns the room's commands but for taking what was delivered."""
         stay = {f"take {thing} from {place}" for thing, place in self._delivered}
         return tuple(command for command in self._house.commands() if command not in stay)
 
@@ -237,5 +236,5 @@ class PairFactory:
         return PairEnvironment(self.options)
 
     def batch(self, size: int, time_limit: float = 60.0) -> SerialBatch:
-        """All games in this process: no command of theirs can hang."""
+        """Makes a batch with all games in this process, since no command can hang."""
         return SerialBatch([self() for _ in range(size)])

@@ -1,6 +1,6 @@
-"""Players that are not models: the stored walkthrough, and an explorer that knows only what it has read.
+"""Scripted players: the stored walkthrough, and an explorer that knows only the texts that it has read.
 
-Both make supervised data: `play` records what was shown, what was thought and what was done.
+Both make supervised data: `play` records observations, thoughts and actions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TASKS = (
 
 
 class Expert(Protocol):
-    """Chooses commands. ``thought`` says in a sentence why the last one."""
+    """Chooses commands. ``thought`` is a sentence that explains the last one."""
 
     thought: str
 
@@ -54,7 +54,7 @@ class Walkthrough:
 
 @dataclass(frozen=True)
 class Goal:
-    """A task sentence, understood. ``verb`` is ``clean``, ``heat``, ``cool`` or empty."""
+    """A parsed task sentence. ``verb`` is ``clean``, ``heat``, ``cool`` or empty."""
 
     target: str
     place: str = ""
@@ -64,7 +64,7 @@ class Goal:
 
     @classmethod
     def parse(cls, task_text: str) -> Goal:
-        """Raises ValueError on a sentence of none of the six types."""
+        """Parses a sentence. Raises ValueError for one of none of the six types."""
         for pattern in _TASKS:
             match = pattern.fullmatch(task_text.strip().rstrip("."))
             if match:
@@ -77,7 +77,7 @@ class Goal:
 
 @dataclass
 class Memory:
-    """What the texts have said so far."""
+    """The facts that the texts have told so far."""
 
     receptacles: list[str] = field(default_factory=list)
     contents: dict[str, list[str]] = field(default_factory=dict)  # receptacles whose inside was seen
@@ -87,7 +87,7 @@ class Memory:
     state: dict[str, set[str]] = field(default_factory=dict)  # object -> verbs done to it
 
     def read(self, observation: str) -> None:
-        """Takes in the answer to any command."""
+        """Updates the facts from the answer to any command."""
         if match := re.search(rf"You pick up the ({_NAME}) from the ({_NAME})", observation):
             self.holding, self.origin = match.groups()
             self._drop(self.holding)
@@ -106,7 +106,7 @@ class Memory:
             self.contents[place] = re.findall(rf"a ({_NAME})", match[3])
 
     def where(self, kind: str) -> list[tuple[str, str]]:
-        """Known objects of a class as (object, receptacle)."""
+        """Returns known objects of a class as (object, receptacle)."""
         return [(o, r) for r, inside in self.contents.items() for o in inside if o.rsplit(" ", 1)[0] == kind]
 
     def _drop(self, thing: str) -> None:
@@ -116,13 +116,13 @@ class Memory:
 
 
 class Explorer:
-    """Searches the room, remembers what it read, and does what the task asks for.
+    """Searches the room, remembers what it read, and does the task.
 
     It looks at open places before closed ones, and uses the texts and the admissible commands alone.
 
     Args:
-        error_rate: probability that a turn is wasted on a random other admissible command. The explorer reads what
-            that did and goes on from there.
+        error_rate: probability that a turn is wasted on a random other admissible command. The explorer reads its
+            result and goes on from there.
         seed: of its own random numbers.
     """
 
@@ -206,7 +206,7 @@ class Explorer:
     def _at(
         self, place: str, command: str, reason: str, admissible: Collection[str], opening: bool = True
     ) -> tuple[str, str]:
-        """The command if it can be done, else what leads there: going to the place, or opening it."""
+        """Returns the command if it is possible, else a command that leads to it: going to the place, or opening it."""
         if f"examine {place}" not in admissible:
             return f"go to {place}", f"{reason}, so I go to {place}."
         if opening and f"open {place}" in admissible:
@@ -220,7 +220,7 @@ class Explorer:
         return goal.count == 2 and place == self._destination()
 
     def _destination(self) -> str:
-        """The receptacle that all targets go to: one that holds a target already, else the first of its class."""
+        """Returns the receptacle for all targets: one that holds a target already, else the first of its class."""
         full = [place for _, place in self._memory.where(self._goal.target) if self._is_goal(place)]
         return full[0] if full else self._first(self._goal.place)
 
@@ -236,7 +236,7 @@ class Explorer:
 
 @dataclass(frozen=True)
 class Move:
-    """One turn of an expert: what was shown, what was thought and done, and what came of it."""
+    """One turn of an expert: observation, thought, action and result."""
 
     view: View
     thought: str
@@ -245,7 +245,7 @@ class Move:
 
     @property
     def response(self) -> str:
-        """The turn as a policy would have written it."""
+        """Returns the turn as a policy would have written it."""
         return f"<think>{self.thought}</think>\n<action>{self.action}</action>"
 
 

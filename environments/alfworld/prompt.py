@@ -1,4 +1,4 @@
-"""How a turn is shown to the policy, and how a response becomes a command."""
+"""Renders a turn for the policy and parses its response into a command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TAIL = 30  # characters of a response that stand for the command when there are 
 
 
 class AlfWorldPrompt(TemplatePrompt):
-    """A turn as one user message.
+    """Renders a turn as one user message.
 
     Args:
         template: ``paper``, ``tiny`` for short prompts, or a jinja file.
@@ -28,7 +28,7 @@ class AlfWorldPrompt(TemplatePrompt):
 
 
 def project(response: str, validity: str = "format", admissible: Collection[str] | None = None) -> Projection:
-    """A response as a command, by the rule of the paper's authors (`action_in_tags`).
+    """Parses a response into a command by the rule of the paper's authors (`action_in_tags`).
 
     Args:
         response: anything that a policy wrote.
@@ -49,7 +49,7 @@ def project(response: str, validity: str = "format", admissible: Collection[str]
 
 
 def task_text(observation: str) -> str:
-    """The task sentence of a first observation, with its final point.
+    """Returns the task sentence of a first observation, with its final point.
 
     Raises:
         ValueError: if the observation names no task.

@@ -1,8 +1,8 @@
-"""Where the games of a split come from: the official data, or splits of our own that are made on demand and kept.
+"""The games of a split: from the official data, or generated on demand and kept.
 
-A generated split is a numbered list: game ``i`` has task type ``i mod 6`` and a seed that no other split uses. Asking
-for more games than there are makes the missing ones; the first ones never change. ``valid_seen`` shares its rooms with
-``train`` (with other things in them), ``valid_unseen`` plays in rooms that are held out.
+A generated split is a numbered list: game ``i`` has task type ``i mod 6`` and a seed that no other split uses. A
+request for more games generates the missing ones; earlier ones never change. ``valid_seen`` shares its rooms with
+``train`` (with other things in them), ``valid_unseen`` has rooms that are held out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OfficialGames:
         return self.folder / split
 
     def rows(self, split: str, count: int = 0) -> list[dict[str, Any]]:
-        """Rows of a split, the first ``count`` where that is above 0."""
+        """Returns rows of a split, the first ``count`` if that is above 0."""
         return list_games(self.root(split), split, self.task_types, count)
 
     def describe(self) -> dict[str, Any]:
@@ -47,8 +47,8 @@ class OfficialGames:
 
 @dataclass(frozen=True)
 class GeneratedGames:
-    """Splits of our own under the cache folder. ``seed`` gives other splits of the same kind, ``size`` says how many
-    receptacles a room has, ``things`` how many things beside those of the task."""
+    """Generated splits under the cache folder. ``seed`` gives other splits of the same kind, ``size`` is the number of
+    receptacles in a room, ``things`` the number of things beside those of the task."""
 
     seed: int = 0
     task_types: tuple[str, ...] = tuple(TASK_TYPES.values())
@@ -63,7 +63,7 @@ class GeneratedGames:
         return cache_folder("alfworld") / "games" / rules / f"seed{self.seed}-types{numbers}{rooms}" / split
 
     def rows(self, split: str, count: int = 0) -> list[dict[str, Any]]:
-        """Rows of the first ``count`` games of a split (0: the default number). Makes those that are not there."""
+        """Returns rows of the first ``count`` games of a split (0: the default number). Generates missing ones."""
         count = count or COUNTS[split]
         manifest = self.root(split) / "rows.json"
         rows = self._kept(split, manifest)
@@ -120,7 +120,7 @@ def source(
     room_size: tuple[int, int] = SIZE,
     room_things: tuple[int, int] = THINGS,
 ) -> OfficialGames | GeneratedGames:
-    """Where games come from.
+    """Returns the source of games.
 
     Raises:
         ValueError: if ``games`` is neither ``generated`` nor ``official``, or ``room_size`` or

@@ -1,4 +1,4 @@
-"""Search-QA: answer questions with the help of a search engine, in the setting of Search-R1.
+"""Search-QA: questions that are answered with the help of a search engine, in the setting of Search-R1.
 
 Without options everything is embedded: 300 passages and 400 questions about an invented world, searched by BM25.
 """
@@ -59,7 +59,7 @@ if "SearchQA-v0" not in gymnasium.registry:
 
 
 def suite(**options: Any) -> Suite:
-    """Search-QA with its questions and its search engine. Panels: ``train``, ``test``, or one data source as in
+    """Makes Search-QA with its questions and its search engine. Panels: ``train``, ``test``, or one data source as in
     ``test/hotpotqa``.
 
     Args:
@@ -96,7 +96,7 @@ def suite(**options: Any) -> Suite:
 
 
 def open_retriever(backend: str, corpus: str | Path | None = None, **options: Any) -> Retriever:
-    """A retrieval backend by name.
+    """Opens a retrieval backend by name.
 
     Raises:
         ValueError: if the backend is unknown or lacks what it needs.

@@ -1,4 +1,4 @@
-"""Play Search-QA in the terminal.
+"""Plays Search-QA in the terminal.
 
 Usage:
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def play(console: Console, panel: str, seed: int, task_id: str | None = None) -> None:
-    """One episode, from the question to the verdict."""
+    """Plays one episode, from the question to the verdict."""
     game = suite()
     tasks = game.panel(panel)
     task = tasks.rows[seed % len(tasks)] if task_id is None else find_task(tasks, task_id)
@@ -58,7 +58,7 @@ def play(console: Console, panel: str, seed: int, task_id: str | None = None) ->
 
 
 def read(typed: str) -> str | None:
-    """The action of an entry; None for an empty query or answer."""
+    """Returns the action of an entry; None for an empty query or answer."""
     kind, text = (ANSWER, typed[1:].strip()) if typed.startswith("=") else (SEARCH, typed)
     return str(Action(kind, text)) if text else None
 

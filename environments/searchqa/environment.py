@@ -22,7 +22,7 @@ from alignopsd_trl.environments.searchqa.prompt import SearchQAPrompt
 
 
 class SearchQA(TextEnvironment):
-    """A question, a search engine, one answer.
+    """An episode with one question, a search engine and one answer.
 
     Args:
         retriever: finds passages.
@@ -51,7 +51,7 @@ class SearchQA(TextEnvironment):
         category: str | None = None,
         **_: Any,
     ) -> Opening:
-        """Starts an episode; the first observation is the question. Other columns of the row are ignored."""
+        """Starts an episode. The first observation is the question. Other columns of the row are ignored."""
         self._golden = accepted(golden_answers)
         self._turn, self._searches, self._failed = 0, 0, 0
         self._done, self._answer, self._score = False, None, 0.0
@@ -65,7 +65,7 @@ class SearchQA(TextEnvironment):
         return self.complete(None if query is None else self.retriever.search([query], self.options.top_k)[0])
 
     def begin(self, action: str) -> str | None:
-        """Takes the turn's action; returns the query if a search is to be executed.
+        """Takes the turn's action and returns the query if a search must be executed.
 
         Raises:
             RuntimeError: before `reset` and after the end of the episode.
@@ -82,7 +82,7 @@ class SearchQA(TextEnvironment):
         return self._action.text if searches else None
 
     def complete(self, outcome: Outcome | None) -> Step:
-        """Completes the turn that `begin` opened, with what the search gave (None: there was no search)."""
+        """Completes the turn that `begin` opened, with the result of the search (None without a search)."""
         self._searches += outcome is not None
         self._failed += isinstance(outcome, SearchFailure)
         return Step(
@@ -109,7 +109,7 @@ class SearchQA(TextEnvironment):
         }
 
     def _totals(self) -> dict[str, float]:
-        """Of the episode so far."""
+        """Returns the counters of the episode so far."""
         return {
             "turns": self._turn,
             "searches": self._searches,
@@ -145,13 +145,13 @@ class SearchQABatch(SerialBatch):
             for one, query in zip(episodes, queries, strict=True)
         ]
 
-    def lane(self, slot: int) -> int:
-        """One search after another, for all episodes that ask meanwhile; the player need not wait for the service."""
+    def worker(self, slot: int) -> int:
+        """Returns 0 for all slots: one worker sends the queries that have come in together, one request at a time."""
         return 0
 
     def metrics(self) -> dict[str, float]:
-        """Retrieval counters since the factory was made. The retriever is the factory's: it is shared by all batches
-        and stays open when one is closed."""
+        """Returns retrieval counters since the factory was made. All batches of the factory share its retriever, which
+        stays open when one is closed."""
         return self._retriever.metrics()
 
 
@@ -173,8 +173,8 @@ class SearchQAFactory:
         return SearchQA(self.retriever, **self.options)
 
     def batch(self, size: int, time_limit: float) -> SearchQABatch:
-        """A batch of ``size`` episodes. ``time_limit`` is not used: an episode waits for nothing but the retriever,
-        which bounds its own time, and a slow service must not cost a trajectory."""
+        """Makes a batch of ``size`` episodes. ``time_limit`` is not used: an episode waits only for the retriever,
+        which limits its own time, and a slow service must not end an episode."""
         return SearchQABatch(self, self.retriever, size)
 
     def close(self) -> None:

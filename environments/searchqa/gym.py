@@ -1,4 +1,4 @@
-"""The Gymnasium face: ``gymnasium.make("alignopsd_trl.environments.searchqa:SearchQA-v0")``."""
+"""The Gymnasium interface: ``gymnasium.make("alignopsd_trl.environments.searchqa:SearchQA-v0")``."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Hops: questions over several passages, each of which holds one trap.
+"""Hops: questions over several passages, each with one trap.
 
-The world is one of its own (`assets.worlds.hops` makes it): short passages, names that things of different kinds may
-share. A question follows facts from thing to thing and is of one kind, by the mistake that it invites:
+The world (made by `assets.worlds.hops`) has short passages, and entities of different kinds may share a name. A
+question follows facts from entity to entity. Its kind is the mistake that it invites:
 
 * ``early``: answering with a name on the way;
-* ``relation``: taking the other one of two things that a passage states (composer for director);
-* ``namesake``: taking a fact from a passage on something else of the same name;
+* ``relation``: taking the wrong one of two facts in a passage (composer for director);
+* ``namesake``: taking a fact from a passage on another entity of the same name;
 * ``failed``: repeating a query that found something else, and giving up.
 
-The kind is the task's key, so that a skill bank may file its skills under kinds; the player is not told.
+The kind is the task's key, so that a skill bank may have skills by kind; the player does not see it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FILES = Path(__file__).parent / "data" / "hops"
 
 
 class HopTasks:
-    """The questions of a folder, by split; kinds take turns.
+    """The questions of a folder, by split. Kinds take turns.
 
     Args:
         folder: with ``train.jsonl`` and ``test.jsonl``.
@@ -43,7 +43,7 @@ class HopTasks:
         self._folder = folder
 
     def rows(self, split: str) -> Sequence[dict[str, Any]]:
-        """Rows with ``task_id, category, question, golden_answers``.
+        """Returns rows with ``task_id, category, question, golden_answers``.
 
         Raises:
             ValueError: if there is no such split.

@@ -1,4 +1,4 @@
-"""What can be set about Search-QA."""
+"""Options of Search-QA."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from alignopsd_trl.environments.searchqa.engine.retrieval import Retriever
 
 @dataclass(frozen=True)
 class SearchQAOptions(Options):
-    """Options of `alignopsd_trl.environments.searchqa.suite`. Their meaning stands in their metadata (``help``)."""
+    """Options of `alignopsd_trl.environments.searchqa.suite`, explained by the ``help`` of each field."""
 
     older: ClassVar[Mapping[str, str]] = {"dialect": "projection"}
 

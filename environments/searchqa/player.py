@@ -1,7 +1,7 @@
 """A scripted player of the closed world: search, read, search again, answer.
 
-It knows how the closed world words its questions and passages, and nothing else: every fact comes from what it has
-read in the episode. Without errors it answers every question; at an error rate it gives examples of mixed quality.
+It knows only the wordings of the closed world: every fact comes from passages that it has read in the episode. Without
+errors it answers every question; with an error rate it gives examples of mixed quality.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _PROFESSIONS = {
 
 
 class _Plan(NamedTuple):
-    """What a question asks: ``subjects`` to read about, the fact of each, and how the facts become the answer. Some
+    """A parsed question: ``subjects`` to read about, the fact of each, and how the facts become the answer. Some
     wordings serve several kinds of things, hence several names for one fact."""
 
     subjects: tuple[str, ...]
@@ -85,14 +85,14 @@ class _Plan(NamedTuple):
 
 
 class _Fact(NamedTuple):
-    """A fact as it was read: its value, and the words around it that state it."""
+    """A fact from a passage: its value, and the words around it."""
 
     value: str
     clause: str
 
 
 class ScriptedPlayer:
-    """Answers `View`s by responses in the format of the prompt.
+    """Answers a `View` by a response in the format of the prompt.
 
     Args:
         error_rate: chance of a mistake at each turn: a useless search, or a wrong answer.
@@ -125,7 +125,7 @@ class ScriptedPlayer:
 
 
 def decide(question: str, known: Mapping[str, str], quotes: bool = False) -> tuple[str, Action]:
-    """The thought and the action that follow from the question and the passages read so far (title -> text)."""
+    """Returns the thought and the action that follow from the question and the passages read so far (title -> text)."""
     plan = _plan(question)
     facts: list[_Fact] = []
     for subject in plan.subjects:
@@ -182,7 +182,7 @@ def _pattern(wording: str) -> re.Pattern[str]:
 
 
 def _find(label: str, known: Mapping[str, str]) -> str | None:
-    """The passage that a question's label means: its title, also with a kind or a profession before it."""
+    """Returns the passage that a question's label means: its title, also with a kind or a profession before it."""
     for title, text in known.items():
         if _bare(label) in _labels(title, text):
             return text
@@ -203,7 +203,7 @@ def _bare(label: str) -> str:
 
 
 def _read(names: Sequence[str], text: str) -> _Fact:
-    """The first of the facts that the passage states; ``unknown`` if it states none."""
+    """Returns the first of the facts that the passage states; ``unknown`` if it states none."""
     found = (re.search(_FACTS[name], text) for name in names)
     facts = (_Fact(match[match.lastindex or 0], match[0].strip(" .,")) for match in found if match)
     return next(facts, _Fact("unknown", "nothing of it"))

@@ -1,4 +1,4 @@
-"""How a turn of Search-QA is shown to a policy."""
+"""Renders a turn of Search-QA for a policy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TEMPLATES = templates_of(Path(__file__).parent)
 
 
 class SearchQAPrompt(TemplatePrompt):
-    """A turn as one user message. Reasoning is not kept, actions and results are.
+    """Renders a turn as one user message, with past actions and results but without past reasoning.
 
     Args:
         template: ``paper``, ``tiny``, or a jinja file.

@@ -7,7 +7,7 @@ Usage:
         --encoder intfloat/e5-base-v2 --device cuda
 
 ``POST /retrieve`` takes ``{"queries": [...]}`` or ``{"query": "..."}``, with ``topk`` (default: ``--topk``) and
-``return_scores``; ``GET /health`` says what is served. It listens on the loopback address unless told otherwise.
+``return_scores``; ``GET /health`` describes the service. It listens on the loopback address by default.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SHOWN = 1000  # characters of a refused input that the reply quotes
 
 
 class BadRequest(ValueError):
-    """A request that the service refuses, with the list of reasons that goes into the reply."""
+    """Raised for a request that the service refuses, with the list of reasons for the reply."""
 
     def __init__(self, kind: str, field: str | None, message: str, given: Any):
         super().__init__(message)
@@ -45,13 +45,13 @@ class BadRequest(ValueError):
 
 
 def _quoted(given: Any) -> Any:
-    """A refused input as it was, or the beginning of its JSON where that is long."""
+    """Returns a refused input, or the beginning of its JSON if that is long."""
     text = json.dumps(given)
     return given if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 class Service:
-    """What the routes answer, without HTTP.
+    """Answers requests, without HTTP.
 
     Args:
         retriever: the backend.
@@ -65,7 +65,7 @@ class Service:
         self.retriever, self.topk, self.dialect, self.documents = retriever, topk, dialect, documents
 
     def retrieve(self, body: Any) -> dict[str, Any]:
-        """The reply to a decoded request.
+        """Returns the reply to a decoded request.
 
         Raises:
             BadRequest: if a field is missing or has the wrong type.
@@ -120,7 +120,7 @@ def _flag(body: Mapping[str, Any], field: str) -> bool:
 
 
 class Server(ThreadingHTTPServer):
-    """One thread a connection; ``port`` 0 takes a free one."""
+    """Serves with one thread per connection; ``port`` 0 takes a free one."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -187,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(length))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Also what the base class calls on a request that it can't read: always JSON, and the connection ends."""
+        """Replies in JSON and ends the connection. The base class calls it for unreadable requests too."""
         self.close_connection = True
         self._reply(code, {"detail": message or self.responses[code][0]})
 

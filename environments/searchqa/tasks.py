@@ -1,6 +1,6 @@
-"""Questions: the embedded closed world, local Parquet or JSON-lines files, or a data set of the hub.
+"""Questions of the embedded closed world, of local Parquet or JSON-lines files, or of a data set of the hub.
 
-All become rows of the same columns; what does not fit is refused with file and row, before anything is trained.
+All become rows of the same columns; a row that does not fit is refused by file and number before training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 class DataError(ValueError):
-    """Questions that can't be used; the message names file, row and field."""
+    """Raised for questions that can't be used. The message names file, row and field."""
 
 
 class Questions:
@@ -42,7 +42,7 @@ class Questions:
         self._rows: dict[str, list[Row]] = {}
 
     def rows(self, split: str) -> list[Row]:
-        """Rows with ``task_id, category, question, golden_answers, data_source``, in the order of the source.
+        """Returns rows with ``task_id, category, question, golden_answers, data_source``, in the order of the source.
 
         Raises:
             DataError: on an unknown split, a missing file or a broken row.
@@ -57,15 +57,15 @@ class Questions:
         return self._rows[split]
 
     def dataset(self, split: str) -> Dataset:
-        """The rows as a `datasets.Dataset` with the columns of the published one besides: ``prompt`` (our template, as
-        one user message), ``ability``, ``reward_model``, ``extra_info``."""
+        """Returns the rows as a `datasets.Dataset`, with the other columns of the published one: ``prompt`` (our
+        template, as one user message), ``ability``, ``reward_model``, ``extra_info``."""
         from datasets import Dataset
 
         return Dataset.from_list([self._complete(row, split, index) for index, row in enumerate(self.rows(split))])
 
     def panel(self, name: str) -> TaskPanel:
-        """``test`` or ``train``: all questions, data source by data source in the order of tables; ``test/nq``: those
-        of one data source.
+        """Returns a panel. ``test`` or ``train``: all questions, by data source in the order of tables; ``test/nq``:
+        those of one data source.
 
         Raises:
             DataError: if there is no such panel.
@@ -108,7 +108,7 @@ class Questions:
 
 
 def clean(row: Any, where: str, number: int) -> Row:
-    """A raw row with our columns.
+    """Converts a raw row to our columns.
 
     Raises:
         DataError: naming the row and the field.
@@ -131,8 +131,8 @@ def clean(row: Any, where: str, number: int) -> Row:
 
 
 def read_answers(row: Mapping[str, Any], where: str) -> list[str]:
-    """The accepted answers: ``golden_answers``, or ``reward_model.ground_truth`` as mapping with ``target``, list or
-    string.
+    """Returns the accepted answers: ``golden_answers``, or ``reward_model.ground_truth`` as mapping with ``target``,
+    list or string.
 
     Raises:
         DataError: if there are none, or one that is not a string.

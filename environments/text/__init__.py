@@ -1,1 +1,1 @@
-"""What search engines do with text: Lucene's English analyser and BM25."""
+"""Text processing of search engines: Lucene's English analyser and BM25."""

@@ -26,7 +26,7 @@ STOP_WORDS = frozenset(
 _POSSESSIVES = tuple(mark + letter for mark in "'\u2019\uff07" for letter in "sS")
 _LOWER_BY_LETTER = str.maketrans({"\u0130": "i", "\u03a3": "\u03c3"})  # where str.lower looks at more than the letter
 # Extended_Pictographic as of Emoji 11 to 15. Unicode 17 took symbols such as the black star out of it, so the property
-# of whatever Unicode version is installed would not do.
+# of the installed Unicode version can't be used.
 _PICTOGRAPHS = (
     r"\u00A9\u00AE\u203C\u2049\u2122\u2139\u2194-\u2199\u21A9\u21AA\u231A\u231B\u2328\u2388\u23CF\u23E9-\u23F3"
     r"\u23F8-\u23FA\u24C2\u25AA\u25AB\u25B6\u25C0\u25FB-\u25FE\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2705"
@@ -79,7 +79,7 @@ _ASCII_WORDS = re.compile(
 
 
 def words(text: str) -> Iterator[str]:
-    """The words of a text as they stand in it, in order, long ones cut into pieces of at most 255 UTF-16 units."""
+    """Returns the words of a text unchanged and in order, long ones cut into pieces of at most 255 UTF-16 units."""
     if text.isascii() and len(text) < 1 << 20:
         found = [word for word in _ASCII_WORDS.findall(text) if word]
         if max(map(len, found), default=0) <= MAX_TOKEN_UNITS:
@@ -89,7 +89,7 @@ def words(text: str) -> Iterator[str]:
 
 
 def _cut_words(text: str) -> Iterator[str]:
-    """Searches a window at a time, since a token of any length is cut after 255 units anyway."""
+    """Searches one window at a time, since a token of any length is cut after 255 units anyway."""
     position = 0
     while position < len(text):
         window = min(len(text), position + _WINDOW)
@@ -108,7 +108,7 @@ def _cut_words(text: str) -> Iterator[str]:
 
 
 def _limit(text: str, start: int) -> int:
-    """The end of the longest piece from ``start`` that fits into 255 UTF-16 units."""
+    """Returns the end of the longest piece from ``start`` that fits into 255 UTF-16 units."""
     if text.isascii():
         return start + MAX_TOKEN_UNITS
     units = 0
@@ -121,11 +121,11 @@ def _limit(text: str, start: int) -> int:
 
 @lru_cache(maxsize=1 << 17)
 def term(word: str) -> str:
-    """The index term of a word; empty for a stop word."""
+    """Returns the index term of a word; empty for a stop word."""
     word = (word[:-2] if word.endswith(_POSSESSIVES) else word).translate(_LOWER_BY_LETTER).lower()
     return "" if word in STOP_WORDS else stem(word)
 
 
 def terms(text: str) -> list[str]:
-    """The index terms of a text in order, repetitions kept."""
+    """Returns the index terms of a text in order, repetitions kept."""
     return [found for word in words(text) if (found := term(word))]

@@ -27,7 +27,7 @@ _STEP_4 = (
 
 @lru_cache(maxsize=1 << 16)
 def stem(word: str) -> str:
-    """The stem of a lower-case word."""
+    """Returns the stem of a lower-case word."""
     if len(word) <= 2:
         return word
     word = _step_1(word)
@@ -38,7 +38,7 @@ def stem(word: str) -> str:
 
 
 def _shape(word: str) -> str:
-    """One letter a character: ``v`` for a vowel, ``c`` for a consonant (`y` is a vowel after a consonant)."""
+    """Returns one letter per character: ``v`` for a vowel, ``c`` for a consonant (`y` is a vowel after a consonant)."""
     shape: list[str] = []
     for character in word:
         vowel = character in _VOWELS or (character == "y" and bool(shape) and shape[-1] == "c")
@@ -47,7 +47,7 @@ def _shape(word: str) -> str:
 
 
 def _measure(stem: str) -> int:
-    """The number of vowel-consonant sequences in ``[C](VC)^m[V]``."""
+    """Returns the number of vowel-consonant sequences in ``[C](VC)^m[V]``."""
     return _shape(stem).count("vc")
 
 
@@ -60,12 +60,12 @@ def _doubled(word: str) -> bool:
 
 
 def _short_syllable(word: str) -> bool:
-    """Ends consonant-vowel-consonant, the last one not w, x or y."""
+    """Whether a stem ends consonant-vowel-consonant, the last one not w, x or y."""
     return len(word) > 2 and _shape(word)[-3:] == "cvc" and word[-1] not in "wxy"
 
 
 def _step_1(word: str) -> str:
-    """Plurals, -ed and -ing, and a final y."""
+    """Removes plurals, -ed and -ing, and changes a final y."""
     if word.endswith("sses") or word.endswith("ies"):
         word = word[:-2]
     elif word.endswith("s") and not word.endswith("ss"):
@@ -80,7 +80,7 @@ def _step_1(word: str) -> str:
 
 
 def _tidy(word: str) -> str:
-    """Restores what -ed or -ing took with it."""
+    """Restores letters that the removal of -ed or -ing took with it."""
     if word.endswith(("at", "bl", "iz")):
         return word + "e"
     if _doubled(word):
@@ -89,7 +89,7 @@ def _tidy(word: str) -> str:
 
 
 def _replace(word: str, rules: tuple[tuple[str, str], ...]) -> str:
-    """The longest suffix that fits decides, even when its stem is too short to change."""
+    """Replaces the longest suffix that fits. It decides even if its stem is too short to change."""
     for suffix, replacement in rules:
         if word.endswith(suffix):
             stem = word[: -len(suffix)]
@@ -106,7 +106,7 @@ def _step_4(word: str) -> str:
 
 
 def _step_5(word: str) -> str:
-    """A final -e and -ll."""
+    """Removes a final -e and reduces -ll."""
     if word.endswith("e"):
         measure = _measure(word[:-1])
         if measure > 1 or (measure == 1 and not _short_syllable(word[:-1])):

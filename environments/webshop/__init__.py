@@ -1,4 +1,4 @@
-"""WebShop: a shop to search, browse and buy in, as text. Same texts, rankings, goals and rewards as the original.
+"""WebShop: a shop to search, browse and buy in, as text, with the texts, rankings, goals and rewards of the original.
 
 Importing this registers ``WebShop-v0`` with Gymnasium.
 """
@@ -23,7 +23,7 @@ if "WebShop-v0" not in gymnasium.registry:
 
 
 def suite(**options: Any) -> Suite:
-    """WebShop with its tasks. Splits and panels: ``train`` and ``test``.
+    """Makes WebShop with its tasks. Splits and panels: ``train`` and ``test``.
 
     Args:
         options: see `WebShopOptions`.

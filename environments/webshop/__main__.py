@@ -1,4 +1,4 @@
-"""Shop by hand: ``python -m alignopsd_trl.environments.webshop --seed 3``.
+"""Plays WebShop by hand: ``python -m alignopsd_trl.environments.webshop --seed 3``.
 
 Type a number to take an action of the list, other words to search for them (where there is a search bar), or a whole
 action such as ``search[red shoes]`` from anywhere. ``?`` lists what can be typed, ``q`` leaves.
@@ -88,7 +88,7 @@ def _show(console: Console, session: Session) -> list[str]:
 
 
 def _action(typed: str, actions: list[str], session: Session) -> str | None:
-    """What an entry means on this page; None if it would do nothing."""
+    """Returns the action of an entry on this page; None if it would do nothing."""
     if not typed or typed.isdecimal():
         return numbered(typed, actions)
     whole = parse(typed)

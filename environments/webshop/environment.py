@@ -1,4 +1,4 @@
-"""WebShop for a rollout: prompts, projected actions, terminal rewards, many sessions over one shop."""
+"""WebShop as an environment: prompts, parsed actions, terminal rewards, many sessions over one shop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEPT_SHOPS = 256  # goal lists of different seeds that a process keeps (`splits=
 
 
 class Shops:
-    """The shops of one set of options: one catalogue, one goal list a seed. ``None`` is the canonical list."""
+    """The shops of one set of options: one catalogue, and a goal list for each seed. ``None`` is the canonical list."""
 
     def __init__(self, options: WebShopOptions):
         self.options = options
@@ -90,7 +90,7 @@ class Shopper(TextEnvironment):
 
 
 class WebShopEnvironment(Shopper):
-    """One shopper. The columns of a task that it reads are ``goal_index`` and, in the released splits, ``env_seed``."""
+    """One shopper. It reads the task columns ``goal_index`` and, in the released splits, ``env_seed``."""
 
     def reset(self, goal_index: int, env_seed: int | None = None, dynamics_seed: int = 0, **_: Any) -> Opening:
         """Starts the episode of a goal.
@@ -134,7 +134,7 @@ class WebShopEnvironment(Shopper):
 
 
 def prompt_observation(raw: str, task_text: str) -> str:
-    """The pieces after the task, each in single quotes; a page without the task is shown as it is."""
+    """Returns the pieces after the task, each in single quotes; a page without the task is returned unchanged."""
     pieces = raw.split(pages.SEPARATOR)
     if task_text not in pieces:
         return raw
@@ -143,19 +143,19 @@ def prompt_observation(raw: str, task_text: str) -> str:
 
 
 def prompt_actions(session: Session) -> tuple[str, ...]:
-    """The actions on offer as a prompt lists them."""
+    """Returns the actions on offer as a prompt lists them."""
     search = ("search[<your query>]",) if session.has_search_bar else ()
     return search + tuple(f"click[{name}]" for name in session.clickables)
 
 
 def compact_actions(session: Session) -> tuple[str, ...]:
-    """`prompt_actions` without the click on the search button, which does nothing."""
+    """Returns `prompt_actions` without the click on the search button, which does nothing."""
     return tuple(action for action in prompt_actions(session) if action != "click[search]")
 
 
 def compact_observation(session: Session) -> str:
-    """The page without the instruction and without what the list of actions says anyway; with the chosen options, which
-    mode ``text`` does not tell."""
+    """Returns the page without the instruction and without texts that the list of actions repeats, and with the chosen
+    options, which mode ``text`` does not show."""
     shown = session.pieces[0 if session.has_search_bar else 2 :]
     kept = [piece for piece in shown if piece.role in (Role.TEXT, Role.PRODUCT) and piece.text != "Rating: N.A."]
     if session.has_search_bar:
@@ -165,7 +165,7 @@ def compact_observation(session: Session) -> str:
 
 
 class Factory:
-    """Makes environments over one shop, opened at the first use, so that a factory can be sent to a process."""
+    """Makes environments over one shop, which is opened at first use, so that a factory can be sent to a process."""
 
     def __init__(self, options: WebShopOptions):
         self.options = options
@@ -174,14 +174,13 @@ class Factory:
         return WebShopEnvironment(open_shops(self.options))
 
     def batch(self, size: int, time_limit: float = 60.0) -> SerialBatch:
-        """All shoppers in this process, over one shop. No call of theirs can hang, so a time limit has nothing to do
-        here."""
+        """Makes a batch with all shoppers in this process. No call can hang, so the time limit is not used."""
         shops, prompt = open_shops(self.options), WebShopPrompt(self.options.template)
         return SerialBatch([WebShopEnvironment(shops, prompt) for _ in range(size)])
 
 
 def open_shops(options: WebShopOptions) -> Shops:
-    """The shops of some options, opened once a process as long as the data files stay the same."""
+    """Opens the shops of some options, once per process as long as the data files do not change."""
     files = DataFiles.find(options.data_dir, options.data_variant)
     cache = Path(options.cache_dir) if options.cache_dir is not None else cache_folder("webshop")
     return _shops(options, data_checksum(files, cache, options.num_products, options.lenient))

@@ -1,4 +1,4 @@
-"""The Gymnasium face: ``gymnasium.make("alignopsd_trl.environments.webshop:WebShop-v0")``.
+"""The Gymnasium interface: ``gymnasium.make("alignopsd_trl.environments.webshop:WebShop-v0")``.
 
 Observations and actions are strings of any characters. `reset` draws a goal by weight from the environment's own
 generator, or takes ``options={"goal_index": i}``. A purchase terminates; `max_turns` truncates. ``info`` holds
@@ -28,7 +28,7 @@ _SAMPLED = "".join(map(chr, range(32, 127)))
 
 
 class AnyText(Text):
-    """Strings of any characters, up to a length. Samples are short and printable."""
+    """A space of strings of any characters, up to a length. Samples are short and printable."""
 
     def __init__(self, max_length: int):
         super().__init__(max_length, min_length=0, charset=_SAMPLED)
@@ -46,7 +46,7 @@ class AnyText(Text):
 
 @flatten.register(AnyText)
 def _codes(space: AnyText, text: str) -> np.ndarray:
-    """The code points of a text, int32 (max_length,), padded with -1."""
+    """Returns the code points of a text, int32 (max_length,), padded with -1."""
     if len(text) > space.max_length:
         raise ValueError(f"a text of {len(text)} characters does not fit into {space}; use shared_memory=False")
     padded = np.full(space.max_length, -1, np.int32)
@@ -61,8 +61,8 @@ def _write(space: AnyText, index: int, text: str, memory: Any) -> None:
 
 
 class _SharedTexts(Sequence[str]):
-    """The texts that are in shared memory now. Gymnasium reads shared memory once and copies the result at each step,
-    which suits arrays; so this one is read when it is copied."""
+    """The texts that are in shared memory now, read each time it is copied. Gymnasium reads shared memory once and
+    copies the result at each step, which works for arrays only."""
 
     def __init__(self, codes: np.ndarray):
         self._codes = codes

@@ -1,4 +1,4 @@
-"""What can be set about a WebShop."""
+"""Options of WebShop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from alignopsd_trl.environments.webshop.engine.nouns import Nouns
 
 @dataclass(frozen=True)
 class WebShopOptions(Options):
-    """Options of `alignopsd_trl.environments.webshop.suite`. Their meaning stands in their metadata (``help``)."""
+    """Options of `alignopsd_trl.environments.webshop.suite`, explained by the ``help`` of each field."""
 
     older: ClassVar[Mapping[str, str]] = {"max_steps": "max_turns"}
 

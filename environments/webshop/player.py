@@ -27,7 +27,7 @@ ASIN = re.compile(r"[0-9]{10}")
 
 @dataclass(frozen=True)
 class Request:
-    """A request as a checklist. `words` keep the order of the request; `ceiling` is in dollars."""
+    """A parsed request. `words` keep the order of the request; `ceiling` is in dollars."""
 
     noun: str
     words: tuple[str, ...]
@@ -37,7 +37,7 @@ class Request:
 
     @classmethod
     def read(cls, text: str) -> Request:
-        """Raises ValueError on a text that the catalogue's requests cannot have."""
+        """Parses a request. Raises ValueError on a text that the catalogue's requests cannot have."""
         found = REQUEST.match(text)
         if found is None:
             raise ValueError(f"not a request of the embedded catalogue: {text!r}")
@@ -61,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Page:
-    """An observation taken apart. `kind` is ``search``, ``results``, ``item`` or ``text``."""
+    """A parsed observation. `kind` is ``search``, ``results``, ``item`` or ``text``."""
 
     kind: str
     pieces: tuple[str, ...]
@@ -80,14 +80,14 @@ class Page:
 
     @property
     def product(self) -> Row:
-        """The product of an item page (without its asin, which the page does not show)."""
+        """Returns the product of an item page, without its asin, which the page does not show."""
         place = next(number for number, piece in enumerate(self.pieces) if piece.startswith("Price: "))
         return Row("", self.pieces[place - 1], low_price(self.pieces[place]))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a shopper thinks and does on one turn."""
+    """A shopper's thought and action in one turn."""
 
     thought: str
     action: str
@@ -153,12 +153,12 @@ class Shopper:
 
 
 def respond(view: View, environment: TextEnvironment, skill: str, draw: random.Random) -> str:
-    """A whole response, as `alignopsd demonstrate` asks for it: careful under a skill, of mixed care without one."""
+    """Returns a whole response, for `alignopsd demonstrate`: careful under a skill, of mixed care without one."""
     return Shopper(CAREFUL if skill else draw.choice(HABITS), draw).answer(view).text
 
 
 def low_price(tag: str) -> float:
-    """The first price of a tag such as ``$9.5``, ``$9.5 to $12.0`` or ``Price: $9.5``, in dollars."""
+    """Returns the first price of a tag such as ``$9.5``, ``$9.5 to $12.0`` or ``Price: $9.5``, in dollars."""
     return float(re.findall(r"\$([\d.]+)", tag)[0])
 
 
@@ -167,7 +167,7 @@ def click(target: str) -> str:
 
 
 def since_opening(actions: list[str]) -> list[str]:
-    """The actions after the latest click on a product; all of them if that lies before the shown history."""
+    """Returns the actions after the latest click on a product; all of them if that lies before the shown history."""
     opened = [place for place, action in enumerate(actions) if ASIN.fullmatch(action[6:-1])]
     return actions[opened[-1] + 1 :] if opened else actions
 

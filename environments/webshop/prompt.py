@@ -1,4 +1,4 @@
-"""How a turn is shown to a policy (WebShop facts 11.3), and how a response becomes an action (WebShop facts 11.1)."""
+"""Renders a turn for a policy (WebShop facts 11.3) and parses its response into an action (WebShop facts 11.1)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class WebShopPrompt(TemplatePrompt):
         super().__init__("webshop", TEMPLATES, template)
 
     def render(self, view: View, skill: str = "") -> str:
-        """The message of a turn. History is left out when, without the skill, the message would exceed 13,000
-        characters; so the views with and without a skill show the same history."""
+        """Renders a turn. History is left out if the message without the skill would exceed 13,000 characters, so that
+        the views with and without a skill show the same history."""
         if view.history and len(super().render(view)) > MAX_CHARACTERS:
             view = replace(view, history=())
         return super().render(view, skill.strip())
 
 
 def project(response: str) -> Projection:
-    """`action_in_tags`; an inadmissible action in correct tags is valid (but see the option ``validity``)."""
+    """Parses a response by `action_in_tags`; an inadmissible action in tags is valid (but see ``validity``)."""
     return action_in_tags(response, TAIL)

@@ -1,4 +1,4 @@
-"""Tasks and panels: which goals are for training and which for testing.
+"""Tasks and panels: the goals for training and for testing.
 
 Canonical splits (the default): one goal list (construction seed 42, shuffle seed 233). ``test`` is its first 500 goals,
 ``train`` the rest without goals that repeat one of ``test`` word for word. A list of fewer than 1,000 goals gives its
@@ -32,12 +32,12 @@ SPLITS = ("train", "test")
 
 
 def test_size(goals: int) -> int:
-    """How many goals at the start of a list are for testing: 500, or half of a list of fewer than 1,000."""
+    """Returns how many goals at the start of a list are for testing: 500, or half of fewer than 1,000."""
     return TEST_GOALS if goals >= 2 * TEST_GOALS else goals // 2
 
 
 def task_draws(pool: range, count: int, group_size: int, seed: int) -> Iterator[list[int]]:
-    """Batches of goal indices as the released code draws them: ``count`` different ones, each ``group_size`` times."""
+    """Yields batches of goal indices as in the released code: ``count`` different ones, each ``group_size`` times."""
     generator = np.random.RandomState(seed)
     while True:
         chosen = generator.choice(pool, size=count, replace=False)
@@ -45,7 +45,7 @@ def task_draws(pool: range, count: int, group_size: int, seed: int) -> Iterator[
 
 
 def split_rule(options: WebShopOptions, goals: int) -> str:
-    """How the splits of a list of ``goals`` goals are drawn, in words."""
+    """Describes how the splits of a list of ``goals`` goals are drawn."""
     if options.splits == "released":
         return "released: one goal list a group (seed + group), so train and test overlap"
     return f"canonical: test = goals 0..{test_size(goals) - 1}, train = the rest without repetitions of test; disjoint"
@@ -58,7 +58,7 @@ class Tasks:
         self._shops, self._options = shops, shops.options
 
     def rows(self, split: str) -> list[dict[str, Any]]:
-        """The tasks of a split, in order.
+        """Returns the tasks of a split, in order.
 
         Raises:
             ValueError: if there is no such split.
@@ -68,13 +68,13 @@ class Tasks:
         return self._canonical(split) if self._options.splits == "canonical" else self._released(split)
 
     def dataset(self, split: str) -> Dataset:
-        """`rows` as a `datasets.Dataset` with columns task_id, category, goal_index, instruction (and env_seed)."""
+        """Returns `rows` as a `datasets.Dataset`: task_id, category, goal_index, instruction (and env_seed)."""
         from datasets import Dataset
 
         return Dataset.from_list(self.rows(split))
 
     def panel(self, name: str) -> TaskPanel:
-        """The panel of a split, named with the options that choose its goals."""
+        """Returns the panel of a split, named with the options that choose its goals."""
         kind = "human" if self._options.human_goals else "synthetic"
         return TaskPanel.of("webshop", f"{name}-{self._options.splits}-{kind}", self.rows(name))
 

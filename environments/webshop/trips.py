@@ -9,7 +9,7 @@ A request is a goal of the canonical list, of whose options only the first few a
 * ``search``: the request lists its words, and the first hit of the first word alone is another product.
 
 A trip is of one kind: all of its requests but one hold that trap and no other, the last holds none. The kind is the
-task's key, so that a skill bank may file its skills under kinds; the shopper is not told.
+task's key, so that a skill bank may have skills by kind; the shopper does not see it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WORDS = re.compile(r"^(?:find me|i need|looking for) (.*?)(?: that is .*?)?(?: 
 
 
 def asking(goal: Goal, options: int) -> Goal:
-    """A goal that asks for its first ``options`` options alone, said as WebShop's synthetic goals say it."""
+    """Returns a goal that asks for its first ``options`` options alone, worded like WebShop's synthetic goals."""
     kept = dict(list(goal["goal_options"].items())[:options])
     request = goal["instruction_text"].split(" with ")[0].split(", and price lower")[0]
     wished = ", and ".join(f"{name}: {value}" for name, value in kept.items())
@@ -54,7 +54,7 @@ def asking(goal: Goal, options: int) -> Goal:
 
 
 def trap(shop: Shop, goal: Goal) -> str | None:
-    """The one trap of a goal, `PLAIN` if it has none, `None` if it has several or can't be found on a first page."""
+    """Returns the one trap of a goal, `PLAIN` for none, `None` for several or for one that no first page shows."""
     asked = _WORDS.match(goal["instruction_text"])
     said = asked[1] if asked else ""
     words = said.replace(",", "")
@@ -76,7 +76,7 @@ def trap(shop: Shop, goal: Goal) -> str | None:
 
 
 class TripTasks:
-    """The trips of a shop. No request of the test occurs in training; products do, as in WebShop's own splits.
+    """The trips of a shop. No request of the test split occurs in training; products do, as in WebShop's own splits.
 
     Args:
         shops: an open shop.
@@ -87,7 +87,7 @@ class TripTasks:
         self._shop, self._requests = shops.of_seed(None), requests
 
     def rows(self, split: str) -> list[dict[str, Any]]:
-        """The trips of a split; kinds take turns.
+        """Returns the trips of a split. Kinds take turns.
 
         Raises:
             ValueError: if there is no such split.
@@ -98,7 +98,7 @@ class TripTasks:
         return [self._row(split, number, draw) for number in range(SIZES[split])]
 
     def dataset(self, split: str) -> Dataset:
-        """`rows` as a `datasets.Dataset`: task_id, category (the kind), goal_indices, asked_options, instruction."""
+        """Returns `rows` as a `datasets.Dataset`: task_id, category, goal_indices, asked_options, instruction."""
         from datasets import Dataset
 
         return Dataset.from_list(self.rows(split))
@@ -108,7 +108,7 @@ class TripTasks:
 
     @cached_property
     def _pools(self) -> Mapping[tuple[str, str], Sequence[tuple[int, int]]]:
-        """(split, trap) -> goal and number of its options; every text once."""
+        """Maps (split, trap) to goals with their number of options; every text occurs once."""
         found: dict[str, dict[str, tuple[int, int]]] = {kind: {} for kind in (*KINDS, PLAIN)}
         for index in range(len(self._shop.goals)):
             for options in (1, 2):
@@ -142,8 +142,8 @@ class TripTasks:
 
 
 class TripEnvironment(Shopper):
-    """One shopper on a trip. A purchase ends a request, the last purchase the trip; it is won when every purchase
-    scored 1.0, and its score is their mean. Each page shows the request that it belongs to."""
+    """One shopper on a trip. A purchase ends a request, the last purchase the trip. It is won if every purchase scored
+    1.0, and its score is their mean. Each page shows its request."""
 
     def reset(
         self,
@@ -171,7 +171,7 @@ class TripEnvironment(Shopper):
         return Opening(self._observation(), task, self._admissible(), category=category, task_key=category or None)
 
     def step(self, action: str) -> Step:
-        """As in WebShop. ``metrics`` also: ``requests_right``; ``info``: the breakdown at each purchase."""
+        """Executes any string, as in WebShop, with ``requests_right`` in ``metrics`` and each purchase's breakdown."""
         session = self._live()
         admitted = session.admits(action)
         answer = session.step(action)
@@ -207,7 +207,7 @@ class TripEnvironment(Shopper):
 
 
 class TripFactory:
-    """Makes trips over one shop, opened at the first use, so that a factory can be sent to a process."""
+    """Makes trips over one shop, which is opened at first use, so that a factory can be sent to a process."""
 
     def __init__(self, options: WebShopOptions):
         self.options = options
@@ -216,6 +216,6 @@ class TripFactory:
         return TripEnvironment(open_shops(self.options))
 
     def batch(self, size: int, time_limit: float = 60.0) -> SerialBatch:
-        """All shoppers in this process, over one shop."""
+        """Makes a batch with all shoppers in this process, over one shop."""
         shops, prompt = open_shops(self.options), WebShopPrompt(self.options.template)
         return SerialBatch([TripEnvironment(shops, prompt) for _ in range(size)])

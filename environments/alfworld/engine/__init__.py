@@ -1,1 +1,1 @@
-"""The game itself: TextWorld's engine made fast, games and rooms of our own, and the processes that play them."""
+"""The game itself: a faster TextWorld engine, generated games and rooms, and the processes that play them."""

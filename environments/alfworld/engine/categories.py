@@ -1,4 +1,4 @@
-"""The six task types, their names in tables, and success rates that never invent a figure."""
+"""The six task types, their names in tables, and success rates by type."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TASK_TYPE_OF: Mapping[str, str] = {category: kind for kind, category in CATEGORY
 
 
 def task_type_of(task_id: str) -> str:
-    """The task type of ``<task type>-<object>-...-<scene>/<trial>``, an official identity or the path of a game's
-    folder: the part of the second-last name before its first ``-``. Nothing else of the path is looked at.
+    """Returns the task type of an official identity ``<task type>-<object>-...-<scene>/<trial>`` or of the path of a
+    game's folder: the second-last name up to its first ``-``.
 
     Raises:
         ValueError: if that part is none of the six types.
@@ -36,7 +36,7 @@ def task_type_of(task_id: str) -> str:
 
 
 def parse_task_type(name: str) -> str:
-    """A task type from its name, its category in any case (``heat``) or its number (``4``).
+    """Parses a task type from its name, its category in any case (``heat``) or its number (``4``).
 
     Raises:
         ValueError: if there is no such type.
@@ -50,8 +50,7 @@ def parse_task_type(name: str) -> str:
 
 
 def success_rates(outcomes: Iterable[tuple[str, bool]]) -> dict[str, float | None]:
-    """Success in percent for each category and ``All`` from ``(category, won)`` pairs. A category without games has
-    no figure: its value is ``None``."""
+    """Returns success in percent by category and for ``All`` from ``(category, won)`` pairs; `None` without games."""
     won: dict[str, list[bool]] = {name: [] for name in (*CATEGORIES, "All")}
     for category, success in outcomes:
         won[category].append(bool(success))
@@ -60,5 +59,5 @@ def success_rates(outcomes: Iterable[tuple[str, bool]]) -> dict[str, float | Non
 
 
 def format_rates(rates: Mapping[str, float | None]) -> str:
-    """One line, ``Pick 81.2 | Look - | ...``; a missing figure prints as ``-``."""
+    """Formats rates in one line, ``Pick 81.2 | Look - | ...``; a missing figure prints as ``-``."""
     return " | ".join(f"{name} {'-' if rate is None else format(rate, '.1f')}" for name, rate in rates.items())

@@ -1,7 +1,6 @@
-"""How many commands the goal of a game takes at least: what must still be done to a thing, and the ways in between.
+"""A lower bound on the number of commands to a game's goal: the work on each thing, and the ways in between.
 
-Never more than it really takes, so that an episode with fewer turns left is lost. Goals of a form that is not known
-take 0.
+An episode with fewer turns left is surely lost. The bound is 0 for goals of an unknown form.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from alignopsd_trl.environments.alfworld.engine.grammar import Fact
 
 Facts = Mapping[str, Set[Fact]]
 TOOLS = {"isclean": "sinkbasintype", "ishot": "microwavetype", "iscool": "fridgetype"}
-MOST_NEEDED = 10  # of two things: to take, treat and put each, three ways, and to put down what is carried
+MOST_NEEDED = 10  # for two things: take, treat and put each, three moves, and put down a thing that is carried
 _KIND = re.compile(r"\(objecttype (\?\w+) (\w+)\)")
 _PLACE = re.compile(r"\(receptacletype \?\w+ (\w+)\)")
 _LAMP = re.compile(r"\(istoggled (\?\w+)\)")
@@ -23,7 +22,7 @@ _LAMP = re.compile(r"\(istoggled (\?\w+)\)")
 
 @dataclass(frozen=True)
 class Goal:
-    """Some thing of a kind in a place of a kind and in a state, two such things, or one held in a lamp's light.
+    """A goal: a thing of a kind in a place of a kind and in a state, two such things, or one held in a lamp's light.
 
     Args:
         kind: type of the thing.
@@ -39,7 +38,7 @@ class Goal:
 
     @classmethod
     def of(cls, problem: str) -> Goal | None:
-        """The goal of a PDDL problem; `None` for one of another form."""
+        """Returns the goal of a PDDL problem; `None` for one of another form."""
         text = problem.lower()  # as the planner writes names
         text = text[text.find("(:goal") :].split("(:metric")[0]
         kinds, places, lamp = dict(_KIND.findall(text)), set(_PLACE.findall(text)), _LAMP.search(text)
@@ -54,14 +53,14 @@ class Goal:
 
 @dataclass(frozen=True)
 class _Task:
-    """What is to be done with one thing: commands that are no ways, and the sets of locations to be at, in order."""
+    """The work on one thing: commands other than moves, and the sets of locations to visit, in order."""
 
     work: int
     stops: tuple[frozenset[str], ...] = ()
 
 
 def least_commands(goal: Goal | None, facts: Facts) -> int:
-    """Commands from here to a goal, 0 if it is not known.
+    """Returns a lower bound on the commands from here to a goal, 0 if the goal is unknown.
 
     Args:
         facts: predicate -> tuples of ids, as `World.facts`.
@@ -74,7 +73,7 @@ def least_commands(goal: Goal | None, facts: Facts) -> int:
     chosen = combinations(tasks, 2) if goal.two else [(one,) for one in tasks]
     totals = [sum(one.work for one in some) + max(scene.ways(one.stops) for one in some) for some in chosen]
     least = min(totals, default=0)
-    return least + bool(least and scene.held - set(things))  # what else is carried must be put down
+    return least + bool(least and scene.held - set(things))  # any other thing in the hands must be put down
 
 
 class _Scene:
@@ -87,7 +86,7 @@ class _Scene:
     def task(self, thing: str) -> _Task:
         goal, held = self._goal, thing in self.held
         inside = {place for one, place in self._facts.get("inreceptacle", ()) if one == thing}
-        shut = not goal.two and all(self._closed(place) for place in inside)  # two things may lie behind one door
+        shut = not goal.two and all(self._closed(place) for place in inside)  # one opening may serve both things
         taking = 0 if held else 1 + shut
         fetched = () if held else (self._locations(inside),)
         if goal.light:
@@ -102,7 +101,7 @@ class _Scene:
         return _Task(taking + (not ready) + 1, (*fetched, *treated, self._of_type(goal.place)))
 
     def ways(self, stops: Sequence[Set[str]]) -> int:
-        """How often one must go, at least, to be at all stops in order."""
+        """Returns the least number of moves to visit all stops in order."""
         here, count = set(self._here), 0
         for stop in stops:
             count += not here & stop

@@ -1,4 +1,4 @@
-"""Games on disk: the official folder layout, one loader for official and generated games, and an index of a split.
+"""Games on disk: the official folder layout, one loader for official and generated games, and the index of a split.
 
 A game is a folder ``<split>/<type>-<object>-<movable or None>-<receptacle or lamp>-<scene>/<trial>`` with
 ``traj_data.json``, ``initial_state.pddl`` and ``game.tw-pddl``.
@@ -27,7 +27,7 @@ _GOAL = re.compile(r'Your task is to: ([^"]*?)\.?"')
 
 @dataclass(frozen=True)
 class Game:
-    """A game without the two logic files, which are the same for all games and are joined at load time.
+    """A game without the two logic files, which are the same for all games and are added at load time.
 
     Args:
         task_id: ``<task folder>/<trial>``.
@@ -52,7 +52,7 @@ class Game:
         return CATEGORY_OF[self.task_type]
 
     def joined(self) -> dict[str, Any]:
-        """The five keys of a ``game.tw-pddl`` file."""
+        """Returns the five keys of a ``game.tw-pddl`` file."""
         domain, grammar = logic_files()
         return {
             "pddl_domain": domain,
@@ -63,7 +63,7 @@ class Game:
         }
 
     def write(self, split: Path) -> Path:
-        """Writes the game's folder under a split's folder; the game file last, so that a folder with one is whole."""
+        """Writes the game's folder under a split's folder, the game file last, so that a folder with one is whole."""
         folder = split / self.task_id
         write_atomically(folder / "traj_data.json", _json(self.traj_data))
         write_atomically(folder / "initial_state.pddl", self.pddl_problem.encode())
@@ -71,12 +71,12 @@ class Game:
         return folder / "game.tw-pddl"
 
     def row(self, split: str) -> dict[str, Any]:
-        """The game's dataset row."""
+        """Returns the game's dataset row."""
         return _row(split, self.task_id, self.goal, self.pddl_problem)
 
 
 def read_game(folder: Path) -> dict[str, Any]:
-    """A ``game.tw-pddl`` file as a dictionary.
+    """Reads a ``game.tw-pddl`` file as a dictionary.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -96,17 +96,17 @@ def read_game(folder: Path) -> dict[str, Any]:
 
 
 def list_games(folder: Path, split: str, task_types: Collection[str] | None = None, count: int = 0) -> list[dict]:
-    """Rows of the playable games under a split's folder, in the order of their sorted identities.
+    """Returns rows of the playable games under a split's folder, sorted by identity.
 
     Playable: the path below ``folder`` holds neither ``movable`` nor ``Sliced``, ``traj_data.json`` names a wanted
-    task type, and ``game.tw-pddl`` exists and says that it is solvable. What was read is kept in an index, and only
-    files that changed since are read again.
+    task type, and ``game.tw-pddl`` exists and says that it is solvable. Results are kept in an index, and only changed
+    files are read again.
 
     Args:
         folder: of the split.
         split: its name, for the rows.
         task_types: wanted ones, all six by default.
-        count: the first so many, where above 0.
+        count: the number of games, the first ones; 0 for all.
 
     Raises:
         FileNotFoundError: if there is no such folder.

@@ -1,4 +1,4 @@
-"""Games of our own: six task types, four kinds of rooms, provably solvable, the same bytes for a seed everywhere.
+"""Generates games: six task types, four kinds of rooms, proven solvable, the same bytes for a seed everywhere.
 
 `draw` is pure: it draws a room with things in it, a task and a walkthrough from
 ``random.Random(f"{seed}/{task type}/{attempt}")`` and nothing else. `prove` replays walkthroughs in the engine;
@@ -52,8 +52,8 @@ _SENTENCES = {
 
 @dataclass(frozen=True)
 class Variant:
-    """Which games to draw: scenes held out of training or not, how many receptacles a room has, and how many things
-    beside those that the task needs."""
+    """The kind of games to draw: training or held-out scenes, the number of receptacles in a room, and the number of
+    things beside those that the task needs."""
 
     held_out: bool = False
     size: tuple[int, int] = SIZE
@@ -61,7 +61,7 @@ class Variant:
 
 
 def draw(task_type: str, seed: int, attempt: int = 0, variant: Variant | None = None) -> Game | None:
-    """A game that has not been proven yet, or None if the drawn room allows no such task."""
+    """Draws a game that has not been proven yet; None if the drawn room allows no such task."""
     variant = variant or Variant()
     number = _NUMBER[task_type]
     rng = random.Random(f"{seed}/{task_type}/{attempt}")
@@ -86,7 +86,7 @@ def draw(task_type: str, seed: int, attempt: int = 0, variant: Variant | None = 
 def generate(
     task_type: str, seeds: Iterable[int], batch: EnvironmentBatch, size: int, variant: Variant | None = None
 ) -> list[Game]:
-    """One proven game for each seed.
+    """Generates one proven game for each seed.
 
     Args:
         batch: plays the proofs; its slots 0 to ``size - 1`` are used.
@@ -104,7 +104,7 @@ def generate_all(
     variant: Variant | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> list[Game]:
-    """One proven game for each (task type, seed), in that order. ``progress`` is told how many were finished."""
+    """Generates a proven game for each (task type, seed), in that order. ``progress`` gets the number made so far."""
     games: dict[int, Game] = {}
     attempts = dict.fromkeys(range(len(wanted)), 0)
     while attempts:
@@ -119,8 +119,7 @@ def generate_all(
 
 
 def prove(games: Sequence[Game], batch: EnvironmentBatch) -> list[bool]:
-    """Whether the engine accepts each walkthrough: every command admissible in its turn, won at the last step and not
-    before.
+    """Whether the engine accepts each walkthrough: every command admissible, won at the last step and not before.
 
     Raises:
         RuntimeError: if the engine fails, which is not the game's fault.
@@ -158,7 +157,7 @@ def _next_draft(task_type: str, seed: int, attempts: dict[int, int], index: int,
 
 
 def _pairs(number: int, room: Layout) -> dict[str, list[str]]:
-    """Place (or lamp) class -> target classes that also fit another class of receptacle in the room."""
+    """Returns the target classes of each place (or lamp) class that also fit another receptacle class in the room."""
     homes = {kind: set(contents(kind)) for kind in room.classes}
     everything = sorted(set().union(*homes.values()))
     if number == 2:
@@ -199,7 +198,7 @@ def _things(
 
 
 def _lamps(rng: random.Random, names: Names, room: Layout, wanted: str) -> list[Thing]:
-    """The lamp of the task and, in some rooms, one of the other kind."""
+    """Returns the lamp of the task and, in some rooms, one of the other kind."""
     lamps = []
     for lamp in LAMPS:
         spots = [receptacle for receptacle in room.receptacles if receptacle.kind in _LAMP_PLACES[lamp]]
@@ -226,7 +225,7 @@ def _traj_data(trial: str, task_type: str, target: str, place: str, room: Layout
 
 
 class _Walker:
-    """Writes the commands of a walkthrough from what the generator knows of the room."""
+    """Writes the commands of a walkthrough from the generator's knowledge of the room."""
 
     def __init__(self, room: Layout, things: list[Thing]):
         ids = [r.id for r in room.receptacles] + [thing.id for thing in things]

@@ -1,4 +1,4 @@
-"""A game's texts, from its own grammar, without parsing the grammar again at every step.
+"""Fills a game's texts from its own grammar, without parsing the grammar again at every step.
 
 TextWorld's grammar is a context-sensitive one: a rule has alternatives with conditions over the facts, and its right
 side holds queries over the facts. TextWorld parses rules, conditions and queries again each time that they are used.
@@ -24,7 +24,7 @@ _PLACEHOLDER = "THE GOAL"
 
 
 class World:
-    """What texts are about: entities and the facts that hold now.
+    """The state that texts describe: entities and the facts that hold now.
 
     Attributes:
         entities: id -> TextWorld's `EntityInfo`.
@@ -45,7 +45,7 @@ class World:
         self.facts.setdefault(predicate, set()).add(arguments)
 
     def answers(self, query: Query, mapping: Mapping[Key, str], depth: int = 0) -> Iterator[dict[Key, str]]:
-        """All ways to make every literal of a query true, on top of ``mapping``."""
+        """Yields all ways to make every literal of a query true, on top of ``mapping``."""
         if depth == len(query):
             yield dict(mapping)
             return
@@ -90,15 +90,15 @@ class Grammar:
         self._rules, self._templates, self._feedback = _parse(text)
 
     def opening(self, world: World) -> str:
-        """The first observation."""
+        """Returns the first observation."""
         return self._expand("intro", world, {}).replace(_PLACEHOLDER, self._goal)
 
     def feedback(self, action: str, mapping: Mapping[Key, str], world: World) -> str:
-        """The answer to an action that has just been applied."""
+        """Returns the answer to an action that has just been applied."""
         return self._render(self._feedback[action], world, mapping)
 
     def command(self, action: str, mapping: Mapping[Key, str], world: World) -> str:
-        """How a player types an action."""
+        """Returns an action as a player types it."""
         return self._render(self._templates[action], world, mapping)
 
     def _expand(self, symbol: str, world: World, mapping: Mapping[Key, str]) -> str:

@@ -1,8 +1,8 @@
 """Private copies of the planner's shared library, one for each live game.
 
 ``libdownward.so`` keeps its state in globals, so two games that are played at once need two copies of it, and a copy
-can't be unloaded safely. The installed file is 34 MB of which 1 MB is ever loaded; only that part is copied, and where
-the system has anonymous files it never touches a disk. Copies are handed back and used again.
+can't be unloaded safely. Of the installed 34 MB only the 1 MB that is loaded is copied, into memory where the system
+has anonymous files. Copies are reused.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _descriptors: list[int] = []  # kept open: the loader tells copies apart by thei
 
 
 def acquire() -> ctypes.CDLL:
-    """A copy of the planner's library that nobody else uses."""
+    """Returns a copy of the planner's library that nothing else uses."""
     return _idle.pop() if _idle else _load()
 
 
 def release(library: ctypes.CDLL) -> None:
-    """Hands a copy back. The caller must not use it any more."""
+    """Gives a copy back. The caller must not use it any more."""
     _idle.append(library)
 
 
@@ -48,8 +48,8 @@ def _load() -> ctypes.CDLL:
 
 @lru_cache(maxsize=1)
 def loadable_part(path: str) -> bytes | None:
-    """An ELF library without what follows its loadable segments (symbols for debuggers, section headers). None for a
-    file that is not a 64-bit little-endian ELF."""
+    """Returns an ELF library up to the end of its loadable segments, without debug symbols and section headers. None
+    for a file that is not a 64-bit little-endian ELF."""
     data = Path(path).read_bytes()
     if data[:6] != b"\x7fELF\x02\x01":
         return None

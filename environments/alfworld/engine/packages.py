@@ -1,4 +1,4 @@
-"""The optional packages: are they there, where are ALFWorld's two logic files, and where do our own files go.
+"""Finds the optional packages, ALFWorld's two logic files, and the folder of generated files.
 
 None of them is imported before it is needed. `import alfworld` makes a folder and sets an environment variable, and
 `import textworld` takes a second, so `alignopsd_trl.environments.alfworld` can be imported without either.
@@ -21,7 +21,7 @@ _DISTRIBUTIONS = {
 
 
 class MissingPackage(ImportError):
-    """A package of the extra ``alfworld`` is not installed. The message is one line that says what to install."""
+    """Raised when a package of the extra ``alfworld`` is not installed. The one-line message says what to install."""
 
 
 def require() -> None:
@@ -40,14 +40,14 @@ def _installed(module: str) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of the three packages, by distribution name."""
+    """Returns the installed versions of the three packages, by distribution name."""
     require()
     return {name: importlib.metadata.version(name) for name in _DISTRIBUTIONS.values()}
 
 
 @lru_cache(maxsize=1)
 def logic_files() -> tuple[str, str]:
-    """Texts of ``alfred.pddl`` and ``alfred.twl2`` from the installed alfworld, found without importing it."""
+    """Returns the texts of ``alfred.pddl`` and ``alfred.twl2`` of the installed alfworld, without importing it."""
     require()
     found = importlib.util.find_spec("alfworld")
     assert found is not None and found.submodule_search_locations, "alfworld is no installed package"
@@ -56,10 +56,11 @@ def logic_files() -> tuple[str, str]:
 
 
 def logic_checksum() -> str:
-    """First 16 hex digits of the sha256 over both logic files: games are comparable only under equal ones."""
+    """Returns 16 hex digits of the sha256 over both logic files: only games with equal ones are comparable."""
     return hashlib.sha256("\0".join(logic_files()).encode()).hexdigest()[:16]
 
 
 def official_folder() -> Path:
-    """The official data: ``$ALFWORLD_DATA/json_2.1.1``, by default ``~/.cache/alfworld/json_2.1.1``."""
+    """Returns the folder of the official data: ``$ALFWORLD_DATA/json_2.1.1``, by default
+    ``~/.cache/alfworld/json_2.1.1``."""
     return Path(os.environ.get("ALFWORLD_DATA", "~/.cache/alfworld")).expanduser() / "json_2.1.1"

@@ -1,8 +1,8 @@
-"""Two engines with one face: TextWorld's own (``plain``, the reference) and a fast one over the same planner.
+"""Two engines with one interface: TextWorld's own (``plain``, the reference) and a fast one over the same planner.
 
-`FastEngine` asks the planner's library for applicable operators, effects and the goal test as TextWorld does, and
-differs in what TextWorld does around it: commands come from a table by operator, texts from parsed rules, translations
-from a cache. Both give the same observation, commands and verdict at every step.
+As TextWorld does, `FastEngine` calls the planner's library for applicable operators, effects and the goal test. The
+rest differs: commands come from a table by operator, texts from parsed rules, translations from a cache. Both give the
+same observation, commands and verdict at every step.
 
 Neither is safe in threads (the parsers and the translator are module-level): hold `LOCK` around every call.
 """
@@ -28,7 +28,7 @@ NOTHING = "Nothing happens."
 
 @dataclass(frozen=True)
 class Moment:
-    """What the engine says after a reset or a command. ``admissible`` is sorted and includes ``help``."""
+    """The result of a reset or a command. ``admissible`` is sorted and includes ``help``."""
 
     observation: str
     admissible: tuple[str, ...]
@@ -36,7 +36,7 @@ class Moment:
 
 
 class Engine(Protocol):
-    """One game at a time. ``load`` takes the five keys of a ``game.tw-pddl`` file; ``reset`` starts it (again)."""
+    """Plays one game at a time. ``load`` takes the keys of a ``game.tw-pddl`` file; ``reset`` starts it (again)."""
 
     def load(self, game: Mapping[str, Any]) -> None: ...
 
@@ -45,13 +45,13 @@ class Engine(Protocol):
     def step(self, command: str) -> Moment: ...
 
     def least_commands(self) -> int:
-        """How many the goal takes at least from here on, as far as the engine knows; `MOST_NEEDED` at most."""
+        """Returns a lower bound on the commands from here to the goal, `MOST_NEEDED` at most."""
 
     def close(self) -> None: ...
 
 
 def make_engine(name: str) -> Engine:
-    """An engine by name, ``fast`` or ``plain``.
+    """Makes an engine by name, ``fast`` or ``plain``.
 
     Raises:
         ValueError: on another name.
@@ -65,7 +65,7 @@ def make_engine(name: str) -> Engine:
 
 
 class FastEngine:
-    """The planner's library with our own text layer. Takes a private copy of the library until `close`."""
+    """The planner's library with a text layer of our own. It holds a private copy of the library until `close`."""
 
     def __init__(self) -> None:
         from fast_downward import Atom, Operator
@@ -118,7 +118,7 @@ class FastEngine:
         return self._game.task.facts + positive
 
     def _now(self) -> tuple[tuple[str, ...], bool]:
-        """Rebuilds the command table; the first operator of a command counts, as in TextWorld."""
+        """Rebuilds the command table. The first operator of a command counts, as in TextWorld."""
         found = (self._operator_type * self._library.get_applicable_operators_count())()
         self._library.get_applicable_operators(found)
         self._commands: dict[str, _Operator] = {}
@@ -147,7 +147,7 @@ class _Operator:
 
 @dataclass
 class Known:
-    """What all plays of a game share, learned at its first reset and, operators, when they are first met."""
+    """Facts that all plays of a game share, computed at its first reset; each operator when it first occurs."""
 
     grammar: Grammar
     task: Translation
@@ -161,12 +161,12 @@ class Known:
 
 @lru_cache(maxsize=64)
 def known(domain: str, problem: str, grammar: str) -> Known:
-    """A game, learned so far by this process. Raises as `translate`."""
+    """Returns the cached facts of a game. Raises as `translate`."""
     return Known(_grammar(grammar), translate(domain, problem), Goal.of(problem))
 
 
 class PlainEngine:
-    """TextWorld's PDDL environment with ALFWorld's names, untouched: the reference."""
+    """TextWorld's PDDL environment with ALFWorld's names, unchanged: the reference."""
 
     def __init__(self) -> None:
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
@@ -196,7 +196,7 @@ class PlainEngine:
 
 
 def display_names(ids: list[str]) -> dict[str, str]:
-    """ALFWorld's names for a game's entities. Within a class of n the first of the sorted ids has number n."""
+    """Returns ALFWorld's names for a game's entities. Within a class of n the first of the sorted ids has number n."""
     members: dict[str, list[str]] = {}
     names: dict[str, str] = {}
     for identity in sorted(ids):
@@ -228,7 +228,7 @@ def _grammar(text: str) -> Grammar:
 
 @lru_cache(maxsize=1 << 16)
 def _literal(name: str) -> tuple[str, Fact]:
-    """``NegatedAtom opened(r)`` -> ``("not_opened", ("r",))``."""
+    """Parses ``NegatedAtom opened(r)`` into ``("not_opened", ("r",))``."""
     sign, _, atom = name.partition(" ")
     predicate, _, arguments = atom.rstrip(")").partition("(")
     return ("not_" if sign == "NegatedAtom" else "") + predicate, tuple(a for a in arguments.split(", ") if a)

@@ -1,11 +1,11 @@
-"""Many environments on a few processes: the batch for environments that burn CPU or are not safe in threads.
+"""Many environments on a few processes, for environments that burn CPU or are not thread-safe.
 
 Slots are dealt to ``min(cores, size)`` worker processes. A call sends each worker its whole part in one message; the
 worker answers item by item, so the item that a worker died or hung on is known. The worker is replaced, and the
-episodes of its slots are played again from their own actions, which gives the same state, since an environment is a
-function of its task and its actions. An item that a worker hung on is lost (a `Failure`), one that it died on is tried
-once more: a worker that was killed from outside costs nothing, an action that kills costs its own episode. The same
-replay lets a worker be recycled at any time, before what foreign code leaks adds up.
+episodes of its slots are replayed from their actions, which gives the same state, since an environment is a function of
+its task and its actions. An item that a worker hung on is lost (a `Failure`). One that it died on is tried once more: a
+worker that was killed from outside loses nothing, an action that kills ends its own episode. The same replay lets a
+worker be replaced at any time, before leaks of foreign code add up.
 
 Workers are started as plain subprocesses, neither forked (CUDA, threads) nor through `multiprocessing` (which imports
 the main script again).
@@ -114,8 +114,8 @@ class ProcessBatch:
         """Ends all workers and removes what they left."""
         self._finalizer()
 
-    def lane(self, slot: int) -> int:
-        """Workers may be stepped side by side."""
+    def worker(self, slot: int) -> int:
+        """Returns the number of the worker process of a slot."""
         return self._home(slot)
 
     def _home(self, slot: int) -> int:
@@ -123,7 +123,7 @@ class ProcessBatch:
 
     @contextlib.contextmanager
     def _alone(self, slots: Sequence[int]) -> Generator[None]:
-        """While no other thread talks to the workers of some slots."""
+        """Keeps other threads from the workers of some slots while the context is open."""
         with contextlib.ExitStack() as held:
             for home in sorted({self._home(slot) for slot in slots}):
                 held.enter_context(self._locks[home])
@@ -156,7 +156,7 @@ class ProcessBatch:
             for home, queue in queues.items():
                 self._send(home, queue, restore=self._live(home).fresh)
             self._collect(queues, results)
-        except BaseException:  # for instance Ctrl-C: answers on their way would be taken for later ones
+        except BaseException:  # such as Ctrl-C: outstanding answers would be taken for those of later calls
             for home in queues:
                 self._discard(home)
             raise
@@ -189,7 +189,7 @@ class ProcessBatch:
         self._settle(queue, results, outcome)
 
     def _settle(self, queue: deque[Item], results: dict[int, Any], outcome: Any) -> None:
-        """Files the outcome of the first item of a queue."""
+        """Stores the outcome of the first item of a queue."""
         slot, kind, payload = queue.popleft()
         if isinstance(outcome, Failure):
             self._tasks[slot] = None
@@ -205,7 +205,7 @@ class ProcessBatch:
             results[slot] = outcome
 
     def _lose(self, home: int, queue: deque[Item], results: dict[int, Any], failure: Failure) -> None:
-        """A worker died or hung on the first item of its queue: a new one gets what is left of the queue."""
+        """Replaces a worker that died or hung on the first item of its queue. The new one gets the other items."""
         slot = queue[0][0]
         if failure.kind == "timeout" or slot in self._suspects:
             self._settle(queue, results, failure)
@@ -231,7 +231,7 @@ class ProcessBatch:
         try:
             worker.connection.send(list(queue))
         except OSError:
-            pass  # it died or hangs: collecting its answers finds out and deals with it
+            pass  # it died or hangs: the collection of answers notices that
 
     def _ensure(self, homes: Collection[int]) -> None:
         missing = [home for home in homes if (worker := self._workers[home]) is None or worker.died()]
@@ -302,7 +302,7 @@ def _stop(workers: list[_Worker | None], folder: str, owner: int) -> None:
 
 
 def _cores() -> int:
-    """This process's share of the cores: launchers start ``LOCAL_WORLD_SIZE`` processes on a machine."""
+    """Returns this process's share of the cores: launchers start ``LOCAL_WORLD_SIZE`` processes on a machine."""
     return max(1, joblib.cpu_count() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 

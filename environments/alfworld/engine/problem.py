@@ -1,4 +1,4 @@
-"""A room with things in it and a task, as a PDDL problem of ALFWorld's domain."""
+"""Writes a room with things and a task as a PDDL problem of ALFWorld's domain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STATE = {3: ("cleanable", "isClean"), 4: ("heatable", "isHot"), 5: ("coolable",
 
 @dataclass(frozen=True)
 class Thing:
-    """An object: class, id and the receptacle that it starts in."""
+    """An object: class, id and the receptacle in which it starts."""
 
     kind: str
     id: str
@@ -25,7 +25,7 @@ class Thing:
 
 
 def problem(name: str, room: Layout, things: list[Thing], goal: str) -> str:
-    """The text of ``initial_state.pddl``."""
+    """Returns the text of ``initial_state.pddl``."""
     objects = sorted({f"{thing.kind}Type" for thing in things} | set(_CONSTANT_OBJECTS))
     receptacles = sorted({f"{kind}Type" for kind in room.classes} | set(_CONSTANT_RECEPTACLES))
     locations = sorted({receptacle.location for receptacle in room.receptacles} | {room.start})
@@ -43,7 +43,7 @@ def problem(name: str, room: Layout, things: list[Thing], goal: str) -> str:
 
 
 def goal(task: int, target: str, place: str) -> str:
-    """The goal condition of a task type (1 to 6). ``place`` is the class of the receptacle, or of the lamp for 2."""
+    """Returns the goal condition of a task type (1 to 6). ``place`` is the receptacle's class, or the lamp's for 2."""
     if task == 2:
         lamp = (
             f"(exists (?t - object ?r - receptacle ?a - agent ?l - location) (and (toggleable ?t) (objectType ?t "
@@ -65,14 +65,14 @@ def goal(task: int, target: str, place: str) -> str:
 
 
 def contents(kind: str) -> list[str]:
-    """Object classes that a receptacle class can hold at the start of a game, sorted."""
+    """Returns the object classes that a receptacle class can hold at the start of a game, sorted."""
     from alfworld.gen.constants import VAL_RECEPTACLE_OBJECTS
 
     return sorted(cls for cls in VAL_RECEPTACLE_OBJECTS.get(kind, ()) if not cls.endswith("Sliced"))
 
 
 def able(action: str) -> list[str]:
-    """Object classes of an entry of ALFWorld's affordance table (``Heatable``, ...), sorted."""
+    """Returns the object classes of an entry of ALFWorld's affordance table (``Heatable``, ...), sorted."""
     from alfworld.gen.constants import VAL_ACTION_OBJECTS
 
     return sorted(VAL_ACTION_OBJECTS[action])

@@ -1,8 +1,8 @@
-"""Rooms of our own: which receptacles a scene has and where they stand.
+"""Generated rooms: the receptacles of a scene and their locations.
 
 A scene number stands for a layout, as in the official data (kitchens 1-30, living rooms 201-230, bedrooms 301-330,
-bathrooms 401-430), so that "a room seen in training, with other things in it" and "a room never seen" mean something.
-The last five scenes of each kind are held out of training.
+bathrooms 401-430), so that games can be played in rooms seen in training, with other things, or in unseen rooms. The
+last five scenes of each kind are held out of training.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SCENES, _HELD_OUT = 30, 5
 SIZE = (5, 20)  # receptacles in a room
 
 OPENABLE = frozenset({"Fridge", "Cabinet", "Microwave", "Drawer", "Safe"})
-_SHARED = 0.1  # probability that a receptacle stands where an earlier one does
+_SHARED = 0.1  # probability that a receptacle shares an earlier one's location
 _OPEN = 0.1  # probability that an openable one is open at the start
 
 _COMPULSORY = {
@@ -47,7 +47,7 @@ _OPTIONAL = {
 
 @dataclass(frozen=True)
 class Receptacle:
-    """A piece of furniture: class, id and the id of the location where it stands."""
+    """A piece of furniture: class, id and the id of its location."""
 
     kind: str
     id: str
@@ -74,14 +74,14 @@ class Layout:
 
 
 def scenes(kind: str, held_out: bool) -> range:
-    """Scene numbers of a kind of room, those of training or those held out."""
+    """Returns the scene numbers of a kind of room, those of training or those held out."""
     first = _FIRST[kind]
     border = first + _SCENES - _HELD_OUT
     return range(border, first + _SCENES) if held_out else range(first, border)
 
 
 def layout(scene: int, size: tuple[int, int] = SIZE) -> Layout:
-    """The room of a scene number. The same number and bounds always give the same room."""
+    """Returns the room of a scene number. The same number and bounds always give the same room."""
     kind = next(kind for kind in KINDS if scene in range(_FIRST[kind], _FIRST[kind] + _SCENES))
     rng = random.Random(f"{scene}/{size[0]}/{size[1]}")
     names = Names(rng)
@@ -98,7 +98,7 @@ def layout(scene: int, size: tuple[int, int] = SIZE) -> Layout:
 
 
 class Names:
-    """Identities in ALFWorld's style, each once."""
+    """Makes distinct identities in ALFWorld's style."""
 
     def __init__(self, rng: random.Random):
         self._rng = rng

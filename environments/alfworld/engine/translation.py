@@ -1,7 +1,7 @@
-"""A problem translated for the planner, once for each machine.
+"""Translates a problem for the planner, once on each machine.
 
-The translator (pure Python, 0.1 to 0.3 s a problem) is asked once; what a game needs of its answer is kept on disk,
-under a key of domain, problem and translator version.
+The translator (pure Python, 0.1 to 0.3 s per problem) runs once; the needed parts of its result are kept on disk under
+a key of domain, problem and translator version.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Translation:
-    """What play needs of a translated problem.
+    """The parts of a translated problem that play needs.
 
     Args:
         sas: the planning task in the planner's format, zlib-compressed.
@@ -41,7 +41,7 @@ class Translation:
 
 
 def translate(domain: str, problem: str) -> Translation:
-    """The translation of a problem, from disk or from the translator.
+    """Returns the translation of a problem, from disk or from the translator.
 
     Raises:
         ValueError: if the translator refuses the problem.
@@ -110,7 +110,7 @@ def _write(path: Path, kept: Translation) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a whole file or nothing, also when several processes write the same one at once."""
+    """Writes a whole file or nothing, even if several processes write the same one at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:

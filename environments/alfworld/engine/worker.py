@@ -1,8 +1,7 @@
-"""The process at the other end of a `ProcessBatch`: environments, and a loop that answers one item after another.
+"""The worker process of a `ProcessBatch`: environments, and a loop that answers one item after another.
 
-Orphans can't stay: a thread ends the process (and removes the pool's temporary folder) as soon as the parent is gone,
-whatever the loop is doing. A parent that lives kills its workers itself. A Ctrl-C in the terminal is the parent's
-business.
+A thread ends the process, and removes the pool's temporary folder, as soon as the parent is gone, even while the loop
+is busy. A living parent kills its workers itself and handles Ctrl-C for them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ RESET, STEP, FINISH, RESTORE = "reset", "step", "finish", "restore"
 
 
 def main() -> None:
-    """Entry point; arguments are the connection's descriptor, the parent's process id and the pool's folder."""
+    """Runs a worker. Arguments are the connection's descriptor, the parent's process id and the pool's folder."""
     descriptor, parent, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     watcher = threading.Thread(target=_watch, args=(parent, folder), daemon=True)
@@ -71,7 +70,7 @@ def _answer(
         for action in actions:
             environment.step(action)
         return None
-    except Exception as error:  # whatever an environment raises ends its own episode only
+    except Exception as error:  # any error of an environment ends its own episode only
         environments.pop(slot).close() if slot in environments else None
         return Failure.of(error)
 

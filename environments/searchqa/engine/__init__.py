@@ -1,1 +1,1 @@
-"""What an episode stands on: actions, retrieval, what a search shows, and how an answer is scored."""
+"""The parts of an episode: actions, retrieval, the display of search results, and the scoring of answers."""

@@ -1,4 +1,4 @@
-"""From a response to an action, by the rules of the two public code bases.
+"""Parses a response into an action by the rules of the two public code bases.
 
 ``agent_loop`` (the default, verl-agent family): an action string and a verdict on the format; an invalid response can
 still carry an action. ``search_r1``: the first complete pair in text order; invalid only if there is none.
@@ -20,7 +20,7 @@ _ACTION = re.compile(r"\s*<(search|answer)>(.*)</\1>\s*", re.DOTALL)
 
 
 class Action(NamedTuple):
-    """What an episode executes: ``kind`` is ``search``, ``answer`` or empty (no action)."""
+    """The action that an episode executes: ``kind`` is ``search``, ``answer`` or empty (no action)."""
 
     kind: str
     text: str
@@ -33,7 +33,7 @@ NO_ACTION = Action("", "")
 
 
 def read_action(action: str) -> Action:
-    """Types an action string once, by its outer tags; what stands inside is never looked at again.
+    """Parses an action string once, by its outer tags; the text inside is not parsed again.
 
     ``<search><answer>a</answer></search>`` is therefore a search. Anything but one tagged text is no action.
     """
@@ -65,7 +65,7 @@ def project_search_r1(response: str) -> Projection:
 
 
 def _pair(text: str, kind: str) -> Action | None:
-    """The first pair, found in one pass: a lazy pattern takes quadratic time on many unclosed tags."""
+    """Returns the first pair of tags in one pass: a lazy pattern takes quadratic time on many unclosed tags."""
     opening = _OPENING[kind].search(text)
     if opening is None:
         return None

@@ -1,4 +1,4 @@
-"""Accuracy over several data sets. The literature mixes two means; both are computed here and called by their names."""
+"""Accuracy over several data sets, by the two means that the literature uses under one name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Averages:
 
 
 def averages(results: Iterable[tuple[str, float]]) -> Averages:
-    """Of (data source, exact match) pairs, one a question.
+    """Averages (data source, exact match) pairs, one per question.
 
     Raises:
         ValueError: without results, or on an unknown data source.

@@ -20,7 +20,7 @@ def open_local(
     device: str = "cpu",
     progress: bool = False,
 ) -> Retriever:
-    """The retriever over a corpus; its index is saved beside the corpus unless ``index`` says where.
+    """Opens the retriever over a corpus. Its index is saved next to the corpus unless ``index`` names another place.
 
     Raises:
         ValueError: if the backend is unknown; `CorpusError` on a broken corpus or index.

@@ -1,4 +1,4 @@
-"""BM25 over a local corpus: scores as Lucene computes them, stored and searched through `bm25s`.
+"""BM25 over a local corpus: scores as Lucene computes them, stored and searched by `bm25s`.
 
 k1 = 0.9, b = 0.4, no (k1 + 1) factor, document lengths quantised to one byte as Lucene does, scores summed in double
 precision and rounded to single. The index is a folder of arrays that all processes map into memory.
@@ -42,7 +42,7 @@ class _Counts(NamedTuple):
 
 
 class _Postings(NamedTuple):
-    """What `bm25s` takes as a tokenised corpus; ``ids`` goes to `_Engine.build_index_from_ids` unchanged."""
+    """The tokenised corpus for `bm25s`; ``ids`` goes to `_Engine.build_index_from_ids` unchanged."""
 
     ids: tuple[list[_Counts], np.ndarray]
     vocab: dict[str, int]
@@ -107,7 +107,7 @@ class BM25Retriever(Retriever):
         self._lock = threading.Lock()  # one search at a time: they share the scratch
 
     def search(self, queries: Sequence[str], k: int) -> list[Outcome]:
-        """Passages that share a term with the query, best first."""
+        """Returns passages that share a term with the query, best first."""
         started = time.perf_counter()
         found: list[Outcome] = [self._search(query, k) for query in queries]
         with self._lock:
@@ -128,7 +128,7 @@ class BM25Retriever(Retriever):
         return [self.corpus.passage(row, score) for row, score in top(rows, scores, k)]
 
     def _candidates(self, ids: Sequence[int], k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows that may be among the best ``k``, with their scores (float32).
+        """Returns rows that may be among the best ``k``, with their scores (float32).
 
         The ``k``-th best row of a rare term bounds the ``k``-th best of all from below.
         """
@@ -147,8 +147,8 @@ class BM25Retriever(Retriever):
 
 
 def top(rows: np.ndarray, scores: np.ndarray, k: int) -> list[tuple[int, float]]:
-    """The ``k`` best of some rows with their scores. Ties go by the row number compared as text ("255" before "29"),
-    since that is how the reference service orders its string ids."""
+    """Returns the ``k`` best rows with their scores. Ties are ordered by the row number as text ("255" before "29"),
+    the order of string ids in the reference service."""
     rows, scores = best(rows, scores, k)
     pairs = zip(rows.tolist(), scores.tolist(), strict=True)
     return heapq.nsmallest(k, pairs, key=lambda pair: (-pair[1], str(pair[0])))
@@ -179,7 +179,7 @@ def _count(corpus: Corpus, progress: bool) -> _Postings:
 
 
 class _TermNumbers(dict[str, int]):
-    """Token as it stands in a text -> number of its term, -1 if it has none; each token is analysed once."""
+    """Maps a token of a text to the number of its term, -1 if it has none; each token is analysed once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class _TermNumbers(dict[str, int]):
 
 
 def _merge(terms: array[int], passages: array[int]) -> _Counts:
-    """Equal (term, passage) pairs of a chunk become one entry with a count."""
+    """Merges equal (term, passage) pairs of a chunk into one entry with a count."""
     ids = np.frombuffer(terms, dtype=np.int32) if terms else np.empty(0, dtype=np.int32)
     rows = np.frombuffer(passages, dtype=np.int32) if passages else np.empty(0, dtype=np.int32)
     pairs, counts = np.unique(ids.astype(np.int64) << 32 | rows, return_counts=True)
@@ -200,12 +200,12 @@ def _merge(terms: array[int], passages: array[int]) -> _Counts:
 
 
 def _identity(corpus: Corpus) -> dict[str, Any]:
-    """What an index must share with the corpus and the code that use it."""
+    """Returns the properties of corpus and code that an index depends on."""
     return {"format": "searchqa-bm25/1", "corpus": corpus.checksum, "analyser": lucene.NAME, "k1": K1, "b": B}
 
 
 def _save(engine: _Engine, corpus: Corpus, folder: Path) -> None:
-    """Writes beside the target and renames, so that a reader never meets half an index and builders do not clash."""
+    """Writes under another name and renames, so that a reader never sees half an index and builders do not clash."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

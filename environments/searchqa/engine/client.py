@@ -1,11 +1,11 @@
-"""HTTP client of a retrieval service, in the two dialects that exist.
+"""HTTP client of a retrieval service, in the two dialects that are in use.
 
 ``list`` (Search-R1): ``{"queries": [...]}``, one request for all queries of a turn. ``single`` (the agent loop's
 fork): ``{"query": "..."}``, one request a query, sent side by side. Both answer ``{"result": [[hit, ...], ...]}``.
 
-Connection errors, timeouts, status 500, 502, 503, 504 and replies that can't be read are tried again after 1, 2, 3, ...
-pauses, within one budget of seconds for a request; other refusals are not. What fails for good is a `SearchFailure`;
-``tolerated`` failing turns in a row are a `RetrieverDown`.
+Connection errors, timeouts, status 500, 502, 503, 504 and unreadable replies are retried after 1, 2, 3, ... pauses,
+within one budget of seconds per request; other refusals are not. A request that fails for good returns a
+`SearchFailure`; ``tolerated`` failing turns in a row raise `RetrieverDown`.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ _LARGEST_REQUEST = 1 << 19  # bytes of queries; a turn with more is sent in part
 
 
 class _TryAgain(Exception):
-    """A fault that may pass."""
+    """A failure that another try may mend."""
 
 
 class _Refused(Exception):
-    """The service understood the request and said no."""
+    """A request that the service refused for good."""
 
 
 class HttpRetriever(Retriever):
-    """Asks one or several equal services.
+    """Sends queries to one or several equal services.
 
     Args:
         urls: of the routes, e.g. ``http://127.0.0.1:8000/retrieve``; requests go round robin, a retry to the next one.
-        dialect: ``list`` or ``single``, whichever the service speaks.
-        timeout: seconds that one attempt may take in all, from the connection to the last byte.
-        attempts: at most this many for a request.
+        dialect: of the service, ``list`` or ``single``.
+        timeout: seconds that one attempt may take, from the connection to the last byte.
+        attempts: per request, at most.
         pause: seconds before the second attempt; the n-th retry waits n times as long.
         patience: seconds for a request with all its attempts and pauses.
         tolerated: failing turns in a row after which the run ends.
@@ -101,7 +101,7 @@ class HttpRetriever(Retriever):
         return outcomes
 
     def check(self) -> None:
-        """One query, with all retries.
+        """Sends one query, with all retries.
 
         Raises:
             RetrieverDown: if it fails; the message says which dialect to try, or how to start a service.
@@ -129,7 +129,7 @@ class HttpRetriever(Retriever):
         return [future.result()[0] for future in waiting]
 
     def _request(self, question: dict[str, Any], expected: int, k: int, first: int) -> list[Outcome]:
-        """Attempts, pauses and the verdict; never raises."""
+        """Makes all attempts of a request with their pauses; never raises."""
         body = json.dumps({**question, "topk": k, "return_scores": True}).encode()
         deadline = time.monotonic() + self.patience
         with self._outage.request() as outage:
@@ -158,7 +158,7 @@ class HttpRetriever(Retriever):
         return self._fail("failures", f"{problem} ({attempt + 1} attempts)", expected)
 
     def _exchange(self, url: str, body: bytes, deadline: float) -> bytes:
-        """The body of a 200 reply, read piece by piece so that a trickle of bytes can't outlast the deadline."""
+        """Returns the body of a 200 reply, read piece by piece so that a trickle of bytes can't exceed the deadline."""
         self._count(requests=1)
         limit = urllib3.Timeout(total=max(deadline - time.monotonic(), 0.001))
         headers = {"Content-Type": "application/json"}
@@ -220,7 +220,7 @@ class HttpRetriever(Retriever):
 
 
 class _Outage:
-    """One line on the console when requests begin to be tried again, and one when none is any more."""
+    """Prints one line when requests begin to be retried, and one when none is retried any more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -246,7 +246,7 @@ class _Outage:
 
 
 class _Request:
-    """A request's part in an outage."""
+    """The part of one request in an outage."""
 
     def __init__(self, outage: _Outage):
         self._outage, self._waits, self.answered = outage, False, False
@@ -265,7 +265,7 @@ class _Request:
 
 
 def _parts(queries: Sequence[str]) -> list[list[str]]:
-    """The queries in order, in parts of at most `_LARGEST_REQUEST` bytes of JSON or one query."""
+    """Splits the queries, in order, into parts of at most `_LARGEST_REQUEST` bytes of JSON or one query."""
     parts: list[list[str]] = []
     size = 0
     for query in queries:
@@ -279,7 +279,7 @@ def _parts(queries: Sequence[str]) -> list[list[str]]:
 
 
 def read_reply(content: bytes, expected: int, k: int) -> list[list[Passage]]:
-    """The result lists of a reply.
+    """Returns the result lists of a reply.
 
     Raises:
         ValueError: if it is not JSON, has another number of result lists than queries, more than ``k`` hits in one, or

@@ -21,7 +21,7 @@ FILE_NAME = "corpus.jsonl"
 
 
 class CorpusError(ValueError):
-    """A corpus or an index that can't be used; the message names the file, the row and the remedy."""
+    """Raised for a corpus or an index that can't be used. The message names the file, the row and the remedy."""
 
 
 class Corpus:
@@ -46,7 +46,7 @@ class Corpus:
 
     @cached_property
     def checksum(self) -> str:
-        """sha256 of the file's bytes."""
+        """The sha256 of the file's bytes."""
         digest = hashlib.sha256()
         for start in range(0, len(self._bytes), 1 << 24):
             digest.update(self._bytes[start : start + (1 << 24)])
@@ -54,7 +54,7 @@ class Corpus:
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """(N + 1,) int64: where each row starts, and the end of the last one."""
+        """The start of each row, and the end of the last one, (N + 1,) int64."""
         starts, position = [0], 0
         while position < len(self._bytes):
             found = self._bytes.find(b"\n", position)
@@ -66,7 +66,7 @@ class Corpus:
         return len(self.offsets) - 1
 
     def row(self, number: int) -> dict[str, Any]:
-        """One row as it stands in the file.
+        """Returns one row as it is in the file.
 
         Raises:
             CorpusError: if it is not JSON or not a passage with a title.

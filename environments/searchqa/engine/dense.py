@@ -36,7 +36,7 @@ def _faiss() -> Any:
 
 
 def load_encoder(name: str, device: str = "cpu") -> Encoder:
-    """An id or path as a function: texts -> (N, D) float32 of unit length, texts cut at 256 tokens."""
+    """Loads an encoder by id or path as a function: texts -> (N, D) float32 of unit length, texts cut at 256 tokens."""
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
@@ -51,7 +51,7 @@ def load_encoder(name: str, device: str = "cpu") -> Encoder:
 
 
 class DenseRetriever(Retriever):
-    """Exact or approximate inner-product search.
+    """Searches by exact or approximate inner products.
 
     Args:
         corpus: the passages, in the order of the index's rows.
@@ -92,7 +92,7 @@ class DenseRetriever(Retriever):
                             "prefixes": list(prefixes)}  # fmt: skip
 
     def search(self, queries: Sequence[str], k: int) -> list[Outcome]:
-        """Always ``k`` passages a query where the corpus has as many."""
+        """Returns ``k`` passages per query, or all of a smaller corpus."""
         if not queries:
             return []
         started = time.perf_counter()
@@ -122,7 +122,8 @@ class DenseRetriever(Retriever):
         return index
 
     def _compare(self, path: Path) -> None:
-        """Row count, width, and three rows encoded again: the published files carry no checksum of their corpus."""
+        """Checks that the index fits the corpus by row count, width, and three rows that are encoded again: the
+        published files have no checksum of their corpus."""
         if self._index.ntotal != len(self.corpus):
             raise CorpusError(
                 f"dense index {path} does not belong to corpus {self.corpus.path}: {self._index.ntotal} rows against "
@@ -145,13 +146,13 @@ class DenseRetriever(Retriever):
 
 
 def _check_writable(path: Path) -> None:
-    """Before hours of encoding, not after."""
+    """Checks that the index can be written, before hours of encoding."""
     if not os.access(path.parent, os.W_OK):
         raise CorpusError(f"dense index {path} can't be written: {path.parent} is not a writable folder")
 
 
 def _write(faiss: Any, index: Any, path: Path) -> None:
-    """Renames at the end, so that a reader never meets half an index."""
+    """Writes under another name and renames at the end, so that a reader never sees half an index."""
     draft = path.with_name(f".{path.name}-{os.getpid()}")
     faiss.write_index(index, str(draft))
     os.replace(draft, path)

@@ -1,4 +1,4 @@
-"""How the result of a search is shown: ``plain`` (Search-R1) or ``json`` (the agent loop's released code)."""
+"""Shows the result of a search: ``plain`` (Search-R1) or ``json`` (the agent loop's released code)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WRAPPED = re.compile(r"<information>(.*)</information>", re.DOTALL)
 
 
 def show(outcome: Outcome, style: str) -> str:
-    """The observation of one search: the passages, or a sentence that says that the search failed.
+    """Returns the observation of one search: the passages, or a sentence that says that the search failed.
 
     Raises:
         ValueError: if the style is unknown.
@@ -33,7 +33,7 @@ def show(outcome: Outcome, style: str) -> str:
 
 
 def read_titles(observation: str) -> dict[str, str]:
-    """Title -> text of the passages in an observation of either style: what a scripted player reads."""
+    """Parses an observation of either style into title -> text, for the scripted player."""
     match = _WRAPPED.search(observation)
     if not match:
         return {}

@@ -1,8 +1,8 @@
-"""The one interface of all retrieval backends: queries in, ranked passages (or a failure) out.
+"""The common interface of all retrieval backends: queries in, ranked passages (or a failure) out.
 
-``bm25.py`` and ``dense.py`` search a local corpus, ``client.py`` asks a server; `CachedRetriever` remembers equal
-queries in front of any of them. A search that failed is a value, so that it costs a turn and never an episode; a
-service that stays away is an exception, so that it ends the run instead of teaching on nothing.
+``bm25.py`` and ``dense.py`` search a local corpus, ``client.py`` calls a server; `CachedRetriever` caches queries in
+front of any of them. A failed search is a value, so that it costs a turn and never an episode. A service that stays
+away raises, so that it ends the run instead of training on empty results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from alignopsd_trl.environments.base import EnvironmentsDown
 
 @dataclass(frozen=True)
 class Passage:
-    """``contents`` is the title in double quotes, a line break and the text. ``id`` and ``score`` are the engine's."""
+    """A passage of the corpus. ``contents`` is the title in double quotes, a line break and the text. ``id`` and
+    ``score`` are the engine's."""
 
     contents: str
     id: str | None = None
@@ -37,7 +38,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class SearchFailure:
-    """A search without a result, after all retries."""
+    """A search without a result after all retries."""
 
     message: str
 
@@ -46,17 +47,17 @@ Outcome = list[Passage] | SearchFailure
 
 
 class RetrieverDown(EnvironmentsDown):
-    """The retrieval service can't be used: the run has to end."""
+    """Raised when the retrieval service can't be used any more; it ends the run."""
 
 
 class Retriever(ABC):
-    """Finds passages. Thread-safe. ``description`` says what a result must record to be comparable."""
+    """Finds passages. Thread-safe. ``description`` is what a result must record to be comparable."""
 
     description: dict[str, object]
 
     @abstractmethod
     def search(self, queries: Sequence[str], k: int) -> list[Outcome]:
-        """At most ``k`` passages a query, best first, in the order of the queries.
+        """Returns at most ``k`` passages per query, best first, in the order of the queries.
 
         Raises:
             RetrieverDown: if the service stays away.
@@ -66,7 +67,7 @@ class Retriever(ABC):
         """Raises `RetrieverDown` if the service can't be used; called once before an episode starts."""
 
     def metrics(self) -> dict[str, float]:
-        """Counters since construction: at least ``queries`` and ``seconds``."""
+        """Returns counters since construction, at least ``queries`` and ``seconds``."""
         return {}
 
     def close(self) -> None:  # noqa: B027
@@ -74,7 +75,7 @@ class Retriever(ABC):
 
 
 class CachedRetriever(Retriever):
-    """Sends each distinct query once and remembers the answers of the last ``size`` queries; failures are forgotten.
+    """Sends each distinct query once and caches the results of the last ``size`` queries, but no failures.
 
     Retrieval is deterministic, so siblings that ask the same question read the same passages.
     """
@@ -102,7 +103,7 @@ class CachedRetriever(Retriever):
         self.inner.check()
 
     def metrics(self) -> dict[str, float]:
-        """Of the cache, and of the backend behind it under ``backend_``."""
+        """Returns counters of the cache, and those of the backend under ``backend_``."""
         return {**self._counters, **{f"backend_{name}": value for name, value in self.inner.metrics().items()}}
 
     def close(self) -> None:

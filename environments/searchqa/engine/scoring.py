@@ -1,4 +1,4 @@
-"""Exact match of Search-R1: the normal form of an answer, how an answer is taken from a text, and the verdict.
+"""Exact match of Search-R1: the normal form of an answer, its extraction from a text, and the verdict.
 
 Sources: Search-R1 (arXiv:2503.09516) and the appendix "Search-QA" of the AlignOPSD paper.
 """
@@ -14,7 +14,7 @@ _ARTICLE = re.compile(r"\b(a|an|the)\b")
 
 
 def normalise(text: str) -> str:
-    """Lower case, without ASCII punctuation, then without articles, then with single blanks.
+    """Returns a text in lower case, without ASCII punctuation, then without articles, then with single blanks.
 
     The order matters: ``The-Who`` becomes ``thewho``. There is no accent folding and no Unicode normalisation.
     """
@@ -22,19 +22,19 @@ def normalise(text: str) -> str:
 
 
 def accepted(golden_answers: str | Sequence[str]) -> tuple[str, ...]:
-    """The accepted answers as a tuple; one string counts as a list of one."""
+    """Returns the accepted answers as a tuple; one string counts as a list of one."""
     return (golden_answers,) if isinstance(golden_answers, str) else tuple(golden_answers)
 
 
 def exact_match(answer: str | None, golden_answers: str | Sequence[str]) -> float:
-    """1.0 if the answer has the normal form of an accepted answer, else 0.0 (also without an answer)."""
+    """Returns 1.0 if the answer has the normal form of an accepted answer, else 0.0 (also without an answer)."""
     if answer is None:
         return 0.0
     return float(normalise(answer) in {normalise(golden) for golden in accepted(golden_answers)})
 
 
 def contains_match(answer: str | None, golden_answers: str | Sequence[str]) -> float:
-    """1.0 if an accepted answer is contained in the answer (normal forms), else 0.0. For diagnostics only."""
+    """Returns 1.0 if an accepted answer is contained in the answer (normal forms), else 0.0. For diagnostics only."""
     if answer is None:
         return 0.0
     normal = normalise(answer)
@@ -42,7 +42,7 @@ def contains_match(answer: str | None, golden_answers: str | Sequence[str]) -> f
 
 
 def extract_answer(text: str, minimum_pairs: int = 1) -> str | None:
-    """The content of the last answer pair of a text, stripped; None if the text has fewer than ``minimum_pairs``.
+    """Returns the last answer pair's content, stripped; None if the text has fewer than ``minimum_pairs``.
 
     The agent loop scores actions and observations and demands one pair. Search-R1 scores the prompt as well, which
     shows a sample pair, and demands two.
@@ -52,7 +52,7 @@ def extract_answer(text: str, minimum_pairs: int = 1) -> str | None:
 
 
 def _answer_pairs(text: str) -> Iterator[str]:
-    """In one pass: a lazy pattern takes quadratic time on many unclosed tags."""
+    """Finds answer pairs in one pass: a lazy pattern takes quadratic time on many unclosed tags."""
     position = 0
     while (start := text.find("<answer>", position)) >= 0 and (end := text.find("</answer>", start)) >= 0:
         yield text[start + len("<answer>") : end]

@@ -1,4 +1,4 @@
-"""Wordings of the questions about the invented world, in the manner of seven public data sets."""
+"""Wordings of the questions about the invented world, in the style of seven public data sets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Named(Protocol):
-    """Something of the invented world. ``qualifier`` tells namesakes apart."""
+    """An entity of the invented world. ``qualifier`` tells namesakes apart."""
 
     name: str
     kind: str
@@ -14,12 +14,12 @@ class Named(Protocol):
 
 
 def art(name: str) -> str:
-    """Definite article for names that take one inside a sentence."""
+    """Returns the definite article for names that take one inside a sentence."""
     return "the " + name if name.startswith(("River ", "University ")) or name.endswith("Festival") else name
 
 
 def label(e: Named) -> str:
-    """How a question refers to an entity (adds the qualifier of namesakes)."""
+    """Returns the name by which a question refers to an entity, with the qualifier of namesakes."""
     if e.qualifier:
         return f"the {e.qualifier} {e.name}"
     if e.kind == "film":

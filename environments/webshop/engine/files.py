@@ -1,4 +1,4 @@
-"""The official data files: found, streamed, checked and cleaned (WebShop facts 1.1 to 1.4).
+"""Finds, streams, checks and cleans the official data files (WebShop facts 1.1 to 1.4).
 
 Data flow: ``items_shuffle*.json`` (a list, read in pieces) with ``items_ins_v2*.json`` and ``items_human_ins.json``
 (two objects by asin) -> one cleaned `dict` a product, in file order. Every refusal names the file, the record, the
@@ -24,12 +24,12 @@ EMBEDDED = Path(__file__).parents[1] / "catalogue"
 
 
 class DataError(ValueError):
-    """A data file that cannot be used. The message names file, record, field and remedy."""
+    """Raised for a data file that can't be used. The message names file, record, field and remedy."""
 
 
 @dataclass(frozen=True)
 class DataFiles:
-    """The three files of a catalogue. ``human`` may be missing as long as no human goals are asked for."""
+    """The three files of a catalogue. ``human`` may be missing if no human goals are used."""
 
     items: Path
     attributes: Path
@@ -40,7 +40,7 @@ class DataFiles:
 
     @classmethod
     def find(cls, folder: str | Path | None = None, variant: str | None = None) -> DataFiles:
-        """The files of a folder (the embedded catalogue if there is none).
+        """Finds the files of a folder; without a folder, the embedded catalogue.
 
         Args:
             folder: holds ``items_shuffle*.json``, ``items_ins_v2*.json`` and ``items_human_ins*.json``.
@@ -75,7 +75,7 @@ def _pick(folder: Path, stem: str, variant: str | None) -> Path:
 
 @dataclass
 class Cleaner:
-    """Turns raw entries into cleaned products; remembers what it repaired in lenient mode."""
+    """Turns raw entries into cleaned products, and counts its repairs in lenient mode."""
 
     files: DataFiles
     num_products: int | None = None
@@ -84,7 +84,7 @@ class Cleaner:
     repairs: Counter[str] = field(default_factory=Counter)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Cleaned products in file order, the first occurrence of an asin only.
+        """Yields cleaned products in file order, the first occurrence of an asin only.
 
         Keys: those of the reference (``asin``, ``name``, ``Description``, ``BulletPoints``, ``pricing``, ``Price``,
         ``options``, ``Attributes``, ``query``, ``category``, ``product_category``, ``MainImage``,
@@ -258,7 +258,7 @@ def _option(value: str) -> str:
 
 
 def load_object(path: Path) -> dict[str, Any]:
-    """A JSON file whose top level is an object.
+    """Loads a JSON file whose top level is an object.
 
     Raises:
         DataError: if it is missing, truncated or of another type.

@@ -18,7 +18,7 @@ _CACHE = 1 << 17
 
 @lru_cache(maxsize=_CACHE)
 def token_set_ratio(a: Any, b: Any) -> int:
-    """Similarity from 0 to 100; ``None`` on either side gives 0, anything else is turned into text."""
+    """Returns the similarity from 0 to 100; ``None`` on either side gives 0, anything else is turned into text."""
     sides = _sides(a, b)
     if sides is None:
         return 0
@@ -30,7 +30,7 @@ def token_set_ratio(a: Any, b: Any) -> int:
 
 @lru_cache(maxsize=_CACHE)
 def similar(a: Any, b: Any, threshold: int = 85) -> bool:
-    """``token_set_ratio(a, b) > threshold``, without measuring pairs whose letters rule it out."""
+    """Whether ``token_set_ratio(a, b) > threshold``, without measuring pairs whose letters rule it out."""
     sides = _sides(a, b)
     if sides is None:
         return False
@@ -48,7 +48,7 @@ def _tokens(value: Any) -> frozenset[str]:
 
 
 def _sides(a: Any, b: Any) -> tuple[str, str, str] | None:
-    """Common tokens; common tokens with the rest of a; with the rest of b. None when either side is empty."""
+    """Returns the common tokens, these with the rest of a, and these with the rest of b. None if a or b is empty."""
     if a is None or b is None:
         return None
     left, right = _tokens(a), _tokens(b)
@@ -68,8 +68,8 @@ def _ratio(first: str, second: str) -> int:
 
 
 def _reachable(first: str, second: str, threshold: int) -> bool:
-    """Whether the ratio can exceed the threshold by `difflib`'s own upper bounds, of which the second is made here: its
-    ``quick_ratio`` would prepare the whole comparison first."""
+    """Whether the ratio can exceed the threshold, by `difflib`'s own upper bounds. The second one is computed here,
+    since its ``quick_ratio`` would prepare the whole comparison first."""
     if not first or not second:
         return first == second
     bar = (threshold + 0.5) / 100 - 1e-9  # rounding starts here

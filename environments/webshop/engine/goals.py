@@ -1,4 +1,4 @@
-"""Goals: what a shopper is asked to buy, drawn from two explicit seeds (WebShop facts 1.5 and 2).
+"""Goals: the purchases that shoppers are asked for, drawn from two explicit seeds (WebShop facts 1.5 and 2).
 
 Draw order: ``Random(construct_seed)`` gives the prices of all products and then the price bounds of all goals;
 ``Random(shuffle_seed)`` shuffles and serves everything after it (`GoalList.generator`). The process-wide generators are
@@ -36,7 +36,7 @@ Goal = dict[str, Any]
 
 
 def sampled_prices(catalogue: Catalogue, generator: Random) -> np.ndarray:
-    """The price of every product as the reward uses it, float64 (N,): one draw for each with a price range."""
+    """Returns the price of every product for the reward, float64 (N,): one draw for each with a price range."""
     prices = np.array(catalogue["price_low"])
     high = catalogue["price_high"]
     for row in np.flatnonzero(catalogue["price_count"] > 1).tolist():
@@ -45,13 +45,13 @@ def sampled_prices(catalogue: Catalogue, generator: Random) -> np.ndarray:
 
 
 def price_bound(price: float, generator: Random) -> float | int:
-    """The largest price that a goal allows: the larger of two of the four next grid values, if there are two."""
+    """Returns the largest price that a goal allows: the larger of two of the four next grid values."""
     grid = [value for value in PRICE_GRID if value > price][:4]
     return max(generator.sample(grid, 2)) if len(grid) >= 2 else NO_BOUND
 
 
 def weighted_index(cumulative: Sequence[float] | np.ndarray, generator: Random) -> int:
-    """An index by cumulative weights with a leading 0, one to the right of the usual answer as in the reference."""
+    """Draws an index by cumulative weights with a leading 0: as in the reference, one above the usual index."""
     position = generator.uniform(0, cumulative[-1])
     return min(bisect_right(cumulative, position), len(cumulative) - 2)
 
@@ -131,11 +131,11 @@ class GoalList:
         }
 
     def draw(self, generator: Random | None = None) -> int:
-        """The index of a goal, by weight."""
+        """Draws the index of a goal by weight."""
         return weighted_index(self._cumulative, generator or self.generator)
 
     def _wish(self, product: Mapping[str, Any], variant: int) -> tuple[str, list[str], Any]:
-        """Instruction without the bound, attributes and options of one variant of a product's goal."""
+        """Returns instruction without the price bound, attributes and options of one variant of a product's goal."""
         if self.human_goals:
             record = product["human"][variant]
             return record["instruction"].strip("."), record["instruction_attributes"], record["instruction_options"]
@@ -162,8 +162,8 @@ class GoalList:
 def goal_table(
     catalogue: Catalogue, human_goals: bool, construct_seed: int, shuffle_seed: int, lenient: bool
 ) -> Mapping[str, np.ndarray]:
-    """Prices, goals, their order and the generator's state as arrays: on disk and shared for a large catalogue, in
-    memory otherwise (a quarter of a second for 10,000 products)."""
+    """Returns prices, goals, their order and the generator's state as arrays: on disk and shared for a large catalogue,
+    in memory otherwise (a quarter of a second for 10,000 products)."""
     if len(catalogue) < SHARED_FROM:
         return _table(catalogue, human_goals, construct_seed, shuffle_seed, lenient)
     kind = "human" if human_goals else "synthetic"

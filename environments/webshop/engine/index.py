@@ -25,7 +25,7 @@ from alignopsd_trl.environments.webshop.engine import store
 from alignopsd_trl.environments.webshop.engine.files import Cleaner, DataFiles
 from alignopsd_trl.environments.webshop.engine.search import PostingsBuilder, Searcher, document_text
 
-# What a prepared catalogue follows from besides the data: a change to any of these rebuilds it.
+# A prepared catalogue depends on these besides the data: a change to any of them rebuilds it.
 _RULES = (
     *("files.py", "json_stream.py", "search.py", "store.py", "index.py"),
     *("../../text/porter.py", "../../text/lucene.py", "../../text/bm25.py"),
@@ -60,30 +60,30 @@ class Catalogue:
 
     @property
     def folder(self) -> Path:
-        """Where the prepared catalogue lies."""
+        """The folder of the prepared catalogue."""
         return self._arrays.folder
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the prepared catalogue, shared by all processes."""
+        """The bytes of the prepared catalogue, shared by all processes."""
         return self._arrays.nbytes
 
     def record(self, row: int) -> dict[str, Any]:
-        """A cleaned product, decoded anew. ``Title``, ``Reviews`` and ``Rating`` as in the reference."""
+        """Decodes a cleaned product. ``Title``, ``Reviews`` and ``Rating`` as in the reference."""
         record = _read(self._records, self._start, row)
         record["Title"], record["Reviews"], record["Rating"] = record["name"], [], "N.A."
         return record
 
     def card(self, row: int) -> dict[str, str]:
-        """The ``asin``, ``name`` and ``Price`` of a product, without decoding the rest of it."""
+        """Returns the ``asin``, ``name`` and ``Price`` of a product, without decoding the rest of it."""
         return _read(self._cards, self._card_start, row)
 
     def _product(self, row: int) -> dict[str, Any]:
-        """`record`, remembered for the products that were used last; not to be changed."""
+        """Returns `record`, cached for recent products; it must not be changed."""
         return self.record(row)
 
     def row(self, asin: str) -> int:
-        """The row of a product.
+        """Returns the row of a product.
 
         Raises:
             KeyError: if there is none.
@@ -94,16 +94,16 @@ class Catalogue:
         raise KeyError(f"no product {asin!r} in this catalogue of {len(self)}")
 
     def ranking(self, query: str, limit: int = 50) -> list[tuple[str, float]]:
-        """The (asin, score) pairs of a query, best first; scores are 32-bit floats."""
+        """Returns the (asin, score) pairs of a query, best first; scores are 32-bit floats."""
         documents, scores = self._searcher.rank(query, limit)
         return list(zip(self._asins[documents].tolist(), scores.tolist(), strict=True))
 
     def _search(self, query: str) -> tuple[int, ...]:
-        """The rows of the 50 best products."""
+        """Returns the rows of the 50 best products."""
         return tuple(self._by_asin[self._searcher.rank(query)[0]].tolist())
 
     def having(self, column: str, value: str) -> tuple[int, ...]:
-        """The rows whose ``category`` or ``query`` is ``value``, in catalogue order."""
+        """Returns the rows whose ``category`` or ``query`` is ``value``, in catalogue order."""
         names: list[str] = self.notes[column]
         return tuple(np.flatnonzero(self[column] == names.index(value)).tolist()) if value in names else ()
 
@@ -146,7 +146,7 @@ def open_catalogue(
 
 
 def data_checksum(files: DataFiles, cache: Path, num_products: int | None, lenient: bool) -> str:
-    """16 hex digits over the data files and what selects from them."""
+    """Returns 16 hex digits over the data files and the options that select from them."""
     return _hash([num_products, lenient, *(_file_digest(path, cache) if path else None for path in files)])
 
 
@@ -161,7 +161,7 @@ def _rules_digest() -> str:
 
 
 def _file_digest(path: Path, cache: Path) -> str:
-    """sha256 of a file; that of a large one is remembered by its size and time of change."""
+    """Returns the sha256 of a file. For a large file it is cached by size and modification time."""
     status = path.stat()
     if status.st_size < LARGE_FILE:
         return store.digest(path)

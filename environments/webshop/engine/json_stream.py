@@ -1,4 +1,4 @@
-"""A JSON list of any length, one element at a time."""
+"""Streams the elements of a JSON list of any length."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _LONGEST = 1 << 26  # characters of one element before it counts as malformed
 
 
 class JsonError(ValueError):
-    """Text that is not a JSON list, or stops being one. The message names the record."""
+    """Raised for text that is not a JSON list, or stops being one. The message names the record."""
 
 
 def stream_list(path: Path, progress: bool = False) -> Iterator[Any]:
-    """The elements of the JSON list in a file, in memory of one piece of the file.
+    """Yields the elements of the JSON list in a file, with one piece of the file in memory.
 
     Raises:
         JsonError: if the top level is no list, or at the record where the text stops being JSON.

@@ -1,4 +1,4 @@
-"""Nouns of a product title, by a rule, by spaCy or from a table (WebShop facts 9.2)."""
+"""Nouns of a product title, found by a rule, by spaCy or in a table (WebShop facts 9.2)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NO_NOUNS = frozenset(
 
 
 def standin(title: str) -> tuple[str, ...]:
-    """Lower-cased words that hold a letter and are no function words: the default, without a language model."""
+    """Returns lower-cased words with a letter that are no function words: the default, without a language model."""
     found = (token.lower() for token in _TOKEN.findall(title))
     return tuple(token for token in found if token not in _NO_NOUNS and any(map(str.isalpha, token)))
 
 
 def spacy_nouns(model: str = "en_core_web_sm") -> Nouns:
-    """Tokens that spaCy tags as nouns or proper nouns, as published numbers were made.
+    """Returns the tokens that spaCy tags as nouns or proper nouns, as for published numbers.
 
     Raises:
         ImportError: if spaCy or the model is not installed.
@@ -40,7 +40,7 @@ def spacy_nouns(model: str = "en_core_web_sm") -> Nouns:
 
 
 def table_nouns(path: str | Path) -> Nouns:
-    """Nouns from a JSON object title -> list of lower-cased nouns.
+    """Returns nouns from a JSON object title -> list of lower-cased nouns.
 
     Raises:
         ValueError: if the file is no such object; the returned function raises `KeyError` for an unlisted title.
@@ -59,7 +59,7 @@ def table_nouns(path: str | Path) -> Nouns:
 
 
 def extractor(nouns: str | Nouns = "standin") -> tuple[str, Nouns]:
-    """A name for the records and the function: ``"standin"``, ``"spacy"``, a path of a JSON table, or a function."""
+    """Returns a name for the records and the function of ``"standin"``, ``"spacy"``, a JSON table or a function."""
     if not isinstance(nouns, str):
         return getattr(nouns, "__qualname__", "custom"), _remembered(nouns)
     if nouns == "standin":

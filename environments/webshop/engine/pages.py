@@ -1,4 +1,4 @@
-"""Pages as pieces of visible text, and the two ways of showing them (WebShop facts 5 and 7).
+"""Pages as pieces of visible text, and the two modes of showing them (WebShop facts 5 and 7).
 
 A page is a list of `Piece`; the observation in mode ``text`` joins them, mode ``text_rich`` marks what can be clicked.
 What can be clicked is derived from the same pieces, so that text and actions cannot disagree.
@@ -16,7 +16,7 @@ _ASCII_SPACE = frozenset(" \t\n\f\r")
 
 
 class Role(Enum):
-    """What a piece of text is."""
+    """The role of a piece of text."""
 
     TEXT = "text"
     BUTTON = "button"
@@ -62,7 +62,7 @@ def search_page(instruction: str) -> list[Piece]:
 
 
 def results_page(page: int, total: int, products: Iterable[Mapping[str, Any]]) -> list[Piece]:
-    """The products of one page of results, without the instruction."""
+    """Returns the products of one page of results, without the instruction."""
     pieces = [_BACK, Piece(f"Page {page} (Total results: {total})")]
     pieces += [_PREVIOUS, _NEXT] if page > 1 else [_NEXT]
     for product in products:
@@ -71,7 +71,7 @@ def results_page(page: int, total: int, products: Iterable[Mapping[str, Any]]) -
 
 
 def item_page(product: Mapping[str, Any], show_attributes: bool) -> list[Piece]:
-    """The page of one product, without the instruction."""
+    """Returns the page of one product, without the instruction."""
     pieces = [_BACK, _PREVIOUS]
     for name, values in product["options"].items():
         pieces.append(Piece(name))
@@ -81,7 +81,7 @@ def item_page(product: Mapping[str, Any], show_attributes: bool) -> list[Piece]:
 
 
 def sub_page(product: Mapping[str, Any], kind: str) -> list[Piece]:
-    """The description, features, reviews or attributes of a product, without the instruction."""
+    """Returns the description, features, reviews or attributes of a product, without the instruction."""
     listed = {"features": product["BulletPoints"], "attributes": product["Attributes"]}.get(kind, ())
     pieces = [_BACK, _PREVIOUS, *(Piece(f" {text}") for text in listed)]
     if kind == "description":
@@ -92,7 +92,7 @@ def sub_page(product: Mapping[str, Any], kind: str) -> list[Piece]:
 
 
 def done_page(asin: str, options: Mapping[str, str], reward: float) -> list[Piece]:
-    """The receipt. The goal is not shown (the reference prints ``None`` there)."""
+    """Returns the receipt. The goal is not shown (the reference prints ``None`` there)."""
     chosen = json.dumps(dict(options), sort_keys=True)
     for character in "<>&'":
         chosen = chosen.replace(character, f"\\u{ord(character):04x}")
@@ -103,7 +103,7 @@ def done_page(asin: str, options: Mapping[str, str], reward: float) -> list[Piec
 
 
 def plain_piece(text: str) -> str | None:
-    """A piece as mode ``text`` shows it; None if it leaves no trace."""
+    """Returns a piece as mode ``text`` shows it; None if that shows nothing."""
     stripped = text.strip()
     if stripped or not text:
         return stripped or None
@@ -111,12 +111,12 @@ def plain_piece(text: str) -> str | None:
 
 
 def plain(pieces: Iterable[Piece]) -> str:
-    """Mode ``text``: the stripped pieces, joined."""
+    """Returns a page in mode ``text``: the stripped pieces, joined."""
     return SEPARATOR.join(shown for piece in pieces if (shown := plain_piece(piece.text)) is not None)
 
 
 def rich(pieces: Iterable[Piece], visited: Container[str] = (), address: str = "") -> str:
-    """Mode ``text_rich``.
+    """Returns a page in mode ``text_rich``.
 
     Args:
         visited: asins that were opened.
@@ -140,8 +140,8 @@ def rich(pieces: Iterable[Piece], visited: Container[str] = (), address: str = "
 
 
 def clickables(pieces: Sequence[Piece]) -> dict[str, Piece]:
-    """What can be clicked, in the order in which it is listed: buttons, products, options. A repeated text keeps its
-    first place and its last target."""
+    """Returns the clickable texts in the order in which they are listed: buttons, products, options. A repeated text
+    keeps its first place and its last target."""
     found: dict[str, Piece] = {}
     for role in (Role.BUTTON, Role.PRODUCT, Role.OPTION):
         for piece in pieces:

@@ -19,7 +19,7 @@ from alignopsd_trl.environments.webshop.engine.tables import normalize_color
 
 @dataclass(frozen=True)
 class TypeMatch:
-    """Whether the right kind of thing was bought, and why."""
+    """The match of product kinds, with its reasons."""
 
     r_type: float
     query_match: bool
@@ -28,7 +28,7 @@ class TypeMatch:
 
 
 def type_match(purchased: Mapping[str, Any], goal: Mapping[str, Any], nouns: Nouns) -> TypeMatch:
-    """The factor for the kind of product: 1, 0.5, 0.1 or 0 by query, category path and common title nouns."""
+    """Returns the factor for the kind of product: 1, 0.5, 0.1 or 0 by query, category path and common title nouns."""
     query = purchased["query"] == goal["query"]
     category = len(_path(purchased["product_category"]) & _path(goal["product_category"])) >= 2
     wanted = nouns(goal["name"])
@@ -48,7 +48,7 @@ def _path(category: str) -> frozenset[str]:
 
 
 def attribute_matches(purchased: Mapping[str, Any], goal: Mapping[str, Any]) -> int:
-    """How many of the goal's attributes the product lists (fuzzily) or mentions (literally)."""
+    """Counts the goal's attributes that the product lists (fuzzily) or mentions (literally)."""
     return sum(_has_attribute(purchased, attribute) for attribute in goal["attributes"])
 
 
@@ -61,13 +61,14 @@ def _has_attribute(purchased: Mapping[str, Any], wanted: str) -> bool:
 
 
 def option_matches(purchased: Iterable[str], wanted: Iterable[Any]) -> int:
-    """How many wanted options (values, or (name, value) pairs) some chosen value is similar to, after colours."""
+    """Counts the wanted options (values, or (name, value) pairs) to which some chosen value is similar, after
+    normalising colours."""
     chosen = [normalize_color(value) for value in purchased]
     return sum(any(similar(value, goal) for value in chosen) for goal in map(normalize_color, wanted))
 
 
 def wanted_options(goal: Mapping[str, Any]) -> list[Any]:
-    """The goal's options as the reward compares them: values of a human goal, pairs of a synthetic one."""
+    """Returns the goal's options as the reward compares them: values of a human goal, pairs of a synthetic one."""
     options = goal["goal_options"]
     return list(options.items()) if isinstance(options, Mapping) else list(options)
 
@@ -79,7 +80,7 @@ def score(
     options: Mapping[str, str],
     nouns: Nouns,
 ) -> tuple[float, dict[str, Any]]:
-    """The score of a purchase and its breakdown.
+    """Returns the score of a purchase and its breakdown.
 
     Args:
         price: the sampled price of the product in dollars.

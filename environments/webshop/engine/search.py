@@ -1,4 +1,4 @@
-"""BM25 over one document a product, with the rankings of the reference engine (WebShop facts 8).
+"""BM25 over one document per product, with the rankings of the reference engine (WebShop facts 8).
 
 Postings are compressed sparse rows: for term t, ``documents[start[t]:start[t+1]]`` (int32, ascending) and
 ``counts[...]`` (uint16). Documents are numbered by ascending asin, so ties need no look-up. Arithmetic is in 64-bit
@@ -22,14 +22,14 @@ RETURN_N = 50
 
 
 def document_text(product: Mapping) -> str:
-    """Title, description, first bullet and options of a product, lower-cased."""
+    """Returns title, description, first bullet and options of a product, lower-cased."""
     options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in product["options"].items())
     bullet = product["BulletPoints"][0] if product["BulletPoints"] else ""
     return " ".join([product["name"], product["Description"], bullet, options]).lower()
 
 
 class PostingsBuilder:
-    """Collects the documents in any order; `arrays` lays the postings out."""
+    """Collects documents in any order; `arrays` returns their postings."""
 
     def __init__(self) -> None:
         self._vocabulary: dict[str, int] = {}
@@ -56,7 +56,7 @@ class PostingsBuilder:
         return number
 
     def arrays(self, position: np.ndarray) -> dict[str, np.ndarray]:
-        """The postings with document i renumbered to ``position[i]`` (a permutation, int)."""
+        """Returns the postings with document i renumbered to ``position[i]`` (a permutation, int)."""
         names = sorted(self._vocabulary)
         rank = np.empty(len(names), np.int32)
         rank[[self._vocabulary[name] for name in names]] = np.arange(len(names), dtype=np.int32)
@@ -90,7 +90,7 @@ class Searcher:
         self._number = lru_cache(maxsize=1 << 14)(self._find)
 
     def rank(self, query: str, limit: int = RETURN_N) -> tuple[np.ndarray, np.ndarray]:
-        """The best documents of a query: numbers (int64) and scores (float32), best first, ties by number."""
+        """Returns the best documents of a query: numbers (int64) and scores (float32), best first, ties by number."""
         scores = np.zeros(len(self._norm))
         for name, repeated in Counter(terms(query.lower())).items():
             number = self._number(name)

@@ -1,4 +1,4 @@
-"""One shopper: where it is, what it can do, what an action does (WebShop facts 3 to 6)."""
+"""The session of one shopper: its page, its possible actions and their effects (WebShop facts 3 to 6)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Kind(Enum):
 
 
 class Answer(NamedTuple):
-    """What an action brought: ``reward`` is the int 0 when nothing was executed; ``breakdown`` is set by a purchase."""
+    """The result of an action. ``reward`` is the int 0 if nothing was executed; ``breakdown`` is set by a purchase."""
 
     reward: float
     done: bool
@@ -37,8 +37,9 @@ NOTHING, MOVED = Answer(0, False, None), Answer(0.0, False, None)
 
 
 def parse(action: str) -> tuple[str, str] | None:
-    """The name and the lower-cased argument of ``name[argument]`` at the start of an action: neither is empty nor holds
-    a newline, the argument ends at the last ``]`` and begins after the last ``[`` that leaves it a character."""
+    """Parses ``name[argument]`` at the start of an action into the name and the lower-cased argument. Neither is empty
+    nor contains a newline; the argument ends at the last ``]`` and begins after the last ``[`` that leaves it a
+    character."""
     line = action.split("\n", 1)[0]
     end = line.rfind("]")
     start = line.rfind("[", 0, max(end - 1, 0))
@@ -80,19 +81,19 @@ class Session:
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """Everything visible on the page, in order."""
+        """Returns all visible pieces of the page, in order."""
         return self._sheet.pieces if self._stands_alone else self._head[0] + self._sheet.pieces
 
     @property
     def text(self) -> str:
-        """The observation in mode ``text``."""
+        """Returns the observation in mode ``text``."""
         if self._stands_alone or not self._sheet.text:
             return self._sheet.text
         return f"{self._head[1]}{pages.SEPARATOR}{self._sheet.text}"
 
     @property
     def rich(self) -> str:
-        """The observation in mode ``text_rich``."""
+        """Returns the observation in mode ``text_rich``."""
         return pages.rich(self.pieces, self.visited, self._address())
 
     @property
@@ -104,7 +105,7 @@ class Session:
         return list(self._sheet.targets)
 
     def admits(self, action: str) -> bool:
-        """Whether an action is one of those on offer: a search where there is a search bar, or a click on the page."""
+        """Whether an action is on offer: a search where there is a search bar, or a click on the page."""
         parsed = parse(action)
         if parsed is None:
             return False
@@ -112,7 +113,7 @@ class Session:
         return name == "search" and self.has_search_bar or name == "click" and argument in self._sheet.targets
 
     def step(self, action: str) -> Answer:
-        """Executes any string; what cannot be executed changes nothing."""
+        """Executes any string; an impossible action changes nothing."""
         parsed = parse(action)
         if parsed is None:
             return NOTHING
@@ -163,7 +164,7 @@ class Session:
         return self._item()
 
     def _opened(self) -> int:
-        """The row of the product whose page is open."""
+        """Returns the row of the product whose page is open."""
         assert self.row is not None, "no page before a product's offers this click"
         return self.row
 

@@ -18,7 +18,7 @@ KEPT_PAGES = 1024  # pages of results, and sub-pages, that a process remembers
 
 
 class Sheet(NamedTuple):
-    """The part of a page that does not depend on the shopper."""
+    """The part of a page that is the same for all shoppers."""
 
     pieces: tuple[pages.Piece, ...]
     text: str
@@ -26,7 +26,7 @@ class Sheet(NamedTuple):
 
 
 class Shop:
-    """What sessions read and never change.
+    """The data that sessions read and never change.
 
     Args:
         catalogue: the products.
@@ -58,7 +58,7 @@ class Shop:
         self.results_sheet = lru_cache(maxsize=KEPT_PAGES)(self._results_sheet)
 
     def search(self, keywords: list[str], generator: Random) -> tuple[int, ...]:
-        """The rows that a search finds; only ``<r>`` draws from the generator."""
+        """Returns the rows that a search finds; only ``<r>`` draws from the generator."""
         if self.specials and keywords[0] in ("<r>", "<a>", "<c>", "<q>"):
             return self._special(keywords[0], keywords[1:], generator)
         return self.catalogue.search(" ".join(keywords))
@@ -73,7 +73,7 @@ class Shop:
         return ()
 
     def buy(self, row: int, goal: Goal, options: Mapping[str, str]) -> tuple[float, dict[str, Any]]:
-        """The score of buying a product for a goal, with its breakdown."""
+        """Returns the score of buying a product for a goal, with its breakdown."""
         price = float(self.goals.prices[row])
         return reward.score(self.catalogue.product(row), goal, price, options, self._nouns)
 

@@ -1,8 +1,7 @@
 """Named arrays in a folder: written once, checksummed, memory-mapped by every process that reads them.
 
-A folder appears under its final name complete or not at all (built beside it, renamed), so that a process never sees
-half of one and two that build the same do no harm: the first to finish wins. A folder whose checksums, sizes or key do
-not fit is moved away and built anew.
+A folder is built under another name and renamed, so that no process sees half of one. Of two processes that build the
+same folder, the first to finish wins. A folder whose checksums, sizes or key do not fit is moved away and built anew.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ _log = logging.getLogger(__name__)
 
 
 class StoreError(ValueError):
-    """A folder of arrays that is incomplete, damaged or of another version."""
+    """Raised for a folder of arrays that is incomplete, damaged or of another version."""
 
 
 class Store(Mapping[str, np.ndarray]):
-    """Read-only arrays by name, with the ``notes`` that the builder left."""
+    """Read-only arrays by name, with the builder's ``notes``."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], notes: Mapping[str, Any], folder: Path):
         self._arrays, self.notes, self.folder = dict(arrays), MappingProxyType(dict(notes)), folder
@@ -50,7 +49,7 @@ class Store(Mapping[str, np.ndarray]):
 
 
 class Writer:
-    """Takes the arrays of a store that is being built."""
+    """Collects the arrays of a store that is being built."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -63,7 +62,7 @@ class Writer:
         self.declare(name, array.dtype, array.shape)
 
     def declare(self, name: str, dtype: Any, shape: tuple[int, ...]) -> None:
-        """Announces an array whose bytes the builder wrote itself."""
+        """Registers an array whose bytes the builder wrote itself."""
         checksum = digest(self.folder / name)
         self._entries[name] = {"dtype": np.dtype(dtype).str, "shape": list(shape), "sha256": checksum}
 
@@ -73,11 +72,11 @@ class Writer:
 
 
 def open_or_build(cache: Path, key: str, build: Callable[[Writer], None]) -> Store:
-    """The store called ``key`` under ``cache``; built if it is not there or not sound.
+    """Opens the store called ``key`` under ``cache``, and builds it first if it is missing or damaged.
 
     Raises:
         OSError: if the cache folder cannot be written.
-        whatever ``build`` raises; nothing is left behind then.
+        Exception: any error of ``build``; nothing is left behind then.
     """
     folder = cache / key
     for _ in range(8):
@@ -119,7 +118,7 @@ def _map(path: Path, entry: Mapping[str, Any]) -> np.ndarray:
 
 
 def digest(path: Path) -> str:
-    """sha256 of a file, in hex."""
+    """Returns the sha256 of a file, in hex."""
     checksum = hashlib.sha256()
     with open(path, "rb") as file:
         while piece := file.read(1 << 22):

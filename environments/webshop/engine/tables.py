@@ -21,5 +21,5 @@ COLORS = tuple(
 
 @lru_cache(maxsize=1 << 15)
 def normalize_color(value: Any) -> Any:
-    """The first colour word that a string contains (or that a pair has as an element), else the value itself."""
+    """Returns the first colour word that a string contains (or that a pair has as an element), else the value."""
     return next((color for color in COLORS if color in value), value)
