@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import torch
 from trl import GRPOConfig
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 from alignopsd_trl.options import (
     Above,
@@ -50,12 +51,6 @@ def check_values(values: Mapping[str, Any], rules: Mapping[str, Any]) -> None:
         ruled = value is not None and (isinstance(rule, OneOf) or isinstance(value, int | float))
         if ruled and (problem := rule.problem(value)):
             raise ValueError(f"{name}={value!r}{problem}")
-
-
-def check_tags(tags: Sequence[str]) -> None:
-    """Raises `ValueError` for what is no opening and closing tag."""
-    if len(tags) != 2 or not all(tags):
-        raise ValueError(f"thinking_tags={tags!r} must be an opening and a closing tag")
 
 
 def has_bfloat16() -> bool:
@@ -289,7 +284,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         default=0,
         metadata={
             "help": "1: while a round is credited and optimised, vLLM's servers play the next one, with weights that "
-            "are a round old at most (docs/launch.md). 0: on-policy."
+            "are a round old at most (docs/experimental.md). 0: on-policy."
         },
     )
 
@@ -348,7 +343,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         self._check_groups(self.steps_per_generation)
         self._check_privileged()
         self._check_losses()
-        check_tags(self.thinking_tags)
+        PlayOptions.of(self)  # raises for tags that are none
         self._check_conversation()
         self._check_engine()
         self._check_servers()

@@ -1,8 +1,9 @@
 """AlignOPSDTrainer plays rounds of episodes, gives their turns credit and lets TRL update on them.
 
 It is the one class that extends TRL's trainer; what it overrides is listed in `trl_compat.OVERRIDES`. The work is done
-by objects that it holds, each of which can be made without it: `rollouts` play, `rewards` reward, the `scorer` scores,
-the method assigns credit, the `row_maker` makes TRL's rows, the `recorder` writes down, and `checkpoints` keep the run.
+by objects that it holds: `rollouts` play, `rewards` reward, the `scorer` scores, the method assigns credit, the
+`row_maker` makes TRL's rows, the `recorder` writes down, and `checkpoints` keep the run. None holds the trainer: what
+they use of it is its policy (`TrainedPolicy`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +28,13 @@ from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.evaluation import EvaluationResult, evaluating
+from alignopsd_trl.evaluation import EvaluationResult
+from alignopsd_trl.experimental.rounds_ahead import RolloutsAhead
 from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.models import resolve_model
-from alignopsd_trl.options import as_mapping, path_as_given
+from alignopsd_trl.options import path_as_given
 from alignopsd_trl.patched import patched
-from alignopsd_trl.rollout import AnySampler, SamplerDown, episode_seed, no_skills, rollout_metrics
+from alignopsd_trl.rollout import SamplerDown, no_skills, rollout_metrics
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.console import Lines, show_note
 from alignopsd_trl.runs.cores import use_what_is_left
@@ -42,7 +43,6 @@ from alignopsd_trl.runs.folder import LOG_FILE, RunFolder, claim_together, confi
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
 from alignopsd_trl.runs.log import LogFile
 from alignopsd_trl.runs.order import EpochSampler, Upcoming, WholeRounds
-from alignopsd_trl.runs.progress import duration, show_status
 from alignopsd_trl.runs.reward_check import RewardCheck
 from alignopsd_trl.runs.sizes import write_sizes
 from alignopsd_trl.sampling.backend import Backend
@@ -50,7 +50,7 @@ from alignopsd_trl.scoring.teacher_weights import FollowingTeacher, TeacherWeigh
 from alignopsd_trl.sharing.card import model_card
 from alignopsd_trl.sharing.facts import trainer_results
 from alignopsd_trl.skills import SkillSpec, load_skills, skill_source
-from alignopsd_trl.training.checkpoints import Checkpoints
+from alignopsd_trl.training.checkpoints import Checkpoints, Seconds
 from alignopsd_trl.training.checks import check_policy, shares_prefixes, weights_of_rewards
 from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted
 from alignopsd_trl.training.drift import Drift
@@ -64,10 +64,12 @@ from alignopsd_trl.training.rows import RowMaker
 from alignopsd_trl.training.samplers import Samplers
 from alignopsd_trl.training.scorer import Scorer
 from alignopsd_trl.training.sharing import push, push_checkpoint
+from alignopsd_trl.training.status import Status
 from alignopsd_trl.training.update import Update
+from alignopsd_trl.trl_compat.log import TrainerLog
 from alignopsd_trl.trl_compat.model import initial_weights, loaded_whole, made_for_turns
-from alignopsd_trl.trl_compat.scoring import PolicyScorer, scores_as_sampled
-from alignopsd_trl.trl_compat.update import TrainerLog, needs_old_log_probs, rewards, sampling_columns
+from alignopsd_trl.trl_compat.policy import TrainedPolicy
+from alignopsd_trl.trl_compat.scoring import PolicyScorer
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
 if TYPE_CHECKING:
@@ -210,21 +212,15 @@ class AlignOPSDTrainer(GRPOTrainer):
         return initial_weights(self, moves=kind == "ema")
 
     def _make_parts(self, reward_check: RewardCheck) -> None:
-        args, tokenizer, processes = self.args, self.processing_class, self.processes
+        args, tokenizer, processes, policy = self.args, self.processing_class, self.processes, TrainedPolicy(self)
         self.run_folder: RunFolder | None = None
         self.evaluations: dict[str, dict[str, Any]] = {}
-        self.phases, log, failed = Phases(self._show_phase), TrainerLog(self), FailedShare(args.max_failed_share)
-        self.checkpoints = Checkpoints(
-            Path(args.output_dir),
-            processes,
-            model=lambda: self.model,
-            norm=lambda: strategies.gradient_norm(self.accelerator, self.model_wrapped),
-            save=lambda: self._save_checkpoint(self.model, trial=None),
-            phases=self.phases,
-            failed=failed,
-            teacher=self.teacher_weights if args.teacher_model_kind == "ema" else None,
-        )
-        self.rollouts = Rollouts(
+        seconds, log, failed = Seconds(), TrainerLog(self), FailedShare(args.max_failed_share)
+        status = Status(args, processes, policy, seconds)
+        self.phases = Phases(status.show_phase)
+        followed = self.teacher_weights if args.teacher_model_kind == "ema" else None
+        self.checkpoints = Checkpoints(Path(args.output_dir), processes, policy, seconds, self.phases, failed, followed)
+        self.rollouts = (RolloutsAhead if args.rounds_ahead else Rollouts)(
             self._factory,
             args,
             tokenizer,
@@ -232,15 +228,14 @@ class AlignOPSDTrainer(GRPOTrainer):
             processes,
             skills=self._skills,
             failed=failed,
-            save=lambda: self.checkpoints.save_last(self.state.global_step),
-            template=as_mapping(self.chat_template_kwargs),
-            beyond=self._updates_left,
+            save=self.checkpoints.save_last,
+            beyond=status.updates_left,
         )
         self.backend = self.make_backend()
         self.samplers = Samplers(args, self.backend, self.teacher_weights, self.rollouts.slots)
-        self.recorder = Recorder(args, processes, tokenizer, log, lambda: self.callback_handler.callbacks)
+        self.recorder = Recorder(args, processes, tokenizer, log)
         self.rewards = Rewards(
-            partial(rewards, self),
+            policy,
             self.reward_funcs,
             self.reward_func_names,
             self.reward_weights,
@@ -250,6 +245,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             log,
         )
         self.scorer = Scorer(
+            policy,
             PolicyScorer(self),
             PolicyScorer(self, reference=True) if args.beta != 0.0 else None,
             PolicyScorer(self, teacher=self.teacher_weights) if self.teacher_weights else None,
@@ -259,22 +255,12 @@ class AlignOPSDTrainer(GRPOTrainer):
             processes,
             self.phases,
             shared=shares_prefixes(self, self.method),
-            as_sampled=lambda: not self.use_vllm and scores_as_sampled(self),
-            updated=lambda: needs_old_log_probs(self),
         )
-        self.row_maker = RowMaker(
-            args,
-            processes,
-            tokenizer.pad_token_id,
-            tokenizer.eos_token_id,
-            sampling=partial(sampling_columns, self, log=partial(self.recorder.metrics, "train")),
-            updated=lambda: needs_old_log_probs(self),
-        )
-        self.panels = Panels(
-            lambda: self.model, self._evaluated, self.rollouts, self.rewards, processes, self.checkpoints.seconds
-        )
-        self.drift = Drift(args, processes, partial(self.recorder.metrics, "train"))
-        self.update = Update(self, self.method, processes, self.drift)
+        pad_id, end_id = tokenizer.pad_token_id, tokenizer.eos_token_id
+        self.row_maker = RowMaker(args, processes, pad_id, end_id, policy, self.recorder)
+        self.panels = Panels(policy, self.samplers, self.rollouts, self.rewards, processes, seconds)
+        self.drift = Drift(args, processes, self.recorder)
+        self.update = Update(policy, self.accelerator, args, self.method, processes, self.drift)
         self._listeners = _listeners(args)
 
     def _add_callbacks(self) -> None:
@@ -301,8 +287,8 @@ class AlignOPSDTrainer(GRPOTrainer):
             with self.phases("rollout"):
                 trajectories = self.rollouts.play(self._to_play(inputs, update, snapshot))
                 self.rewards.give(inputs, trajectories, update)
-                if self.args.rounds_ahead:
-                    self._begin_next(snapshot)
+                if isinstance(self.rollouts, RolloutsAhead):
+                    self._begin_next(self.rollouts, snapshot)
             with self.phases("credit"):
                 batch = self._batch(trajectories, snapshot)
                 teacher = self.scorer.teacher(snapshot, self.rollouts.reader)
@@ -318,12 +304,12 @@ class AlignOPSDTrainer(GRPOTrainer):
         teacher = snapshot.teacher if privileged else None
         return ToPlay(rows, update, self.state.max_steps, snapshot.sampler, self.method, privileged, teacher)
 
-    def _begin_next(self, snapshot: Snapshot) -> None:
-        """Lets the next round, if there is one, be played while this one is credited and optimised."""
+    def _begin_next(self, rollouts: RolloutsAhead, snapshot: Snapshot) -> None:
+        """Begins to play the next round, if there is one, while this one is credited and optimised."""
         rows, updates = self._upcoming.after()
         update = self.state.global_step + updates
         if update < self.state.max_steps:
-            self.rollouts.begin(self._to_play(rows, update, snapshot))
+            rollouts.begin(self._to_play(rows, update, snapshot))
 
     @contextlib.contextmanager
     def _saved_if_down(self) -> Generator[None]:
@@ -341,15 +327,8 @@ class AlignOPSDTrainer(GRPOTrainer):
     def _batch(self, trajectories: Sequence[Trajectory], snapshot: Snapshot) -> TurnBatch:
         """The turns of a round with all that the method is told of them."""
         batch = self.scorer.batch(trajectories, self.method)
-        found = self.scorer.self_check(
-            batch,
-            self.scorer.teacher(snapshot, self.rollouts.reader, Phases()),
-            self.method,
-            fresh=self.state.global_step == 0,
-            sampled=self.use_vllm,
-            exact=strategies.computes_exactly(self.accelerator, self.model),
-        )
-        self.recorder.metrics("train", found)
+        teacher = self.scorer.teacher(snapshot, self.rollouts.reader, Phases())
+        self.recorder.metrics("train", self.scorer.self_check(batch, teacher, self.method))
         if not self.method.needs_turn_advantages:
             return batch
         from alignopsd_trl.measure.training import monte_carlo_advantages
@@ -376,18 +355,6 @@ class AlignOPSDTrainer(GRPOTrainer):
         """Rollout rounds before this one: what a method's schedules count."""
         return self.state.global_step // self.args.steps_per_round
 
-    def _show_phase(self, name: str) -> None:
-        if not self.args.disable_tqdm and self.is_local_process_zero() and name != "rollout":
-            place = f"update {self.state.global_step + 1}/{self.state.max_steps}: {name.replace('_', ' ')}"
-            show_status("; ".join(filter(None, [place, self._updates_left()])))
-
-    def _updates_left(self) -> str:
-        """How long the rest of the updates takes, if they take as long as those before."""
-        made, left = self.state.global_step, self.state.max_steps - self.state.global_step
-        if not made or left < 1:
-            return ""
-        return f"the run's updates: about {duration(self.seconds['training'] / made * left)}"
-
     # The update
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -408,22 +375,11 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     # Evaluation
 
-    @contextlib.contextmanager
-    def _evaluated(self, temperature: float) -> Generator[AnySampler]:
-        """What plays an evaluation, when nothing is played ahead of it."""
-        self.rollouts.settle()
-        with self.samplers.evaluation(temperature) as sampler:
-            yield sampler
-
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor, None, None]:
-        """Plays the rows' episodes and logs their outcome; there is no loss to report. Training's own random state is
-        left as it was."""
-        seed = episode_seed(" ".join(row["task_id"] for row in inputs), 0, self.processes.process)
-        with self._evaluated(self.args.eval_temperature) as sampler, evaluating(self.model, seed):
-            trajectories = self.rollouts.play_rows(inputs, sampler, self.method.skills_in_evaluation)
-            self.rewards.score(trajectories, self.state)
+        """Plays the rows' episodes and logs their outcome; there is no loss to report."""
+        trajectories = self.panels.play_rows(inputs, self.method.skills_in_evaluation, self.args.eval_temperature)
         self.recorder.metrics("eval", rollout_metrics(trajectories))
         return torch.zeros((), device=self.accelerator.device), None, None
 
@@ -443,7 +399,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         temperature = self.args.eval_temperature if temperature is None else temperature
         if skills and self.skill_bank is None:
             raise ValueError("skills=True needs a skill_bank")
-        result = self.panels.evaluate(panel, skills, temperature, seed, self.state)
+        result = self.panels.evaluate(panel, skills, temperature, seed)
         self.evaluations["after" if self.state.global_step else "before"] = plain(result.to_dict(outcomes=False))
         return result
 

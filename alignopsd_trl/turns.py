@@ -14,7 +14,6 @@ Matrices over turns are oriented ``[source, target]`` and kept per task group, n
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -59,35 +58,6 @@ class Thought:
 
 NO_THOUGHT = Thought("", "")
 """The value for a response with neither thinking nor action, and for a turn without privileged thinking."""
-
-THINK = ("<think>", "</think>")
-"""The default tags around a model's thinking."""
-_FAMILIES = ("action", "search", "answer")
-_OPENING = {tag: re.compile(rf"<{tag}\b", re.IGNORECASE) for tag in ("think", *_FAMILIES)}
-_CLOSING = {tag: re.compile(rf"</{tag}\s*>", re.IGNORECASE) for tag in ("think", *_FAMILIES)}
-
-
-def _first_block(tag: str, text: str) -> str | None:
-    """Returns the inside of the first complete block of a tag. It is linear in the text: if the first opening tag is
-    never closed, no later one is."""
-    opening = _OPENING[tag].search(text)
-    start = text.find(">", opening.end()) if opening else -1
-    closing = _CLOSING[tag].search(text, start + 1) if start >= 0 else None
-    return text[start + 1 : closing.start()] if closing else None
-
-
-def parse_response(text: str | None) -> Thought:
-    """Parses thinking and action of a response for correspondence. Environments parse actions by their own rules.
-
-    The first complete think block gives the thinking; the first family among action, search, answer that has a
-    complete block gives the action, wherever it stands, even if its block is blank. Opening tags may carry attributes,
-    case does not matter, outer white space is stripped. Any string or ``None`` is legal. Source: method facts A.1 to
-    A.3.
-    """
-    text = text or ""
-    thinking = _first_block("think", text)
-    action = next((body for tag in _FAMILIES if (body := _first_block(tag, text)) is not None), None)
-    return Thought((thinking or "").strip(), (action or "").strip())
 
 
 @dataclass

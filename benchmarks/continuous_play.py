@@ -30,6 +30,7 @@ from rich.table import Table
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import Opening, Projection, Step, TextEnvironment, View, open_batch
 from alignopsd_trl.environments.batch import SerialBatch
@@ -147,7 +148,9 @@ def read(prompt: Sequence[int]) -> list[int]:
 def play(shape: Shape, sampler: AnySampler, seeds: Sequence[int], sleeps: bool = False) -> float:
     """Plays an episode a seed; seconds."""
     batch = open_batch(planned(shape, sleeps), len(seeds))
-    player = Player(batch, Renderer(TOKENIZER, batch.prompt, 16), sampler, TOKENIZER, [0], privileged=False)
+    player = Player(
+        batch, Renderer(TOKENIZER, batch.prompt, PlayOptions(16)), sampler, TOKENIZER, [0], privileged=False
+    )
     began = time.perf_counter()
     try:
         played = player.play([{}] * len(seeds), [Seeds(0, seed) for seed in seeds], ["t"] * len(seeds))

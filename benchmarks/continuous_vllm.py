@@ -24,6 +24,7 @@ from typing import Any
 import httpx
 from transformers import AutoTokenizer
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import open_batch
 from alignopsd_trl.environments.loading import load
@@ -75,7 +76,7 @@ def play(sampler: Any, episodes: int, first: int = 0) -> dict[str, Any]:
     tokenizer, suite = AutoTokenizer.from_pretrained(POLICY), load(SUITE)
     rows = [row for row in suite.panel("test").rows for _ in range(2)][first : first + episodes]
     batch = open_batch(suite.factory, len(rows))
-    renderer = Renderer(tokenizer, batch.prompt, LENGTH - TOKENS)
+    renderer = Renderer(tokenizer, batch.prompt, PlayOptions(LENGTH - TOKENS))
     player = Player(batch, renderer, sampler, tokenizer, [tokenizer.eos_token_id], max_turns=TURNS, privileged=False)
     seeds = [episode_seeds(row["task_id"], 0, place % 2) for place, row in enumerate(rows)]
     began = time.perf_counter()

@@ -34,6 +34,7 @@ from rich.table import Table
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.environments import Opening, Projection, Step, TextEnvironment, View, open_batch
@@ -123,7 +124,7 @@ def play(arguments: argparse.Namespace, history: str) -> list[Trajectory]:
     skill = words_of(arguments.skill, random.Random(1))
     player = Player(
         environments=batch,
-        renderer=Renderer(tokenizer, batch.prompt, LONGEST, history=history, past_thinking="keep"),
+        renderer=Renderer(tokenizer, batch.prompt, PlayOptions(LONGEST, history=history, past_thinking="keep")),
         sampler=Responder(tokenizer, arguments.response),
         tokenizer=tokenizer,
         end_ids=[tokenizer.eos_token_id],

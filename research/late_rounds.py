@@ -21,9 +21,17 @@ from typing import Any
 from alignopsd_trl import trainer as trainer_module
 from alignopsd_trl.launch.recipe import main as recipe
 from alignopsd_trl.patched import patched
-from alignopsd_trl.scoring.teacher_weights import TeacherSampler, TeacherWeights
+from alignopsd_trl.sampling.teacher import TeacherSampler
+from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.training.round import Snapshot
 from alignopsd_trl.trl_compat.own_loop import kept_prefixes
+from alignopsd_trl.trl_compat.policy import TrainedPolicy
+
+
+class LatePolicy(TrainedPolicy):
+    """A policy that did not sample its round itself."""
+
+    scores_as_sampled, needs_old_log_probs = False, True
 
 
 class LateTrainer(trainer_module.AlignOPSDTrainer):
@@ -34,19 +42,18 @@ class LateTrainer(trainer_module.AlignOPSDTrainer):
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self.older = TeacherWeights(self.model)
-        self.scorer.as_sampled = lambda: False
-        self.scorer.updated = self.row_maker.updated = lambda: True
+        policy = self.scorer.trained = self.row_maker.policy = LatePolicy(self)
         self.samplers.snapshot = self._late_snapshot
-        sampling, self.ratios = self.row_maker.sampling, []
+        sampling, self.ratios = policy.sampling_columns, []
 
-        def corrected(batch: Any) -> Any:
+        def corrected(batch: Any, log: Any) -> Any:
             with patched(self, use_vllm=True):
-                columns = sampling(batch)
+                columns = sampling(batch, log)
             kept = columns["importance_sampling_ratio"].expand_as(batch.policy_mask)[batch.policy_mask]
             self.ratios.append({"mean": float(kept.mean()), "masked": float((kept == 0).float().mean())})
             return columns
 
-        self.row_maker.sampling = corrected
+        policy.sampling_columns = corrected
 
     @contextlib.contextmanager
     def _late_snapshot(self) -> Generator[Snapshot]:

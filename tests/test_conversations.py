@@ -10,8 +10,10 @@ import pytest
 from fakes.toy import TEMPLATE, Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
 from fakes.trainers import make_config, make_trainer
 
-from alignopsd_trl.chat.conversations import Conversation, without_thinking
+from alignopsd_trl.chat.conversations import Conversation
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
+from alignopsd_trl.chat.thinking import without_thinking
 from alignopsd_trl.environments import Chat, Opening, Projection, Step, TextEnvironment, View, open_batch
 from alignopsd_trl.measure.setup import make_bench
 from alignopsd_trl.rollout import Player, conversation_metrics
@@ -58,9 +60,10 @@ def _play(
     tokenizer.chat_template = template
     sampled = tokenizer(response, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id] * end
     batch = open_batch(environment, 1, 5.0)
+    options = PlayOptions(max_length, history=history, past_thinking=past_thinking)
     player = Player(
         environments=batch,
-        renderer=Renderer(tokenizer, batch.prompt, max_length, history=history, past_thinking=past_thinking),
+        renderer=Renderer(tokenizer, batch.prompt, options),
         sampler=Scripted(lambda prompts: ([list(sampled) for _ in prompts], None)),
         tokenizer=tokenizer,
         end_ids=[tokenizer.eos_token_id],
@@ -105,7 +108,7 @@ def test_a_prompt_is_the_prompt_before_it_the_response_and_what_is_new(past_thin
 def test_sampled_ids_stay_where_the_text_would_give_others() -> None:
     tokenizer = build_tokenizer()
     tokenizer.chat_template = TEMPLATE
-    renderer = Renderer(tokenizer, ToyPrompt(), 500, history="conversation")
+    renderer = Renderer(tokenizer, ToyPrompt(), PlayOptions(500, history="conversation"))
     dialogue = Conversation(renderer, "go", renderer.encode(["go"])[0])
     before, eos = list(dialogue.ids), tokenizer.eos_token_id
     sampled = [tokenizer.convert_tokens_to_ids("left"), eos, tokenizer.convert_tokens_to_ids("<unk>"), eos]

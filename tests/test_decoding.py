@@ -27,7 +27,8 @@ from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import score_pairs
 from alignopsd_trl.training.round import Snapshot
 from alignopsd_trl.trl_compat.own_loop import kept_prefixes, samples_plainly
-from alignopsd_trl.trl_compat.scoring import PolicyScorer, scores_as_sampled
+from alignopsd_trl.trl_compat.policy import TrainedPolicy
+from alignopsd_trl.trl_compat.scoring import PolicyScorer
 from alignopsd_trl.turns import NO_THOUGHT, Thought, Trajectory, Turn, TurnBatch
 
 PROMPTS = [[5, 6, 7, 8, 9], [11], [5, 6, 7, 8, 9], [4, 4, 12, 30, 31, 32, 33, 20], [40, 41], [11]]
@@ -84,7 +85,7 @@ def test_kept_log_probs_are_those_of_scoring(tmp_path: Path, options: dict) -> N
     parts = {"peft_config": config} if options.pop("lora", False) else None
     trainer = make_trainer(tmp_path, script=False, temperature=0.8, parts=parts, **options)
     trainer.model.train()
-    assert samples_plainly(trainer) and scores_as_sampled(trainer)
+    assert samples_plainly(trainer) and TrainedPolicy(trainer).scores_as_sampled
     prompts = [[5 + row % 3, 9, 3, *[4] * (row % 7)] for row in range(40)]
     with kept_prefixes(trainer) as prefixes:
         responses, kept = trainer.backend.sampler(0.8, 12, prefixes).respond(prompts)

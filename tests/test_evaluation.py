@@ -13,6 +13,7 @@ import torch
 from fakes.toy import NUMBERS, Scripted, ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from fakes.trainers import make_trainer
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import Suite, TaskPanel, open_batch
 from alignopsd_trl.evaluation import Outcome, evaluate, mean_score, success_rate, summarise
@@ -193,7 +194,7 @@ def test_each_prompt_that_fits_is_tokenised_once(skill: str, in_rollout: bool, e
     tokenizer, batch = _Counting(), open_batch(ToyEnvironment, 6)
     player = Player(
         environments=batch,
-        renderer=Renderer(tokenizer, batch.prompt, 128),
+        renderer=Renderer(tokenizer, batch.prompt, PlayOptions(128)),
         sampler=Scripted(
             lambda prompts: ([tokenizer.inner("<action>stay</action>")["input_ids"]] * len(prompts), None)
         ),

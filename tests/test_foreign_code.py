@@ -12,6 +12,7 @@ import pytest
 from fakes.toy import Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
 from fakes.trainers import make_trainer
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import Ending, Failure, Opening, Step, open_batch
 from alignopsd_trl.environments.adapters import ToolEnvironment
@@ -115,7 +116,7 @@ def test_a_skill_that_fails_for_a_row_costs_the_episodes_of_this_row(kind: type[
     batch = open_batch(ToyEnvironment, 4)
     player = Player(
         environments=batch,
-        renderer=Renderer(tokenizer, ToyPrompt(), 128),
+        renderer=Renderer(tokenizer, ToyPrompt(), PlayOptions(128)),
         sampler=Scripted(lambda prompts: ([[tokenizer.eos_token_id] for _ in prompts], None)),
         tokenizer=tokenizer,
         end_ids=[tokenizer.eos_token_id],

@@ -14,6 +14,7 @@ from accelerate.utils import DistributedType
 from fakes.trainers import difference, make_config, make_trainer, with_sampler
 from peft import LoraConfig
 
+from alignopsd_trl.chat.thinking import parse_response
 from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.distributed.strategies import refuse_other_shards
 from alignopsd_trl.methods import get_method, method_names
@@ -24,7 +25,7 @@ from alignopsd_trl.runs.health import Decay
 from alignopsd_trl.scoring.teacher_forcing import Padded
 from alignopsd_trl.scoring.teacher_weights import FollowingTeacher, TeacherWeights
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
-from alignopsd_trl.turns import Trajectory, Turn, TurnBatch, parse_response
+from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
 
 HALF = {"privileged_siblings": 2}
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fakes.toy import TEMPLATE, ToyPrompt, build_tokenizer
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer, text_of
 from alignopsd_trl.environments import Chat, Record, View
 
@@ -47,7 +48,7 @@ def _now(view: View) -> list[dict[str, str]]:
 def _renderer(prompt: Any, max_length: int = 200, template: str = TEMPLATE) -> Renderer:
     tokenizer = build_tokenizer()
     tokenizer.chat_template = template
-    return Renderer(tokenizer, prompt, max_length)
+    return Renderer(tokenizer, prompt, PlayOptions(max_length))
 
 
 def _fed(renderer: Renderer, prompt: Any) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from fakes.toy import Scripted, ToyEnvironment, ToyPrompt, build_tokenizer
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import Ending, Opening, Projection, Step, TextEnvironment, open_batch
 from alignopsd_trl.rollout import Player, rollout_metrics
@@ -43,7 +44,7 @@ def play(factory: type, rows: list[dict], max_turns: int | None = None, max_leng
     response = TOKENIZER("left", add_special_tokens=False)["input_ids"] + [TOKENIZER.eos_token_id]
     player = Player(
         environments=batch,
-        renderer=Renderer(TOKENIZER, batch.prompt, max_length),
+        renderer=Renderer(TOKENIZER, batch.prompt, PlayOptions(max_length)),
         sampler=Scripted(lambda prompts: ([list(response) for _ in prompts], None)),
         tokenizer=TOKENIZER,
         end_ids=[TOKENIZER.eos_token_id],

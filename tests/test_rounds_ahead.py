@@ -23,7 +23,7 @@ from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout import SamplerDown
 from alignopsd_trl.runs.checkpoints import whole_checkpoints
 from alignopsd_trl.runs.order import EpochSampler, Upcoming
-from alignopsd_trl.trl_compat.update import sampling_ratio
+from alignopsd_trl.trl_compat.correction import sampling_ratio
 
 
 def made(
@@ -34,6 +34,8 @@ def made(
     kept = {"vllm_teacher_addresses": [teacher]} if teacher else {}
     trainer.pushes = with_servers(trainer, server, rounds_ahead=ahead, **kept)
     trainer.began = []
+    if not ahead:
+        return trainer
     inner = trainer.rollouts.begin
 
     def begin(asked: Any) -> None:

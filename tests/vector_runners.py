@@ -9,6 +9,7 @@ import torch
 from fakes.tables import config
 from method_vectors import Case, flag, identity_columns, matrix, padded, ragged, real
 
+from alignopsd_trl.chat.thinking import parse_response
 from alignopsd_trl.methods.advantages import invalid_action_residual, rollout_advantage, token_advantages
 from alignopsd_trl.methods.align_opsd.correspondence import (
     accept_actions,
@@ -38,7 +39,7 @@ from alignopsd_trl.methods.align_opsd.spans import (
 )
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Padded, largest_logits
-from alignopsd_trl.turns import Groups, Thought, Trajectory, Turn, TurnBatch, parse_response
+from alignopsd_trl.turns import Groups, Thought, Trajectory, Turn, TurnBatch
 
 RUNNERS: dict[str, Callable[[Case, Case], Case]] = {}
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from alignopsd_trl.chat.prompts import Renderer
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.checks.loading import load_policy
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.evaluation.play import ModelGenerator, evaluating
 from alignopsd_trl.records import SCHEMA, turn_records, write_records
-from alignopsd_trl.rollout import Player, episode_seeds
+from alignopsd_trl.rollout import Player, episode_seeds, make_player
 from alignopsd_trl.skills import load_skills, skill_budget, skill_source
 
 
@@ -59,12 +59,12 @@ def play_siblings(
     folders = Path(folder) / "student", Path(folder) / "privileged"
     for privileged, target in enumerate(folders):
         environments = open_batch(suite.factory, min(slots, len(rows)), time_limit=60.0)
-        player = Player(
-            environments=environments,
-            renderer=Renderer(tokenizer, environments.prompt, max_prompt_length, None),
-            sampler=sampler,
-            tokenizer=tokenizer,
-            end_ids=sampler.end_ids,
+        player = make_player(
+            environments,
+            tokenizer,
+            sampler,
+            sampler.end_ids,
+            PlayOptions(max_prompt_length),
             skills=skills,
             skills_in_rollout=bool(privileged),
             progress=progress,

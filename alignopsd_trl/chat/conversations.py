@@ -9,38 +9,17 @@ dialogue, is encoded from its text.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from functools import cache
+from itertools import pairwise
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer, messages_of, tools_of
+from alignopsd_trl.chat.thinking import closes_thinking, without_thinking
 from alignopsd_trl.environments.base import Chat, Message, Rendered
-from alignopsd_trl.turns import THINK
+from alignopsd_trl.turns import Trajectory
 
 _MARK = "\ufdd0past\ufdd1"  # noncharacters, which no response holds
-
-
-def without_thinking(text: str, tags: Sequence[str] = THINK) -> str:
-    """Returns a response without its thinking and the white space around that. The first opening tag may have been in
-    the generation prompt."""
-    return _blocks(tags).sub("", _closed(tags).sub("", text, count=1) if _closed(tags).match(text) else text)
-
-
-def _opening(tags: Sequence[str]) -> str:
-    """Returns the opening tag as a pattern; one in angle brackets may carry attributes."""
-    return re.escape(tags[0].removesuffix(">")) + r"\b[^>]*>" if tags[0].endswith(">") else re.escape(tags[0])
-
-
-@cache
-def _blocks(tags: Sequence[str]) -> re.Pattern[str]:
-    return re.compile(rf"\s*{_opening(tags)}.*?{re.escape(tags[1])}\s*", re.DOTALL | re.IGNORECASE)
-
-
-@cache
-def _closed(tags: Sequence[str]) -> re.Pattern[str]:
-    """Returns a pattern for the text up to its first closing tag, if no opening tag comes before that."""
-    return re.compile(rf"(?:(?!{_opening(tags)}).)*?{re.escape(tags[1])}\s*", re.DOTALL | re.IGNORECASE)
 
 
 class Conversation:
@@ -59,7 +38,8 @@ class Conversation:
     """
 
     def __init__(self, renderer: Renderer, opening: Rendered, ids: Sequence[int]):
-        self._renderer, self._past_thinking = renderer, renderer.past_thinking
+        self._renderer, self._past_thinking = renderer, renderer.options.past_thinking
+        self._tags = renderer.options.thinking_tags
         self._opening, self._tools = messages_of(opening), tools_of(opening)
         self._turns: list[list[Message]] = []
         self._first: list[int] = list(ids)
@@ -75,7 +55,7 @@ class Conversation:
         ended = bool(response) and response[-1] in end_ids
         said = self._renderer.decode(response[:-1] if ended else response)
         end = self._renderer.decode(response[-1:]) if ended else ""
-        kept = without_thinking(said, self._renderer.thinking_tags) if self._past_thinking == "drop" else said
+        kept = without_thinking(said, self._tags) if self._past_thinking == "drop" else said
         self._turns.append([{"role": "assistant", "content": kept}, *messages_of(reply)])
         part = self._by_template(list(response), said, end) if self._past_thinking == "template" else None
         if self._past_thinking != "template" and not self._thinks_in_prompt(said):
@@ -116,8 +96,8 @@ class Conversation:
         return self._renderer.tokens(kept + decode(response).removeprefix(said))
 
     def _thinks_in_prompt(self, said: str) -> bool:
-        """Whether thinking must be dropped whose opening tag is in the generation prompt, and so in the ids already."""
-        return self._past_thinking == "drop" and _closed(self._renderer.thinking_tags).match(said) is not None
+        """Whether the thinking to drop was opened by the generation prompt, which is in the ids already."""
+        return self._past_thinking == "drop" and closes_thinking(said, self._tags)
 
     def _encode_anew(self) -> None:
         self._parts = None
@@ -155,3 +135,15 @@ def oldest_to_drop(conversation: Conversation, limit: int) -> int | None:
         if length <= limit // 2:
             break
     return fits
+
+
+def note_of_breaks(trajectories: Sequence[Trajectory], options: PlayOptions) -> str | None:
+    """Says what to do where the chat template keeps dialogues from being rows; `None` where it does not."""
+    later = [(one, two) for played in trajectories for one, two in pairwise(played.turns)]
+    broken = sum(not two.extends(one) and not two.history_shortened for one, two in later)
+    if not broken or options.past_thinking != "template":
+        return None
+    return (
+        f"past_thinking='keep' would save rows: the chat template rewrites past responses in {broken} of "
+        f"{len(later)} prompts (docs/conversations.md)"
+    )

@@ -10,8 +10,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.environments.base import Chat, Prompt, Rendered, View
-from alignopsd_trl.turns import THINK
 
 
 def checked(prompt: Any, source: str) -> Rendered:
@@ -97,29 +97,14 @@ class Renderer:
     Args:
         tokenizer: with a chat template.
         prompt: the environment's template.
-        max_length: the number of tokens of a prompt at most.
-        chat_template_kwargs: passed to ``apply_chat_template``.
-        history: ``"window"`` (each turn is a prompt of its own with the latest turns) or ``"conversation"`` (the whole
-            dialogue, see `conversations`).
-        past_thinking: what becomes of the thinking of earlier responses, see [`conversations.Conversation`].
-        thinking_tags: the tags around the model's thinking.
+        options: of playing.
     """
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        prompt: Prompt,
-        max_length: int,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        history: str = "window",
-        past_thinking: str = "template",
-        thinking_tags: Sequence[str] = THINK,
-    ):
-        self._tokenizer: Any = tokenizer  # its annotations are unions for every return type
-        self._prompt = prompt
-        self._kwargs = dict(chat_template_kwargs or {})
-        self.max_length, self.converses = max_length, history == "conversation"
-        self.past_thinking, self.thinking_tags = past_thinking, tuple(thinking_tags)
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, options: PlayOptions):
+        self._tokenizer: Any = tokenizer  # its annotations give a union whatever it is asked for
+        self._prompt, self.options = prompt, options
+        self._kwargs = dict(options.chat_template_kwargs or {})
+        self.max_length, self.converses = options.max_prompt_length, options.history == "conversation"
         self._known: dict[str, array[int]] = {}
         self._held = 0
 

@@ -16,8 +16,10 @@ from transformers import PreTrainedTokenizerBase
 from trl.chat_template_utils import add_response_schema, supports_tool_calling
 from trl.chat_template_utils import parse_response as parse_message
 
+from alignopsd_trl.chat.options import THINK, PlayOptions
+from alignopsd_trl.chat.thinking import canonical, parse_response
 from alignopsd_trl.environments.adapters.calls import calls_in, text_before_calls
-from alignopsd_trl.turns import THINK, Thought, parse_response
+from alignopsd_trl.turns import Thought
 
 _TAIL = 24  # tokens at the end of a prompt that may hold an opened tag
 
@@ -99,12 +101,9 @@ class Reader:
         return bool(parse_response(text).thinking)
 
     def _canonical(self, prompt: Sequence[int], response: Sequence[int], text: str) -> str:
-        """Returns the response with its thinking between ``<think>`` tags."""
-        first, last = self._tags
+        """Returns the response with its thinking between ``<think>`` tags, whatever opened it and whatever its tags."""
         text = text if self._special_tags is None else self._with_tags(response)
-        if self._opened(prompt) and first not in text.partition(last)[0]:
-            text = first + text
-        return text if self._tags == THINK else text.replace(first, THINK[0], 1).replace(last, THINK[1], 1)
+        return canonical(text, self._tags, self._opened(prompt))
 
     def _opened(self, prompt: Sequence[int]) -> bool:
         if not self._may_open:
@@ -137,9 +136,11 @@ class Reader:
         return Reading(whole, Thought(str(thinking).strip(), shown), json.dumps(message, default=str))
 
 
-def reader_for(tokenizer: PreTrainedTokenizerBase, environments: Any, tags: Sequence[str] = THINK) -> Reader:
-    """Makes the `Reader` for a batch of environments (a `ValidatedBatch`)."""
-    return Reader(tokenizer, tags, environments.thinks_freely, getattr(environments.prompt, "native", False))
+def reader_for(tokenizer: PreTrainedTokenizerBase, environments: Any, options: PlayOptions) -> Reader:
+    """Makes the reader of responses for a batch of environments (a `ValidatedBatch`)."""
+    return Reader(
+        tokenizer, options.thinking_tags, environments.thinks_freely, getattr(environments.prompt, "native", False)
+    )
 
 
 def require_tools(tokenizer: PreTrainedTokenizerBase) -> None:

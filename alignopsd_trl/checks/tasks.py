@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.chat.reading import require_tools
 from alignopsd_trl.checks.findings import Finding
@@ -76,7 +77,7 @@ def check_first_prompts(
         for opening in openings:
             if isinstance(opening, Failure):
                 continue
-            renderer = Renderer(tokenizer, batch.prompt, 0, kwargs)
+            renderer = Renderer(tokenizer, batch.prompt, PlayOptions(chat_template_kwargs=kwargs))
             view = View(opening.task_text, opening.observation, opening.admissible, (), 0, opening.context)
             if getattr(batch.prompt, "native", False):
                 require_tools(tokenizer)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from alignopsd_trl.chat.prompts import Renderer
-from alignopsd_trl.chat.reading import THINK, Reader, reader_for
+from alignopsd_trl.chat.options import PlayOptions
+from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.environments.adapters import AdaptedEnvironment, as_environment
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation.summary import EvaluationResult, Outcome, summarise
 from alignopsd_trl.models import end_ids
-from alignopsd_trl.rollout import Player, Responses, SkillSource, episode_seeds, no_skills
+from alignopsd_trl.rollout import Player, Responses, SkillSource, episode_seeds, make_player, no_skills
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
@@ -147,16 +147,11 @@ def evaluate(
     min_p: float | None = None,
     repetition_penalty: float = 1.0,
     seed: int = 0,
-    max_prompt_length: int = 4096,
     max_completion_length: int = 512,
-    max_turns: int | None = None,
     batch_size: int = 64,
     time_limit: float = 60.0,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    history: str = "window",
-    past_thinking: str = "template",
-    thinking_tags: Sequence[str] = THINK,
     progress: Callable[[int, int], None] = lambda ended, turns: None,
+    **options: Any,
 ) -> tuple[EvaluationResult, list[Trajectory]]:
     """Plays each task of a panel once with a model that nobody trains.
 
@@ -171,18 +166,16 @@ def evaluate(
         top_p, top_k, min_p, repetition_penalty: of the sampling, as in [`~trl.GRPOConfig`], whose values a trainer's
             own evaluations use. The model's ``generation_config`` does not count.
         seed: of the sampling's random numbers. An episode's own seed depends on its task alone.
-        max_prompt_length, max_completion_length: tokens of one turn's prompt and response.
-        max_turns: turns of an episode; the environment's own number by default.
+        max_completion_length: tokens of a response.
         batch_size: episodes side by side.
         time_limit: seconds for one call of an environment.
-        chat_template_kwargs: handed to the chat template.
-        history, past_thinking: what prompts show of the past, as in [`AlignOPSDConfig`].
-        thinking_tags: between which the model thinks.
         progress: called with the numbers of episodes that ended and of turns that were played since the last call.
+        options: fields of [`~alignopsd_trl.chat.options.PlayOptions`], such as ``max_prompt_length``.
 
     Returns:
         The result and the trajectories, in the panel's order.
     """
+    playing = PlayOptions(**options)
     narrowed = {"top_p": top_p, "top_k": top_k, "min_p": min_p, "repetition_penalty": repetition_penalty}
     sampler = ModelGenerator(model, tokenizer, temperature, max_completion_length, batch_size, **narrowed)
     factory = as_environment(factory)
@@ -192,25 +185,15 @@ def evaluate(
             "score=lambda environment: ...)"
         )
     environments = open_batch(factory, min(batch_size, len(panel)), time_limit)
-    player = Player(
-        environments=environments,
-        renderer=Renderer(
-            tokenizer,
-            environments.prompt,
-            max_prompt_length,
-            chat_template_kwargs,
-            history,
-            past_thinking,
-            thinking_tags,
-        ),
-        sampler=sampler,
-        tokenizer=tokenizer,
-        end_ids=sampler.end_ids,
+    player = make_player(
+        environments,
+        tokenizer,
+        sampler,
+        sampler.end_ids,
+        playing,
         skills=skills or no_skills,
         skills_in_rollout=skills is not None,
-        max_turns=max_turns,
         progress=progress,
-        reader=reader_for(tokenizer, environments, thinking_tags),
     )
     try:
         played = play_panel(player, model, panel, slots=batch_size, seed=seed)

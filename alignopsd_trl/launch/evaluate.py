@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, get_type_hints
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options, json_mapping
@@ -43,15 +45,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--top_k", type=int, default=0, help="0: all tokens")
     parser.add_argument("--min_p", type=float)
     parser.add_argument("--repetition_penalty", type=float, default=1.0)
-    parser.add_argument("--chat_template_kwargs", help="JSON, handed to the chat template")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--max_prompt_length", type=int, help="this and all below to --past_thinking: by default as")
-    parser.add_argument("--max_completion_length", type=int, help="the policy was trained (recipe.json beside it)")
-    parser.add_argument("--skill_tokens", type=int, help="budget of the skill block; min(512, max_prompt_length // 4)")
-    parser.add_argument("--max_turns", type=int)
-    parser.add_argument("--history", choices=("window", "conversation"))
-    parser.add_argument("--thinking_tags", nargs=2)
-    parser.add_argument("--past_thinking", choices=("template", "keep", "drop"))
+    trained = parser.add_argument_group("by default as the policy was trained (recipe.json beside it)")
+    trained.add_argument("--max_completion_length", type=int)
+    trained.add_argument("--skill_tokens", type=int, help="budget of the skill block; min(512, max_prompt_length // 4)")
+    for option in fields(PlayOptions):
+        trained.add_argument(f"--{option.name}", **option.metadata)
     parser.add_argument("--batch_size", type=int, default=64, help="episodes side by side")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16")
     parser.add_argument("--device", help="by default the GPU, or the CPU where there is none")
@@ -76,7 +75,7 @@ def _check(given: argparse.Namespace) -> None:
     Raises:
         ValueError: names the first that breaks its rule.
     """
-    from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig, check_tags, check_values
+    from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig, check_values
     from alignopsd_trl.options import Above, AtLeast, as_type, rules
 
     hints = get_type_hints(AlignOPSDConfig)
@@ -84,7 +83,7 @@ def _check(given: argparse.Namespace) -> None:
         as_type(value, hints[name], f"{name}={value!r}")
     own = {"temperature": AtLeast(0), "batch_size": Above(0)}
     check_values(vars(given) | given.sizes, INHERITED_RULES | rules(AlignOPSDConfig) | own)
-    check_tags(given.sizes["thinking_tags"])
+    PlayOptions(**{name: given.sizes[name] for name in PlayOptions.names()})  # raises for tags that are none
 
 
 def command(argv: Sequence[str] | None = None) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.measure.mc_rollouts import ReplayError
 from alignopsd_trl.measure.measurement import Bench, Measurement, assign_credit, columns, play_groups, take_rollouts
@@ -120,9 +121,8 @@ def draw_tasks(dataset: Any, count: int, seed: int) -> list[dict[str, Any]]:
 
 _ASKED = ("environment", "environment_options", "tasks", "rollouts", "split", "value", "everywhere", "seed", "slots")
 _ASKED += ("enough", "skill_bank")
-_PLAYED = ("num_generations", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_prompt_length")
-_PLAYED += ("max_completion_length", "max_turns", "environment_time_limit", "chat_template_kwargs", "thinking_tags")
-_PLAYED += ("skill_budget",)
+_PLAYED = ("num_generations", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_PLAYED += ("max_completion_length", "environment_time_limit", "skill_budget", *PlayOptions.names())
 
 
 def identity_of(arguments: argparse.Namespace, subject: Subject, skills_in_rollout: bool) -> dict[str, Any]:

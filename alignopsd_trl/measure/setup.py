@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from alignopsd_trl.chat.prompts import Renderer
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.reading import reader_for
 from alignopsd_trl.checks.loading import load_policy
 from alignopsd_trl.config import AlignOPSDConfig
@@ -29,8 +29,8 @@ from alignopsd_trl.measure.policy import PLAIN, ModelScorer, make_sampler, share
 from alignopsd_trl.measure.variants import Variant, make_variants, read_vary
 from alignopsd_trl.methods import Method
 from alignopsd_trl.models import end_ids
-from alignopsd_trl.options import as_mapping, as_type
-from alignopsd_trl.rollout import Player, no_skills
+from alignopsd_trl.options import as_type
+from alignopsd_trl.rollout import make_player, no_skills
 from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.runs.sizes import read_sizes
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
@@ -183,19 +183,17 @@ def make_bench(
     sampler, think = (make_sampler(model, tokenizer, options, length, batch_size) for length in longest)
     scorer = ModelScorer(model, config.temperature)
     environments = open_batch(subject.suite.factory, slots, config.environment_time_limit)
-    template = as_mapping(config.chat_template_kwargs)
-    renderer = Renderer(tokenizer, environments.prompt, config.max_prompt_length, template)
-    reader = reader_for(tokenizer, environments, config.thinking_tags)
+    played = PlayOptions.of(config)
+    reader = reader_for(tokenizer, environments, played)
     return Bench(
-        player=Player(
-            environments=environments,
-            renderer=renderer,
-            sampler=sampler,
-            tokenizer=tokenizer,
-            end_ids=end_ids(model, tokenizer.eos_token_id),
+        player=make_player(
+            environments,
+            tokenizer,
+            sampler,
+            end_ids(model, tokenizer.eos_token_id),
+            played,
             skills=skills,
             skills_in_rollout=any(one.skills_in_rollout for one in methods),
-            max_turns=config.max_turns,
             reader=reader,
         ),
         slots=slots,

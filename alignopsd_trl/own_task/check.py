@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer, text_of
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.checks.tasks import FAILED_RESET, splits, starts
@@ -230,7 +231,7 @@ def _texts(task: Task, episodes: Sequence[PlayedEpisode]) -> list[str]:
 
 def _show(task: Task, tokenizer: Any, episode: PlayedEpisode, report: Report) -> None:
     """The first prompt, and how long it is with the skill."""
-    renderer = Renderer(tokenizer, task.suite.factory().prompt, report.max_prompt_length)
+    renderer = Renderer(tokenizer, task.suite.factory().prompt, PlayOptions(report.max_prompt_length))
     view = episode.turns[0].view
     report.prompt = text_of(renderer.show(view, ""))
     report.tokens = len(renderer.encode([renderer.show(view, episode.skill)])[0])

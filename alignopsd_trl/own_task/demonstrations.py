@@ -17,6 +17,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer, messages_of, text_of, tools_of
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.options import path_as_given
@@ -160,7 +161,7 @@ def _rows(
     prompt = task.suite.factory().prompt
     if tokenizer is None:
         tokenizer = tiny_tokenizer(_texts(prompt.render, episodes))
-    renderer = Renderer(tokenizer, prompt, limit)
+    renderer = Renderer(tokenizer, prompt, PlayOptions(limit))
     rows, too_long = [], 0
     for episode in episodes:
         views = [turn.view for turn in episode.turns]

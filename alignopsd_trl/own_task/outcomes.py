@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer, text_of
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.environments.base import Opening
@@ -147,7 +148,7 @@ def prompts(
     task: Task, tokenizer: PreTrainedTokenizerBase, episodes: Sequence[PlayedEpisode], limit: int, longest_answer: int
 ) -> Iterator[Finding]:
     """Prompts and responses as the policy will read and write them, against their limits."""
-    renderer = Renderer(tokenizer, task.suite.factory().prompt, limit)
+    renderer = Renderer(tokenizer, task.suite.factory().prompt, PlayOptions(limit))
     turns = [(one, turn) for one in episodes for turn in one.turns]
     fitted = renderer.fit([turn.view for _, turn in turns], [one.skill for one, _ in turns])
     lost = sum(one is None for one in fitted)

@@ -4,6 +4,7 @@ makes the prompt of each turn, and a `sampler` samples the response."""
 from __future__ import annotations
 
 from alignopsd_trl.rollout.faults import RequestFailed, SamplerDown
+from alignopsd_trl.rollout.making import make_player
 from alignopsd_trl.rollout.metrics import (
     Counters,
     conversation_metrics,
@@ -47,6 +48,7 @@ __all__ = [
     "conversation_metrics",
     "episode_seed",
     "episode_seeds",
+    "make_player",
     "no_skills",
     "privileged_metrics",
     "rollout_metrics",

@@ -7,7 +7,7 @@ from typing import Any
 
 from alignopsd_trl.chat.conversations import Conversation
 from alignopsd_trl.environments.base import Ending, Failure, Opening, Record, Step, View
-from alignopsd_trl.turns import StopReason, Trajectory, Turn, parse_response
+from alignopsd_trl.turns import NO_THOUGHT, StopReason, Trajectory, Turn
 
 
 @dataclass
@@ -80,7 +80,7 @@ def blank_turn(number: int, text: str, ids: list[int], privileged_ids: list[int]
         privileged_ids=list(privileged_ids),
         response_ids=[],
         response_text="",
-        thought=parse_response(None),
+        thought=NO_THOUGHT,
         action="",
         action_valid=False,
         observation="",

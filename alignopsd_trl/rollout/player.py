@@ -57,7 +57,7 @@ class Player:
         agree: all-reduces the maximum of a number.
         each: all-gathers a value.
         progress: called with the numbers of episodes that ended and of turns that were played since the last call.
-        reader: finds thinking and actions in responses; by default as the environments say, between ``<think>`` tags.
+        reader: finds thinking and actions in responses; by default as the environments and the renderer's options say.
         privileged: whether turns hold the privileged prompt too (`Turn.privileged_ids`). Prompts are cut to the same
             history either way.
         until_lost: whether an episode ends, as at its turn limit, once the environment says that the turns left can't
@@ -89,7 +89,7 @@ class Player:
     update: int | None = None
 
     def __post_init__(self) -> None:
-        self.reader = self.reader or reader_for(self.tokenizer, self.environments)
+        self.reader = self.reader or reader_for(self.tokenizer, self.environments, self.renderer.options)
         self._prompting = Prompting(
             self.renderer, self.end_ids, self.environments.history_length, self.skills_in_rollout, self.privileged
         )

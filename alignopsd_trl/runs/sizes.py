@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.models import resolve_model
 from alignopsd_trl.runs.files import whole_json, write_json
 
 SIZES_FILE = "recipe.json"
-USUAL: dict[str, Any] = {
-    **{"max_prompt_length": 4096, "max_completion_length": 512, "skill_tokens": None, "max_turns": None},
-    **{"history": "window", "past_thinking": "template", "thinking_tags": ["<think>", "</think>"]},
-    "chat_template_kwargs": None,
-}
+_OWN: dict[str, Any] = {"max_completion_length": 512, "skill_tokens": None}
+USUAL: dict[str, Any] = dict.fromkeys(("max_prompt_length", *_OWN)) | _OWN | PlayOptions.usual()
 """Sizes by their names in [`AlignOPSDConfig`], and what holds where neither a user nor the policy says."""
 
 

@@ -19,6 +19,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.runs.provenance import is_shipped
 from alignopsd_trl.skills import skill_budget
 
@@ -173,7 +174,7 @@ def changed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 _AS_EVALUATED = {  # what `evaluate` does untold
     **{"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0},
-    **{"history": "window", "past_thinking": "template", "thinking_tags": ["<think>", "</think>"]},
+    **PlayOptions.usual(),
 }
 
 
@@ -187,9 +188,8 @@ def play_options(results: Mapping[str, Any]) -> dict[str, Any]:
         "max_prompt_length": config["max_prompt_length"],
         "max_completion_length": config["max_completion_length"],
     }
-    wanted |= {name: config[name] for name, usual in _AS_EVALUATED.items() if config.get(name, usual) != usual}
-    wanted |= {name: config[name] for name in ("max_turns", "chat_template_kwargs") if config.get(name)}
-    return wanted
+    others = {name: usual for name, usual in _AS_EVALUATED.items() if name not in wanted}
+    return wanted | {name: config[name] for name, usual in others.items() if config.get(name, usual) not in (usual, {})}
 
 
 def skill_lines(results: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 from transformers import TrainerCallback
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.launch import evaluate
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.job import Job
@@ -78,14 +79,18 @@ def _train(folder: Path, job: Job) -> dict[str, Any]:
     return rows.outcome_columns(results["after"]) | trained | {"trajectories": played, "task_order": order}
 
 
-_PLAYED = ("max_prompt_length", "max_completion_length", "max_turns", "history", "past_thinking")
+def _words(value: Any) -> list[str]:
+    """A value as a command line has it."""
+    if isinstance(value, list | tuple):
+        return [str(one) for one in value]
+    return [json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
 def _evaluate(folder: Path, cell: dict[str, Any], job: Job) -> dict[str, Any]:
     chosen, args = job.recipe, job.args
     flags = {
         **{name: getattr(chosen, name) for name in ("environment", "environment_options", "panel", "skill_bank")},
-        **{name: getattr(args, name) for name in _PLAYED},
+        **{name: getattr(args, name) for name in ("max_completion_length", *PlayOptions.names())},
         "skill_tokens": args.skill_budget,
         "encoder": chosen.encoder,
         "model": cell["model"] or job.policy,
@@ -97,7 +102,7 @@ def _evaluate(folder: Path, cell: dict[str, Any], job: Job) -> dict[str, Any]:
         "seed": args.seed if cell["model"] is None else 0,
         "output": folder / "run",
     }
-    argv = [part for name, value in flags.items() if value is not None for part in (f"--{name}", str(value))]
+    argv = [part for name, value in flags.items() if value is not None for part in (f"--{name}", *_words(value))]
     result = evaluate.main([*argv, *(["--skills"] if cell["skills"] else [])])
     return rows.outcome_columns(result.to_dict(outcomes=True))
 

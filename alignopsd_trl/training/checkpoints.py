@@ -1,14 +1,14 @@
-"""Keeps a run's checkpoints whole and its weights finite, and knows what a resumed run must know."""
+"""Keeps a run's checkpoints whole and its weights finite, and restores a resumed run's counts."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import TrainerCallback
@@ -20,6 +20,9 @@ from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.training.phases import Phases
+
+if TYPE_CHECKING:
+    from alignopsd_trl.trl_compat.policy import TrainedPolicy
 
 
 class Seconds:
@@ -40,7 +43,7 @@ class Seconds:
         return self._total | {"training": self._total["training"] + time.perf_counter() - self._began - evaluated}
 
     def begin(self) -> None:
-        """The session trains from now on; one that trains nothing adds nothing."""
+        """Begins the session's training; a session that trains nothing adds nothing."""
         if self._began is None:
             self._evaluated_before, self._began = self._total["evaluation"], time.perf_counter()
 
@@ -56,38 +59,35 @@ class Seconds:
 
 @dataclass(eq=False)
 class Checkpoints(TrainerCallback):
-    """What of a run goes into its checkpoints, and the numbers that must be finite before one is written.
+    """Writes a run's own state into its checkpoints, and verifies that loss, gradients and weights are finite.
 
     Args:
         output_dir: of the run.
-        model: the policy as it is now.
-        norm: the norm of the gradients; `None` where a loss scaler skips bad steps by itself.
-        save: writes a checkpoint of the weights as they are.
+        policy: whose weights are saved.
+        seconds: of the run so far.
         failed: the share of failed episodes over the last rounds.
         teacher: weights of a teacher that follows the policy; `None` where there is none to keep.
     """
 
     output_dir: Path
     processes: ProcessGroup
-    model: Callable[[], torch.nn.Module]
-    norm: Callable[[], float | None]
-    save: Callable[[], None]
+    policy: TrainedPolicy
+    seconds: Seconds
     phases: Phases
     failed: FailedShare
     teacher: TeacherWeights | None = None
 
     def __post_init__(self) -> None:
         self._loss_is_finite = True
-        self.seconds = Seconds()
 
     def saw_loss(self, loss: torch.Tensor) -> None:
         """Notes the loss of a micro-batch."""
         self._loss_is_finite = self._loss_is_finite and bool(torch.isfinite(loss))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **also: Any) -> None:
-        """The last look before the optimiser's step: a loss or a gradient that is not finite ends the run here, with
-        the weights as they were."""
-        norm = self.norm()
+        """Verifies loss and gradient before the optimiser's step: one that is not finite ends the run, with the weights
+        as they were."""
+        norm = self.policy.gradient_norm()
         value = 0.0 if norm is None else norm
         finite, self._loss_is_finite = self._loss_is_finite and math.isfinite(value), True
         if self.processes.agree(int(not finite)):
@@ -99,7 +99,7 @@ class Checkpoints(TrainerCallback):
 
     def check_weights(self, update: int) -> None:
         """Raises `RunStopped` on all processes if the weights are not finite."""
-        if self.processes.agree(int(not weights_are_finite(self.model()))):
+        if self.processes.agree(int(not weights_are_finite(self.policy.model))):
             raise RunStopped(
                 f"after update {update} the weights are not finite; they were not saved, and "
                 f"{last_good(self.output_dir)}. Lower learning_rate or set max_grad_norm"
@@ -111,12 +111,12 @@ class Checkpoints(TrainerCallback):
     def save_last(self, update: int) -> None:
         """Saves the weights as the round began, unless there is such a checkpoint."""
         if not self.processes.agree(int(is_whole(self.folder(update)))):
-            self.save()
+            self.policy.save_checkpoint()
 
     @contextlib.contextmanager
     def saving(self, update: int) -> Generator[None]:
-        """While a checkpoint is written, after what is ours. The mark of a whole checkpoint goes first, if it is
-        written again, and comes last."""
+        """Saves the run's own state before the body writes a checkpoint. The mark of a whole checkpoint goes first, if
+        it is written again, and comes last."""
         self.check_weights(update)
         with full_disk_named(self.output_dir, self.folder(update).name):
             if self.processes.process == 0:
@@ -130,7 +130,7 @@ class Checkpoints(TrainerCallback):
             yield
 
     def resume(self, run: RunFolder) -> None:
-        """Takes up what the checkpoint knows and takes back what was written beyond it."""
+        """Restores the checkpoint's state and removes what was written after it."""
         state = load_state(run.resume)
         self.seconds.resume(state.get("seconds", 0.0))
         self.phases.total.update(state.get("phases", {}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,11 +10,12 @@ from transformers import TrainerCallback
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed.process_group import ProcessGroup
+from alignopsd_trl.training.recorder import Recorder
 
 
 def drift_sums(difference: torch.Tensor, mask: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    """``(5,)``: tokens, sum of ratios, sum of their squares, sum of the k3 estimates of KL(sampler || policy), and
-    ratios outside [1 - low, 1 + high]. The host does not wait for it.
+    """Returns ``(5,)``: tokens, sum of ratios, sum of their squares, sum of the k3 estimates of KL(sampler || policy),
+    and ratios outside [1 - low, 1 + high]. The host does not wait for it.
 
     Args:
         difference: ``(R, L)`` log-probs of the policy less those of the sampler.
@@ -28,7 +29,8 @@ def drift_sums(difference: torch.Tensor, mask: torch.Tensor, low: float, high: f
 
 
 def drift_numbers(sums: torch.Tensor) -> dict[str, float]:
-    """Means over tokens, and their effective sample size as a share: (sum of ratios)^2 / (tokens x sum of squares)."""
+    """Returns means over tokens, and their effective sample size as a share: (sum of ratios)^2 / (tokens x sum of
+    squares)."""
     tokens, ratio, square, kl, outside = sums.double().tolist()
     if not tokens:
         return {}
@@ -46,11 +48,11 @@ class Drift(TrainerCallback):
     Args:
         config: for the clip range and the steps of a round.
         processes: whose tokens are counted together.
-        log: is told the numbers.
+        recorder: logs the numbers.
     """
 
-    def __init__(self, config: AlignOPSDConfig, processes: ProcessGroup, log: Callable[[Mapping[str, float]], Any]):
-        self._processes, self._log, self._steps = processes, log, config.steps_per_round
+    def __init__(self, config: AlignOPSDConfig, processes: ProcessGroup, recorder: Recorder):
+        self._processes, self._recorder, self._steps = processes, recorder, config.steps_per_round
         self._low, self._high = config.epsilon, config.epsilon_high or config.epsilon
         self._sums: torch.Tensor | None = None
 
@@ -74,4 +76,4 @@ class Drift(TrainerCallback):
             return
         found = drift_numbers(self._processes.total(self._sums))
         number, self._sums = int((state.global_step - 1) % self._steps) + 1, None
-        self._log({f"drift/step_{number}/{name}": value for name, value in found.items()})
+        self._recorder.metrics("train", {f"drift/step_{number}/{name}": value for name, value in found.items()})

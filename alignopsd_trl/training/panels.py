@@ -1,56 +1,55 @@
-"""Plays panels with the policy as it is now, spread over all processes."""
+"""Plays evaluations with the policy as it is now: panels, spread over all processes, and rows of a data loader."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from accelerate.utils import gather_object
 
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.evaluation import EvaluationResult, Outcome, play_panel, summarise
-from alignopsd_trl.rollout import AnySampler
+from alignopsd_trl.evaluation import EvaluationResult, Outcome, evaluating, play_panel, summarise
+from alignopsd_trl.rollout import AnySampler, episode_seed
 from alignopsd_trl.runs.health import RunStopped, Tally
 from alignopsd_trl.training.checkpoints import Seconds
 from alignopsd_trl.training.rewards import Rewards
 from alignopsd_trl.training.rollouts import Rollouts
+from alignopsd_trl.training.samplers import Samplers
 from alignopsd_trl.turns import Trajectory
+
+if TYPE_CHECKING:
+    from alignopsd_trl.trl_compat.policy import TrainedPolicy
 
 
 @dataclass(eq=False)
 class Panels:
-    """What a trainer evaluates panels with.
+    """Plays a trainer's evaluations.
 
     Args:
-        model: the policy as it is now.
-        sampling: gives what samples from it at a temperature, for as long as it is held.
+        policy: is evaluated.
+        samplers: make its sampler.
         seconds: of the run, which evaluations are added to.
     """
 
-    model: Callable[[], torch.nn.Module]
-    sampling: Callable[[float], AbstractContextManager[AnySampler]]
+    policy: TrainedPolicy
+    samplers: Samplers
     rollouts: Rollouts
     rewards: Rewards
     processes: ProcessGroup
     seconds: Seconds
 
-    def evaluate(self, panel: TaskPanel, skills: bool, temperature: float, seed: int, state: Any) -> EvaluationResult:
-        """The result over all processes, the same on each.
-
-        Args:
-            state: the trainer's, as reward functions get it.
+    def evaluate(self, panel: TaskPanel, skills: bool, temperature: float, seed: int) -> EvaluationResult:
+        """Plays a panel and returns the result over all processes, the same on each.
 
         Raises:
             RunStopped: if no episode could be played.
         """
         started = time.perf_counter()
-        played = self._play(panel, skills, temperature, seed, state)
+        played = self._play(panel, skills, temperature, seed)
         outcomes = gather_object([Outcome.of(one) for one in played])
         tally = Tally.total(gather_object([Tally.of(played)]))
         self.seconds.evaluated(time.perf_counter() - started)
@@ -58,21 +57,36 @@ class Panels:
             raise RunStopped(f"panel {panel.name}: no episode could be played. The first reason: {tally.message}")
         return summarise(panel, outcomes, skills=skills, temperature=temperature, seed=seed)
 
-    def _play(self, panel: TaskPanel, skills: bool, temperature: float, seed: int, state: Any) -> list[Trajectory]:
-        """This process's share of a panel's episodes."""
+    def play_rows(self, rows: Sequence[Mapping[str, Any]], skills: bool, temperature: float) -> list[Trajectory]:
+        """Plays an episode of each row. Training's own random state is left as it was."""
+        seed = episode_seed(" ".join(row["task_id"] for row in rows), 0, self.processes.process)
+        with self._sampler(temperature) as sampler, evaluating(self.policy.model, seed):
+            trajectories = self.rollouts.play_rows(rows, sampler, skills)
+            self.rewards.score(trajectories)
+        return trajectories
+
+    @contextlib.contextmanager
+    def _sampler(self, temperature: float) -> Generator[AnySampler]:
+        """Opens the sampler of an evaluation, once nothing is played ahead of it."""
+        self.rollouts.settle()
+        with self.samplers.evaluation(temperature) as sampler:
+            yield sampler
+
+    def _play(self, panel: TaskPanel, skills: bool, temperature: float, seed: int) -> list[Trajectory]:
+        """Plays this process's share of a panel's episodes."""
         process, processes = self.processes.process, self.processes.processes
         own = len(panel.rows[process::processes])
         with (
-            self.sampling(temperature) as sampler,
+            self._sampler(temperature) as sampler,
             self.rollouts.bar(own, f"panel {panel.name}", sampler) as progress,
         ):
             return play_panel(
                 self.rollouts.player(sampler, skills, skills, progress),
-                self.model(),
+                self.policy.model,
                 panel,
                 slots=self.rollouts.slots,
                 seed=seed,
                 process=process,
                 processes=processes,
-                finished=partial(self.rewards.score, state=state),
+                finished=self.rewards.score,
             )

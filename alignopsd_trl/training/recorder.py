@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,8 @@ import numpy as np
 from accelerate.utils import gather_object
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
+from alignopsd_trl.chat.conversations import note_of_breaks
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.records import merge_types, record_schema, trace_types, turn_records, write_records
@@ -28,7 +29,7 @@ from alignopsd_trl.training.token_texts import TokenTexts
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
-    from alignopsd_trl.trl_compat.update import TrainerLog
+    from alignopsd_trl.trl_compat.log import TrainerLog
 
 GAP_OF_WON = "teacher/gap_of_won_turns"
 LOST_GAP = 0.01  # nats a token below 0, and below the first rounds, that the teacher likes won turns before it is said
@@ -43,14 +44,12 @@ class Recorder:
         processes: of the run; numbers are means over them.
         tokenizer: shows tokens.
         log: the trainer's.
-        callbacks: the trainer's, among them the trackers.
     """
 
     config: AlignOPSDConfig
     processes: ProcessGroup
     tokenizer: PreTrainedTokenizerBase
     log: TrainerLog
-    callbacks: Callable[[], Sequence[Any]]
 
     def __post_init__(self) -> None:
         self._written: tuple[int, int] = (-1, 0)  # update and number of rounds recorded in it
@@ -61,7 +60,7 @@ class Recorder:
         }
 
     def metrics(self, mode: str, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Logs the mean of each number over the processes, and gives these. Every process must call it."""
+        """Logs the mean of each number over the processes, and returns these. A collective."""
         reduced = self.processes.reduce(metrics)
         for name, value in reduced.items():
             self.log.value(mode, name, value)
@@ -110,19 +109,15 @@ class Recorder:
         columns = {"credit": values} | {name: trace[name] for name in ("weight", "span") if name in trace}
         rows = table_rows(played.trajectories, columns, played.update, self.config.tracked_trajectories)
         trackers: Any = self.config.report_to  # a list, once a configuration is made
-        send_table(rows, played.update, trackers, self.callbacks())
+        send_table(rows, played.update, trackers, self.log.callbacks)
 
     def _tell_of_breaks(self, trajectories: Sequence[Trajectory]) -> None:
         """Says once what to do where the chat template keeps dialogues from being rows."""
-        later = [(one, two) for played in trajectories for one, two in pairwise(played.turns)]
-        broken = sum(not two.extends(one) and not two.history_shortened for one, two in later)
-        if broken and not self._told_of_breaks and self.config.past_thinking == "template":
+        note = None if self._told_of_breaks else note_of_breaks(trajectories, PlayOptions.of(self.config))
+        if note is not None:
             self._told_of_breaks = True
             if self.processes.process == 0:
-                show_note(
-                    f"past_thinking='keep' would save rows: the chat template rewrites past responses in {broken} of "
-                    f"{len(later)} prompts (docs/conversations.md)"
-                )
+                show_note(note)
 
     def _write(self, played: Round, run_id: str | None) -> None:
         tokens, step = self.config.record_tokens, played.update
@@ -135,7 +130,7 @@ class Recorder:
             write_records(file, records, schema)
 
     def _file(self, step: int) -> Path:
-        """The next file of this process; several rounds make up an update if they must."""
+        """Returns the next file of this process; an update may have several rounds."""
         count = self._written[1] + 1 if self._written[0] == step else 1
         self._written = step, count
         part = f"_round{count:03d}" if count > 1 else ""
@@ -144,7 +139,7 @@ class Recorder:
 
 
 class SecondsOfRounds(TrainerCallback):
-    """Logs with a round's last update where the round's seconds went."""
+    """Logs the seconds of a round's phases with its last update."""
 
     def __init__(self, recorder: Recorder, phases: Phases, updates: Fraction):
         self._recorder, self._phases = recorder, phases
@@ -157,8 +152,8 @@ class SecondsOfRounds(TrainerCallback):
 
 
 def gap_of_won(played: Round) -> dict[str, float]:
-    """Mean log-prob of the tokens of won episodes under the privileged view less the policy's, in nats; empty where the
-    method records no gaps or none of them is of a won episode."""
+    """Returns the mean log-prob of the tokens of won episodes under the privileged view less the policy's, in nats;
+    empty where the method records no gaps or none is of a won episode."""
     gaps = played.credit.trace.get("token_identity_gaps")
     won = [turn.row for one in played.trajectories if one.won for turn in one.turns if turn.row is not None]
     found = [gaps[row] for row in won if gaps is not None and gaps[row] is not None]

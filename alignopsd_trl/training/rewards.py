@@ -1,4 +1,4 @@
-"""Rewards of episodes through TRL's own reward path, held to be finite numbers."""
+"""Rewards episodes through TRL's own reward path, in finite numbers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
-    from alignopsd_trl.trl_compat.update import TrainerLog
+    from alignopsd_trl.trl_compat.log import TrainerLog
+    from alignopsd_trl.trl_compat.policy import TrainedPolicy
 
 
 def environment_reward(trajectory: Sequence[Trajectory], **columns: Any) -> list[float | None]:
-    """The environment's own terminal reward; the first reward function of every run. ``None`` where the environment
-    failed."""
+    """Returns the environment's own terminal reward; the first reward function of every run. ``None`` where the
+    environment failed."""
     return [None if one.failed else one.reward for one in trajectory]
 
 
@@ -32,15 +33,14 @@ class Rewards:
     """Gives finished episodes their reward: the environment's, plus the user's functions.
 
     Args:
-        ask: asks the functions through TRL's own path, with rows, prompts, completions, token ids and environments (or
-            `None`): ``(trajectories of all processes, functions)``, NaN where one gave none.
+        policy: calls the functions through TRL's own path.
         functions, names, weights: of the reward functions, in TRL's order.
         check: of what the functions return.
         rollouts: which environments played.
         log: where rewards are shown.
     """
 
-    ask: Callable[..., torch.Tensor]
+    policy: TrainedPolicy
     functions: Sequence[Callable]
     names: Sequence[str]
     weights: torch.Tensor
@@ -68,13 +68,9 @@ class Rewards:
                 one.score = reward
         self._show(table, total, prompts, completions)
 
-    def score(self, trajectories: Sequence[Trajectory], state: Any) -> None:
-        """Of an evaluation's episodes whose environment has no number of its own: what the reward functions say. They
-        are asked on this process alone, since processes may have unequally many episodes.
-
-        Args:
-            state: of the trainer, which TRL hands to reward functions.
-        """
+    def score(self, trajectories: Sequence[Trajectory]) -> None:
+        """Sets the score of an evaluation's episodes to the sum of the reward functions, where the environment has no
+        number of its own. This process calls them alone, since processes may have unequally many episodes."""
         if self._knows_score or not trajectories:
             return
         played, prompts, completions = self._conversations(trajectories)
@@ -83,7 +79,7 @@ class Rewards:
             name: [row[name] for row in rows] for name in rows[0] if name not in ("prompt", "completion")
         }
         given |= {"prompts": prompts, "completions": completions, "environments": played, "trajectory": trajectories}
-        given |= {"completion_ids": [_response_ids(one) for one in trajectories], "trainer_state": state}
+        given |= {"completion_ids": [_response_ids(one) for one in trajectories], "trainer_state": self.policy.state}
         given |= {"log_extra": lambda column, values: None, "log_metric": lambda name, value: None}
         totals = [0.0] * len(trajectories)
         for function, weight in zip(self.functions, self.weights.tolist(), strict=True):
@@ -101,7 +97,7 @@ class Rewards:
         return not is_adapted(factory) or factory.knows_score
 
     def _conversations(self, trajectories: Sequence[Trajectory]) -> tuple[list[Any], list[Any], list[Any]]:
-        """The objects that played episodes just now, and prompts and completions as messages."""
+        """Returns the objects that just played episodes, and prompts and completions as messages."""
         slots = self.rollouts.environments.environment
         played = [None if one.failed else slots(place) for place, one in enumerate(trajectories)]
         pairs = [conversation(one, environment) for one, environment in zip(trajectories, played, strict=True)]
@@ -115,15 +111,15 @@ class Rewards:
         prompts: Sequence[Any],
         completions: Sequence[Any],
     ) -> torch.Tensor:
-        """What was written for TRL's tool classes is handed messages and the environments themselves."""
+        """Calls the functions; those for TRL's tool classes get messages and the environments themselves."""
         rows = [{**row, "trajectory": one} for row, one in zip(inputs, trajectories, strict=True)]
         ids, environments = [_response_ids(one) for one in trajectories], None
         if is_adapted(self.rollouts.factory):
             environments, prompts, completions = self._conversations(trajectories)
-        return self.ask(rows, list(prompts), list(completions), ids, environments)
+        return self.policy.rewards(rows, list(prompts), list(completions), ids, environments)
 
     def _blank_failed(self, table: torch.Tensor, trajectories: Sequence[Trajectory]) -> None:
-        """The rewards of failed episodes count nowhere."""
+        """Blanks the rewards of failed episodes, which count nowhere."""
         failed = [one for part in self.processes.each([one.failed for one in trajectories]) for one in part]
         table[torch.tensor(failed, dtype=torch.bool, device=table.device)] = math.nan
 

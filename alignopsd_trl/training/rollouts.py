@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 from accelerate.utils import gather_object
 from transformers import PreTrainedTokenizerBase
 
-from alignopsd_trl.chat.prompts import Renderer
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.reading import Reader, reader_for
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
-from alignopsd_trl.experimental.ahead import Ahead
 from alignopsd_trl.methods import Method
 from alignopsd_trl.rollout import (
     AnySampler,
@@ -24,6 +23,7 @@ from alignopsd_trl.rollout import (
     Sampler,
     SkillSource,
     episode_seeds,
+    make_player,
     no_skills,
     siblings_before,
 )
@@ -36,13 +36,13 @@ from alignopsd_trl.turns import Trajectory
 
 
 class ToPlay(NamedTuple):
-    """A round that is to be played.
+    """A round to play.
 
     Attributes:
         rows: of the dataset, those of a sibling group side by side.
         update, updates: updates before the round, and of the whole run.
-        privileged, teacher: how many siblings of each group are played with the skill in the prompt, and by whom, as
-            in [`Player`].
+        privileged, teacher: how many siblings of each group are played with the skill in the prompt, and the sampler
+            that plays them, as in [`Player`].
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -54,19 +54,6 @@ class ToPlay(NamedTuple):
     teacher: AnySampler | None = None
 
 
-class Played(NamedTuple):
-    """A round that was played ahead.
-
-    Attributes:
-        tasks: of its rows.
-        counters: what the environments added to theirs meanwhile.
-    """
-
-    tasks: list[str]
-    trajectories: list[Trajectory]
-    counters: dict[str, float]
-
-
 @dataclass(eq=False)
 class Rollouts:
     """Plays episodes on environments that are opened when they are first needed.
@@ -75,11 +62,10 @@ class Rollouts:
         factory: makes environments.
         config: batch sizes, prompts, limits.
         tokenizer, end_ids: of the policy.
-        processes: who plays at the same time.
+        processes: that play at the same time.
         skills: privileged text of a task.
         failed: the share of failed episodes that ends a run.
-        save: writes a checkpoint, where a run has to end before its next one.
-        template: options of the chat template.
+        save: writes a checkpoint of an update, where a run has to end before its next one.
         beyond: says how long the run takes after what is played now.
     """
 
@@ -90,33 +76,31 @@ class Rollouts:
     processes: ProcessGroup
     skills: SkillSource
     failed: FailedShare
-    save: Callable[[], None]
-    template: Mapping[str, Any]
+    save: Callable[[int], None]
     beyond: Callable[[], str]
 
     def __post_init__(self) -> None:
+        self.options = PlayOptions.of(self.config)
         self.slots = self.config.episodes_at_once
         self._batch: ValidatedBatch | None = None
-        self._ahead: Ahead[Played] = Ahead(self.processes)
 
     @property
     def environments(self) -> ValidatedBatch:
         if self._batch is None:
             self._batch = open_batch(self.factory, self.slots, self.config.environment_time_limit)
             self.counters = Counters(self._batch)
-            self._reader = reader_for(self.tokenizer, self._batch, self.config.thinking_tags)
+            self._reader = reader_for(self.tokenizer, self._batch, self.options)
             self._closer = weakref.finalize(self, self._batch.close)
         return self._batch
 
     @property
     def reader(self) -> Reader:
-        """Finds thinking and actions in responses as the environments say."""
+        """The reader that finds thinking and actions in responses as the environments say."""
         assert self.environments
         return self._reader
 
     def close(self) -> None:
-        """Closes the environments; who plays next opens new ones."""
-        self._ahead.close()
+        """Closes the environments; the next call that plays opens new ones."""
         if self._batch is not None:
             self._closer()
             self._batch = None
@@ -134,23 +118,14 @@ class Rollouts:
             skilled: turns hold privileged prompts.
             skills_in_rollout: the policy itself sees the skill.
         """
-        return Player(
-            environments=self.environments,
-            renderer=Renderer(
-                self.tokenizer,
-                self.environments.prompt,
-                self.config.max_prompt_length,
-                self.template,
-                self.config.history,
-                self.config.past_thinking,
-                self.config.thinking_tags,
-            ),
-            sampler=sampler,
-            tokenizer=self.tokenizer,
-            end_ids=self.end_ids,
+        return make_player(
+            self.environments,
+            self.tokenizer,
+            sampler,
+            self.end_ids,
+            self.options,
             skills=self.skills if skilled else no_skills,
             skills_in_rollout=skills_in_rollout,
-            max_turns=self.config.max_turns,
             agree=self.processes.agree,
             each=self.processes.each,
             progress=progress,
@@ -169,63 +144,35 @@ class Rollouts:
         return player
 
     def replays(self, sampler: AnySampler, method: Method, number: int) -> Replays:
-        """How this process plays episodes of a round again."""
+        """Makes what this process plays episodes of a round again with."""
         seed = 1_000_003 * self.processes.process + number
         return Replays(self.training_player(sampler, method), self.slots, seed)
 
     def play(self, asked: ToPlay) -> list[Trajectory]:
-        """Plays a round; with `rounds_ahead` it may have been begun.
+        """Plays a round.
 
         Raises:
             EnvironmentsDown, SamplerDown: on all processes, if the environments or the sampler of one are down.
             RunStopped: if too many episodes failed, after a checkpoint was saved.
         """
-        trajectories = self._taken_up(asked) if self.config.rounds_ahead else self._played_now(asked)
+        trajectories = self._played(asked)
         self._check(trajectories, asked.update)
         return trajectories
 
-    def _played_now(self, asked: ToPlay) -> list[Trajectory]:
+    def _played(self, asked: ToPlay) -> list[Trajectory]:
         self.environments  # noqa: B018 (opened before its counters are read)
         self.counters.take()  # what an evaluation added since the last round
         return self.play_groups(asked)
 
-    def _taken_up(self, asked: ToPlay) -> list[Trajectory]:
-        if not self._ahead.begun:
-            self.begin(asked)
-        self.settle()
-        found = self._ahead.take()
-        if found.tasks != [row["task_id"] for row in asked.rows]:
-            raise RuntimeError(
-                "other tasks were played ahead than the data loader gives; this is a bug, please report it"
-            )
-        self._counted = found.counters
-        return found.trajectories
-
-    def begin(self, asked: ToPlay) -> None:
-        """Lets a round be played while the main thread goes on; `play` takes it up."""
-        self.environments  # noqa: B018 (opened before its counters are read)
-        self.counters.take()
-        self._bar = self._bar_of(asked)
-        self._shown, self._bar.disable = not self._bar.disable, True
-
-        def act() -> Played:
-            trajectories = self.play_groups(asked, alone=self._bar)
-            return Played([row["task_id"] for row in asked.rows], trajectories, self.counters.take())
-
-        self._ahead.begin(act)
-
     def settle(self) -> None:
-        """Waits until nothing is played ahead on these environments. A collective."""
-        if self._ahead.begun:
-            self._bar.disable = not self._shown
-            self._ahead.settle()
+        """Waits until nothing is played on these environments. A collective where a round is played ahead."""
 
     def take_counters(self) -> dict[str, float]:
-        """What the last round added to the environments' counters."""
-        return self._counted if self.config.rounds_ahead else self.counters.take()
+        """Returns what the last round added to the environments' counters."""
+        return self.counters.take()
 
     def play_groups(self, asked: ToPlay, alone: Bar | None = None) -> list[Trajectory]:
-        """Episodes of whole sibling groups: `num_generations` equal rows side by side are one group.
+        """Plays episodes of whole sibling groups: `num_generations` equal rows side by side are one group.
 
         Args:
             alone: makes no collective, and shows this bar.
@@ -251,8 +198,8 @@ class Rollouts:
         return self.bar(len(asked.rows), f"update {asked.update + 1}/{asked.updates}: rollout", asked.sampler)
 
     def bar(self, total: int, title: str, sampler: AnySampler) -> Bar:
-        """Shows how many turns were played and episodes ended, on the first process of a machine; where nobody waits
-        for anybody, also how many requests are in flight."""
+        """Shows how many turns were played and episodes ended, on the first process of a machine; with a sampler that
+        answers request by request, also how many requests are in flight."""
         hidden = self.config.disable_tqdm or not self.processes.is_local_main
         in_flight = (lambda: sampler.waiting) if isinstance(sampler, Sampler) else None
         turns = self.config.max_turns or self.environments.max_turns
@@ -264,12 +211,12 @@ class Rollouts:
             show_note(f"{tally.failed} of {tally.episodes} episodes failed; the first: {tally.message}")
         problem = self.failed.problem(tally)
         if problem:
-            self.save()
+            self.save(update)
             raise RunStopped(f"update {update + 1}: {problem}; {last_good(self.config.output_dir)}")
 
 
 def group_names(task_ids: Sequence[str], siblings: int) -> list[str]:
-    """The sibling group of each row: its task, numbered where a task has several groups.
+    """Returns the sibling group of each row: its task, numbered where a task has several groups.
 
     Raises:
         RuntimeError: if rows of a group have different tasks.

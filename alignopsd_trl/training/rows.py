@@ -1,17 +1,22 @@
-"""Makes the rows that TRL's loss reads of a round."""
+"""Makes the rows of a round that TRL's loss reads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.methods import Credit
+from alignopsd_trl.training.recorder import Recorder
 from alignopsd_trl.training.turn_rows import TARGET, Layout, collate_rows
 from alignopsd_trl.turns import TurnBatch
+
+if TYPE_CHECKING:
+    from alignopsd_trl.trl_compat.policy import TrainedPolicy
 
 
 @dataclass(eq=False)
@@ -20,19 +25,19 @@ class RowMaker:
 
     Args:
         pad_id, end_id: of the tokenizer.
-        sampling: gives the columns that correct for the sampler's own log-probs, of a batch; none without an engine.
-        updated: says whether the update must be told the snapshot's log-probs.
+        policy: whose update reads the rows.
+        recorder: logs how far the sampler's log-probs are from the policy's.
     """
 
     config: AlignOPSDConfig
     processes: ProcessGroup
     pad_id: int
     end_id: int
-    sampling: Callable[[TurnBatch], dict[str, torch.Tensor]]
-    updated: Callable[[], bool]
+    policy: TrainedPolicy
+    recorder: Recorder
 
     def rows(self, batch: TurnBatch, credit: Credit, coefficient: float) -> dict[str, torch.Tensor]:
-        """One row a turn, or a run of turns where rows are merged.
+        """Returns one row a turn, or one a run of turns where rows are merged.
 
         Args:
             coefficient: of the policy term; multiplies the advantages.
@@ -47,10 +52,10 @@ class RowMaker:
 
     def _columns(self, batch: TurnBatch, credit: Credit, coefficient: float) -> dict[str, torch.Tensor]:
         columns = {"advantages": credit.advantages * coefficient}
-        if self.updated():
+        if self.policy.needs_old_log_probs:
             assert batch.student_log_probs is not None, "`Scorer.batch` scores where the update asks"
             columns["old_per_token_logps"] = batch.student_log_probs
         if batch.reference_log_probs is not None:
             columns["ref_per_token_logps"] = batch.reference_log_probs
         columns |= {TARGET + name: values for name, values in credit.targets.items()}
-        return columns | self.sampling(batch)
+        return columns | self.policy.sampling_columns(batch, partial(self.recorder.metrics, "train"))

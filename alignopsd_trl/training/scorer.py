@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -21,23 +22,26 @@ from alignopsd_trl.training.phases import Phases
 from alignopsd_trl.training.round import Snapshot
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
+if TYPE_CHECKING:
+    from alignopsd_trl.trl_compat.policy import TrainedPolicy
+
 
 @dataclass(eq=False)
 class Scorer:
-    """The views of one policy on its responses.
+    """Scores one policy's responses under its views.
 
     Args:
-        policy: scores with the trained weights.
+        trained: the policy in training.
+        policy: scores with its weights.
         reference: scores with the weights that the loss holds the policy to; `None` without such a term.
         privileged: scores with the teacher's weights; `None` if the policy itself is the teacher.
         encoder: of thinking traces.
-        processes: who scores at the same time.
+        processes: that score at the same time.
         phases: where the seconds go.
         shared: whether a prompt may be encoded once for several responses.
-        as_sampled: says whether scoring would give the log-probs that the sampler kept.
-        updated: says whether the update must be told the snapshot's log-probs.
     """
 
+    trained: TrainedPolicy
     policy: ScoringModel
     reference: ScoringModel | None
     privileged: ScoringModel | None
@@ -48,8 +52,6 @@ class Scorer:
     phases: Phases
     _: KW_ONLY
     shared: bool
-    as_sampled: Callable[[], bool]
-    updated: Callable[[], bool]
     _checks: int = field(default=0, init=False)
 
     def teacher(self, snapshot: Snapshot, reader: Reader, phases: Phases | None = None) -> PrivilegedTeacher:
@@ -66,11 +68,11 @@ class Scorer:
             gather=self.processes.gather,
             phases=phases or self.phases,
             reader=reader,
-            prefixes=snapshot.prefixes if self.shared and self.as_sampled() else None,
+            prefixes=snapshot.prefixes if self.shared and self.trained.scores_as_sampled else None,
         )
 
     def batch(self, trajectories: Sequence[Trajectory], method: Method) -> TurnBatch:
-        """The turns of a round with the masks and log-probs that the method and the update ask for."""
+        """Makes the batch of a round, with the masks and log-probs that the method and the update need."""
         batch = TurnBatch.of(trajectories, self.tokenizer.pad_token_id, self.policy.device)
         if self.config.mask_truncated_completions:
             kept = torch.tensor([not turn.truncated for turn in batch.turns], dtype=torch.bool)
@@ -78,16 +80,16 @@ class Scorer:
         if self.config.skip_zero_advantage:
             batch = replace(batch, scored=~method.zero_advantage(batch))
         with self.phases("scoring"):
-            if method.needs_student_log_probs or self.updated():
+            if method.needs_student_log_probs or self.trained.needs_old_log_probs:
                 batch = replace(batch, student_log_probs=self.student(batch))
             if self.reference is not None:
                 batch = replace(batch, reference_log_probs=self.own(batch, reference=True))
         return batch
 
     def student(self, batch: TurnBatch) -> torch.Tensor:
-        """The policy's log-probs ``(M, L)``: what sampling kept, if it is what scoring would give, and scores of the
-        turns without."""
-        if not self.as_sampled():
+        """Returns the policy's log-probs ``(M, L)``: those that sampling kept, if scoring would give the same, and
+        scores of the turns without."""
+        if not self.trained.scores_as_sampled:
             return self.own(batch)
         found = sampling_log_probs(batch.turns, batch.policy_mask.size(1), self.policy.device)
         missing = found.isnan().any(dim=1)
@@ -96,9 +98,9 @@ class Scorer:
         return torch.where(missing[:, None], self.own(batch, among=missing.cpu()), found)
 
     def own(self, batch: TurnBatch, reference: bool = False, among: torch.Tensor | None = None) -> torch.Tensor:
-        """Log-probs ``(M, L)`` of the responses under their own prompts, by the policy or by the reference. 0 for turns
-        that nobody asks for, and for those that are not ``among`` them, ``(M,)`` bool."""
-        every = reference or self.updated() or batch.scored is None
+        """Returns log-probs ``(M, L)`` of the responses under their own prompts, by the policy or by the reference; 0
+        for turns that nothing needs, and for those that are not ``among`` them, ``(M,)`` bool."""
+        every = reference or self.trained.needs_old_log_probs or batch.scored is None
         wanted = torch.ones(len(batch), dtype=torch.bool) if every else batch.scored.cpu()
         wanted = wanted if among is None else wanted & among
         rows = wanted.nonzero().squeeze(1)
@@ -120,16 +122,12 @@ class Scorer:
         result[rows.to(result.device)] = scores[:, : result.size(1)]
         return result
 
-    def self_check(
-        self, batch: TurnBatch, teacher: PrivilegedTeacher, method: Method, *, fresh: bool, sampled: bool, exact: bool
-    ) -> dict[str, float]:
-        """Holds the ways to score against one another on a few turns of the batch; most in the first round.
+    def self_check(self, batch: TurnBatch, teacher: PrivilegedTeacher, method: Method) -> dict[str, float]:
+        """Compares the ways to score on a few turns of the batch; most in the first round. Policy and
+        reference are equal before the first update.
 
         Args:
             teacher: whose seconds count for nothing else.
-            fresh: nothing was trained yet, so that policy and reference are equal.
-            sampled: an engine samples.
-            exact: the policy's forward is float32 throughout.
         """
         if not self.config.self_check:
             return {}
@@ -137,14 +135,14 @@ class Scorer:
             check = SelfCheck(
                 self.processes,
                 self.policy,
-                self.reference if fresh else None,
+                self.reference if self.trained.state.global_step == 0 else None,
                 teacher.score if method.needs_teacher and self.privileged is None else None,
                 self.encoder if method.needs_encoder else None,
                 pad_id=self.tokenizer.pad_token_id,
                 budget=self.config.scoring_tokens,
                 shared=self.shared,
-                sampled=sampled,
-                exact=exact,
+                sampled=self.trained.sampled_by_engine,
+                exact=self.trained.computes_exactly,
             )
             self._checks += 1
             if self._checks == 1:

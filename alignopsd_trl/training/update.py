@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate import Accelerator
 
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed import strategies
@@ -13,10 +14,9 @@ from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.methods import Method
 from alignopsd_trl.training.drift import Drift
 from alignopsd_trl.training.turn_rows import TARGET, VOCABULARY, live_rows, sub_chunks
-from alignopsd_trl.trl_compat.update import PolicyLoss, filled_up, policy_loss, token_normalizer
 
 if TYPE_CHECKING:
-    from alignopsd_trl.trl_compat import Trainer
+    from alignopsd_trl.trl_compat.policy import PolicyLoss, TrainedPolicy
 
 Rows = dict[str, torch.Tensor]
 
@@ -29,53 +29,56 @@ def only_live_rows_count(rows: Rows, config: AlignOPSDConfig) -> bool:
 
 @dataclass(eq=False)
 class Update:
-    """The loss of a trainer: TRL's, the method's auxiliary one and the entropy bonus.
+    """The loss of an update: TRL's, the method's auxiliary one and the entropy bonus.
 
     Args:
-        drift: is told the log-probs.
+        policy: computes TRL's loss.
+        drift: counts the log-probs.
     """
 
-    trainer: Trainer
+    policy: TrainedPolicy
+    accelerator: Accelerator
+    config: AlignOPSDConfig
     method: Method
     processes: ProcessGroup
     drift: Drift
 
     def loss(self, model: Any, rows: Rows, auxiliary: float) -> torch.Tensor:
-        """The loss of a micro-batch; all its sub-chunks but the last have had their backward pass.
+        """Returns the loss of a micro-batch; all its sub-chunks but the last have had their backward pass.
 
         Args:
             auxiliary: coefficient of the method's auxiliary loss.
         """
-        accelerator, chunks = self.trainer.accelerator, self._chunks(rows)
+        chunks = self._chunks(rows)
         most = self.processes.agree(max(len(chunk["advantages"]) for chunk in chunks))
         done: torch.Tensor | float = 0.0
-        with filled_up(self.trainer, most):
+        with self.policy.filled_up(most):
             for chunk in chunks[:-1]:
-                with strategies.unsynchronised(accelerator, model):
+                with strategies.unsynchronised(self.accelerator, model):
                     loss = self._chunk_loss(model, chunk, auxiliary)
-                    strategies.backward(accelerator, loss)
+                    strategies.backward(self.accelerator, loss)
                 done = done + loss.detach()
             return self._chunk_loss(model, chunks[-1], auxiliary) + done
 
     def _chunks(self, rows: Rows) -> list[Rows]:
-        """Sub-chunks of ``tokens_per_forward``, without the rows that add exactly nothing."""
-        config = self.trainer.args
+        """Cuts sub-chunks of ``tokens_per_forward``, without the rows that add exactly nothing."""
+        config = self.config
         every = torch.ones(len(rows["advantages"]), dtype=torch.bool)
         live = live_rows(rows) if only_live_rows_count(rows, config) else every
         return sub_chunks(rows, live, config.rows_per_forward, config.tokens_per_forward, self.processes.agree)
 
     def _chunk_loss(self, model: Any, rows: Rows, auxiliary: float) -> torch.Tensor:
-        """TRL's loss, and what is added to it, as means over the same global tokens."""
+        """Returns TRL's loss and the added terms, as means over the same global tokens."""
         targets = {name.removeprefix(TARGET): value for name, value in rows.items() if name.startswith(TARGET)}
-        policy = policy_loss(self.trainer, model, rows, targets.get(VOCABULARY))
+        policy = self.policy.loss(model, rows, targets.get(VOCABULARY))
         self.drift.saw(rows, policy.log_probs)
         if policy.logits is not None:
             targets["vocabulary"] = policy.logits
-        return policy.loss + self._added(rows, targets, auxiliary, policy) / token_normalizer(self.trainer, rows)
+        return policy.loss + self._added(rows, targets, auxiliary, policy) / self.policy.token_normalizer(rows)
 
     def _added(self, rows: Rows, targets: Rows, auxiliary: float, policy: PolicyLoss) -> torch.Tensor | float:
-        """The auxiliary loss and the entropy bonus, summed over the optimised tokens; 0 where there is neither."""
-        bonus = self.trainer.args.entropy_coef
+        """Sums the auxiliary loss and the entropy bonus over the optimised tokens; 0 where there is neither."""
+        bonus = self.config.entropy_coef
         if not targets and bonus == 0.0:
             return 0.0
         mask = rows["completion_mask"] * rows["tool_mask"]

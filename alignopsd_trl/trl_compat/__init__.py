@@ -5,7 +5,9 @@
     scoring     log-probs of responses under the policy, its reference or its teacher
     sampling    TRL's own ways to sample: vLLM and transformers' ``generate``
     own_loop    the project's own sampling from a trainer's policy
-    update      TRL's loss, rewards and log
+    policy      the trained policy as a trainer's parts see it: TRL's loss and rewards among the rest
+    correction  TRL's correction for samplers with other log-probs
+    log         TRL's log
 
 Pinned to ``trl>=1.16,<1.17``; `tests/test_trl_compat.py` fails with the name of whatever moves.
 """
@@ -56,6 +58,7 @@ OVERRIDES = {
 PRIVATE = {
     "GRPOTrainer._get_per_token_logps_and_entropies": "scoring by TRL's own forward",
     "GRPOTrainer._generate_single_turn": "sampling through vLLM or transformers' generate",
+    "GRPOTrainer._save_checkpoint": "a checkpoint before a run has to end",
     "GRPOTrainer._calculate_rewards": "reward functions in all of TRL's forms",
     "GRPOTrainer._compute_loss": "TRL's losses",
     "GRPOTrainer._metrics": "numbers of the next line of the log",

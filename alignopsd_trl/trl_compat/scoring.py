@@ -103,9 +103,3 @@ class PolicyScorer:
 def _joined(prompt: Padded, response: Padded) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and attention mask of whole rows."""
     return torch.cat([prompt.ids, response.ids], dim=1), torch.cat([prompt.mask, response.mask], dim=1)
-
-
-def scores_as_sampled(trainer: Trainer) -> bool:
-    """Whether scoring would give the log-probs that a `LoopSampler` kept, up to float32 rounding: not where sampling
-    and scoring round to a shorter format, each in its own order."""
-    return trainer.accelerator.mixed_precision == "no" and policy_of(trainer).dtype == torch.float32

@@ -12,6 +12,7 @@ import torch
 from datasets import Dataset
 from fakes.toy import build_model, build_tokenizer
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments.base import Opening, Projection, Step, Suite, TextEnvironment, View
 from alignopsd_trl.environments.batch import open_batch
@@ -150,7 +151,7 @@ class Flips:
 
 def player(policy: Any, factory: Any = Corridor, slots: int = 64) -> Player:
     tokenizer, environments = build_tokenizer(), open_batch(factory, slots)
-    renderer = Renderer(tokenizer, environments.prompt, 128)
+    renderer = Renderer(tokenizer, environments.prompt, PlayOptions(128))
     return Player(environments, renderer, policy, tokenizer, [tokenizer.eos_token_id])
 
 

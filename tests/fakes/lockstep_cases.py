@@ -23,6 +23,7 @@ from fakes.corridor import player as corridor_player
 from fakes.toy import Scripted, ToyEnvironment, build_model, build_tokenizer, toy_dataset
 from transformers import AutoTokenizer
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments.base import Opening, Step
 from alignopsd_trl.environments.batch import open_batch
@@ -80,7 +81,7 @@ def play_suite(name: str) -> list[Trajectory]:
     rows = [row for row in suite.panel("test").rows[:5] for _ in range(2)]
     batch = open_batch(suite.factory, len(rows))
     sampler = Scripted(acting(name, tokenizer))
-    renderer = Renderer(tokenizer, batch.prompt, 400)
+    renderer = Renderer(tokenizer, batch.prompt, PlayOptions(400))
     played = Player(batch, renderer, sampler, tokenizer, [tokenizer.eos_token_id], max_turns=min(7, batch.max_turns))
     seeds = [episode_seeds(row["task_id"], 0, place % 2) for place, row in enumerate(rows)]
     try:
@@ -101,7 +102,7 @@ def play_toy(factory: Any = ToyEnvironment, privileged: int = 0, skilled: bool =
     torch.manual_seed(5)
     player = Player(
         batch,
-        Renderer(tokenizer, batch.prompt, 128),
+        Renderer(tokenizer, batch.prompt, PlayOptions(128)),
         samplers[0],
         tokenizer,
         [tokenizer.eos_token_id],

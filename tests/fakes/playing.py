@@ -13,6 +13,7 @@ from fakes.lockstep_cases import POLICIES, hint
 from fakes.toy import build_model, build_tokenizer, toy_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import load
@@ -87,7 +88,7 @@ def play_rows(
     privileged = {"privileged_siblings": 1, "teacher": samplers[1]} if len(samplers) > 1 else {}
     player = Player(
         batch,
-        Renderer(tokenizer, batch.prompt, 500),
+        Renderer(tokenizer, batch.prompt, PlayOptions(500)),
         samplers[0],
         tokenizer,
         [tokenizer.eos_token_id],

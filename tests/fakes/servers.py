@@ -13,6 +13,7 @@ from typing import Any
 
 from fakes.toy import build_tokenizer, toy_response
 
+from alignopsd_trl.experimental.rounds_ahead import RolloutsAhead
 from alignopsd_trl.experimental.server_backend import ServerBackend, teacher_servers
 
 
@@ -42,6 +43,9 @@ def with_servers(trainer: Any, *servers: ScriptedServer, **options: Any) -> list
     settings |= {"vllm_server_addresses": [one.address for one in servers], "vllm_server_timeout": 30.0}
     for name, value in (settings | options).items():
         setattr(args, name, value)
+    if args.rounds_ahead:
+        trainer.rollouts.__class__ = RolloutsAhead
+        trainer.rollouts.__post_init__()
     trainer.use_vllm, trainer.vllm_mode, trainer.vllm_importance_sampling_correction = True, "server", False
 
     def push() -> int:

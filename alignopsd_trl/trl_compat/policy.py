@@ -1,0 +1,187 @@
+"""The policy that a trainer trains: what the trainer's parts use of it, and of TRL."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from alignopsd_trl.distributed import strategies
+from alignopsd_trl.patched import patched
+from alignopsd_trl.scoring.sampled import sampling_log_probs
+from alignopsd_trl.trl_compat.correction import sampling_metrics, sampling_ratio
+from alignopsd_trl.trl_compat.head import Body, WatchedModel, as_causal, head_in_tiles, head_on_labels, moved_by
+from alignopsd_trl.trl_compat.model import policy_of
+from alignopsd_trl.turns import TurnBatch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, TrainerState
+
+    from alignopsd_trl.trl_compat import Trainer
+
+Rows = dict[str, torch.Tensor]
+
+
+class PolicyLoss(NamedTuple):
+    """TRL's loss, and what its own forward gave, with gradient.
+
+    Attributes:
+        log_probs, entropies: ``(rows, L)``.
+        logits: ``(rows, L, K)`` of chosen tokens, 0 where no row has an optimised token; `None` if none were chosen.
+    """
+
+    loss: torch.Tensor
+    log_probs: torch.Tensor
+    entropies: torch.Tensor
+    logits: torch.Tensor | None
+
+
+class TrainedPolicy:
+    """The policy of a trainer, as the parts see it that the trainer holds. A part's test hands it a stand-in.
+
+    Args:
+        trainer: whose model is trained; everything is read from it at the time of a call.
+    """
+
+    def __init__(self, trainer: Trainer):
+        self._trainer = trainer
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model as it is now."""
+        return self._trainer.model
+
+    @property
+    def state(self) -> TrainerState:
+        """The trainer's state, which counts updates; TRL hands it to reward functions."""
+        return self._trainer.state
+
+    @property
+    def sampled_by_engine(self) -> bool:
+        """Whether vLLM samples, with log-probs of its own."""
+        return self._trainer.use_vllm
+
+    @property
+    def computes_exactly(self) -> bool:
+        """Whether the forward is float32 throughout."""
+        return strategies.computes_exactly(self._trainer.accelerator, self.model)
+
+    @property
+    def scores_as_sampled(self) -> bool:
+        """Whether scoring would give the log-probs that a `LoopSampler` kept, up to float32 rounding. Where sampling
+        and scoring round to a shorter format, each rounds in its own order."""
+        trainer = self._trainer
+        whole = trainer.accelerator.mixed_precision == "no" and policy_of(trainer).dtype == torch.float32
+        return whole and not trainer.use_vllm
+
+    @property
+    def needs_old_log_probs(self) -> bool:
+        """Whether the update needs the snapshot's log-probs (several optimiser steps per rollout, or vLLM)."""
+        args = self._trainer.args
+        every = args.steps_per_generation * self._trainer.num_iterations
+        return args.gradient_accumulation_steps % every != 0 or self._corrects_sampling
+
+    @property
+    def _corrects_sampling(self) -> bool:
+        return self._trainer.use_vllm and self._trainer.vllm_importance_sampling_correction
+
+    def gradient_norm(self) -> float | None:
+        """Returns the norm of the gradients; `None` where a loss scaler skips bad steps by itself."""
+        return strategies.gradient_norm(self._trainer.accelerator, self._trainer.model_wrapped)
+
+    def save_checkpoint(self) -> None:
+        """Writes a checkpoint of the weights as they are."""
+        self._trainer._save_checkpoint(self.model, trial=None)
+
+    def sampling_columns(self, batch: TurnBatch, log: Callable[[Mapping[str, float]], Any]) -> Rows:
+        """Returns the sampler's own log-probs and TRL's correction for them, as columns of the rows; none where no
+        engine samples.
+
+        Args:
+            log: gets the numbers that say how far they are from the trainer's.
+        """
+        if not self.sampled_by_engine:
+            return {}
+        sampled = sampling_log_probs(batch.turns, batch.policy_mask.size(1), self._trainer.accelerator.device)
+        columns = {"sampling_per_token_logps": sampled}
+        if self._corrects_sampling:
+            assert batch.student_log_probs is not None, "`needs_old_log_probs` asks for them"
+            difference = (batch.student_log_probs - sampled) * batch.policy_mask
+            ratio = columns["importance_sampling_ratio"] = sampling_ratio(self._trainer, difference)
+            log(sampling_metrics(difference, ratio, batch.policy_mask))
+        return columns
+
+    def loss(self, model: torch.nn.Module, rows: Rows, tokens: torch.Tensor | None = None) -> PolicyLoss:
+        """Computes TRL's loss of rows.
+
+        Args:
+            model: as the trainer wrapped it.
+            tokens: ``(rows, L, K)``, whose logits are wanted along the rows' responses.
+        """
+        trainer = self._trainer
+        watched = WatchedModel(as_causal(trainer, model), rows["completion_mask"] * rows["tool_mask"])
+        body = Body(trainer.accelerator.unwrap_model(model))
+        kept = contextlib.nullcontext() if tokens is None else body.watched()
+        with head_on_labels(trainer.accelerator.device), kept:
+            loss = trainer._compute_loss(watched, rows)
+        logits = None if tokens is None else self._logits(model, body, rows, tokens)
+        return PolicyLoss(loss, watched.log_probs, watched.entropies, logits)
+
+    def _logits(self, model: torch.nn.Module, body: Body, rows: Rows, tokens: torch.Tensor) -> torch.Tensor:
+        """Runs the model's forward again, without its body, so that these logits go through all that the model does
+        to its head's logits."""
+        trainer = self._trainer
+        ids = torch.cat([rows["prompt_ids"], rows["completion_ids"]], dim=1)
+        mask = torch.cat([rows["prompt_mask"], rows["completion_mask"]], dim=1)
+        read = (rows["completion_mask"] * rows["tool_mask"]).any(dim=0).nonzero().squeeze(1)
+        places = (rows["prompt_ids"].size(1) - 1 + read - moved_by(trainer, mask)) % ids.size(1)
+        wanted = tokens[:, read].flatten(0, 1)
+
+        def pick(logits: torch.Tensor, first: int) -> torch.Tensor:
+            return logits[:, 0].gather(-1, wanted[first : first + len(logits)])
+
+        tiled = head_in_tiles(trainer.accelerator.unwrap_model(model), pick)
+        with trainer.accelerator.autocast(), tiled, body.replayed(places):
+            found = model(input_ids=ids, attention_mask=mask).logits.float()
+        return found.new_zeros(tokens.shape).index_copy(1, read, found)
+
+    def filled_up(self, rows: int) -> AbstractContextManager[None]:
+        """Fills up with NaN what TRL's loss gathers over all processes for its clip ratios: a number a row, where a
+        sub-chunk has other numbers of rows on each process. The minimum and maximum that TRL takes ignore NaN.
+
+        Args:
+            rows: the most that a sub-chunk of any process has.
+        """
+        inner = self._trainer.accelerator.gather
+
+        def gather(values: torch.Tensor) -> torch.Tensor:
+            return inner(torch.nn.functional.pad(values, (0, rows - len(values)), value=float("nan")))
+
+        return patched(self._trainer.accelerator, gather=gather)
+
+    def token_normalizer(self, rows: Rows) -> torch.Tensor:
+        """Returns the number by which TRL's token-mean losses divide a process's sum in training."""
+        trainer = self._trainer
+        tokens = rows["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
+        return tokens * trainer.current_gradient_accumulation_steps / trainer.args.steps_per_generation
+
+    def rewards(
+        self,
+        rows: list[dict[str, Any]],
+        prompts: list[Any],
+        completions: list[Any],
+        ids: list[list[int]],
+        environments: list[Any] | None,
+    ) -> torch.Tensor:
+        """Calls the reward functions through TRL's own path: ``(trajectories of all processes, functions)``, NaN where
+        a function gave none.
+
+        Args:
+            environments: what TRL hands to functions with such an argument; `None` where there are none.
+        """
+        if environments is not None:
+            self._trainer.environments = environments
+        return self._trainer._calculate_rewards(rows, prompts, completions, ids)
