@@ -9,7 +9,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from alignopsd_trl.launch.errors import WRONG, reported, stoppable
+from alignopsd_trl.launch.errors import WRONG, stoppable
 from alignopsd_trl.launch.shipped import shipped_files, shipped_or
 from alignopsd_trl.options import near
 
@@ -65,13 +65,6 @@ def study(argv: list[str]) -> int:
     return _found("alignopsd_trl.study.__main__:command")([*map(shipped_or, argv[:1]), *argv[1:]])
 
 
-def fidelity(argv: list[str]) -> None:
-    """Runs a measurement, after its command line was checked."""
-    with reported("alignopsd fidelity", quietly=True):
-        _found("alignopsd_trl.fidelity.arguments:read_arguments")(argv)
-    _found("alignopsd_trl.fidelity.__main__:command")(argv)
-
-
 def play(argv: list[str]) -> None:
     """Lets the user play an environment by hand."""
     games = _found("alignopsd_trl.environments.shipped:BENCHMARKS")
@@ -117,9 +110,12 @@ COMMANDS = {
     "warm_start": ("alignopsd_trl.own_task.commands:warm_start", "a first policy from these demonstrations"),
     "train": (train, "a recipe: alignopsd train webshop_tiny [--method grpo ...]; --plan says what it would run"),
     "evaluate": ("alignopsd_trl.launch.evaluate:command", "play a panel with a policy"),
-    "fidelity": (fidelity, "is the credit right: methods against Monte Carlo advantages of the same turns"),
+    "fidelity": (
+        "alignopsd_trl.measure.fidelity:command",
+        "is the credit right: methods against Monte Carlo advantages of the same turns",
+    ),
     "tune": (
-        "alignopsd_trl.tune.__main__:command",
+        "alignopsd_trl.measure.tune:command",
         "what to train with: lift of the skills and credit of methods, measured before training",
     ),
     "study": (study, "methods x environments x seeds under one protocol"),

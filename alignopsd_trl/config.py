@@ -219,7 +219,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         default=4, metadata={"help": "Sibling groups of a process that a measurement takes, of those that differ."}
     )
     fidelity_walks: PositiveCount = field(
-        default=8, metadata={"help": "Walks a state on average of a measurement, at most."}
+        default=8, metadata={"help": "Monte Carlo rollouts a state on average, at most."}
     )
 
     # Memory

@@ -59,7 +59,7 @@ from alignopsd_trl.training.phases import Phases
 from alignopsd_trl.training.recorder import Recorder, SecondsOfRounds
 from alignopsd_trl.training.rewards import Rewards, environment_reward
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
-from alignopsd_trl.training.round import Replays, Round, Snapshot, listeners, turn_advantages
+from alignopsd_trl.training.round import Listener, Replays, Round, Snapshot
 from alignopsd_trl.training.rows import RowMaker
 from alignopsd_trl.training.samplers import Samplers
 from alignopsd_trl.training.scorer import Scorer
@@ -275,7 +275,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         )
         self.drift = Drift(args, processes, partial(self.recorder.metrics, "train"))
         self.update = Update(self, self.method, processes, self.drift)
-        self._listeners = listeners(args)
+        self._listeners = _listeners(args)
 
     def _add_callbacks(self) -> None:
         for quiet in (PrinterCallback, ProgressCallback):
@@ -352,10 +352,13 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.recorder.metrics("train", found)
         if not self.method.needs_turn_advantages:
             return batch
+        from alignopsd_trl.measure.training import monte_carlo_advantages
+
         self.rollouts.settle()
         with self.phases("walks"):
-            walks = self.method.options.walks
-            return replace(batch, turn_advantages=turn_advantages(self._replays(snapshot), trajectories, batch, walks))
+            rollouts = self.method.options.walks
+            found = monte_carlo_advantages(self._replays(snapshot), trajectories, batch, rollouts)
+            return replace(batch, turn_advantages=found)
 
     def _replays(self, snapshot: Snapshot) -> Replays:
         return self.rollouts.replays(snapshot.sampler, self.method, self._round)
@@ -608,3 +611,12 @@ class AlignOPSDTrainer(GRPOTrainer):
         """A checkpoint's model while training goes on (``hub_strategy``)."""
         if self.is_world_process_zero() and self.args.hub_strategy != "end":
             push_checkpoint(self.args, Path(checkpoint_folder), str(self.hub_model_id), self.state.global_step)
+
+
+def _listeners(config: AlignOPSDConfig) -> list[Listener]:
+    """Makes the listeners of rounds that a config names. `measure` stands above the trainer, so it is loaded here."""
+    if not config.fidelity_every:
+        return []
+    from alignopsd_trl.measure.training import FidelityListener
+
+    return [FidelityListener(config)]

@@ -2,7 +2,7 @@
 
     alignopsd train webshop_tiny --max_steps 2 --save_strategy steps --save_steps 1 --output_dir outputs/two
     python -m research.staleness outputs/two/checkpoint-1 outputs/two/checkpoint-2 -- --model tiny \
-        --environment webshop_tiny --methods align_opsd --tasks 4 --walks 6 --output outputs/staleness
+        --environment webshop_tiny --methods align_opsd --tasks 4 --rollouts 6 --output outputs/staleness
 
 Episodes and Monte Carlo rollouts are those of ``--model``. Turns get credit from its weights, and from those of each
 folder in its turn: thinking, teacher's view and policy's view alike, as in training with `rounds_ahead`.
@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 from transformers import AutoModelForCausalLM
 
-from alignopsd_trl.fidelity.__main__ import Kept, cpu_seconds, draw_tasks, identity_of, measured, prepare
-from alignopsd_trl.fidelity.arguments import read_arguments
-from alignopsd_trl.fidelity.measure import assign_credit
-from alignopsd_trl.fidelity.metrics import agreement, reliability
+from alignopsd_trl.measure.measurement import assign_credit
+from alignopsd_trl.measure.metrics import agreement, reliability
+from alignopsd_trl.measure.options import read_fidelity
+from alignopsd_trl.measure.session import Cache, cpu_seconds, draw_tasks, identity_of, measured
+from alignopsd_trl.measure.setup import prepare
 from alignopsd_trl.runs.files import write_json
 
 
@@ -32,9 +33,9 @@ def measure(arguments: argparse.Namespace, newer: Sequence[str]) -> dict[str, An
     subject, bench, variants = prepare(arguments)
     with closing(bench.player.environments):
         identity = identity_of(arguments, subject, bench.player.skills_in_rollout)
-        kept = Kept(arguments.output / "parts", identity, cpu_seconds)
+        cache = Cache(arguments.output / "parts", identity, cpu_seconds)
         rows = draw_tasks(subject.tasks, arguments.tasks, arguments.seed)
-        found = measured(arguments, subject, bench, variants, rows, kept)
+        found = measured(arguments, subject, bench, variants, rows, cache)
         credit = {f"{one.label} +0": found.credit(one.label) for one in variants}
         for place, folder in enumerate(newer, 1):
             weights = AutoModelForCausalLM.from_pretrained(folder, dtype=subject.model.dtype).state_dict()
@@ -57,7 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("newer", nargs="+", help="folders of weights, each after one update more")
     newer = parser.parse_args(sys.argv[1:place]).newer
-    arguments = read_arguments(sys.argv[place + 1 :])
+    arguments = read_fidelity(sys.argv[place + 1 :])
     found = measure(arguments, newer)
     write_json(Path(arguments.output) / "staleness.json", found)
     for label, own in found["figures"].items():

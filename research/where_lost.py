@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as parquet
 
-from alignopsd_trl.fidelity.metrics import Turns, task_mean
-from alignopsd_trl.fidelity.pooling import pooled
+from alignopsd_trl.measure.metrics import Turns, task_mean
+from alignopsd_trl.measure.pooling import pooled
 from alignopsd_trl.runs.files import plain
 from research.pools import short
 
@@ -27,7 +27,7 @@ CAREFUL_SEARCHES = ("search all its words", "search another")
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, help="what --output of alignopsd_trl.fidelity was")
+    parser.add_argument("folders", nargs="+", type=Path, help="what --output of alignopsd fidelity was")
     parser.add_argument("--variants", nargs="+", default=["align_opsd", "rlsd"])
     parser.add_argument("--output", type=Path, help="JSON")
     arguments = parser.parse_args(argv)

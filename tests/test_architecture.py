@@ -66,12 +66,11 @@ MAY_IMPORT = {
         *("checks", "config", "encoder", "evaluation", "launch", "methods", "models", "options", "patched", "records"),
         *("runs", "scoring", "sharing", "skills", "trainer"),
     ),
-    "fidelity": (
-        *("analysis.drawing", "checks", "config", "encoder", "evaluation", "fidelity", "launch", "methods", "options"),
+    "measure": (
+        *("analysis.drawing", "checks", "config", "encoder", "evaluation", "launch", "measure", "methods", "options"),
         *("chat", "models", "records", "rollout", "runs", "sampling", "scoring", "skills", "statistics", "training"),
         "turns",
     ),
-    "tune": ("checks", "config", "fidelity", "launch", "methods", "runs", "statistics", "tune", "turns"),
     "study": ("config", "evaluation", "launch", "methods", "records", "runs", "statistics", "study"),
     "own_task": (
         "checks",
@@ -92,6 +91,7 @@ MAY_IMPORT = {
 """What a package or top-level module of `alignopsd_trl` may import of ours, whatever the place of the import."""
 
 EXCEPTIONS = {
+    ("trainer", "measure.training"): "loaded where a round is measured (fidelity_every, needs_turn_advantages)",
     ("methods", "config"): "the type of the argument of Method.__init__",
     ("evaluation.__main__", "launch.evaluate"): "a command; nothing imports it",
 }

@@ -13,7 +13,7 @@ from fakes.trainers import make_config, make_trainer
 from alignopsd_trl.chat.conversations import Conversation, without_thinking
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.environments import Chat, Opening, Projection, Step, TextEnvironment, View, open_batch
-from alignopsd_trl.fidelity.setup import make_bench
+from alignopsd_trl.measure.setup import make_bench
 from alignopsd_trl.rollout import Player, conversation_metrics
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory
 

@@ -21,13 +21,13 @@ from fakes.corridor import (
 
 from alignopsd_trl import statistics
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.fidelity.mc_rollouts import ReplayError, together
-from alignopsd_trl.fidelity.measure import Bench, Credited, columns, play_groups, take_rollouts, turn_advantages
-from alignopsd_trl.fidelity.metrics import NAMES, Turns, agreement, by_kind, kinds, reliability
-from alignopsd_trl.fidelity.plan import enough_for, further_rollouts, rollout_lengths, worth_measuring
-from alignopsd_trl.fidelity.report import page
-from alignopsd_trl.fidelity.training import FidelityListener
-from alignopsd_trl.fidelity.tree import Tree, back_up, doubts
+from alignopsd_trl.measure.mc_rollouts import ReplayError, together
+from alignopsd_trl.measure.measurement import Bench, Credited, columns, play_groups, take_rollouts, turn_advantages
+from alignopsd_trl.measure.metrics import NAMES, Turns, agreement, by_kind, kinds, reliability
+from alignopsd_trl.measure.plan import enough_for, further_rollouts, rollout_lengths, worth_measuring
+from alignopsd_trl.measure.report import page
+from alignopsd_trl.measure.training import FidelityListener
+from alignopsd_trl.measure.tree import Tree, back_up, doubts
 from alignopsd_trl.methods import Credit, grpo
 from alignopsd_trl.runs.files import plain
 from alignopsd_trl.training.round import Replays, Round

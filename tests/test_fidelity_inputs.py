@@ -18,10 +18,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from alignopsd_trl import AlignOPSDConfig
 from alignopsd_trl.environments import Suite, TaskPanel
-from alignopsd_trl.fidelity.__main__ import main
-from alignopsd_trl.fidelity.mc_rollouts import ReplayError
-from alignopsd_trl.fidelity.policy import Sampler
 from alignopsd_trl.launch.evaluate import main as evaluate
+from alignopsd_trl.measure.fidelity import main
+from alignopsd_trl.measure.mc_rollouts import ReplayError
+from alignopsd_trl.measure.policy import make_sampler
 from alignopsd_trl.models import load_tokenizer
 
 
@@ -43,7 +43,7 @@ def _game(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _measure(model: Path, output: Path, *more: str, environment: str = "corridor_game") -> dict:
     limits = ["--set", "max_prompt_length=600", "--set", "max_completion_length=14", "--set", "skill_tokens=20"]
-    few = ["--tasks", "4", "--walks", "2", "--quiet", "--no_pictures"]
+    few = ["--tasks", "4", "--rollouts", "2", "--quiet", "--no_pictures"]
     return main(["--model", str(model), "--environment", environment, "--output", str(output), *limits, *few, *more])
 
 
@@ -77,7 +77,7 @@ def test_the_models_own_taste_in_sampling_does_not_count(tmp_path: Path) -> None
     model = build_model(tokenizer).eval()
     model.generation_config.min_p = 0.999
     options = {"temperature": 1.0, "top_k": len(tokenizer)}
-    sampled = Sampler(model, tokenizer, options, 1).respond([[5, 6, 7]] * 64).ids
+    sampled = make_sampler(model, tokenizer, options, 1).respond([[5, 6, 7]] * 64).ids
     assert len({tokens[0] for tokens in sampled}) > 8
 
 

@@ -18,11 +18,11 @@ from fakes import corridor
 from fakes.toy import ToyEnvironment
 from fakes.trainers import make_trainer
 
-from alignopsd_trl.fidelity import report
-from alignopsd_trl.fidelity.__main__ import command, main
-from alignopsd_trl.fidelity.mc_rollouts import ReplayError
-from alignopsd_trl.fidelity.policy import Sampler, Scorer
-from alignopsd_trl.fidelity.variants import CachedTeacher, read_vary
+from alignopsd_trl.measure import report
+from alignopsd_trl.measure.fidelity import command, main
+from alignopsd_trl.measure.mc_rollouts import ReplayError
+from alignopsd_trl.measure.policy import ModelScorer, make_sampler
+from alignopsd_trl.measure.variants import CachedTeacher, read_vary
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.scoring.packing import Packed, TreeRow
 from alignopsd_trl.scoring.teacher_forcing import Padded
@@ -50,7 +50,7 @@ def _command(policy: Path, output: Path, *more: str) -> dict:
         str(policy),
         *FLAGS,
         *LIMITS,
-        "--walks",
+        "--rollouts",
         "6",
         "--seed",
         "1",
@@ -96,7 +96,7 @@ def test_the_command_leaves_everything_and_goes_on_where_it_stopped(
     assert np.allclose((whole.total - whole.won + whole.start)[known], 0, atol=1e-9)  # advantages telescope
     assert np.allclose(turns["credit grpo"], turns.outcome_advantage, atol=1e-5)
 
-    for part in sorted((tmp_path / "parts").glob("walks_2*"))[:1]:
+    for part in sorted((tmp_path / "parts").glob("rollouts_2*"))[:1]:
         part.unlink()
     again = _command(policy, tmp_path, *all_tasks, "--no_pictures")
     assert {name: again[name] for name in ("success", "walks", "reliability")} == {
@@ -104,14 +104,14 @@ def test_the_command_leaves_everything_and_goes_on_where_it_stopped(
     }
     assert again["figures"]["align_opsd"] == first["figures"]["align_opsd"]
     assert json.loads((tmp_path / "fidelity.json").read_text())["figures"].keys() == {"grpo", "align_opsd", "rlsd"}
-    with pytest.raises(ValueError, match="walks=6, this one has 8; choose another"):
-        _command(policy, tmp_path, *all_tasks, "--walks", "8")
+    with pytest.raises(ValueError, match="rollouts=6, this one has 8; choose another"):
+        _command(policy, tmp_path, *all_tasks, "--rollouts", "8")
 
 
 @pytest.mark.full
 def test_the_distribution_loss_changes_no_credit_and_has_the_trainers_tokens(policy: Path, tmp_path: Path) -> None:
     loss = ["--vary", "auxiliary_loss=distribution", "--set", "distribution_size=7", "--no_pictures"]
-    found = _command(policy, tmp_path / "out", "--methods", "align_opsd", "--walks", "2", *loss)
+    found = _command(policy, tmp_path / "out", "--methods", "align_opsd", "--rollouts", "2", *loss)
     turns = pd.read_parquet(tmp_path / "out" / "turns.parquet")
     plain, varied = (turns[f"credit align_opsd{name}"] for name in ("", " auxiliary_loss=distribution"))
     assert found["measured_turns"] > 0 and plain.any() and plain.equals(varied)
@@ -119,7 +119,7 @@ def test_the_distribution_loss_changes_no_credit_and_has_the_trainers_tokens(pol
     trainer = make_trainer(tmp_path)
     prompt = Padded(torch.arange(5, 13).view(2, 4), torch.ones(2, 4, dtype=torch.int64))
     for views, mix in ((1, None), (2, lambda rows, logits: logits.softmax(-1).mean(1).log())):
-        both = (Scorer(trainer.model, 1.0), PolicyScorer(trainer))
+        both = (ModelScorer(trainer.model, 1.0), PolicyScorer(trainer))
         (ids, values), (others, wanted) = (one.largest(prompt, prompt, 7, views, mix) for one in both)
         assert ids.shape == (2 // views, 4, 7) and torch.equal(ids, others)
         torch.testing.assert_close(values, wanted, atol=1e-5, rtol=0)
@@ -129,7 +129,7 @@ def test_the_distribution_loss_changes_no_credit_and_has_the_trainers_tokens(pol
 def test_measurements_of_other_tasks_are_pooled(
     policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few = ["--tasks", "4", "--walks", "2", "--no_pictures", "--methods", "grpo,rlsd"]
+    few = ["--tasks", "4", "--rollouts", "2", "--no_pictures", "--methods", "grpo,rlsd"]
     parts = [_command(policy, tmp_path / str(seed), *few, "--seed", str(seed)) for seed in (1, 2)]
     found = main(["--pool", str(tmp_path / "1"), str(tmp_path / "2"), "--output", str(tmp_path / "both")])
     assert found == json.loads((tmp_path / "both" / "pooled.json").read_text())
@@ -144,12 +144,12 @@ def test_measurements_of_other_tasks_are_pooled(
 
 @pytest.mark.full
 def test_a_folder_is_used_again_only_for_what_the_same_policy_plays(policy: Path, tmp_path: Path) -> None:
-    from alignopsd_trl.fidelity import __main__ as module
+    from alignopsd_trl.measure import session as module
 
     bank = Path(module.__file__).parents[1] / "data" / "skills" / "webshop.json"
     own = tmp_path / "bank.json"
     own.write_bytes(bank.read_bytes())
-    few = ["--tasks", "4", "--walks", "2", "--skill_bank", str(own), "--no_pictures", "--methods"]
+    few = ["--tasks", "4", "--rollouts", "2", "--skill_bank", str(own), "--no_pictures", "--methods"]
     first = _command(policy, tmp_path / "out", *few, "grpo,align_opsd")
     for more, differs in (
         (["skill_grpo"], "skills_in_rollout=False, this one has True"),
@@ -173,12 +173,12 @@ def test_a_folder_is_used_again_only_for_what_the_same_policy_plays(policy: Path
 def test_cpu_seconds_add_up_over_commands_and_the_page_can_be_pasted(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from alignopsd_trl.fidelity import __main__ as module
+    from alignopsd_trl.measure import session as module
 
     few = [
         "--tasks",
         "4",
-        "--walks",
+        "--rollouts",
         "2",
         "--no_pictures",
         "--environment_options",
@@ -198,14 +198,14 @@ def test_cpu_seconds_add_up_over_commands_and_the_page_can_be_pasted(
     assert found["cpu_seconds"] == pytest.approx(before + found["cpu_seconds_of_this_command"], abs=0.2)
     assert before > 0.1 and found["walks"] > 0
     page = (tmp_path / "report.md").read_text()
-    line = next(line for line in page.splitlines() if "-m alignopsd_trl.fidelity" in line)
+    line = next(line for line in page.splitlines() if "alignopsd fidelity" in line)
     assert shlex.split(line)[-3:] == ['{"tasks": 9}', "--methods", "grpo"]
     facts = {**found, "cpu_seconds": 9.0, "cpu_seconds_of_this_command": 4.0}
     assert "9 CPU seconds, 4 of them in this command." in report.page(facts, {}, [])
 
 
 def test_schedules_are_asked_at_the_step_that_is_given(policy: Path, tmp_path: Path) -> None:
-    few = ["--tasks", "4", "--walks", "2", "--no_pictures", "--methods", "grpo,rlsd"]
+    few = ["--tasks", "4", "--rollouts", "2", "--no_pictures", "--methods", "grpo,rlsd"]
     credit = {}
     for step in ("0", "100000"):
         assert _command(policy, tmp_path, *few, "--step", step)["step"] == int(step)
@@ -256,7 +256,7 @@ def test_what_cannot_be_measured_is_refused(policy: Path, tmp_path: Path) -> Non
 
 def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As the other commands end: status 2, what was wrong and what to do, no traceback."""
-    flags = ["--model", str(policy), *FLAGS, *LIMITS, "--walks", "2", "--quiet", "--output", str(tmp_path / "out")]
+    flags = ["--model", str(policy), *FLAGS, *LIMITS, "--rollouts", "2", "--quiet", "--output", str(tmp_path / "out")]
     for more, message in (
         (["--methods", "nonsense"], "nonsense"),
         (["--methods", "grpo,monte_carlo"], "'monte_carlo' is what the others are measured against"),
@@ -272,7 +272,7 @@ def test_bad_input_ends_in_a_sentence(policy: Path, tmp_path: Path, capsys: pyte
         (["--skill_bank", "no_such_bank"], "no_such_bank"),
         (["--environment_options", '{"unskilled": true}'], "'corridor' has no skills.* --skill_bank"),
         (["--device", "abacus"], "--device abacus"),
-        (["--walks", "0"], "--walks 0 must be 1 or more"),
+        (["--rollouts", "0"], "--rollouts 0 must be 1 or more"),
         (["--slots", "4"], "slots=4 can't hold a sibling group.* take 8 .* or more"),
         (["--set", "max_turns=["], r"--set max_turns=\[: .* can't be read"),
         (["--vary", "rectify=["], r"--vary rectify=\[: .* can't be read"),
@@ -307,7 +307,7 @@ def test_sampling_follows_the_model_with_shared_prompts_and_without(policy: Path
         exact = (model(torch.tensor([prompts[4]])).logits[0, -1] / 0.7).softmax(-1).numpy()
     for options in ({"temperature": 0.7, "top_k": 0}, {"temperature": 0.7, "top_k": len(tokenizer)}):
         torch.manual_seed(0)
-        sampled = Sampler(model, tokenizer, options, 1, batch_size=50).respond(prompts * 200).ids
+        sampled = make_sampler(model, tokenizer, options, 1, batch_size=50).respond(prompts * 200).ids
         assert all(len(response) == 1 for response in sampled)
         seen = np.bincount([sampled[place][0] for place in range(4, 1000, 5)], minlength=len(exact)) / 200
         assert np.abs(seen - exact).max() < 0.12
@@ -319,7 +319,7 @@ def test_scores_are_the_models_own(policy: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(policy).eval()
     prompt = Padded(torch.tensor([[0, 5, 6], [7, 8, 9]]), torch.tensor([[0, 1, 1], [1, 1, 1]]))
     response = Padded(torch.tensor([[5, 6], [7, 0]]), torch.tensor([[1, 1], [1, 0]]))
-    scorer = Scorer(model, 0.7)
+    scorer = ModelScorer(model, 0.7)
     plain = scorer.plain(prompt, response)
     packed = scorer.shared(Packed.of([TreeRow.behind([5, 6], [[5, 6]]), TreeRow.behind([7, 8, 9], [[7], [5, 6]])], 0))
     with torch.no_grad():
@@ -418,7 +418,7 @@ def test_monte_carlo_trains_on_what_the_walks_say(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_the_command_of_the_page_on_the_shipped_policy(tmp_path: Path) -> None:
     """`docs/fidelity.md`: no limit of a prompt or a response need be given, and a variant walks nowhere."""
-    flags = "--model tiny --environment webshop_tiny --methods grpo,align_opsd --tasks 4 --walks 6".split()
+    flags = "--model tiny --environment webshop_tiny --methods grpo,align_opsd --tasks 4 --rollouts 6".split()
     result = main([*flags, "--vary", "rectify=false", "--quiet", "--output", str(tmp_path)])
     assert result["rollouts"] == 32 and result["measured_turns"] > 20
     assert result["identity"]["max_completion_length"] == 40 and result["encoder"] == "lexical"

@@ -328,10 +328,10 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_check_plays_a_server_by_what_it_says_of_its_actions(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["check", address, "--episodes", "32"])
+    cli.main(["check", address, "--episodes", "16"])
     told = capsys.readouterr().out
     assert '"number" (int: Your guess), "tone" ("kind" or "blunt"), "reasons" (list[str], optional)' in told
-    assert "WRONG" not in told and "random play: unknown how many of 32 won" in told and "metadata" not in told
+    assert "WRONG" not in told and "random play: unknown how many of 16 won" in told and "metadata" not in told
 
 
 def test_a_server_without_a_page_of_its_actions_takes_json(address: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 from fakes.toy_suite import save_policy
 from fakes.trainers import make_trainer
 
-from alignopsd_trl.fidelity.setup import Settings
 from alignopsd_trl.launch import evaluate
+from alignopsd_trl.measure.setup import Settings
 from alignopsd_trl.models import SHIPPED_MODELS
 from alignopsd_trl.runs.sizes import SIZES_FILE, choose_sizes, read_sizes
 

@@ -14,15 +14,15 @@ import yaml
 from fakes import corridor
 
 from alignopsd_trl import cli
-from alignopsd_trl.fidelity.metrics import Turns, agreement
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.presets import preset
+from alignopsd_trl.measure import batches
+from alignopsd_trl.measure.batches import joined
+from alignopsd_trl.measure.metrics import Turns, agreement
+from alignopsd_trl.measure.ranking import ABOVE, BELOW, EVERYTHING, UNTOLD, advise, rank, successes
+from alignopsd_trl.measure.tune import main
+from alignopsd_trl.measure.tune_page import yaml_text
 from alignopsd_trl.statistics import Interval, for_several
-from alignopsd_trl.tune import measuring
-from alignopsd_trl.tune.__main__ import main
-from alignopsd_trl.tune.measuring import joined
-from alignopsd_trl.tune.page import yaml_text
-from alignopsd_trl.tune.ranking import ABOVE, BELOW, EVERYTHING, UNTOLD, advise, rank, successes
 
 
 def turns(tasks: int, seed: int) -> Turns:
@@ -169,7 +169,7 @@ FEW = ["--seed", "1", "--tasks", "12", "--rollouts", "2", "--methods", "gagpo,rl
 def test_the_command_measures_a_recipe_of_ones_own_and_goes_on_with_more_tasks(
     game: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(measuring, "BATCH", 6)
+    monkeypatch.setattr(batches, "BATCH", 6)
     found = main(["walk", *FEW, "--vary", "rlsd.band=0.4"])
     folder = game / "outputs" / "tune_walk"
     assert {path.name for path in folder.iterdir()} == {"parts", "report.md", "tune.json", "tuned.yaml"}
@@ -186,16 +186,17 @@ def test_the_command_measures_a_recipe_of_ones_own_and_goes_on_with_more_tasks(
     def no_play(*given: object) -> None:
         raise AssertionError("played again")
 
-    monkeypatch.setattr(measuring, "play_groups", no_play)
+    monkeypatch.setattr(batches, "play_groups", no_play)
     again = main(["walk", *FEW, "--vary", "rlsd.band=0.4"])
     assert again["figures"] == found["figures"] and again["success"] == found["success"]
-    with pytest.raises(ValueError, match=r"holds a measurement with walks=2, this one has 3; choose another --output"):
+    refusal = "holds a measurement with rollouts=2, this one has 3; choose another --output"
+    with pytest.raises(ValueError, match=refusal):
         main(["walk", *FEW, "--rollouts", "3"])
 
 
 @pytest.mark.full
 def test_time_and_methods_without_a_teacher(game: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "BATCH", 2)
+    monkeypatch.setattr(batches, "BATCH", 2)
     found = main(["walk", *FEW, "--methods", "gigpo", "--minutes", "0.001", "--set", "temperature=0.9"])
     assert found["tasks"] == 2 and found["teacher_agreement"] is None and found["success"]["all"]["tasks"] == 2
     written = yaml.safe_load((game / "outputs" / "tune_walk" / "tuned.yaml").read_text())
@@ -261,6 +262,7 @@ def test_a_written_task_is_tuned_by_its_name_and_trains_with_what_is_advised(
         ([], "required: RECIPE"),
         (["webshop_tny"], "did you mean 'webshop_tiny'?"),
         (["webshop_tiny", "--tasks", "1"], "--tasks 1 must be 2 or more"),
+        (["webshop_tiny", "--walks", "6"], "--walks 6 is --rollouts now; write --rollouts 6"),
         (["webshop_tiny", "--rollouts", "0"], "--rollouts 0 must be 1 or more"),
         (["webshop_tiny", "--minutes", "0"], "--minutes 0 must be more than 0"),
         (["webshop_tiny", "--minutes", "soon"], "argument --minutes: invalid float value: 'soon'"),

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pkgutil import resolve_name
-from typing import Any, Protocol
-
-import torch
+from typing import Protocol
 
 from alignopsd_trl.methods import Credit
 from alignopsd_trl.rollout import AnySampler, BatchSampler, Player
@@ -74,20 +71,3 @@ class Listener(Protocol):
 
     def hear(self, played: Round) -> Mapping[str, float]:
         """Gives numbers for the log."""
-
-
-FIDELITY_LISTENER = "alignopsd_trl.fidelity.training:FidelityListener"
-"""Measures the credit of rounds with ``fidelity_every``. It stands above the trainer and is imported by name."""
-
-TURN_ADVANTAGES = "alignopsd_trl.fidelity.training:monte_carlo_advantages"
-"""What measures the advantages of turns for methods that declare ``needs_turn_advantages``."""
-
-
-def listeners(config: Any) -> list[Listener]:
-    """Makes the listeners that a config asks for."""
-    return [resolve_name(FIDELITY_LISTENER)(config)] if config.fidelity_every else []
-
-
-def turn_advantages(replays: Replays, trajectories: Sequence[Trajectory], batch: TurnBatch, walks: int) -> torch.Tensor:
-    """Measures ``(M,)`` float64 advantages of turns, in units of the reward."""
-    return resolve_name(TURN_ADVANTAGES)(replays, trajectories, batch, walks)

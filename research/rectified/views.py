@@ -1,4 +1,4 @@
-"""The matched views of a measurement of `alignopsd_trl.fidelity`, each with and without the skill in its prompt."""
+"""The matched views of a measurement of `alignopsd fidelity`, each with and without the skill in its prompt."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from alignopsd_trl.environments.base import Suite, View
-from alignopsd_trl.fidelity.measure import Bench
-from alignopsd_trl.fidelity.setup import Settings, Subject, environment_preset, make_bench
+from alignopsd_trl.measure.measurement import Bench
+from alignopsd_trl.measure.setup import Settings, Subject, environment_preset, make_bench
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.methods.align_opsd.correspondence import correspond
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
@@ -122,7 +122,7 @@ def ask(folder: Path, model: str, encoder: str | None = None) -> Iterator[Views]
     """
     identity = folder / "parts" / "identity.json"
     if missing := [name for name in ("parts/identity.json", "fidelity.json") if not (folder / name).is_file()]:
-        raise ValueError(f"{folder} is no --output of a finished alignopsd_trl.fidelity: it has no {missing[0]}")
+        raise ValueError(f"{folder} is no --output of a finished alignopsd fidelity: it has no {missing[0]}")
     known = json.loads(identity.read_text(encoding="utf-8"))
     if known["environment"] not in WORLDS:
         raise ValueError(f"{folder} is of {known['environment']}; decisions are known in {', '.join(WORLDS)}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from alignopsd_trl.fidelity.__main__ import main as measure
+from alignopsd_trl.measure.fidelity import main as measure
 from research.rectified.__main__ import PLACES, main, places
 from research.rectified.views import Views, ask
 
@@ -43,7 +43,17 @@ def test_aligned_gaps_are_what_a_history_and_the_skill_do(tmp_path: Path) -> Non
 
 def test_the_command_says_whose_views_take_credit_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "measured"
-    known = ["--model", "tiny_hops", "--environment", "searchqa_hops", "--tasks", "3", "--walks", "2", "--no_pictures"]
+    known = [
+        "--model",
+        "tiny_hops",
+        "--environment",
+        "searchqa_hops",
+        "--tasks",
+        "3",
+        "--rollouts",
+        "2",
+        "--no_pictures",
+    ]
     measure([*known, "--methods", "align_opsd", "--quiet", "--output", str(folder)])
     found = main([str(folder), "--model", "tiny_hops", "--output", str(tmp_path / "apart.json")])
     assert found == json.loads((tmp_path / "apart.json").read_text())

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.fidelity.measure import Bench, columns, take_rollouts, turn_advantages
-from alignopsd_trl.fidelity.metrics import NAMES, agreement, reliability
-from alignopsd_trl.fidelity.tree import Tree
-from alignopsd_trl.fidelity.variants import turn_credit
+from alignopsd_trl.measure.measurement import Bench, columns, take_rollouts, turn_advantages
+from alignopsd_trl.measure.metrics import NAMES, agreement
+from alignopsd_trl.measure.plan import tasks_that_differ
+from alignopsd_trl.measure.tree import Tree
+from alignopsd_trl.measure.variants import turn_credit
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.training.round import Replays, Round
 from alignopsd_trl.turns import Trajectory, TurnBatch
@@ -22,7 +23,7 @@ def monte_carlo_advantages(
 ) -> torch.Tensor:
     """Measures ``(M,)`` float64 A_MC of a batch's turns, NaN in groups whose rewards are all equal. Every process must
     make the same calls."""
-    counted = [one for one in trajectories if not one.failed and one.turns]
+    counted = _counted(trajectories)
     found = turn_advantages(_tree(replays, counted, rollouts, value), counted, value).advantage
     result = np.empty(len(batch))
     result[[turn.row for one in counted for turn in one.turns]] = found
@@ -43,12 +44,13 @@ class FidelityListener:
         return number % self._config.fidelity_every == 0
 
     def hear(self, played: Round) -> dict[str, float]:
-        """Scalars for the log: the agreement of a round's credit with A_MC on the first ``fidelity_tasks`` groups of
-        this process whose rewards differ. Values are of success, of rewards where the environment does not say who
-        won."""
+        """Returns scalars for the log: the agreement of a round's credit with A_MC on the first ``fidelity_tasks``
+        groups of this process whose rewards differ. Values are of success, of rewards where the environment does not
+        say who won."""
         config, batch, replays = self._config, played.batch, played.replays
-        chosen = _groups(played.trajectories, config.fidelity_tasks)
-        counted = [one for one in played.trajectories if one.task in chosen and not one.failed and one.turns]
+        counted = _counted(played.trajectories)
+        chosen = tasks_that_differ(counted)[: config.fidelity_tasks]
+        counted = [one for one in counted if one.task in chosen]
         value = "reward" if any(one.won is None for one in counted) else "success"
         tree = _tree(replays, counted, config.fidelity_walks, value, enough=None)
         rows = [turn.row for one in counted for turn in one.turns]
@@ -59,8 +61,7 @@ class FidelityListener:
             return metrics
         values = turn_credit(played.credit, batch).cpu().numpy()[rows][known]
         figures = agreement(measured, {"credit": values}, "credit")["credit"]
-        shown = {name: figures[name].value for name in NAMES} | {"reliability": reliability(measured)}
-        shown |= {"pivotal": float(measured.pivotal.mean())}
+        shown = {name: figures[name].value for name in NAMES} | measured.quality
         return metrics | {f"fidelity/{name}": value for name, value in shown.items() if np.isfinite(value)}
 
 
@@ -73,9 +74,5 @@ def _tree(
         return take_rollouts(bench, trajectories, rollouts, value=value, enough=enough, seed=replays.seed)
 
 
-def _groups(trajectories: Sequence[Trajectory], count: int) -> list[str]:
-    rewards: dict[str, set[float]] = {}
-    for one in trajectories:
-        if not one.failed and one.turns:
-            rewards.setdefault(one.task, set()).add(one.reward)
-    return [task for task, values in rewards.items() if len(values) > 1][:count]
+def _counted(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    return [one for one in trajectories if not one.failed and one.turns]

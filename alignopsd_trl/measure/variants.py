@@ -1,4 +1,4 @@
-"""Assigns credit to one batch with several methods and settings; they share one teacher's answers."""
+"""Assigns credit to one batch with several methods and settings, which share one teacher's scores and thoughts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from alignopsd_trl.turns import Thought, TurnBatch
 
 @dataclass(frozen=True)
 class Variant:
-    """A method with settings of its own."""
+    """A method with its settings."""
 
     label: str
     method: Method
@@ -32,7 +32,7 @@ Configure = Callable[[str, Mapping[str, Any]], AlignOPSDConfig]
 def make_variants(
     configure: Configure, methods: Sequence[str], vary: Sequence[Mapping[str, Any]] = ()
 ) -> list[Variant]:
-    """Every method as it is configured, then with each of the settings in ``vary``.
+    """Makes every method as it is configured, then with each of the settings in ``vary``.
 
     An option of AlignOPSD makes variants of it, which alone reads them; ``METHOD.OPTION`` of that method.
 
@@ -51,7 +51,7 @@ def make_variants(
 
 
 def read_vary(text: str) -> list[dict[str, Any]]:
-    """``credit_temperature=0.05,0.1`` as two settings; ``rectify=false+allocation=turn`` as one of two fields."""
+    """Returns ``credit_temperature=0.05,0.1`` as two settings; ``rectify=false+allocation=turn`` as one of two."""
     names, values = [], []
     for part in text.split("+"):
         name, equals, several = part.partition("=")
@@ -63,7 +63,7 @@ def read_vary(text: str) -> list[dict[str, Any]]:
 
 
 def _shown(method: Method, name: str) -> str:
-    """The setting as the method has it, whatever way it was written."""
+    """Returns the setting as the method holds it, in one spelling."""
     option = name.partition(".")[2]
     return f"{option}={getattr(method.options, option)}" if option else f"{name}={getattr(method.config, name)}"
 
@@ -103,7 +103,7 @@ def _check(methods: Sequence[str]) -> None:
 
 
 class CachedTeacher:
-    """A `Teacher` over one batch that remembers what another one answered.
+    """A cache of another `Teacher`'s results for one batch.
 
     Privileged thinking is sampled once, so that all variants see the same thoughts.
     """
@@ -158,6 +158,6 @@ class CachedTeacher:
 
 
 def turn_credit(credit: Credit, batch: TurnBatch) -> torch.Tensor:
-    """``(M,)`` float64: the mean advantage of a turn's optimised tokens."""
+    """Computes ``(M,)`` float64: the mean advantage of a turn's optimised tokens."""
     tokens = batch.policy_mask.sum(1).clamp(min=1)
     return credit.advantages.double().sum(1) / tokens

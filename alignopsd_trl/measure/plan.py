@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from alignopsd_trl.fidelity.tree import HALVES, Advantages, Tree, advantages, back_up, doubts
+from alignopsd_trl.measure.tree import HALVES, Advantages, Tree, advantages, back_up, doubts
 from alignopsd_trl.turns import Trajectory
 
 FIRST_SHARE = 1 / 3  # of the rollouts, spread evenly
@@ -24,18 +24,24 @@ Wanted = tuple[int, int, int]  # half, state, how many rollouts
 
 
 def worth_measuring(tree: Tree, trajectories: Sequence[Trajectory], everywhere: bool = False) -> list[int]:
-    """States of groups whose rewards differ. In the other groups the outcome advantage is 0, and so is all credit."""
+    """Returns the states of groups whose rewards differ. In the other groups all credit is 0."""
+    differ = tasks_that_differ(trajectories)
+    return [row for row, state in enumerate(tree.states) if everywhere or state.task in differ]
+
+
+def tasks_that_differ(trajectories: Sequence[Trajectory]) -> list[str]:
+    """Returns the tasks whose siblings got different rewards, in order."""
     rewards: dict[str, set[float]] = {}
-    for trajectory in trajectories:
-        rewards.setdefault(trajectory.task, set()).add(trajectory.reward)
-    return [row for row, state in enumerate(tree.states) if everywhere or len(rewards[state.task]) > 1]
+    for one in trajectories:
+        rewards.setdefault(one.task, set()).add(one.reward)
+    return [task for task, values in rewards.items() if len(values) > 1]
 
 
 def rollout_lengths(tree: Tree, trajectories: Sequence[Trajectory], until_lost: bool = False) -> np.ndarray:
-    """``(S,)`` turns that an episode takes from each state on, by the episodes that were there; one at least.
+    """Estimates ``(S,)`` the turns of an episode from each state on, from the episodes that were there; at least one.
 
     Args:
-        until_lost: or until it was lost.
+        until_lost: an episode that is lost ends there.
     """
     ends = [len(one.turns) if one.lost is None or not until_lost else one.lost for one in trajectories]
     return np.array(
@@ -52,8 +58,8 @@ def rounds(
     enough: float | None,
     until_lost: bool = False,
 ) -> Iterator[list[Wanted]]:
-    """Yields what each round should play. The rollouts of a round must be in the tree before the next one is asked for.
-    The number of rounds is fixed; some may be empty.
+    """Yields the rollouts of each round. They must be in the tree before the next round is drawn. The number of rounds
+    is fixed; some may be empty.
 
     Args:
         ends: outcomes of the trajectories.
@@ -75,7 +81,7 @@ def rounds(
 
 
 def enough_for(states: int) -> float:
-    """Reliability of A_MC at which its noise adds about `ADDED` to the standard error of a correlation.
+    """Returns the reliability of A_MC at which its noise adds about `ADDED` to the standard error of a correlation.
 
     Turns of one state share their error, so that the number of states counts. The rest of an interval comes from the
     number of tasks, which more rollouts can't change."""
@@ -99,8 +105,8 @@ def expected_reliability(found: Advantages, turns: Sequence[tuple[int, int]], ha
 
 
 def first_rollouts(tree: Tree, states: Sequence[int], rollouts: int, odd: int) -> list[Wanted]:
-    """Equally many rollouts in each state, in two rounds (``odd``: the parity of the depth). Rollouts of the first
-    round that pass through states of odd depth count there."""
+    """Allocates equally many rollouts to each state, in two rounds (``odd``: the parity of the depth). Rollouts of the
+    first round that pass through states of odd depth count there."""
     number = max(1, round(rollouts * FIRST_SHARE / 2))
     return [
         (half, state, number - tree.seen[state][half].count)
@@ -146,7 +152,7 @@ def further_rollouts(
 
 
 def _fill(wanted: np.ndarray, had: np.ndarray, cost: np.ndarray, budget: float, most: int) -> np.ndarray:
-    """Whole numbers about ``min(max(level * wanted - had, 0), most)`` that the budget pays for."""
+    """Returns whole numbers about ``min(max(level * wanted - had, 0), most)`` that the budget pays for."""
     low, high = 0.0, 1e9
     for _ in range(80):
         level = (low + high) / 2

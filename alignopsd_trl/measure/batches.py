@@ -1,4 +1,4 @@
-"""Measures batches of training tasks until tasks or time run out, and takes them together."""
+"""Measures batches of training tasks until tasks or time run out, and joins them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from alignopsd_trl.fidelity.__main__ import Kept, cpu_seconds, draw_tasks, identity_of, measured
-from alignopsd_trl.fidelity.measure import OUTCOMES, Bench, Measurement, play_groups
-from alignopsd_trl.fidelity.metrics import Turns, agreement, reliability
-from alignopsd_trl.fidelity.setup import Subject
-from alignopsd_trl.fidelity.variants import Variant
 from alignopsd_trl.launch.errors import setup
+from alignopsd_trl.measure.measurement import OUTCOMES, Bench, Measurement, play_groups
+from alignopsd_trl.measure.metrics import Turns, agreement
+from alignopsd_trl.measure.options import BATCH
+from alignopsd_trl.measure.ranking import REFERENCE, Success, successes
+from alignopsd_trl.measure.session import Cache, cpu_seconds, draw_tasks, identity_of, measured
+from alignopsd_trl.measure.setup import Subject
+from alignopsd_trl.measure.variants import Variant
 from alignopsd_trl.statistics import Interval
-from alignopsd_trl.tune.arguments import BATCH
-from alignopsd_trl.tune.ranking import REFERENCE, Success, successes
 from alignopsd_trl.turns import Trajectory
 
 GAPS = "token_identity_gaps"
@@ -29,21 +29,21 @@ GAPS = "token_identity_gaps"
 
 @dataclass(frozen=True)
 class Batch:
-    """A few tasks: the policy's episodes with all that was measured of them, and those with the skill in the prompt."""
+    """A few tasks: the measurement, and the policy's episodes with the skill in the prompt."""
 
     measurement: Measurement
     skilled: Sequence[Trajectory]
 
 
 @dataclass(frozen=True)
-class Found:
-    """All batches taken together.
+class Result:
+    """The figures of all batches.
 
     Args:
         success: with and without the skill, by category; empty without skills.
         figures: of every variant, beside `REFERENCE`; empty where no group's rewards differ.
-        teacher: share of pivotal turns where the skill makes what was done likelier if it was good and less likely if
-            it was bad; `None` where no method asked for these scores.
+        teacher: share of pivotal turns where the skill makes a good action likelier and a bad one less likely; `None`
+            where no method computed these scores.
         facts: numbers of tasks, episodes, rollouts and seconds.
     """
 
@@ -54,28 +54,23 @@ class Found:
 
 
 def measure(
-    given: argparse.Namespace,
-    asked: argparse.Namespace,
-    subject: Subject,
-    bench: Bench,
-    variants: Sequence[Variant],
-    skilled: bool,
-) -> Found:
-    """Plays and measures batches of `BATCH` tasks, the first one whatever it takes."""
+    asked: argparse.Namespace, subject: Subject, bench: Bench, variants: Sequence[Variant], skilled: bool
+) -> Result:
+    """Plays and measures batches of `BATCH` tasks; the first one is measured whatever time it takes."""
     began, used = time.monotonic(), cpu_seconds()
     with setup():
-        rows = draw_tasks(subject.tasks, min(given.tasks, len(subject.tasks)), given.seed)
+        rows = draw_tasks(subject.tasks, min(asked.tasks, len(subject.tasks)), asked.seed)
     batches: list[Batch] = []
     for first in range(0, len(rows), BATCH):
         spent = (time.monotonic() - began) / 60
-        if batches and given.minutes and spent * (1 + 1 / len(batches)) > given.minutes:
+        if batches and asked.minutes and spent * (1 + 1 / len(batches)) > asked.minutes:
             break
         chosen = rows[first : first + BATCH]
         batches.append(_batch(asked, subject, bench, variants, skilled, chosen, f"{first:04d}"))
-        if not given.quiet:
-            print(_told(batches, len(rows), time.monotonic() - began), file=sys.stderr, flush=True)
+        if not asked.quiet:
+            print(_progress(batches, len(rows), time.monotonic() - began), file=sys.stderr, flush=True)
     seconds = {"seconds": time.monotonic() - began, "cpu_seconds": cpu_seconds() - used}
-    return together(batches, [one.label for one in variants], given.value, seconds)
+    return _result(batches, [one.label for one in variants], asked.value, seconds)
 
 
 def _batch(
@@ -87,11 +82,11 @@ def _batch(
     rows: Sequence[dict[str, Any]],
     name: str,
 ) -> Batch:
-    """One batch, whose parts are kept in a folder of its own."""
+    """Measures one batch, whose parts have a folder of their own."""
     with setup():
-        identity = {**identity_of(asked, subject, bench.player.skills_in_rollout), "first": name, "rows": len(rows)}
-        kept = Kept(asked.output / "parts" / name, identity, lambda: 0.0)
-    measurement = measured(asked, subject, bench, variants, rows, kept)
+        identity = identity_of(asked, subject, bench.player.skills_in_rollout) | {"first": name, "tasks": len(rows)}
+        cache = Cache(asked.output / "parts" / name, identity, lambda: 0.0)
+    measurement = measured(asked, subject, bench, variants, rows, cache)
     siblings = subject.config.num_generations
 
     def play() -> list[Trajectory]:
@@ -99,29 +94,27 @@ def _batch(
         torch.manual_seed(asked.seed)
         return play_groups(replace(bench, player=player), rows, siblings, asked.seed)
 
-    return Batch(measurement, kept.take("skilled", play) if skilled else [])
+    return Batch(measurement, cache.take("skilled", play) if skilled else [])
 
 
-def _told(batches: Sequence[Batch], tasks: int, seconds: float) -> str:
+def _progress(batches: Sequence[Batch], tasks: int, seconds: float) -> str:
     done = sum(len({one.task for one in batch.measurement.everyone}) for batch in batches)
     rollouts = sum(batch.measurement.tree.taken for batch in batches)
     return f"tune: {done} of {tasks} tasks, {rollouts} Monte Carlo rollouts, {seconds:.0f} s"
 
 
-def together(batches: Sequence[Batch], labels: Sequence[str], value: str, facts: dict[str, Any]) -> Found:
-    """The figures of all batches.
+def _result(batches: Sequence[Batch], labels: Sequence[str], value: str, seconds: dict[str, float]) -> Result:
+    """Computes the figures of all batches.
 
     Args:
         labels: of the variants.
         value: a key of `OUTCOMES`.
-        facts: that are known already.
     """
     parts = [one.measurement for one in batches]
     turns = joined([one.turns for one in parts])
     credit = {label: np.concatenate([one.credit(label) for one in parts]) for label in labels}
     figures = agreement(turns, credit, REFERENCE) if len(turns.task) else {}
-    counts = _counts(batches, turns)
-    return Found(_success(batches, value), figures, _teacher(parts, turns), counts | facts)
+    return Result(_success(batches, value), figures, _teacher(parts, turns), _counts(batches, turns) | seconds)
 
 
 def _success(batches: Sequence[Batch], value: str) -> dict[str, Success]:
@@ -143,7 +136,6 @@ def _teacher(parts: Sequence[Measurement], turns: Turns) -> Interval | None:
 
 def _counts(batches: Sequence[Batch], turns: Turns) -> dict[str, Any]:
     played = [episode for one in batches for episode in one.measurement.played]
-    known = len(turns.task) > 0
     return {
         "tasks": len({one.task for one in played}),
         "episodes": len(played),
@@ -151,8 +143,7 @@ def _counts(batches: Sequence[Batch], turns: Turns) -> dict[str, Any]:
         "monte_carlo_rollouts": sum(one.measurement.tree.taken for one in batches),
         "measured_tasks": turns.tasks,
         "measured_turns": len(turns.task),
-        "reliability": reliability(turns) if known else float("nan"),
-        "pivotal": float(turns.pivotal.mean()) if known else float("nan"),
+        **turns.quality,
     }
 
 
@@ -164,7 +155,7 @@ def _by_task(played: Iterable[Trajectory], outcome: Callable[[Trajectory], float
 
 
 def _gaps(one: Measurement) -> np.ndarray | None:
-    """The sum of each measured turn's identity gaps, as the first method has them that asked for these scores."""
+    """Sums each measured turn's identity gaps, of the first method that computed them; `None` where none did."""
     columns = []
     for part in one.credited:
         traces = (credit.trace[GAPS] for credit in part.credits.values() if GAPS in credit.trace)
@@ -176,7 +167,7 @@ def _gaps(one: Measurement) -> np.ndarray | None:
 
 
 def joined(parts: Sequence[Turns]) -> Turns:
-    """Turns of several measurements, whose tasks are different ones."""
+    """Joins turns of several measurements, whose tasks differ."""
     tasks = np.cumsum([0, *(one.tasks for one in parts)])
     rollouts = np.cumsum([0, *(int(one.trajectory.max(initial=-1)) + 1 for one in parts)])
     return Turns(

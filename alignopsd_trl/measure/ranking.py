@@ -1,4 +1,4 @@
-"""What follows from the figures: the order of settings, who is told apart from GRPO, and what to train with."""
+"""Ranks settings by their figures, compares them with GRPO, and advises what to train with."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DISTRIBUTION = {"auxiliary_loss": "distribution", "distribution_coefficient": 10
 
 @dataclass(frozen=True)
 class Success:
-    """Of the tasks of a category, in the unit of what was measured.
+    """Success on the tasks of a category, in the unit of the measured value.
 
     Args:
         without, skilled: mean over tasks of the policy as it is, and with the skill in its prompt.
@@ -47,12 +47,12 @@ def successes(
     category: Mapping[str, str],
     highest: float = 1.0,
 ) -> dict[str, Success]:
-    """Success with and without the skill, over all tasks (`EVERYTHING`) and for each category if there are several.
+    """Computes success with and without the skill, over all tasks (`EVERYTHING`) and for each of several categories.
 
     Args:
-        without, skilled: task -> what its episodes came to. Tasks that only one of them has are left out.
+        without, skilled: task -> outcomes of its episodes. Tasks that only one of them has are left out.
         category: of each task.
-        highest: that an episode can come to, if 0 is the lowest; infinite where neither is known.
+        highest: the largest outcome, if 0 is the smallest; infinite where neither is known.
     """
     tasks = [task for task in without if skilled.get(task) and without[task]]
     groups = {EVERYTHING: tasks}
@@ -77,7 +77,7 @@ def _success(
 
 @dataclass(frozen=True)
 class Standing:
-    """A setting's place.
+    """A setting in the ranking.
 
     Args:
         label: method, and what it sets.
@@ -93,10 +93,10 @@ class Standing:
 
 
 def rank(figures: Mapping[str, Mapping[str, Interval]], tasks: int) -> list[Standing]:
-    """Settings by the cosine of their credit with A_MC, the highest first.
+    """Ranks settings by the cosine of their credit with A_MC, the highest first.
 
     Args:
-        figures: of `fidelity.metrics.agreement` with the reference `REFERENCE`.
+        figures: of `measure.metrics.agreement` with the reference `REFERENCE`.
         tasks: that were measured.
     """
     compared = max(len(figures) - 1, 1)
@@ -115,7 +115,7 @@ def _verdict(difference: Interval) -> str:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to train with.
+    """The settings to train with.
 
     Args:
         settings: lines of a ``--config`` file.
@@ -132,8 +132,8 @@ def advise(
     lift: Interval | None,
     siblings: int,
 ) -> Advice:
-    """The best setting that is clearly above GRPO, else GRPO. Where the lift is clearly above 0, the teacher's
-    distribution with AlignOPSD's credit, and privileged play named as what asks for less.
+    """Advises the best setting that is clearly above GRPO, else GRPO. Where the lift is clearly above 0, it advises the
+    teacher's distribution with AlignOPSD's credit, and names privileged play as the cheaper way.
 
     Args:
         settings: of each label, as a ``--config`` file has them.
@@ -157,12 +157,12 @@ def advise(
         return Advice(chosen, [credit, "Teacher: the skill does not clearly lift the policy, so none is followed."])
     own = chosen if chosen["method"] == TAUGHT_BY else {"method": TAUGHT_BY}
     followed = own | DISTRIBUTION | STANDING_TEACHER
-    teacher = f"Teacher: the skill lifts the policy, so AlignOPSD follows its distribution: {_told(followed)}."
+    teacher = f"Teacher: the skill lifts the policy, so AlignOPSD follows its distribution: {_shown(followed)}."
     if siblings > 1:
         play = chosen | {"privileged_siblings": siblings // 2} | STANDING_TEACHER
-        teacher += f" Cheaper, as it scores nothing, is privileged play: {_told(play)}."
+        teacher += f" Cheaper, as it scores nothing, is privileged play: {_shown(play)}."
     return Advice(followed, [credit, teacher])
 
 
-def _told(settings: Mapping[str, Any]) -> str:
+def _shown(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items())

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from alignopsd_trl.fidelity.tree import Tree
+from alignopsd_trl.measure.tree import Tree
 from alignopsd_trl.rollout import Player
 from alignopsd_trl.turns import StopReason, Trajectory
 
@@ -16,8 +16,8 @@ Result = TypeVar("Result")
 
 
 class ReplayError(RuntimeError):
-    """An environment whose episodes can't be played again from row, seed and actions. The message names the task and
-    what differed."""
+    """An episode that does not repeat itself from row, seed and actions. The message names the task and the
+    difference."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def together(agree: Callable[[int], int], act: Callable[[], Result]) -> Result:
 
 
 def verify(player: Player, trajectories: Sequence[Trajectory], slots: int) -> None:
-    """Plays episodes again from their actions, without the policy, and compares what the environment said.
+    """Plays episodes again from their actions, without the policy, and compares the environment's texts and rewards.
 
     Args:
         slots: of the player's environments.
@@ -128,7 +128,7 @@ def roll_out(
     in turn, and the next round goes on in that order. Values are conditional on these seeds.
 
     Args:
-        player: with a slot a rollout.
+        player: has a slot for each rollout.
         outcome: of a finished episode.
         seed: of the sampling.
 
@@ -158,7 +158,7 @@ def roll_out(
 
 
 def _check(played: Trajectory, number: int, again: Trajectory) -> None:
-    """Compares the first prompt of a rollout with the one that was played. An episode that is lost before has none."""
+    """Compares the first prompt of a rollout with the played one. A rollout that is lost before has no prompt."""
     if again.stop is StopReason.ENVIRONMENT_ERROR and len(again.turns) <= number:
         raise _different(played, number, "the answer", played.turns[number].prompt_text, again.message)
     if again.lost is not None and again.lost <= number and played.lost == again.lost:

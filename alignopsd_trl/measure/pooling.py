@@ -1,4 +1,4 @@
-"""Several measurements that differ in their tasks, taken together: narrower intervals (``fidelity --pool``)."""
+"""Pools measurements of different tasks, for narrower intervals (``fidelity --pool``)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as parquet
 
-from alignopsd_trl.fidelity.metrics import Turns, agreement
-from alignopsd_trl.fidelity.report import figure_lines
+from alignopsd_trl.measure.metrics import Turns, agreement
+from alignopsd_trl.measure.report import figure_lines
 from alignopsd_trl.runs.files import plain, read_json, write_json
 
 
@@ -51,7 +51,7 @@ def _check(folders: Sequence[Path]) -> None:
 
 
 def pooled(folders: Sequence[Path]) -> tuple[Turns, dict[str, np.ndarray], int]:
-    """The measured turns of all folders, every variant's credit of them, and how many turns there are."""
+    """Reads the measured turns of all folders, every variant's credit of them, and how many turns there are."""
     parts = [pd.read_parquet(folder / "turns.parquet").assign(folder=place) for place, folder in enumerate(folders)]
     table = pd.concat(parts, ignore_index=True)
     table = table[table.a_mc.notna()]

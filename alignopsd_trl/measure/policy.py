@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 
-from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.evaluation.play import ModelGenerator
-from alignopsd_trl.rollout import Responses, SortedByLength
+from alignopsd_trl.rollout import SortedByLength
 from alignopsd_trl.sampling.loop import LoopSampler
 from alignopsd_trl.scoring.packing import Packed, why_plain
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
@@ -31,41 +30,34 @@ def _attention(model: PreTrainedModel) -> str:
     return model.config._attn_implementation
 
 
-class Sampler:
-    """A model as a [`~alignopsd_trl.rollout.BatchSampler`].
+def make_sampler(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    options: Mapping[str, Any],
+    max_tokens: int,
+    batch_size: int = 256,
+) -> SortedByLength:
+    """Makes a sampler of a model whose weights do not change.
 
-    Where the model and the options allow it, the project's own loop samples and encodes equal beginnings of prompts
-    once. They are kept between calls, so the weights must not change. Elsewhere transformers' ``generate`` samples.
+    Where the model and the options allow it, `LoopSampler` samples and encodes equal beginnings of prompts once.
+    Elsewhere transformers' ``generate`` samples.
 
     Args:
         options: of sampling: ``temperature`` and those of `PLAIN`.
         batch_size: responses side by side.
     """
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        options: Mapping[str, Any],
-        max_tokens: int,
-        batch_size: int = 256,
-    ):
-        sampler: Any = ModelGenerator(model, tokenizer, max_tokens=max_tokens, batch_size=batch_size, **options)
-        self.end_ids = sampler.end_ids
-        if all(options.get(name) in values for name, values in PLAIN.items()) and shares_prompts(model):
-            attention, pad_id = _attention(model), tokenizer.pad_token_id
-            prefixes = PrefixCache(model, pad_id, attention)
-            sampler = LoopSampler(
-                model, options["temperature"], max_tokens, self.end_ids, pad_id, attention, prefixes=prefixes
-            )
-        self._sorted = SortedByLength(sampler, lambda prompts: batch_size)
-
-    def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
-        return self._sorted.respond(prompts, until)
+    sampler: Any = ModelGenerator(model, tokenizer, max_tokens=max_tokens, batch_size=batch_size, **options)
+    if all(options.get(name) in values for name, values in PLAIN.items()) and shares_prompts(model):
+        attention, pad_id = _attention(model), tokenizer.pad_token_id
+        prefixes = PrefixCache(model, pad_id, attention)
+        sampler = LoopSampler(
+            model, options["temperature"], max_tokens, sampler.end_ids, pad_id, attention, prefixes=prefixes
+        )
+    return SortedByLength(sampler, lambda prompts: batch_size)
 
 
-class Scorer:
-    """A model as a `ScoringModel`, at the sampling temperature."""
+class ModelScorer:
+    """A `ScoringModel` of one model at the sampling temperature, as `PolicyScorer` is of a trainer's."""
 
     def __init__(self, model: PreTrainedModel, temperature: float):
         self._model, self._temperature = model, temperature
@@ -73,7 +65,7 @@ class Scorer:
 
     @torch.no_grad()
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:
-        return self._log_probs(response_logits(self._model, prompt, response), response.ids)
+        return self._log_probs(_response_logits(self._model, prompt, response), response.ids)
 
     @torch.no_grad()
     def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
@@ -95,7 +87,7 @@ class Scorer:
     def largest(
         self, prompt: Padded, response: Padded, count: int, views: int = 1, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = response_logits(self._model, prompt, response)
+        logits = _response_logits(self._model, prompt, response)
         if mix is not None:
             several = logits.unflatten(0, (len(logits) // views, views)).transpose(1, 2)  # (n, T, views, V)
             rows = torch.arange(len(several), device=logits.device).repeat_interleave(several.size(1))
@@ -104,7 +96,7 @@ class Scorer:
         return found.indices, found.values.float()
 
     def own(self, batch: TurnBatch, pad_id: int, budget: int) -> torch.Tensor:
-        """Log-probs ``(M, L)`` of a batch's responses under their own prompts, ``budget`` tokens a forward."""
+        """Returns log-probs ``(M, L)`` of a batch's responses under their own prompts, ``budget`` tokens a forward."""
         prompts = Ragged.of([turn.prompt_ids for turn in batch.turns])
         responses = Ragged.of([turn.response_ids for turn in batch.turns])
         rows = torch.arange(len(batch))
@@ -116,8 +108,8 @@ class Scorer:
         return scaled.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - scaled.logsumexp(-1)
 
 
-def response_logits(model: torch.nn.Module, prompt: Padded, response: Padded) -> torch.Tensor:
-    """The logits ``(rows, T, V)`` that predict responses."""
+def _response_logits(model: torch.nn.Module, prompt: Padded, response: Padded) -> torch.Tensor:
+    """Computes the logits ``(rows, T, V)`` that predict responses."""
     output = model(
         input_ids=torch.cat([prompt.ids, response.ids], dim=1),
         attention_mask=torch.cat([prompt.mask, response.mask], dim=1),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -12,44 +11,44 @@ from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import json_mapping
-from alignopsd_trl.tune.arguments import as_fidelity, read_command
+from alignopsd_trl.measure.options import as_fidelity, read_tune
+from alignopsd_trl.options import path_as_given
 
 if TYPE_CHECKING:
-    from alignopsd_trl.fidelity.variants import Variant
-    from alignopsd_trl.tune.measuring import Found
+    from alignopsd_trl.measure.batches import Result
+    from alignopsd_trl.measure.variants import Variant
 
 YAML = "tuned.yaml"
 
 
-def command(argv: Sequence[str] | None = None) -> None:
-    """`main` as a command of its own: what a user can mend is told in a few lines."""
+def command(argv: Sequence[str]) -> None:
+    """Runs `main`; an error that a user can mend ends it with a few lines."""
     with reported("alignopsd tune", quietly=True, resumes=""):
         main(argv)
 
 
-def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Prints the page, leaves the files and returns what is in the JSON file."""
-    given = read_command(argv)
-    shown = "alignopsd tune " + shlex.join(map(str, sys.argv[1:] if argv is None else argv))
+def main(argv: Sequence[str]) -> dict[str, Any]:
+    """Prints the page, writes the files and returns the content of the JSON file."""
+    given = read_tune(argv)
+    shown = "alignopsd tune " + shlex.join(argv)
     from alignopsd_trl.config import AlignOPSDConfig
     from alignopsd_trl.environments.loading import load
-    from alignopsd_trl.fidelity.__main__ import prepare
-    from alignopsd_trl.fidelity.setup import own_bank
-    from alignopsd_trl.tune.measuring import measure
+    from alignopsd_trl.measure.batches import measure
+    from alignopsd_trl.measure.setup import own_bank, prepare
 
     with setup():
-        suite = load(given.settings["environment"], **given.environment_options)
+        suite = load(given.environment, **given.environment_options)
         skilled = bool(given.skill_bank or own_bank(suite))
         asked = as_fidelity(given, skilled, AlignOPSDConfig.__dataclass_fields__)
         subject, bench, variants = prepare(asked, skilled)
     with closing(bench.player.environments):
-        found = measure(given, asked, subject, bench, variants, skilled)
+        found = measure(asked, subject, bench, variants, skilled)
     settings = {one.label: _lines(one, variants) for one in variants}
     return _leave(given, shown, found, settings, subject.config.num_generations)
 
 
 def _lines(variant: Variant, variants: Sequence[Variant]) -> dict[str, Any]:
-    """A variant as lines of a ``--config`` file: its method, and what it has otherwise than that as configured."""
+    """Returns a variant as lines of a ``--config`` file: its method and the settings that it changes."""
     from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
 
     config = variant.method.config
@@ -60,16 +59,16 @@ def _lines(variant: Variant, variants: Sequence[Variant]) -> dict[str, Any]:
 
 
 def _leave(
-    given: argparse.Namespace, shown: str, found: Found, settings: dict[str, dict[str, Any]], siblings: int
+    given: argparse.Namespace, shown: str, found: Result, settings: dict[str, dict[str, Any]], siblings: int
 ) -> dict[str, Any]:
+    from alignopsd_trl.measure.ranking import EVERYTHING, advise, rank
+    from alignopsd_trl.measure.tune_page import page, yaml_text
     from alignopsd_trl.runs.files import plain, write_json, write_text
-    from alignopsd_trl.tune.page import page, yaml_text
-    from alignopsd_trl.tune.ranking import EVERYTHING, advise, rank
 
     ranking = rank(found.figures, found.facts["measured_tasks"])
     lift = found.success[EVERYTHING].lift if found.success else None
     advice = advise(ranking, settings, lift, siblings)
-    measured_with = {name: value for name, value in given.own.items() if "." not in name}
+    measured_with = {name: value for name, value in given.set.items() if "." not in name}
     if given.model != given.settings["model_name_or_path"]:
         measured_with["model_name_or_path"] = given.model
     text = page(f"Before training: {given.recipe}", shown, found, ranking, advice, given.value)
@@ -90,9 +89,5 @@ def _leave(
     written = yaml_text(given.recipe, "report.md", measured_with | advice.settings, advice)
     write_text(given.output / YAML, written)
     print(text)
-    print(f"train with it: alignopsd train {given.recipe} --config {given.output / YAML}")
+    print(f"train with it: alignopsd train {given.recipe} --config {path_as_given(given.output / YAML)}")
     return result
-
-
-if __name__ == "__main__":
-    command()

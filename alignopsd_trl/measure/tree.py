@@ -52,7 +52,7 @@ class Seen:
 
 
 class Tree:
-    """States of the given episodes.
+    """The states of a batch of episodes, and the rollouts through them.
 
     Args:
         trajectories: of a batch; all those of a task have the same ``task``.
@@ -126,7 +126,7 @@ class Values:
 
 
 def back_up(tree: Tree, half: int, doubt: float | np.ndarray) -> Values:
-    """Values of all states from one half of the rollouts.
+    """Computes the values of all states from one half of the rollouts.
 
     Args:
         doubt: prior variance of a rollout's outcome, one number or ``(S,)``. It enters the spread like one more
@@ -152,7 +152,7 @@ def back_up(tree: Tree, half: int, doubt: float | np.ndarray) -> Values:
 
 @dataclass(frozen=True)
 class Advantages:
-    """Monte Carlo advantages of turns, in the order that was asked for.
+    """Monte Carlo advantages of turns.
 
     Args:
         advantage, error: ``(M,)`` A_MC and its standard error, NaN without rollouts.
@@ -195,7 +195,7 @@ def doubts(tree: Tree, half: int, outcomes: Sequence[float]) -> np.ndarray:
 
 
 def _group_means(tree: Tree, outcomes: Sequence[float]) -> np.ndarray:
-    """``(S,)`` mean outcome of the episodes of a state's task."""
+    """Computes ``(S,)`` the mean outcome of the episodes of a state's task."""
     places: dict[str, set[int]] = {}
     for state in tree.states:
         places.setdefault(state.task, set()).update(place for place, _ in state.visits)
@@ -206,7 +206,7 @@ def _group_means(tree: Tree, outcomes: Sequence[float]) -> np.ndarray:
 def advantages(
     tree: Tree, turns: Sequence[tuple[int, int]], outcomes: Sequence[float], doubt: Sequence[float | np.ndarray]
 ) -> Advantages:
-    """A_MC of turns: the mean over both halves, each backed up by itself.
+    """Computes A_MC of turns: the mean over both halves, each backed up by itself.
 
     Args:
         turns: (trajectory, turn number).

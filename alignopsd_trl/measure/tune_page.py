@@ -1,25 +1,25 @@
-"""The page that is printed, and the lines of the YAML file."""
+"""The printed page of `tune`, and its YAML file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from alignopsd_trl.measure.batches import Result
+from alignopsd_trl.measure.ranking import EVERYTHING, Advice, Standing
 from alignopsd_trl.statistics import Interval
-from alignopsd_trl.tune.measuring import Found
-from alignopsd_trl.tune.ranking import EVERYTHING, Advice, Standing
 
 COLUMNS = ("r_within", "lift")
 
 
-def page(title: str, command: str, found: Found, ranking: Sequence[Standing], advice: Advice, value: str) -> str:
-    """Markdown."""
+def page(title: str, command: str, found: Result, ranking: Sequence[Standing], advice: Advice, value: str) -> str:
+    """Returns the page as Markdown."""
     lines = [f"# {title}", "", f"    {command}", "", _summary(found), ""]
     lines += _success(found, value) + _credit(found, ranking) + _teacher(found.teacher)
     return "\n".join([*lines, *advice.reasons, ""])
 
 
-def _summary(found: Found) -> str:
+def _summary(found: Result) -> str:
     facts = found.facts
     skilled = f" and {facts['skilled_episodes']} with the skill in the prompt" if facts["skilled_episodes"] else ""
     differ = f"reliability of A_MC {facts['reliability']:.2f}; " if facts["measured_turns"] else ""
@@ -31,7 +31,7 @@ def _summary(found: Found) -> str:
     )
 
 
-def _success(found: Found, value: str) -> list[str]:
+def _success(found: Result, value: str) -> list[str]:
     if not found.success:
         return []
     scale, unit, form = (100, "success in %", ".0f") if value == "success" else (1, "reward", ".2f")
@@ -46,7 +46,7 @@ def _shown(one: Interval, scale: float, form: str) -> str:
     return format(Interval(scale * one.value, scale * one.low, scale * one.high), form)
 
 
-def _credit(found: Found, ranking: Sequence[Standing]) -> list[str]:
+def _credit(found: Result, ranking: Sequence[Standing]) -> list[str]:
     if not ranking:
         return []
     lines = ["| credit | cosine with A_MC | less GRPO's | r within | lift | |", "|---|---|---|---|---|---|"]
@@ -69,7 +69,7 @@ def _teacher(agrees: Interval | None) -> list[str]:
 
 
 def yaml_text(recipe: str, page_file: str, settings: dict[str, Any], advice: Advice) -> str:
-    """A ``--config`` file."""
+    """Returns the text of a ``--config`` file."""
     import yaml
 
     comments = [f"# Written by alignopsd tune {recipe}; figures: {page_file}", *(f"# {one}" for one in advice.reasons)]

@@ -1,4 +1,4 @@
-"""The measurement: play groups, ask every variant for credit, play rollouts, compare. No files: see `__main__`."""
+"""The measurement: plays groups and rollouts, assigns every variant's credit, joins both. No files: see `session`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from alignopsd_trl.fidelity.mc_rollouts import MCRollout, portions, roll_out, together, verify
-from alignopsd_trl.fidelity.metrics import Turns
-from alignopsd_trl.fidelity.plan import rounds, worth_measuring
-from alignopsd_trl.fidelity.tree import HALVES, Advantages, Tree, advantages, doubts
-from alignopsd_trl.fidelity.variants import CachedTeacher, Variant, turn_credit
+from alignopsd_trl.measure.mc_rollouts import MCRollout, portions, roll_out, together, verify
+from alignopsd_trl.measure.metrics import Turns
+from alignopsd_trl.measure.plan import rounds, worth_measuring
+from alignopsd_trl.measure.tree import HALVES, Advantages, Tree, advantages, doubts
+from alignopsd_trl.measure.variants import CachedTeacher, Variant, turn_credit
 from alignopsd_trl.methods import Credit, Teacher, checked_credit
 from alignopsd_trl.rollout import Player, episode_seeds
 from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
@@ -28,12 +28,12 @@ def _won(one: Trajectory) -> float:
 
 
 OUTCOMES: dict[str, Callable[[Trajectory], float]] = {"success": _won, "reward": lambda one: float(one.reward)}
-"""What a state's value is the mean of."""
+"""The outcome of an episode, whose mean is the value of a state."""
 
 Bars = Callable[[int, str], AbstractContextManager[Callable[..., None]]]
 """(episodes, title) -> a progress bar."""
 Portion = Callable[[str, Callable[[], list[MCRollout]]], list[MCRollout]]
-"""(name, play) -> the rollouts of a portion, read from a file or played now."""
+"""(name, play) -> the rollouts of a portion, from a file or played now."""
 
 
 def silent(total: int, title: str) -> AbstractContextManager[Callable[..., None]]:
@@ -47,7 +47,7 @@ class Bench:
     Args:
         player: plays episodes of the policy at the training temperature, skills as in training.
         slots: episodes that it plays side by side.
-        teacher: the privileged view of the same policy; `None` if no method asks.
+        teacher: the privileged view of the same policy; `None` if no method needs it.
         score: log-probs ``(M, L)`` of a batch's responses under their own prompts.
         pad_id: of the tokenizer.
         device: of the model.
@@ -100,6 +100,7 @@ def take_rollouts(
         everywhere: also where all siblings were rewarded alike.
         enough: reliability of A_MC from which on no more rollouts are taken; 1 takes them all, `None` is
             `plan.enough_for`.
+        kept: a cache of portions.
 
     Raises:
         ReplayError: if the environment is not deterministic.
@@ -118,7 +119,7 @@ def take_rollouts(
             for place, starts in enumerate(parts):
                 own = seed + 7919 * place + number
                 play = partial(roll_out, player, trajectories, tree, starts, outcome, own)
-                for one in together(agree, partial(kept, f"walks_{number}_{place:04d}", play)):
+                for one in together(agree, partial(kept, f"rollouts_{number}_{place:04d}", play)):
                     tree.add_rollout(one.half, one.state, one.steps, one.outcome)
     return tree
 
@@ -132,7 +133,7 @@ def turn_advantages(
     """Backs up A_MC of the turns of some episodes, in their order.
 
     Args:
-        trajectories: that the tree was made of.
+        trajectories: of the tree.
         episodes: some of them; all by default.
     """
     row = {(one.task, one.rollout): number for number, one in enumerate(trajectories)}
@@ -145,7 +146,7 @@ def turn_advantages(
 
 @dataclass
 class Credited:
-    """A batch with what every variant made of it. The turns of its ``episodes`` are its rows, in order."""
+    """A batch with every variant's credit. The turns of its ``episodes`` are its rows, in order."""
 
     batch: TurnBatch
     episodes: Sequence[Trajectory]
@@ -205,7 +206,7 @@ def columns(
 
 @dataclass(frozen=True)
 class Measurement:
-    """Episodes, what every variant made of them, and what their turns were worth.
+    """Episodes, every variant's credit of them, and A_MC of their turns.
 
     Args:
         everyone, played: all episodes, and those that did not fail.
@@ -226,11 +227,11 @@ class Measurement:
 
     @property
     def turns_of(self) -> list[tuple[Trajectory, Turn]]:
-        """Every turn with its episode, in the order of the columns."""
+        """Pairs of episode and turn, in the order of the columns."""
         return [(one, turn) for part in self.credited for one in part.episodes for turn in one.turns]
 
     def credit(self, label: str) -> np.ndarray:
-        """A variant's credit of the measured turns."""
+        """Returns a variant's credit of the measured turns."""
         return np.concatenate([part.column(label) for part in self.credited])[self.known]
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alignopsd_trl.fidelity.measure import Measurement
-from alignopsd_trl.fidelity.metrics import MEANING, PIVOTAL
+from alignopsd_trl.measure.measurement import Measurement
+from alignopsd_trl.measure.metrics import MEANING, PIVOTAL
 from alignopsd_trl.statistics import Interval
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def turn_table(one: Measurement, names: Sequence[str]) -> list[dict[str, Any]]:
 def page(
     facts: Mapping[str, Any], figures: Mapping[str, Mapping[str, Interval]], kinds: Sequence[Mapping[str, Any]]
 ) -> str:
-    """The page of text (Markdown)."""
+    """Returns the page of text (Markdown)."""
     lines = ["# Credit fidelity", "", facts["command"], "", _summary(facts), *_failed(facts), ""]
     if not figures:
         return "\n".join([*lines, "No group differs in its rewards: there is no credit to measure.", ""])
@@ -64,7 +64,7 @@ def page(
 
 
 def figure_lines(figures: Mapping[str, Mapping[str, Interval]]) -> list[str]:
-    """The table of variants, a row each (Markdown)."""
+    """Returns the table of variants, a row each (Markdown)."""
     lines = ["| variant | " + " | ".join(SHOWN) + " |", "|---" * (len(SHOWN) + 1) + "|"]
     rows = (" | ".join(str(row[name]) for name in SHOWN) for row in figures.values())
     return [*lines, *(f"| {label} | {row} |" for label, row in zip(figures, rows, strict=True))]
@@ -124,7 +124,7 @@ PANELS = {
 
 
 def picture(figures: Mapping[str, Mapping[str, Interval]], title: str) -> Figure:
-    """One panel a figure, one line a variant: the value and its interval."""
+    """Draws one panel a figure and one line a variant: the value and its interval."""
     try:
         from alignopsd_trl.analysis.drawing import BLUE, GREY, label, panels
     except ModuleNotFoundError as error:
@@ -132,7 +132,7 @@ def picture(figures: Mapping[str, Mapping[str, Interval]], title: str) -> Figure
             "pictures need matplotlib: pip install 'alignopsd-trl[studies]', or --no_pictures"
         ) from error
     figure, axes = panels(len(PANELS), width=3.0, height=1.2 + 0.28 * len(figures))
-    for axis, (name, told) in zip(axes, PANELS.items(), strict=True):
+    for axis, (name, words) in zip(axes, PANELS.items(), strict=True):
         axis.axvline(1.0 if name == "lift" else 0.0, color=GREY, linewidth=1)
         for place, one in enumerate(row[name] for row in figures.values()):
             if np.isfinite(one.value):
@@ -140,6 +140,6 @@ def picture(figures: Mapping[str, Mapping[str, Interval]], title: str) -> Figure
                 axis.plot(one.value, place, "o", color=BLUE, markersize=4)
         axis.set_yticks(range(len(figures)), list(figures) if axis is axes[0] else [])
         axis.invert_yaxis()
-        label(axis, told, "", "")
+        label(axis, words, "", "")
     figure.suptitle(title)
     return figure

@@ -1,4 +1,4 @@
-"""How well turn credit agrees with Monte Carlo advantages, with intervals from resampling tasks.
+"""Figures of agreement between turn credit and Monte Carlo advantages, with intervals over resampled tasks.
 
 Every figure is a function of sums over turns, so that a resampled set of tasks costs one product. A sum of squares of
 A_MC would contain its noise, so the product of its two independent halves is summed instead.
@@ -62,23 +62,29 @@ class Turns:
         return np.abs(self.advantage) > PIVOTAL * self.error
 
     @property
+    def quality(self) -> dict[str, float]:
+        """The reliability of A_MC and the share of pivotal turns; NaN without turns."""
+        share = float(self.pivotal.mean()) if len(self.task) else float("nan")
+        return {"reliability": reliability(self), "pivotal": share}
+
+    @property
     def tasks(self) -> int:
         return int(self.task.max()) + 1 if len(self.task) else 0
 
     def by_task(self, columns: Sequence[np.ndarray]) -> np.ndarray:
-        """``(tasks, columns)`` their sums over the turns of each task."""
+        """Sums columns over the turns of each task, ``(tasks, columns)``."""
         return np.stack([np.bincount(self.task, weights=one, minlength=self.tasks) for one in columns], axis=1)
 
     def within(self, values: np.ndarray) -> np.ndarray:
-        """``(M,)`` less their mean over each trajectory."""
+        """Subtracts from values ``(M,)`` their mean over each trajectory."""
         count = np.bincount(self.trajectory)
         mean = np.bincount(self.trajectory, weights=values) / np.maximum(count, 1)
         return values - mean[self.trajectory]
 
 
 def agreement(turns: Turns, credit: Mapping[str, np.ndarray], reference: str, seed: int = 0) -> dict[str, dict]:
-    """For each variant, every figure of `NAMES`, and of those in `COMPARED` also ``<figure>_minus_<reference>``, as
-    `Interval`.
+    """Computes for each variant every figure of `NAMES`, and for those in `COMPARED` also
+    ``<figure>_minus_<reference>``, as `Interval`.
 
     Args:
         credit: label -> ``(M,)``.
@@ -100,13 +106,13 @@ def agreement(turns: Turns, credit: Mapping[str, np.ndarray], reference: str, se
 
 
 def reliability(turns: Turns) -> float:
-    """Share of the variance of A_MC within trajectories that is not noise."""
+    """Returns the share of the variance of A_MC within trajectories that is not noise."""
     total = (turns.within(turns.advantage) ** 2).sum()
     return float((turns.within(turns.halves[0]) * turns.within(turns.halves[1])).sum() / total) if total else np.nan
 
 
 def _sums(turns: Turns, credit: np.ndarray) -> np.ndarray:
-    """``(tasks, columns)`` sums for `_figures`, see `COLUMNS`."""
+    """Computes ``(tasks, columns)`` sums for `_figures`, see `COLUMNS`."""
     inside, truth = turns.within(credit), turns.within(turns.advantage)
     flat = (inside**2).sum() <= FLAT**2 * (credit**2).sum()
     inside = np.zeros_like(inside) if flat else inside
@@ -126,7 +132,7 @@ def _sums(turns: Turns, credit: np.ndarray) -> np.ndarray:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """``(M,)`` ranks minus their mean. Values that differ by rounding alone are tied."""
+    """Returns ``(M,)`` ranks minus their mean. Values that differ by rounding alone are tied."""
     step = FLAT * np.abs(values).max(initial=0.0)
     return rankdata(np.round(values / step) if step else values) - (len(values) + 1) / 2
 
@@ -179,15 +185,15 @@ def kinds(actions: Sequence[str], tasks: Sequence[str], least: float = 0.03) -> 
 
 
 def _words(action: str) -> list[str]:
-    """``click[buy now]`` as ``click[``, ``buy ``, ``now]``; ``<search>Kelheim</search>`` as its tags and what is in."""
+    """Splits ``click[buy now]`` into ``click[``, ``buy ``, ``now]``, and ``<search>Kelheim</search>`` after tags."""
     return [part for part in re.split(r"(?<=[ \[(>])|(?=<)", action) if part] or ["(none)"]
 
 
 def by_kind(
     turns: Turns, names: Sequence[str], credit: Mapping[str, np.ndarray], seed: int = 0
 ) -> list[dict[str, Any]]:
-    """One row a kind and side (trajectories of positive or negative advantage): turns, mean A_MC (`Interval`), share of
-    pivotal turns, and each variant's credit over a flat split's (`Interval`)."""
+    """Makes one row a kind and side (trajectories of positive or negative advantage): turns, mean A_MC (`Interval`),
+    share of pivotal turns, and each variant's credit over a flat split's (`Interval`)."""
     label, side, size = np.array(names), np.sign(turns.outcome), np.abs(turns.outcome)
     rows = []
     for kind in sorted(set(names), key=lambda one: -names.count(one)):
@@ -213,7 +219,7 @@ def by_kind(
 
 
 def task_mean(turns: Turns, values: np.ndarray, weights: np.ndarray, seed: int = 0) -> Interval:
-    """Weighted mean over turns, which are resampled by task.
+    """Computes a weighted mean over turns, with an interval over resampled tasks.
 
     Args:
         weights: ``(M,)`` 0 or more.

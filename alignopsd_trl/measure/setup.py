@@ -3,6 +3,7 @@ preset."""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,13 +22,17 @@ from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.batch import open_batch
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.shipped import BENCHMARKS, SHIPPED
-from alignopsd_trl.fidelity.measure import Bench
-from alignopsd_trl.fidelity.policy import PLAIN, Sampler, Scorer, shares_prompts
+from alignopsd_trl.launch.machine import usable_device
 from alignopsd_trl.launch.presets import preset
+from alignopsd_trl.measure.measurement import Bench
+from alignopsd_trl.measure.policy import PLAIN, ModelScorer, make_sampler, shares_prompts
+from alignopsd_trl.measure.variants import Variant, make_variants, read_vary
 from alignopsd_trl.methods import Method
+from alignopsd_trl.models import end_ids
 from alignopsd_trl.options import as_mapping, as_type
 from alignopsd_trl.rollout import Player, no_skills
 from alignopsd_trl.runs.progress import Bar
+from alignopsd_trl.runs.sizes import read_sizes
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.skills import load_skills, skill_source
 from alignopsd_trl.training.compatibility import adapted
@@ -35,26 +40,26 @@ from alignopsd_trl.training.phases import Phases
 
 
 def own_bank(suite: Suite) -> str | None:
-    """The environment's own skill bank, if it has one."""
+    """Returns the environment's own skill bank, if it has one."""
     return suite.skill_bank or (suite.name if suite.name in SHIPPED else None)
 
 
-def bank_of(suite: Suite, asked: str | None) -> str:
-    """The skill bank that was asked for, else the environment's own.
+def bank_of(suite: Suite, given: str | None) -> str:
+    """Returns the skill bank that was given, else the environment's own.
 
     Raises:
         ValueError: if it has none.
     """
-    if found := asked or own_bank(suite):
+    if found := given or own_bank(suite):
         return found
     raise ValueError(
-        f"environment {suite.name!r} has no skills, which a teacher needs: give --skill_bank, or --methods that ask no "
-        "teacher, such as grpo,gigpo"
+        f"environment {suite.name!r} has no skills, which a teacher needs: give --skill_bank, or --methods "
+        "without a teacher, such as grpo,gigpo"
     )
 
 
 def environment_preset(environment: str) -> dict[str, Any]:
-    """The preset of a shipped environment (of its 7B recipe where there are several); empty for a module of the
+    """Returns the preset of a shipped environment (of its 7B recipe where there are several); empty for a module of the
     user's."""
     name = f"{environment}_7b" if environment in BENCHMARKS else environment
     try:
@@ -77,7 +82,7 @@ class Settings:
     device: str
 
     def __call__(self, method: str, own: Mapping[str, Any]) -> AlignOPSDConfig:
-        """The configuration of a method.
+        """Makes the configuration of a method.
 
         Raises:
             ValueError: for a setting that `AlignOPSDConfig` does not have, or a value that is not of its type.
@@ -99,7 +104,7 @@ class Settings:
 
 @dataclass
 class Subject:
-    """What is measured: a model in a suite, on the tasks of a split."""
+    """A model in a suite, on the tasks of a split."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -118,7 +123,7 @@ class Subject:
         device: str,
         split: str = "train",
     ) -> Subject:
-        """Loads what is named; a class of TRL's convention is played as in training.
+        """Loads a model, a suite and its tasks; a class of TRL's convention is played as in training.
 
         Raises:
             ValueError: for a model that `load_policy` refuses, or tasks without a ``task_id``.
@@ -134,7 +139,7 @@ class Subject:
         return cls(loaded, tokenizer, replace(suite, factory=factory), tasks, config)
 
     def checksum(self) -> str:
-        """Of the weights, cheaply: their sums."""
+        """Returns a checksum of the weights that is cheap: of their sums."""
         return digest([float(one.detach().double().sum()) for one in self.model.parameters()])
 
 
@@ -175,8 +180,8 @@ def make_bench(
     options = {name: getattr(config, name) for name in ("temperature", *PLAIN)}
     options = {name: value for name, value in options.items() if value is not None}
     longest = config.max_completion_length, config.teacher_max_completion_length or config.max_completion_length
-    sampler, think = (Sampler(model, tokenizer, options, length, batch_size) for length in longest)
-    scorer = Scorer(model, config.temperature)
+    sampler, think = (make_sampler(model, tokenizer, options, length, batch_size) for length in longest)
+    scorer = ModelScorer(model, config.temperature)
     environments = open_batch(subject.suite.factory, slots, config.environment_time_limit)
     template = as_mapping(config.chat_template_kwargs)
     renderer = Renderer(tokenizer, environments.prompt, config.max_prompt_length, template)
@@ -187,7 +192,7 @@ def make_bench(
             renderer=renderer,
             sampler=sampler,
             tokenizer=tokenizer,
-            end_ids=sampler.end_ids,
+            end_ids=end_ids(model, tokenizer.eos_token_id),
             skills=skills,
             skills_in_rollout=any(one.skills_in_rollout for one in methods),
             max_turns=config.max_turns,
@@ -211,3 +216,39 @@ def make_bench(
         device=model.device,
         bars=lambda total, title: Bar(total, title, disable=quiet),
     )
+
+
+def prepare(arguments: argparse.Namespace, skilled: bool = False) -> tuple[Subject, Bench, list[Variant]]:
+    """Loads the model, the environment and the methods that the arguments name, and fills in arguments left open.
+
+    Args:
+        skilled: skills are retrieved even if no method needs them.
+    """
+    arguments.device = usable_device(arguments.device)
+    given = read_sizes(arguments.model) | arguments.set
+    settings = Settings(arguments.output, arguments.environment, given, arguments.device)
+    variants = make_variants(settings, arguments.methods, [one for text in arguments.vary for one in read_vary(text)])
+    subject = Subject.load(
+        arguments.model,
+        arguments.environment,
+        arguments.environment_options,
+        variants[0].method.config,
+        arguments.dtype,
+        arguments.device,
+        arguments.split,
+    )
+    defaults = environment_preset(arguments.environment)
+    skilled = skilled or any(one.method.needs_teacher or one.method.skills_in_rollout for one in variants)
+    arguments.skill_bank = bank_of(subject.suite, arguments.skill_bank) if skilled else None
+    arguments.encoder = (arguments.encoder or defaults.get("encoder", "lexical")) if skilled else None
+    arguments.tasks_per_batch = arguments.tasks_per_batch or defaults.get("tasks_per_round", arguments.tasks)
+    bench = make_bench(
+        subject,
+        [variant.method for variant in variants],
+        arguments.slots,
+        arguments.batch_size,
+        arguments.skill_bank,
+        arguments.encoder,
+        arguments.quiet,
+    )
+    return subject, bench, variants

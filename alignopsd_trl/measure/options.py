@@ -1,0 +1,145 @@
+"""The command lines of ``alignopsd fidelity`` and ``alignopsd tune``, read before anything heavy is imported."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from alignopsd_trl.checks.model_files import check_model_name
+from alignopsd_trl.environments.loading import importable
+from alignopsd_trl.launch.errors import setup
+from alignopsd_trl.launch.presets import preset
+from alignopsd_trl.launch.values import environment_options, read_value
+from alignopsd_trl.models import SHIPPED_MODELS
+from alignopsd_trl.runs.command import CommandParser, place
+from alignopsd_trl.runs.files import check_folder
+
+UNSKILLED = ("grpo", "gigpo", "hgpo", "graphgpo", "gagpo")
+SKILLED = ("align_opsd", "rlsd")
+VARIED = ("rectify=false", "credit_spread=0.4", "rectify=false+credit_spread=0.4")
+"""What `tune` ranks by default: methods without a teacher, methods with one, and settings of AlignOPSD."""
+
+BATCH = 8
+"""Tasks that `tune` measures together; another batch begins while there is time."""
+
+
+def read_fidelity(argv: Sequence[str]) -> argparse.Namespace:
+    """Reads the arguments of ``alignopsd fidelity``."""
+    parser = _parser("fidelity", "Turn credit of methods against Monte Carlo advantages of the same turns.")
+    add = parser.add_argument
+    add("--environment", help="webshop_tiny, alfworld_tiny, ... or a module with suite()")
+    add("--enough", type=float, help="reliability of A_MC that ends rollouts; by default by the states; 1: never")
+    add("--split", default="train", help="whose tasks are drawn")
+    add("--tasks_per_batch", type=int, help="groups that get credit together; as many as a training round has")
+    add("--everywhere", action="store_true", help="measure also groups whose siblings were all rewarded alike")
+    add("--step", type=int, default=0, help="training round for which methods with a schedule give credit")
+    add("--slots", type=int, default=256, help="episodes side by side")
+    add("--no_pictures", action="store_true", help="leave out PNG and SVG (which need matplotlib)")
+    add("--pool", nargs="+", type=Path, metavar="FOLDER", help="take earlier measurements together; plays nothing")
+    parser.set_defaults(methods=["grpo", "align_opsd"], vary=[], tasks=8, rollouts=12)
+    given = _parse(parser, argv, {"tasks": 1, "step": 0, "tasks_per_batch": 1, "slots": 1})
+    if given.pool:
+        return given
+    if given.enough is not None and not 0 < given.enough <= 1:
+        parser.error(f"--enough {given.enough:g} must lie above 0 and be 1 at most")
+    if missing := [f"--{name}" for name in ("model", "environment", "output") if not getattr(given, name)]:
+        parser.error(f"the following arguments are required: {', '.join(missing)}")
+    with setup():
+        _check(given)
+    return given
+
+
+def read_tune(argv: Sequence[str]) -> argparse.Namespace:
+    """Reads the arguments of ``alignopsd tune`` and the recipe's settings, which become ``given.settings``."""
+    about = "Measures on training tasks what to train with, ranks it and writes a YAML file for train --config."
+    parser = _parser("tune", about)
+    parser.add_argument("recipe", metavar="RECIPE", help="as for train: a shipped recipe, or a task or recipe of yours")
+    parser.add_argument("--minutes", type=float, help="begin no further batch of tasks that would end later than this")
+    parser.set_defaults(tasks=32, rollouts=6, tasks_per_batch=BATCH, slots=256, enough=None, everywhere=False, step=0)
+    given = _parse(parser, argv, {"tasks": 2})
+    if given.minutes is not None and not given.minutes > 0:
+        parser.error(f"--minutes {given.minutes:g} must be more than 0")
+    with setup():
+        given.settings = preset(given.recipe)
+        given.output = given.output or place(f"outputs/tune_{importable(given.recipe).rpartition('.')[2]}")
+        given.model = given.model or given.settings["model_name_or_path"]
+        given.environment, given.split = given.settings["environment"], given.settings.get("train_split", "train")
+        for name in ("skill_bank", "encoder", "environment_options"):
+            setattr(given, name, getattr(given, name) or given.settings.get(name))
+        _check(given)
+    return given
+
+
+def as_fidelity(given: argparse.Namespace, skilled: bool, known: Collection[str]) -> argparse.Namespace:
+    """Completes the arguments of `tune` to those of a measurement of `fidelity`.
+
+    Args:
+        skilled: whether there are skills for a teacher.
+        known: fields of `AlignOPSDConfig`; a preset's other settings are the recipe's.
+    """
+    methods = list(dict.fromkeys(["grpo", *(given.methods or [*UNSKILLED, *(SKILLED if skilled else ())])]))
+    vary = given.vary if given.vary is not None else VARIED if "align_opsd" in methods else ()
+    fields = {name: value for name, value in given.settings.items() if name in known and name != "method_options"}
+    return argparse.Namespace(**vars(given) | {"methods": methods, "vary": vary, "set": fields | given.set})
+
+
+def _parser(command: str, about: str) -> CommandParser:
+    """Makes a parser of the arguments that both commands have."""
+    parser = CommandParser(prog=f"alignopsd {command}", description=about)
+    add = parser.add_argument
+    add("--model", help=f"hub id or path; shipped are {', '.join(SHIPPED_MODELS)}; tune: the recipe's by default")
+    add("--environment_options", help="JSON, the keyword arguments of the environment's suite()")
+    add("--methods", type=_names, help="names, separated by commas; tune always measures grpo")
+    add("--vary", action="append", metavar="NAME=A,B", help="further variants; A=1+B=2 sets two together")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of AlignOPSDConfig, or METHOD.OPTION")
+    add("--tasks", type=int, help=f"sibling groups; tune measures {BATCH} at a time")
+    add("--rollouts", type=int, help="Monte Carlo rollouts a state on average, at most")
+    add("--walks", help=argparse.SUPPRESS)
+    add("--value", choices=("reward", "success"), default="success", help="what a state's value is the mean of")
+    add("--seed", type=int, default=0, help="of the tasks that are drawn and of all sampling")
+    add("--skill_bank", help="shipped name, path, column of the rows or module:function; by default the environment's")
+    add("--encoder", help="'lexical', an id or a path; the preset's by default")
+    add("--batch_size", type=int, default=256, help="responses generated side by side")
+    dtypes = ("auto", "float32", "bfloat16", "float16")
+    add("--dtype", choices=dtypes, default="auto", help="of the weights; auto: as they were saved")
+    add("--device", help="by default the GPU, or the CPU where there is none")
+    add("--quiet", action="store_true", help="no progress bars")
+    add("--output", type=place, help="folder of all files; tune: outputs/tune_RECIPE by default")
+    return parser
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _parse(parser: CommandParser, argv: Sequence[str], least: dict[str, int]) -> argparse.Namespace:
+    given = parser.parse_args(argv)
+    if given.walks is not None:
+        parser.error(f"--walks {given.walks} is --rollouts now; write --rollouts {given.walks}")
+    parser.at_least(given, {"seed": 0, "rollouts": 1, "batch_size": 1, **least})
+    return given
+
+
+def _check(given: argparse.Namespace) -> None:
+    """Checks values that both commands have, and reads those that are JSON or YAML."""
+    given.set = read_set(given.set)
+    given.environment_options = environment_options(given.environment_options)
+    check_model_name(given.model, "model")
+    check_folder(str(given.output), "output")
+
+
+def read_set(given: Sequence[str]) -> dict[str, Any]:
+    """Returns ``max_turns=8`` as a setting, its value as YAML reads it.
+
+    Raises:
+        ValueError: for a text of another form.
+    """
+    chosen = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            raise ValueError(f"--set {one} is not NAME=VALUE")
+        chosen[name.strip()] = read_value(value, f"--set {one}")
+    return chosen
