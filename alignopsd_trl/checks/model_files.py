@@ -23,13 +23,13 @@ _ADAPTER = re.compile(r"\.default(\.|$)")
 """Of the names of parameters under PEFT: what it puts into them, and what an adapter's own have."""
 
 
-def check_model_name(name: str, argument: str = "model") -> None:
+def check_model_name(name: str) -> None:
     """Raises `ValueError` for what is no folder, no shipped policy and can be no Hub id."""
     if not name or name in SHIPPED_MODELS or Path(name).expanduser().is_dir():
         return
     if not _HUB_ID.fullmatch(name):
         raise ValueError(
-            f"{argument}={name!r} is no folder, no shipped policy ({', '.join(SHIPPED_MODELS)}) and no Hub id "
+            f"model={name!r} is no folder, no shipped policy ({', '.join(SHIPPED_MODELS)}) and no Hub id "
             "'owner/name'; correct the path, or make a first policy of your task there (alignopsd warm_start)"
         )
 

@@ -126,7 +126,7 @@ def _check(given: argparse.Namespace) -> None:
     """Checks values that both commands have, and reads those that are JSON or YAML."""
     given.set = read_set(given.set)
     given.environment_options = environment_options(given.environment_options)
-    check_model_name(given.model, "model")
+    check_model_name(given.model)
     check_folder(str(given.output), "output")
 
 
