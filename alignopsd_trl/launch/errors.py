@@ -9,7 +9,10 @@ import os
 import re
 import signal
 import sys
+import sysconfig
+import traceback
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from alignopsd_trl.runs.files import in_units
@@ -119,7 +122,26 @@ def _status(error: BaseException) -> int | None:
     if getattr(error, "in_setup", False) or type(error).__name__ in _TO_MEND:
         return WRONG
     known = any(kind.__name__ in _ENDS_A_RUN for kind in type(error).__mro__)
-    return STOPPED if known or is_loss(error) or isinstance(error, OSError) else None
+    if known or is_loss(error) or isinstance(error, OSError):
+        return STOPPED
+    if raised_by_a_task(error):
+        return STOPPED if hasattr(error, "kept") else WRONG
+    return None
+
+
+_OURS = str(Path(__file__).parents[1])
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+
+def raised_by_a_task(error: BaseException) -> str:
+    """Returns the line of the user's code that an error comes from; empty if this package raised it, or a library that
+    this package called."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith(_OURS):
+            return ""
+        if not frame.filename.startswith((*_INSTALLED, "<frozen")):
+            return f"{frame.filename}, line {frame.lineno}"
+    return ""
 
 
 def _says(error: BaseException) -> bool:
@@ -152,6 +174,8 @@ def _message(error: BaseException, status: int | None, resumes: str | None) -> s
         return "; ".join(filter(None, [lost, goes_on]))
     most = None if type(error).__name__ == "SkillBankError" else _LINES  # a bank's file is mended in one pass
     text = "\n".join(str(error).strip().splitlines()[:most]) or type(error).__name__
+    if place := raised_by_a_task(error):
+        text = f"code of the task raised {type(error).__name__}: {text} ({place}); --debug shows the calls"
     if status == WRONG or resumes is None or type(error).__name__ == "PushFailed":
         return text
     return f"{text}\n{goes_on[0].upper()}{goes_on[1:]}"
