@@ -542,6 +542,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         blocking: bool = True,
         token: str | None = None,
         revision: str | None = None,
+        private: bool | None = None,
         **card: Any,
     ) -> Any:
         """As in [`~transformers.Trainer`], but one commit of model, tokenizer, card and results alone.
@@ -561,7 +562,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         folder = Path(self.args.output_dir)
         chosen = self.hub_model_id or self.args.hub_model_id or folder.name
         write(chosen)
-        return push(self.args, folder, chosen, commit_message, write, token, revision, blocking)
+        return push(self.args, folder, chosen, commit_message, write, token, revision, blocking, private)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """A checkpoint's model while training goes on (``hub_strategy``)."""

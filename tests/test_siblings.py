@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from datasets import concatenate_datasets
 from fakes.toy import NUMBERS, ToyEnvironment, ToyPrompt, toy_dataset
 from fakes.trainers import make_config, make_trainer
@@ -144,6 +145,19 @@ class Remembering(Drawn):
     def step(self, action: str) -> Step:
         self.played = True
         return super().step(action)
+
+
+class Seeding(ToyEnvironment):
+    """Sets the numbers that the policy is sampled with."""
+
+    def reset(self, **columns: Any) -> Opening:
+        torch.manual_seed(columns["seed"])
+        return super().reset(**columns)
+
+
+def test_an_environment_that_sets_the_policys_random_numbers_is_refused(tmp_path: Path) -> None:
+    with torch.random.fork_rng(), pytest.raises(ValueError, match="calls torch.manual_seed.*Generator of its own"):
+        make_trainer(tmp_path, Seeding)
 
 
 def test_a_trainer_looks_at_its_task_before_it_starts(tmp_path: Path) -> None:

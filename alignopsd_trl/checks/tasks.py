@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.chat.reading import require_tools
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 TRIED = 4  # tasks
 SIBLINGS = 4
 FAILED_RESET = "failed reset"
-FATAL = ("siblings", "reset")
+FATAL = ("siblings", "reset", "random numbers")
 """Findings about these end any run; others cost episodes, or what is learnt."""
 
 
@@ -48,12 +50,19 @@ def content(row: Mapping[str, Any]) -> str:
 def starts(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_limit: float) -> Iterator[Finding]:
     """Resets siblings of some tasks, and again after a step."""
     batch = open_batch(factory, SIBLINGS, time_limit)
+    seed = torch.initial_seed()
     try:
         for row in rows[:TRIED]:
             found = list(_siblings(batch, row))
             yield from found
             if found:
                 return
+        if torch.initial_seed() != seed:
+            yield Finding(
+                "random numbers",
+                "the environment calls torch.manual_seed, which sets the numbers that the policy is sampled with; draw "
+                "from a torch.Generator of its own",
+            )
     finally:
         batch.close()
 

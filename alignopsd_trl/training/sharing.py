@@ -22,10 +22,12 @@ def push(
     token: str | None = None,
     revision: str | None = None,
     blocking: bool = True,
+    private: bool | None = None,
 ) -> Any:
     """Pushes a model and its tokenizer in one commit.
 
     Args:
+        private: of a repository that is made; ``hub_private_repo`` by default.
         card: writes the card that names a repository; it and the results go too. `None` for the model alone.
 
     Raises:
@@ -42,7 +44,7 @@ def push(
         repository,
         "trainer.push_to_hub()",
         token or args.hub_token,
-        args.hub_private_repo,
+        args.hub_private_repo if private is None else private,
         OF_A_MODEL if card is None else OF_A_RUN,
         own_card,
         commit_message=message,
