@@ -60,6 +60,11 @@ def load(name: str, **options: Any) -> Suite:
 
     def panel(wanted: str) -> TaskPanel:
         made = suite.panel(wanted)
+        if not isinstance(made, TaskPanel):
+            raise ValueError(
+                f"environment {name!r}: panel({wanted!r}) returned {type(made).__name__}; it must return a TaskPanel, "
+                "as TaskPanel.of(name, split, rows) makes one"
+            )
         asked[made.name] = wanted
         return made
 

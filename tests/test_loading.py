@@ -112,3 +112,13 @@ def test_a_suite_without_reset_is_refused_where_it_is_loaded(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TypeError, match=r"environment Half has no reset\(\); write it, as"):
         load("half_world")
+
+
+def test_a_panel_that_is_a_list_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "listed_world.py").write_text(
+        "from alignopsd_trl.environments import Suite\n\n\n"
+        "def suite(**options):\n    return Suite('listed', object, None, lambda name: [{}], (), {})\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"'listed_world': panel\('test'\) returned list; it must return a TaskPanel"):
+        load("listed_world").panel("test")
