@@ -134,13 +134,14 @@ _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "
 
 
 def raised_by_a_task(error: BaseException) -> str:
-    """Returns the line of the user's code that an error comes from; empty if this package raised it, or a library that
-    this package called."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename.startswith(_OURS):
+    """Returns the line of the user's code that an error comes from, where this package called that code; else empty."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame.filename.startswith(_OURS) and frame.filename != __file__ for frame in frames]
+    for place, frame in reversed(list(enumerate(frames))):
+        if ours[place]:
             return ""
-        if not frame.filename.startswith((*_INSTALLED, "<frozen")):
-            return f"{frame.filename}, line {frame.lineno}"
+        if not frame.filename.startswith((*_INSTALLED, _OURS, "<frozen")):
+            return f"{frame.filename}, line {frame.lineno}" if any(ours[:place]) else ""
     return ""
 
 
