@@ -56,8 +56,7 @@ def check_policy(trainer: Trainer, method: Method) -> None:
 
 
 def shares_prefixes(trainer: Trainer, method: Method) -> bool:
-    """Returns whether a prompt is encoded once for all responses scored under it; warns where the model does not allow
-    it."""
+    """Returns whether responses scored under one prompt share its encoding; warns where the model can't."""
     reason = why_not_shared(trainer)
     if reason and trainer.args.share_prefixes and method.needs_teacher and trainer.accelerator.is_main_process:
         logger.warning(f"share_prefixes=True scores each pair of prompt and response alone with this model: {reason}")

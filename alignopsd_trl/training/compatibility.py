@@ -22,8 +22,7 @@ def is_adapted(factory: Any) -> bool:
 def adapted(
     factory: Any, tools: Sequence[Callable] | None, train: Any, evaluation: Any, args: AlignOPSDConfig
 ) -> tuple[Any, Any, Any]:
-    """Adapts the factory and both datasets to the trainer. A factory of this project's convention is returned
-    unchanged.
+    """Adapts the factory and both datasets to the trainer. Those of this project's convention are returned unchanged.
 
     Raises:
         TypeError: if the factory's objects can't be played.

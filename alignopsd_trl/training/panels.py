@@ -1,5 +1,4 @@
-"""Plays evaluations with the current policy: panels (evaluation sets), split over all processes, and data loader
-rows."""
+"""Plays evaluations with the current policy: panels (evaluation sets), split over all processes, and dataset rows."""
 
 from __future__ import annotations
 

@@ -152,8 +152,8 @@ class SecondsOfRounds(TrainerCallback):
 
 
 def gap_of_won(played: Round) -> dict[str, float]:
-    """Returns the mean log-prob of the tokens of won episodes under the privileged view less the policy's, in nats;
-    empty where the method records no gaps or none is of a won episode."""
+    """Returns the mean over tokens of won episodes of the privileged view's log-prob less the policy's, in nats; empty
+    where the method records no gaps or no episode with gaps is won."""
     gaps = played.credit.trace.get("token_identity_gaps")
     won = [turn.row for one in played.trajectories if one.won for turn in one.turns if turn.row is not None]
     found = [gaps[row] for row in won if gaps is not None and gaps[row] is not None]

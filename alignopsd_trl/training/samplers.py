@@ -22,8 +22,8 @@ class Samplers:
 
     Args:
         config: has temperatures and token limits.
-        backend: samples from the policy.
-        teacher: weights of a teacher of its own; `None` if the policy is its own.
+        backend: the back end that samples from the policy.
+        teacher: weights of a separate teacher; `None` if the policy is its own teacher.
         slots: number of episodes side by side.
     """
 
