@@ -155,7 +155,7 @@ def _by_task(played: Iterable[Trajectory], outcome: Callable[[Trajectory], float
 
 
 def _gaps(one: Measurement) -> np.ndarray | None:
-    """Sums the identity gaps of each measured turn, from the first method that computed them; `None` without such a
+    """Sums each measured turn's identity gaps from the first method that computes them; `None` without such a
     method."""
     columns = []
     for part in one.credited:

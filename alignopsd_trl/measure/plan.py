@@ -63,7 +63,7 @@ def rounds(
 
     Args:
         ends: outcomes of the trajectories.
-        rollouts: rollouts a state that the whole budget would pay for.
+        rollouts: the whole budget, in rollouts per state.
         enough: reliability of A_MC at which rollouts stop; `None` is `enough_for`.
         until_lost: whether rollouts end where they are lost.
     """
@@ -133,7 +133,7 @@ def further_rollouts(
 
     Args:
         lengths: ``(S,)`` cost of a rollout from each state, in turns.
-        rollouts: rollouts a state that the whole budget would pay for.
+        rollouts: the whole budget, in rollouts per state.
         share: share of the budget spent by the end of this round.
         doubt: prior variances of either half, see `tree.back_up`.
         halves: the halves that get rollouts.

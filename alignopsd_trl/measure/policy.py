@@ -96,7 +96,7 @@ class ModelScorer:
         return found.indices, found.values.float()
 
     def own(self, batch: TurnBatch, pad_id: int, budget: int) -> torch.Tensor:
-        """Returns log-probs ``(M, L)`` of a batch's responses under their own prompts, with ``budget`` tokens per
+        """Returns log-probs ``(M, L)`` of a batch's responses under their own prompts, ``budget`` tokens per
         forward."""
         prompts = Ragged.of([turn.prompt_ids for turn in batch.turns])
         responses = Ragged.of([turn.response_ids for turn in batch.turns])

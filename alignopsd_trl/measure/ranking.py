@@ -22,7 +22,7 @@ NO_DIFFERENCE = (
 )
 STANDING_TEACHER = {"teacher_model_kind": "base", "num_iterations": 4}
 """Settings under which the teacher keeps the initial weights and each round gets four passes."""
-TAUGHT_BY = "align_opsd"  # sources of the mixed distribution
+TAUGHT_BY = "align_opsd"  # the method whose views are mixed into the distribution
 DISTRIBUTION = {"auxiliary_loss": "distribution", "distribution_coefficient": 10.0}
 
 

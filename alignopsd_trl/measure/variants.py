@@ -1,5 +1,4 @@
-"""Assigns credit to one batch with several methods and settings, which share one teacher's scores and reasoning
-traces."""
+"""Assigns one batch's credit with several methods and settings that share a teacher's scores and reasoning traces."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def make_variants(
 
 
 def read_vary(text: str) -> list[dict[str, Any]]:
-    """Reads ``credit_temperature=0.05,0.1`` as two settings, ``rectify=false+allocation=turn`` as one with two
+    """Reads ``credit_temperature=0.05,0.1`` as two settings, ``rectify=false+allocation=turn`` as one of two
     options."""
     names, values = [], []
     for part in text.split("+"):

@@ -59,8 +59,7 @@ class Layout:
         return len(self.prompts)
 
     def place(self, column: torch.Tensor, shape: tuple[int, int], fill: float = 0) -> torch.Tensor:
-        """Returns a column ``(M, L, ...)`` of the turns in ``shape`` (rows, tokens), with ``fill`` outside
-        responses."""
+        """Returns a turns' column ``(M, L, ...)`` in ``shape`` (rows, tokens), with ``fill`` outside responses."""
         turn, token = (torch.arange(column.size(1)) < self.length[:, None]).nonzero(as_tuple=True)
         places = torch.stack([turn, token, self.row[turn], self.start[turn] + token])
         turn, token, row, target = places.to(column.device)
