@@ -24,8 +24,8 @@ from scipy import stats
 DRAWS = 2000
 EPISODE_DRAWS = 4000
 TAIL = 0.025
-LEAST_TASKS = 3  # fewer tasks do not show their variance
-LEAST_CLUSTERS = 5  # fewer clusters do not show their variance
+LEAST_TASKS = 3  # with fewer tasks their variance is unknown
+LEAST_CLUSTERS = 5  # with fewer clusters their variance is unknown
 
 
 # Seeds

@@ -1,9 +1,9 @@
 """AlignOPSDTrainer plays rounds of episodes, gives their turns credit and lets TRL update on them.
 
-It is the one class that extends TRL's trainer; what it overrides is listed in `trl_compat.OVERRIDES`. The work is done
-by objects that it holds: `rollouts` play, `rewards` reward, the `scorer` scores, the method assigns credit, the
-`row_maker` makes TRL's rows, the `recorder` records, and `checkpoints` save the run. None holds the trainer; they use
-its policy (`TrainedPolicy`).
+It is the one class that extends TRL's trainer; `trl_compat.OVERRIDES` lists its overrides. It delegates to objects that
+it holds: `rollouts` play, `rewards` reward, the `scorer` scores, the method assigns credit, the `row_maker` makes TRL's
+rows, the `recorder` records, and `checkpoints` save the run. None holds the trainer; they use its policy
+(`TrainedPolicy`).
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ class AlignOPSDTrainer(GRPOTrainer):
             ``"tiny_trips"``, ``"tiny_alfworld"``, ``"tiny_pairs"``, ``"tiny_searchqa"`` or ``"tiny_hops"``.
         args ([`AlignOPSDConfig`]):
             Configuration. Batch sizes count trajectories.
-        environment_factory (`Callable[[], TextEnvironment]` or one of TRL's convention):
-            Makes one environment, without arguments. If it has a method ``batch(size, time_limit)``, that is used. A
-            class that was written for [`~trl.GRPOTrainer`] (tools as methods), or a dict of such chosen by the column
-            ``environment``, is played through [`~alignopsd_trl.environments.adapters.ToolEnvironment`].
+        environment_factory (`Callable[[], TextEnvironment]` or one of TRL's convention): Makes one environment, without
+            arguments. If it has a method ``batch(size, time_limit)``, that is used. A class that was written for
+            [`~trl.GRPOTrainer`] (tools as methods), or a dict of such classes chosen by the column ``environment``, is
+            played through [`~alignopsd_trl.environments.adapters.ToolEnvironment`].
         train_dataset ([`~datasets.Dataset`]): One row per task, with a ``task_id``; every column is passed to
             ``reset``. TRL's classes need no ``task_id``, and no dataset if `reset` gives the prompt and ``max_steps``
             is set.

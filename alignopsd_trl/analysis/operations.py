@@ -1,7 +1,7 @@
 """Reads kind and object of each action from actions and observations alone, never from reasoning traces.
 
-By the actions' own form: WebShop (``search[..]``, ``click[..]``), Search-QA (``<search>..</search>``), ALFWorld
-(``take apple 1 from shelf 2``); anything else by its first word.
+The actions' form shows the environment: WebShop (``search[..]``, ``click[..]``), Search-QA (``<search>..</search>``) or
+ALFWorld (``take apple 1 from shelf 2``). The kind of any other action is its first word.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _slice(table: pd.DataFrame, option: str, varied: Sequence[str]) -> pd.DataFr
 
 
 def _tables(option: str, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Returns success by value, and the training curves of each value."""
+    """Returns an option's tables: success by value, and the training curves of each value."""
     groups = table.rename(columns={option: "value"}).groupby(["environment", "value"])
     points = groups.success.agg(success="mean", lowest="min", highest="max", seeds="size").reset_index()
     curves = table[["environment", option, "seed", "updates", "curve"]].explode(["updates", "curve"])

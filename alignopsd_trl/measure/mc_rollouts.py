@@ -30,7 +30,7 @@ class MCRollout:
 
 
 def together(agree: Callable[[int], int], act: Callable[[], Result]) -> Result:
-    """Calls ``act`` on every process. If a replay fails on one, the call raises on all processes.
+    """Calls ``act`` on every process. A `ReplayError` on one process is raised on all.
 
     Args:
         agree: all-reduce max of a number.

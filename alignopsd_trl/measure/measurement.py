@@ -33,7 +33,7 @@ OUTCOMES: dict[str, Callable[[Trajectory], float]] = {"success": _won, "reward":
 Bars = Callable[[int, str], AbstractContextManager[Callable[..., None]]]
 """(episodes, title) -> a progress bar."""
 Portion = Callable[[str, Callable[[], list[MCRollout]]], list[MCRollout]]
-"""(name, play) -> the rollouts of a portion, from a file or newly played."""
+"""A cache of portions: (name, play) -> the rollouts of the portion, from a file or from ``play``."""
 
 
 def silent(total: int, title: str) -> AbstractContextManager[Callable[..., None]]:
@@ -95,7 +95,7 @@ def take_rollouts(
 
     Args:
         trajectories: played episodes without environment errors.
-        rollouts: maximum of rollouts per state on average; a third is even, the rest goes where the error is.
+        rollouts: maximum of rollouts per state on average; a third is even, the rest goes to states with large errors.
         value: a key of `OUTCOMES`.
         everywhere: whether to measure groups whose rewards are equal, too.
         enough: reliability of A_MC at which rollouts stop; 1 plays them all, `None` is `plan.enough_for`.

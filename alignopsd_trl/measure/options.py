@@ -73,11 +73,11 @@ def read_tune(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def as_fidelity(given: argparse.Namespace, skilled: bool, known: Collection[str]) -> argparse.Namespace:
-    """Completes the arguments of `tune` to those of a measurement of `fidelity`.
+    """Completes the arguments of `tune`, so that they serve a measurement of `fidelity`.
 
     Args:
         skilled: whether there are skills for a teacher.
-        known: fields of `AlignOPSDConfig`; a preset's other settings are the recipe's.
+        known: names of the fields of `AlignOPSDConfig`; a preset's other settings belong to the recipe.
     """
     methods = list(dict.fromkeys(["grpo", *(given.methods or [*UNSKILLED, *(SKILLED if skilled else ())])]))
     vary = given.vary if given.vary is not None else VARIED if "align_opsd" in methods else ()

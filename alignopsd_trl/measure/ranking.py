@@ -31,7 +31,7 @@ class Success:
     """Success on the tasks of a category, in the unit of the measured value.
 
     Args:
-        without, skilled: mean over tasks of the policy as it is, and with the skill in its prompt.
+        without, skilled: mean over tasks of the policy without and with the skill in its prompt.
         lift: the difference, paired by task.
     """
 
@@ -80,10 +80,11 @@ class Standing:
     """A setting in the ranking.
 
     Args:
-        label: method, and what it sets.
-        cosine: of its credit with A_MC.
+        label: the method and its settings.
+        cosine: cosine of its credit with A_MC.
         difference: its cosine less GRPO's, on the same tasks.
-        verdict: `ABOVE`, `BELOW` or `UNTOLD`, by the difference's interval for as many settings as were compared.
+        verdict: `ABOVE`, `BELOW` or `UNTOLD`, by the difference's interval, widened for the number of compared
+            settings.
     """
 
     label: str

@@ -1,4 +1,4 @@
-"""Measures in a folder, which keeps episodes and Monte Carlo rollouts for later commands."""
+"""Measures with a cache folder, which keeps episodes and Monte Carlo rollouts for later commands."""
 
 from __future__ import annotations
 

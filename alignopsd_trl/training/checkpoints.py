@@ -43,7 +43,7 @@ class Seconds:
         return self._total | {"training": self._total["training"] + time.perf_counter() - self._began - evaluated}
 
     def begin(self) -> None:
-        """Begins the session's training; a session that trains nothing adds nothing."""
+        """Begins to count training seconds; a session without training adds none."""
         if self._began is None:
             self._evaluated_before, self._began = self._total["evaluation"], time.perf_counter()
 

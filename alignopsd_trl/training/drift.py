@@ -15,7 +15,7 @@ from alignopsd_trl.training.recorder import Recorder
 
 def drift_sums(difference: torch.Tensor, mask: torch.Tensor, low: float, high: float) -> torch.Tensor:
     """Returns ``(5,)``: tokens, sum of ratios, sum of their squares, sum of the k3 estimates of KL(sampler || policy),
-    and ratios outside [1 - low, 1 + high]. The host does not wait for it.
+    and ratios outside [1 - low, 1 + high]. The host does not wait for the result.
 
     Args:
         difference: ``(R, L)`` log-probs of the policy less those of the sampler.

@@ -9,7 +9,7 @@
     correction  TRL's correction for samplers with other log-probs
     log         TRL's log
 
-Pinned to ``trl>=1.16,<1.17``; `tests/test_trl_compat.py` fails with the name of whatever moves.
+Pinned to ``trl>=1.16,<1.17``; `tests/test_trl_compat.py` fails with the name that a new version of TRL changes.
 """
 
 from __future__ import annotations

@@ -121,8 +121,8 @@ def why_not_merged(trainer: Trainer) -> str | None:
 
 
 def logits_after_head(trainer: Trainer) -> str | None:
-    """Returns the setting by which a model changes the logits after its head, or `None`. The order of logits stays the
-    same, but a mixture that is made inside the head would miss the change."""
+    """Returns the setting that changes a model's logits after its head, or `None`. The order of logits stays the same,
+    but a mixture computed inside the head would miss the change."""
     config = text_config(trainer)
     names = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier")
     found = [f"{name}={getattr(config, name)}" for name in names if getattr(config, name, None) not in (None, 1)]
