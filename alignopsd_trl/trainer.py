@@ -483,7 +483,8 @@ class AlignOPSDTrainer(GRPOTrainer):
             super()._save_checkpoint(model, trial)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Waits for every process's files before the first process writes the mark of a complete checkpoint."""
+        """Saves random states and waits for all processes before the first one writes the mark of a complete
+        checkpoint."""
         super()._save_rng_state(output_dir)
         self.processes.wait()
 

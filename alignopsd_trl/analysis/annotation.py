@@ -174,8 +174,8 @@ def _own_cuts(run: Records) -> dict[str, tuple[list[int], int]]:
 
 
 def _compared(cuts: list[int], noted: list[int], turns: int) -> dict[str, int]:
-    """Returns the counts of one episode. Within one turn, boundaries are paired one to one, greedily from the left,
-    which gives the largest number of pairs."""
+    """Returns the counts of one episode. For agreement within a turn, boundaries are paired one to one, greedily from
+    the left, which gives the largest number of pairs."""
     near, free = 0, list(noted)
     for cut in cuts:
         if close := [one for one in free if abs(one - cut) <= 1]:

@@ -126,7 +126,7 @@ _PLAYED += ("max_completion_length", "environment_time_limit", "skill_budget", *
 
 
 def identity_of(arguments: argparse.Namespace, subject: Subject, skills_in_rollout: bool) -> dict[str, Any]:
-    """Returns the settings that determine episodes and rollouts, without device and batch size, which only distribute
+    """Returns the settings that determine episodes and rollouts, without device and batch size, which only assign
     random numbers. A replay compares the retrieved skills, which may depend on the encoder."""
     return {
         **{name: getattr(arguments, name) for name in _ASKED},

@@ -64,7 +64,7 @@ def read_vary(text: str) -> list[dict[str, Any]]:
 
 
 def _shown(method: Method, name: str) -> str:
-    """Returns the method's value of a setting, in one spelling."""
+    """Returns ``NAME=VALUE`` of a setting, with the method's value in one spelling."""
     option = name.partition(".")[2]
     return f"{option}={getattr(method.options, option)}" if option else f"{name}={getattr(method.config, name)}"
 

@@ -122,8 +122,8 @@ class Scorer:
         return result
 
     def self_check(self, batch: TurnBatch, teacher: PrivilegedTeacher, method: Method) -> dict[str, float]:
-        """Compares the ways to score on a few turns of the batch, on most in the first round. Policy and reference are
-        equal before the first update.
+        """Compares the ways to score on a few turns of the batch; most checks run in the first round. Policy and
+        reference are equal before the first update.
 
         Args:
             teacher: a privileged view whose seconds count for this check alone.
