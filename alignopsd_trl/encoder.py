@@ -110,8 +110,8 @@ def load_encoder(
     """Loads an encoder.
 
     Args:
-        spec: ``"lexical"`` (hashed words and character 4-grams: offline, no weights), ``"tiny"`` (shipped, for the
-            thinking of WebShop's shoppers), ``"tiny_situated"`` (shipped, for that of trips, hops and pairs),
+        spec: ``"lexical"`` (hashed words and character 4-grams: offline, no weights), ``"tiny"`` (shipped, for
+            reasoning traces of WebShop), ``"tiny_situated"`` (shipped, for those of trips, hops and pairs),
             ``"minilm"`` (all-MiniLM-L6-v2, with the extra ``offline``), a folder with a sentence-transformers model, a
             Hub id ``owner/name`` (downloaded unless it is in the local cache), a loaded `SentenceTransformer`, or a
             function from n strings to an ``(n, D)`` array. An `Encoder` is returned unchanged.
@@ -235,7 +235,7 @@ def _frozen(model: SentenceTransformer, name: str, device: torch.device | str | 
 
 
 def _by_length(model: SentenceTransformer, texts: list[str]) -> torch.Tensor:
-    """Encodes texts of one padded length together, so that a row's padding does not depend on other texts."""
+    """Encodes texts in groups of equal padded length, so that a row's padding does not depend on other texts."""
     tokens = model.tokenizer(texts, truncation=True, max_length=model.max_seq_length)["input_ids"]
     padded = torch.tensor([-(-max(len(ids), 1) // _PADDING) * _PADDING for ids in tokens])
     order, groups = [], []

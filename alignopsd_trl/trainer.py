@@ -320,7 +320,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             raise
 
     def make_backend(self) -> Backend:
-        """Makes the decoding back end, once. Override it to put another one under rollouts and evaluations."""
+        """Makes the decoding back end, once. Override it to use another one for rollouts and evaluations."""
         return backend_of(self, self.processes)
 
     def _batch(self, trajectories: Sequence[Trajectory], snapshot: Snapshot) -> TurnBatch:

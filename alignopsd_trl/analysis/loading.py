@@ -24,7 +24,7 @@ _HINTS = {
     **dict.fromkeys(("sources", "source_weights", "source_similarities"), "--method align_opsd with --rectify True"),
     **dict.fromkeys(("span", "cut", "divergence"), "--method align_opsd with --allocation span"),
 }
-"""The option or method that records a column ``credit_NAME``."""
+"""The command-line options that record a column ``credit_NAME``."""
 
 
 def turns_of(

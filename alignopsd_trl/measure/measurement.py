@@ -28,7 +28,7 @@ def _won(one: Trajectory) -> float:
 
 
 OUTCOMES: dict[str, Callable[[Trajectory], float]] = {"success": _won, "reward": lambda one: float(one.reward)}
-"""The outcome of an episode, whose mean is the value of a state."""
+"""Functions that return an episode's outcome. The mean outcome is the value of a state."""
 
 Bars = Callable[[int, str], AbstractContextManager[Callable[..., None]]]
 """(episodes, title) -> a progress bar."""

@@ -1,4 +1,4 @@
-"""Keeps a run's checkpoints whole and its weights finite, and restores a resumed run's counts."""
+"""Writes complete checkpoints, checks that weights are finite, and restores a resumed run's counts."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Checkpoints(TrainerCallback):
         self._loss_is_finite = True
 
     def saw_loss(self, loss: torch.Tensor) -> None:
-        """Notes the loss of a micro-batch."""
+        """Records the loss of a micro-batch."""
         self._loss_is_finite = self._loss_is_finite and bool(torch.isfinite(loss))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **also: Any) -> None:

@@ -153,7 +153,7 @@ class Rollouts:
 
         Raises:
             EnvironmentsDown, SamplerDown: on all processes, if the environments or the sampler of one are down.
-            RunStopped: if too many episodes failed, after a checkpoint was saved.
+            RunStopped: if too many episodes failed; a checkpoint is saved first.
         """
         trajectories = self._played(asked)
         self._check(trajectories, asked.update)
@@ -168,7 +168,7 @@ class Rollouts:
         """Waits until these environments are idle. A collective where a round is played ahead."""
 
     def take_counters(self) -> dict[str, float]:
-        """Returns what the last round added to the environments' counters."""
+        """Returns the last round's additions to the environments' counters."""
         return self.counters.take()
 
     def play_groups(self, asked: ToPlay, alone: Bar | None = None) -> list[Trajectory]:

@@ -66,8 +66,8 @@ def loop_sampler(trainer: Trainer, temperature: float, max_tokens: int, prefixes
 
 @contextlib.contextmanager
 def kept_prefixes(trainer: Trainer, caches: int = 1) -> Generator[PrefixCache | None]:
-    """Makes a cache of encoded prompts, valid while the weights are fixed; `None` where the policy does not sample in
-    this process.
+    """Makes a cache of encoded prompts, valid while the weights are fixed; `None` where the project's own loop does not
+    sample.
 
     Args:
         caches: number of caches that share the device's memory: 2 where the teacher has other weights.
