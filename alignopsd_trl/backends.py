@@ -1,4 +1,4 @@
-"""Which decoding back end samples for a trainer. To add one, write a `sampling.backend.Backend` and choose it here."""
+"""Chooses a trainer's decoding back end. To add one, write a `sampling.backend.Backend` and choose it here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def backend_of(trainer: Trainer, processes: ProcessGroup) -> Backend:
-    """Makes the back end that the configuration asks for. A collective with servers."""
+    """Makes the back end of the configuration. A collective with servers."""
     if not trainer.use_vllm:
         return OwnBackend(trainer)
     if not trainer.args.continuous_play:

@@ -1,9 +1,8 @@
-"""The frozen sentence encoder: unit vectors of texts, for correspondence and for the retrieval of skills.
+"""The frozen sentence encoder, which makes unit vectors of texts for correspondence and for retrieval of skills.
 
-``load_encoder`` takes a sentence-transformers id or path, any callable, ``"tiny"`` or ``"tiny_situated"``, which
-come with the package, or ``"lexical"``, which needs no weights.
-Every `Encoder` collapses white space, encodes each distinct text once, gives an empty text a zero row without the
-model, and returns L2-normalised float32 rows. Source: method facts C.11.
+``load_encoder`` accepts a sentence-transformers id or path, any callable, the package's own ``"tiny"`` and
+``"tiny_situated"``, or ``"lexical"``, which needs no weights. Every `Encoder` collapses white space, encodes each
+distinct text once and returns L2-normalised float32 rows; the row of an empty text is 0. Source: method facts C.11.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 MAX_TOKENS = 4096
-_PADDING = 32  # every text is padded to its own multiple of this, so that its row does not depend on other texts
+_PADDING = 32  # each text is padded to its next multiple of this, so that its row does not depend on other texts
 _TOKENS_PER_PASS = 16384
 _LEXICAL_WIDTH = 1024
 SHIPPED_ENCODERS = ("tiny", "tiny_situated")
@@ -36,11 +35,11 @@ class Encoder:
     """Encodes texts as unit vectors. Made by `load_encoder`.
 
     Args:
-        encode: n distinct texts, none of them empty -> an ``(n, D)`` array.
+        encode: function of n distinct texts, none empty; returns an ``(n, D)`` array.
         name: for results and messages.
         device: of the returned rows; the CPU by default.
         checksum: computes `revision` at its first use.
-        semantic: whether texts without a common word can be similar, which they can't for the lexical encoder.
+        semantic: whether texts without a common word can be similar; `False` for the lexical encoder.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Encoder:
 
     @property
     def width(self) -> int:
-        """D, known once a text was encoded; before that it encodes a probe."""
+        """The width D; encodes a probe if no text was encoded yet."""
         return self._rows(["width"]).size(1) if self._width is None else self._width
 
     @cached_property
@@ -111,8 +110,8 @@ def load_encoder(
     """Loads an encoder.
 
     Args:
-        spec: ``"lexical"`` (hashed words and character 4-grams: offline, no weights), ``"tiny"`` (shipped, for the
-            thinking of WebShop's shoppers), ``"tiny_situated"`` (shipped, for that of trips, hops and pairs),
+        spec: ``"lexical"`` (hashed words and character 4-grams: offline, no weights), ``"tiny"`` (shipped, for
+            reasoning traces of WebShop), ``"tiny_situated"`` (shipped, for those of trips, hops and pairs),
             ``"minilm"`` (all-MiniLM-L6-v2, with the extra ``offline``), a folder with a sentence-transformers model, a
             Hub id ``owner/name`` (downloaded unless it is in the local cache), a loaded `SentenceTransformer`, or a
             function from n strings to an ``(n, D)`` array. An `Encoder` is returned unchanged.
@@ -236,7 +235,7 @@ def _frozen(model: SentenceTransformer, name: str, device: torch.device | str | 
 
 
 def _by_length(model: SentenceTransformer, texts: list[str]) -> torch.Tensor:
-    """Encodes texts of one padded length together, so that a row's padding does not depend on other texts."""
+    """Encodes texts in groups of equal padded length, so that a row's padding does not depend on other texts."""
     tokens = model.tokenizer(texts, truncation=True, max_length=model.max_seq_length)["input_ids"]
     padded = torch.tensor([-(-max(len(ids), 1) // _PADDING) * _PADDING for ids in tokens])
     order, groups = [], []

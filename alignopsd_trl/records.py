@@ -1,6 +1,6 @@
-"""Trajectories and credit traces as parquet: one row per turn, one file per rollout round and process, written whole.
+"""Writes trajectories and credit traces as parquet: one row per turn, one file per rollout round and process.
 
-All files of a run have the same columns with the same types, so that any reader takes the folder as one table.
+All files of a run have the same columns and types, so that any reader can read the folder as one table.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _KNOWN_COLUMNS = {
     "cut": _TEXT,
     "divergence_counts": _FLAG,
 }
-"""Types of trace columns that may be empty or missing for a whole round, so that their values do not tell the type."""
+"""Types of trace columns that may be empty in a whole round, so that their values do not show the type."""
 
 
 def turn_records(
@@ -84,15 +84,15 @@ def turn_records(
     Args:
         trajectories: all trajectories, failed ones too.
         step: training step of the rollout.
-        trace: columns with a value for each row of the turns' batch (`Turn.row`); they fill ``credit_<name>``.
+        trace: columns with a value per row of the turns' batch (`Turn.row`), for ``credit_<name>``.
         run: id of the run.
-        texts: token ids -> the text of each; without it the column ``token_texts`` is empty.
+        texts: function of token ids that returns their texts; without it the column ``token_texts`` is empty.
     """
     columns = {name: _column(values) for name, values in (trace or {}).items()}
     records = []
     for trajectory in trajectories:
         rewarded = list(zip(trajectory.turns, trajectory.turn_rewards, strict=True))
-        for turn, reward in rewarded or [(None, None)]:  # an episode without turns has a row too
+        for turn, reward in rewarded or [(None, None)]:  # an episode without turns has one row, too
             row = None if turn is None or not columns else turn.row
             credit = {f"credit_{name}": None if row is None else values[row] for name, values in columns.items()}
             tokens = {"token_texts": texts(turn.response_ids)} if texts is not None and turn is not None else {}
@@ -102,13 +102,13 @@ def turn_records(
 
 
 def trace_types(trace: Mapping[str, Any]) -> dict[str, pa.DataType | None]:
-    """Returns the type of each column of a trace; `None` where its values do not tell."""
+    """Returns the type of each column of a trace; `None` where its values do not show it."""
     kinds = {name: _KNOWN_COLUMNS.get(name) or _wide(pa.array(_column(one)).type) for name, one in trace.items()}
     return {name: None if _untold(kind) else kind for name, kind in kinds.items()}
 
 
 def merge_types(several: Sequence[Mapping[str, pa.DataType | None]]) -> dict[str, pa.DataType | None]:
-    """Merges the types of all processes' traces. The order of columns does not depend on which processes had turns."""
+    """Merges the types of all processes' traces. The order of columns does not depend on the processes with turns."""
     names = sorted({name for types in several for name in types})
     told = {name: [types[name] for types in several if types.get(name) is not None] for name in names}
     return {name: kinds[0] if kinds else None for name, kinds in told.items()}
@@ -152,7 +152,7 @@ def _turn_columns(turn: Turn) -> dict[str, Any]:
 
 
 def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Drops long texts, which the observation records already."""
+    """Drops long texts, which the column of observations holds."""
     return {name: value for name, value in info.items() if not (isinstance(value, str) and len(value) > LONG_TEXT)}
 
 
@@ -183,8 +183,7 @@ def _column(values: Any) -> list[Any]:
 def write_records(
     path: str | os.PathLike, records: Sequence[Mapping[str, Any]], schema: pa.Schema | None = None
 ) -> None:
-    """Writes a parquet file atomically: readers see the whole file or none. Without a schema, columns and types come
-    from the records."""
+    """Writes a parquet file atomically. Without a schema, columns and types come from the records."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -201,12 +200,12 @@ def read_records(folder: str | os.PathLike, columns: Sequence[str] | None = None
     """Reads all parquet files of a folder as one `pandas.DataFrame`, sorted by (step, task, rollout, turn).
 
     Args:
-        folder: of the files.
-        columns: the columns to read, where a file has them; all by default. The four of the order are always read.
+        folder: the files' folder.
+        columns: columns to read, where a file has them; all by default. The four columns of the order are always read.
 
     Raises:
-        FileNotFoundError: if there are none.
-        ValueError: if a file is damaged; names it.
+        FileNotFoundError: if there are no files.
+        ValueError: if a file is damaged; names the file.
     """
     import pandas as pd
 

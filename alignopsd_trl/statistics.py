@@ -1,4 +1,4 @@
-"""Intervals, differences paired by seed, and resampling: all of the package's statistics.
+"""All statistics of the package: intervals, differences paired by seed, and resampling.
 
 | what varies | interval |
 | --- | --- |
@@ -24,8 +24,8 @@ from scipy import stats
 DRAWS = 2000
 EPISODE_DRAWS = 4000
 TAIL = 0.025
-LEAST_TASKS = 3  # fewer do not tell how tasks vary
-LEAST_CLUSTERS = 5  # fewer do not tell how clusters vary
+LEAST_TASKS = 3  # with fewer tasks their variance is unknown
+LEAST_CLUSTERS = 5  # with fewer clusters their variance is unknown
 
 
 # Seeds
@@ -33,7 +33,7 @@ LEAST_CLUSTERS = 5  # fewer do not tell how clusters vary
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean with ``half`` the width of its 95 % interval, NaN for fewer than two seeds."""
+    """A mean and ``half``, half the width of its 95 % interval; NaN for fewer than two seeds."""
 
     value: float
     half: float
@@ -43,13 +43,13 @@ class Mean:
         return format(self)
 
     def __format__(self, form: str) -> str:
-        """Formats the value by ``form``, and the half by ``form`` without sign."""
+        """Formats the value with ``form``, and ``half`` with ``form`` without its sign."""
         form = form or ".1f"
         return f"{self.value:{form}}" + ("" if math.isnan(self.half) else f" ± {self.half:{form.lstrip('+')}}")
 
 
 def mean(values: Sequence[float]) -> Mean:
-    """Returns the mean of one number per seed.
+    """Returns the mean over seeds of one number each.
 
     Raises:
         ValueError: without seeds.
@@ -65,13 +65,13 @@ def mean(values: Sequence[float]) -> Mean:
 
 
 def paired(values: Mapping[int, float], reference: Mapping[int, float]) -> Mean | None:
-    """Returns the mean difference over the seeds that both have; `None` if there are none."""
+    """Returns the mean difference over common seeds; `None` without common seeds."""
     seeds = sorted(set(values) & set(reference))
     return mean([values[seed] - reference[seed] for seed in seeds]) if seeds else None
 
 
 def paired_ratio(values: Mapping[int, float], reference: Mapping[int, float]) -> Mean | None:
-    """Returns the mean of the quotients of the seeds that both have; `None` if there are none."""
+    """Returns the mean quotient over common seeds; `None` without common seeds."""
     seeds = [seed for seed in sorted(set(values) & set(reference)) if reference[seed]]
     return mean([values[seed] / reference[seed] for seed in seeds]) if seeds else None
 
@@ -81,8 +81,8 @@ def paired_ratio(values: Mapping[int, float], reference: Mapping[int, float]) ->
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure with its 95 % interval. Value and ends are NaN where the figure is not defined, as for flat credit. The
-    ends alone are NaN with fewer than `LEAST_TASKS` tasks."""
+    """A figure with its 95 % interval. Value and ends are NaN where the figure is undefined, as for flat credit. With
+    fewer than `LEAST_TASKS` tasks the ends alone are NaN."""
 
     value: float
     low: float = np.nan
@@ -100,7 +100,8 @@ class Interval:
 
 
 def task_draws(tasks: int, seed: int = 0) -> np.ndarray:
-    """Returns how often each task counts, ``(1 + DRAWS, tasks)``: once each in the first row, then as resampled."""
+    """Returns the weight of each task ``(1 + DRAWS, tasks)``: 1 in the first row, counts of resampling in the
+    others."""
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(tasks, np.full(tasks, 1 / max(tasks, 1)), size=DRAWS)
     return np.concatenate([np.ones((1, tasks)), drawn])
@@ -110,8 +111,8 @@ def resampled(drawn: np.ndarray, tasks: int, limits: tuple[float, float] = (-np.
     """Returns the interval of a figure that was computed on each row of `task_draws`.
 
     Args:
-        drawn: the figure by row; the first one is that of the data themselves.
-        tasks: the number of tasks that have a part in the figure.
+        drawn: the figure of each row; the first is the data's own.
+        tasks: number of tasks that enter the figure.
         limits: the smallest and the largest possible value of the figure.
     """
     others = drawn[1:][np.isfinite(drawn[1:])]
@@ -125,7 +126,7 @@ def resampled(drawn: np.ndarray, tasks: int, limits: tuple[float, float] = (-np.
 def stretched(value: float, low: float, high: float, tasks: int) -> Interval:
     """Widens both halves of a bootstrap interval by `stretch`.
 
-    Bootstrap percentiles of few tasks are too narrow: they take the spread of the sample for that of the population,
+    Bootstrap percentiles of few tasks are too narrow: they use the sample's standard deviation for the population's,
     and the normal distribution for Student's."""
     if tasks < LEAST_TASKS:
         return Interval(float(value))
@@ -138,13 +139,13 @@ def stretched(value: float, low: float, high: float, tasks: int) -> Interval:
 def stretch(tasks: int) -> float:
     """Returns sqrt(n / (n - 1)) times Student's quantile over the normal one: the ratio of Student's interval to the
     bootstrap percentiles for a mean of n tasks. Hesterberg (2015, What teachers should know about the bootstrap)
-    corrects the percentiles by it; here the ends are moved, so that an interval can be stretched afterwards."""
+    corrects the percentiles by it; here it moves the ends, so that a finished interval can be stretched."""
     return float(np.sqrt(tasks / (tasks - 1)) * stats.t.ppf(1 - TAIL, tasks - 1) / stats.norm.ppf(1 - TAIL))
 
 
 def for_several(interval: Interval, comparisons: int, tasks: int) -> Interval:
-    """Widens an interval so that all of ``comparisons`` intervals hold at once with 95 % (Bonferroni). With fewer than
-    `LEAST_TASKS` tasks it is returned unchanged."""
+    """Widens an interval so that all ``comparisons`` intervals hold at once with 95 % (Bonferroni). An interval over
+    fewer than `LEAST_TASKS` tasks is returned unchanged."""
     if tasks < LEAST_TASKS:
         return interval
     factor = float(stats.t.ppf(1 - TAIL / comparisons, tasks - 1) / stats.t.ppf(1 - TAIL, tasks - 1))
@@ -156,8 +157,8 @@ def for_several(interval: Interval, comparisons: int, tasks: int) -> Interval:
 
 
 def clustered_ratio(top: ArrayLike, bottom: ArrayLike) -> list[float] | None:
-    """Returns sum(top) / sum(bottom) over clusters as ``[value, low, high]``, 95 %; `None` if sum(bottom) is 0. With
-    fewer than `LEAST_CLUSTERS` clusters low and high are NaN.
+    """Returns sum(top) / sum(bottom) over clusters with its 95 % interval, ``[value, low, high]``; `None` if
+    sum(bottom) is 0. Low and high are NaN with fewer than `LEAST_CLUSTERS` clusters.
 
     Args:
         top, bottom: one number per cluster each, such as the counts of differing and of compared turns.
@@ -184,8 +185,8 @@ def share_of_tasks(share: float, squares: float, tasks: float, episodes: float) 
     It is Wilson's interval of n* = p'(1 - p') k / (q' - p'^2) episodes, between the number of tasks k and that of
     episodes: the number of episodes divided by their design effect (Kish, 1965, Survey Sampling; Korn and Graubard,
     1998, Survey Methodology 24, use such a number in intervals of shares). p' = (k p + 1/2) / (k + 1) and q' = (k q +
-    1/2) / (k + 1) add one task that is won half of the time: few tasks, or only won or only lost ones, are no evidence
-    that tasks are alike. Over 2 to 16 tasks of 4 or 8 episodes, drawn from beta distributions, 93 to 100 % of the
+    1/2) / (k + 1) add one task that is won half of the time, since few tasks, or only won or only lost ones, do not
+    show that tasks are alike. Over 2 to 16 tasks of 4 or 8 episodes, drawn from beta distributions, 93 to 100 % of the
     intervals held the truth; Wilson's interval of all episodes did so in down to 60 %.
 
     Args:
@@ -200,7 +201,7 @@ def share_of_tasks(share: float, squares: float, tasks: float, episodes: float) 
 
 
 def wilson(share: float, episodes: float) -> tuple[float, float]:
-    """Returns Wilson's interval of a share of so many episodes, which need not be a whole number."""
+    """Returns Wilson's interval of a share. ``episodes`` need not be a whole number."""
     z = float(stats.norm.ppf(1 - TAIL))
     center = (share + z**2 / (2 * episodes)) / (1 + z**2 / episodes)
     half = z / (1 + z**2 / episodes) * math.sqrt(share * (1 - share) / episodes + z**2 / (4 * episodes**2))
@@ -208,14 +209,14 @@ def wilson(share: float, episodes: float) -> tuple[float, float]:
 
 
 def surely_apart(one: Interval, other: Interval) -> bool:
-    """Whether two shares of different tasks differ by more than their intervals allow: Newcombe (1998, Statistics in
-    Medicine 17) adds the squares of the halves that face each other. False where an interval is unknown."""
+    """Returns whether shares of different tasks differ by more than their intervals allow; false where an interval is
+    unknown. Newcombe (1998, Statistics in Medicine 17) adds the squares of the halves that face each other."""
     below, above = sorted([one, other], key=lambda found: found.value)
     return above.value - below.value > math.hypot(above.value - above.low, below.high - below.value)
 
 
 def bootstrap_mean(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """Returns the percentiles of the mean over resampled values; they stay within the range of the values."""
+    """Returns the percentiles of the mean over resampled values, which stay within the values' range."""
     drawn = np.random.default_rng(0).integers(len(values), size=(EPISODE_DRAWS, len(values)))
     low, high = np.quantile(np.asarray(values, dtype=np.float64)[drawn].mean(axis=1), [TAIL, 1 - TAIL])
     return float(low), float(high)

@@ -1,9 +1,9 @@
 """AlignOPSDTrainer plays rounds of episodes, gives their turns credit and lets TRL update on them.
 
-It is the one class that extends TRL's trainer; what it overrides is listed in `trl_compat.OVERRIDES`. The work is done
-by objects that it holds: `rollouts` play, `rewards` reward, the `scorer` scores, the method assigns credit, the
-`row_maker` makes TRL's rows, the `recorder` writes down, and `checkpoints` keep the run. None holds the trainer: what
-they use of it is its policy (`TrainedPolicy`).
+It is the one class that extends TRL's trainer; `trl_compat.OVERRIDES` lists its overrides. It delegates to objects that
+it holds: `rollouts` play, `rewards` reward, the `scorer` scores, the method assigns credit, the `row_maker` makes TRL's
+rows, the `recorder` records, and `checkpoints` save the run. None holds the trainer; they use its policy
+(`TrainedPolicy`).
 """
 
 from __future__ import annotations
@@ -87,15 +87,14 @@ class AlignOPSDTrainer(GRPOTrainer):
             ``"tiny_trips"``, ``"tiny_alfworld"``, ``"tiny_pairs"``, ``"tiny_searchqa"`` or ``"tiny_hops"``.
         args ([`AlignOPSDConfig`]):
             Configuration. Batch sizes count trajectories.
-        environment_factory (`Callable[[], TextEnvironment]` or one of TRL's convention):
-            Makes one environment, without arguments. If it has a method ``batch(size, time_limit)``, that is used. A
-            class that was written for [`~trl.GRPOTrainer`] (tools as methods), or a dict of such chosen by the column
-            ``environment``, is played through [`~alignopsd_trl.environments.adapters.ToolEnvironment`].
-        train_dataset ([`~datasets.Dataset`]):
-            One row per task, with a ``task_id``; every column is handed to ``reset``. TRL's classes need no
-            ``task_id``, and no dataset if `reset` gives the prompt and ``max_steps`` is set.
-        eval_dataset ([`~datasets.Dataset`], *optional*):
-            The same for `evaluate`.
+        environment_factory (`Callable[[], TextEnvironment]` or one of TRL's convention): Makes one environment, without
+            arguments. If it has a method ``batch(size, time_limit)``, that is used. A class that was written for
+            [`~trl.GRPOTrainer`] (tools as methods), or a dict of such classes chosen by the column ``environment``, is
+            played through [`~alignopsd_trl.environments.adapters.ToolEnvironment`].
+        train_dataset ([`~datasets.Dataset`]): One row per task, with a ``task_id``; every column is passed to
+            ``reset``. TRL's classes need no ``task_id``, and no dataset if `reset` gives the prompt and ``max_steps``
+            is set.
+        eval_dataset ([`~datasets.Dataset`], *optional*): Rows of the same form for `evaluate`.
         skill_bank (`str`, path, [`SkillBank`] or callable, *optional*):
             Privileged text; needed by methods with a teacher. A shipped bank's name, the path of a JSON file, a column
             of the dataset (hints, reference solutions, past trajectories), or a function ``(task_text, row) -> str`` or
@@ -204,7 +203,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             self._skills = skill_source(self.skill_bank, self.processing_class, self.args.skill_budget)
 
     def _make_teacher_weights(self) -> TeacherWeights | None:
-        """`None` where the policy is its own teacher, or nobody asks one."""
+        """Returns `None` where the policy is its own teacher or no teacher is needed."""
         kind = self.args.teacher_model_kind
         if kind == "live" or not (self.method.needs_teacher or self.args.privileged_siblings):
             return None
@@ -280,7 +279,7 @@ class AlignOPSDTrainer(GRPOTrainer):
     # A round
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """Plays a round of whole sibling groups and gives TRL its rows. Every process makes the same calls."""
+        """Plays a round of whole sibling groups and returns TRL's rows. Every process makes the same calls."""
         self.checkpoints.check_weights(self.state.global_step)
         with self._saved_if_down(), self.samplers.snapshot() as snapshot:
             update = self.state.global_step
@@ -305,7 +304,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         return ToPlay(rows, update, self.state.max_steps, snapshot.sampler, self.method, privileged, teacher)
 
     def _begin_next(self, rollouts: RolloutsAhead, snapshot: Snapshot) -> None:
-        """Begins to play the next round, if there is one, while this one is credited and optimised."""
+        """Begins to play the next round, if there is one, during credit and update of this one."""
         rows, updates = self._upcoming.after()
         update = self.state.global_step + updates
         if update < self.state.max_steps:
@@ -313,7 +312,7 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     @contextlib.contextmanager
     def _saved_if_down(self) -> Generator[None]:
-        """A checkpoint is there when the environments or the sampler can't be used any more."""
+        """Saves a checkpoint if the environments or the sampler are down."""
         try:
             yield
         except (EnvironmentsDown, SamplerDown):
@@ -321,11 +320,11 @@ class AlignOPSDTrainer(GRPOTrainer):
             raise
 
     def make_backend(self) -> Backend:
-        """Makes the decoding back end, once. Override it to put another one under rollouts and evaluations."""
+        """Makes the decoding back end, once. Override it to use another one for rollouts and evaluations."""
         return backend_of(self, self.processes)
 
     def _batch(self, trajectories: Sequence[Trajectory], snapshot: Snapshot) -> TurnBatch:
-        """The turns of a round with all that the method is told of them."""
+        """Makes the batch of a round's turns with all inputs of the method."""
         batch = self.scorer.batch(trajectories, self.method)
         teacher = self.scorer.teacher(snapshot, self.rollouts.reader, Phases())
         self.recorder.metrics("train", self.scorer.self_check(batch, teacher, self.method))
@@ -352,7 +351,7 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     @property
     def _round(self) -> int:
-        """Rollout rounds before this one: what a method's schedules count."""
+        """Number of rollout rounds before this one, which a method's schedules count."""
         return self.state.global_step // self.args.steps_per_round
 
     # The update
@@ -368,7 +367,8 @@ class AlignOPSDTrainer(GRPOTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """TRL's loss over sub-chunks of ``tokens_per_forward``: memory does not grow with the number of turns."""
+        """Computes TRL's loss in sub-chunks of ``tokens_per_forward``: memory does not grow with the number of
+        turns."""
         if return_outputs:
             raise ValueError("AlignOPSDTrainer does not return outputs")
         return self.update.loss(model, inputs, self.method.coefficients(self._round).auxiliary)
@@ -386,15 +386,15 @@ class AlignOPSDTrainer(GRPOTrainer):
     def evaluate_panel(
         self, panel: TaskPanel, skills: bool = False, temperature: float | None = None, seed: int = 0
     ) -> EvaluationResult:
-        """Plays a panel once with the current policy, spread over all processes.
+        """Plays a panel (evaluation set) once with the current policy, split over all processes.
 
         Args:
-            skills: put the skill into the policy's own prompt (the starred rows).
+            skills: whether the policy's own prompt holds the skill (the starred rows).
             temperature: of sampling; the config's ``eval_temperature`` by default.
-            seed: of the sampling's random numbers; the training's own random state is left as it was.
+            seed: of the sampling's random numbers; the random state of training stays unchanged.
 
         Returns:
-            The same on every process.
+            The panel's result, equal on every process.
         """
         temperature = self.args.eval_temperature if temperature is None else temperature
         if skills and self.skill_bank is None:
@@ -411,8 +411,8 @@ class AlignOPSDTrainer(GRPOTrainer):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Wall seconds of the run so far, over all its sessions: ``training`` and ``evaluation``. What a session did
-        after its last checkpoint is done again and counts once."""
+        """Wall seconds of the run so far, over all its sessions: ``training`` and ``evaluation``. Work after a
+        session's last checkpoint is repeated and counts once."""
         return self.checkpoints.seconds.total
 
     def train(
@@ -421,10 +421,10 @@ class AlignOPSDTrainer(GRPOTrainer):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> Any:
-        """As in [`~transformers.Trainer`], in an output folder that belongs to this run alone.
+        """Trains as [`~transformers.Trainer`] does, in an output folder that belongs to this run alone.
 
-        ``True`` resumes from the last checkpoint that was written to its end, and starts at the beginning if there is
-        none. A run that has ended trains nothing more.
+        ``True`` resumes from the last complete checkpoint, and starts at the beginning if there is none. A run that has
+        ended trains nothing more.
 
         Raises:
             RunFolderError: if the folder is in use, or holds a run that this one does not continue.
@@ -456,9 +456,9 @@ class AlignOPSDTrainer(GRPOTrainer):
                 self.run_folder = None
 
     def close(self) -> None:
-        """Closes the environments and the connections to servers; the next round or evaluation opens new ones.
-        Training does it when it ends, and what is open still goes with the trainer."""
-        self.samplers.close()  # first: what is played ahead ends with its requests
+        """Closes the environments and the connections to servers; the next round or evaluation opens new ones. Training
+        calls it at its end; the trainer's deletion closes the rest."""
+        self.samplers.close()  # first, since rounds that are played ahead end with their requests
         self.rollouts.close()
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> EpochSampler:
@@ -468,7 +468,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         return self._order
 
     def _run_epoch(self, model: Any, epoch: int, *args: Any, **kwargs: Any) -> None:
-        """Tells the order of tasks its epoch. A run that has made all its updates and is resumed trains nothing."""
+        """Sets the epoch of the task order. A resumed run that has made all its updates trains nothing."""
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
@@ -478,18 +478,19 @@ class AlignOPSDTrainer(GRPOTrainer):
         super()._run_epoch(model, epoch, *args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """As in TRL, after what is ours."""
+        """Saves the run's own state, then TRL's checkpoint."""
         with self.checkpoints.saving(self.state.global_step):
             super()._save_checkpoint(model, trial)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Every process's own files are there before the first process writes the mark of a whole checkpoint."""
+        """Saves random states and waits for all processes before the first one writes the mark of a complete
+        checkpoint."""
         super()._save_rng_state(output_dir)
         self.processes.wait()
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As in [`~transformers.Trainer`], but the model is always written whole; checkpoints keep the form that the
-        launch configuration gives them.
+        """Saves as [`~transformers.Trainer`] does, but always the whole model; checkpoints keep the form of the launch
+        configuration.
 
         Raises:
             RunStopped: if the weights are not finite; they are not saved.
@@ -498,7 +499,7 @@ class AlignOPSDTrainer(GRPOTrainer):
             raise RunStopped(f"the weights are not finite; they were not saved, and {last_good(self.args.output_dir)}")
         target, own = Path(output_dir or self.args.output_dir), Path(self.args.output_dir)
         checkpoint = _internal_call and output_dir is not None
-        whole = target == own and self.args.should_save  # where no mark comes last, each file is replaced in one step
+        whole = target == own and self.args.should_save  # without a mark at the end each file is replaced in one step
         with (
             full_disk_named(self.args.output_dir, "the model"),
             contextlib.nullcontext() if checkpoint else strategies.whole_state_dict(self.accelerator),
@@ -521,12 +522,12 @@ class AlignOPSDTrainer(GRPOTrainer):
         tags: str | list[str] | None = None,
         licence: str | None = None,
     ) -> None:
-        """Writes ``README.md`` into the output folder: what was trained on what and how well, as far as this trainer
-        knows. Call `evaluate_panel` before the first update and after the last, and the card has both.
+        """Writes ``README.md`` into the output folder: model, tasks and results, as far as this trainer knows them.
+        Call `evaluate_panel` before the first update and after the last, and the card has both.
 
         Args:
             model_name: title of the card; the repository's or the folder's name by default.
-            dataset_name, tags: of TRL's signature; a card names the environment and the method in their place.
+            dataset_name, tags: of TRL's signature, unused; the card names the environment and the method instead.
             licence: licence id of the weights.
         """
         if not self.is_world_process_zero():
@@ -545,7 +546,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         private: bool | None = None,
         **card: Any,
     ) -> Any:
-        """As in [`~transformers.Trainer`], but one commit of model, tokenizer, card and results alone.
+        """Pushes as [`~transformers.Trainer`] does, but model, tokenizer, card and results alone, in one commit.
 
         Raises:
             PushFailed: if the Hub refused or could not be reached; the model is in the output folder.
@@ -565,13 +566,13 @@ class AlignOPSDTrainer(GRPOTrainer):
         return push(self.args, folder, chosen, commit_message, write, token, revision, blocking, private)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """A checkpoint's model while training goes on (``hub_strategy``)."""
+        """Pushes a checkpoint's model during training (``hub_strategy``)."""
         if self.is_world_process_zero() and self.args.hub_strategy != "end":
             push_checkpoint(self.args, Path(checkpoint_folder), str(self.hub_model_id), self.state.global_step)
 
 
 def _listeners(config: AlignOPSDConfig) -> list[Listener]:
-    """Makes the listeners of rounds that a config names. `measure` stands above the trainer, so it is loaded here."""
+    """Makes a config's listeners of rounds. `measure` imports parts of the trainer, so it is imported here."""
     if not config.fidelity_every:
         return []
     from alignopsd_trl.measure.training import FidelityListener

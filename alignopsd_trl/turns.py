@@ -24,13 +24,13 @@ import torch
 
 
 class StopReason(str, Enum):  # noqa: UP042 (StrEnum needs Python 3.11)
-    """Why a trajectory ended. Mirrored as one-hot metrics, ``stop/<value>`` with underscores.
+    """The reason for a trajectory's end, also logged as one-hot metrics ``stop/<value>`` with underscores.
 
     Attributes:
         DONE: the environment ended the episode (`Step.done`), won or not.
-        TURN_LIMIT: the episode took as many turns as it may.
+        TURN_LIMIT: the episode reached its maximum of turns.
         ENVIRONMENT_ERROR: the environment raised, exceeded its time limit or returned an invalid value; see the
-            trajectory's message. It counts as not won and is left out of the update.
+            trajectory's message. The episode counts as not won and is left out of the update.
         PROMPT_TOO_LONG: the next prompt does not fit ``max_prompt_length`` even without history.
     """
 
@@ -42,7 +42,7 @@ class StopReason(str, Enum):  # noqa: UP042 (StrEnum needs Python 3.11)
 
 @dataclass(frozen=True)
 class Thought:
-    """Thinking and action of one response. Empty text and ``valid=False`` go together."""
+    """Reasoning trace and action of one response; an empty text is not valid."""
 
     thinking: str
     action: str
@@ -57,16 +57,16 @@ class Thought:
 
 
 NO_THOUGHT = Thought("", "")
-"""The value for a response with neither thinking nor action, and for a turn without privileged thinking."""
+"""The value for a response with neither reasoning trace nor action, and for a turn without a privileged trace."""
 
 
 @dataclass
 class Turn:
     """One response of the policy and its prompt.
 
-    ``prompt_ids`` and ``response_ids`` are the tokens that were fed and sampled, never decoded and encoded again.
+    ``prompt_ids`` and ``response_ids`` are the tokens of the model's input and output, never decoded and encoded again.
     ``privileged_ids`` is the same prompt with the skill in its slot, rendered from the same cut history. In a
-    conversation ``prompt_text`` is what the turn adds to the dialogue.
+    conversation ``prompt_text`` is the turn's addition to the dialogue.
     """
 
     number: int
@@ -76,21 +76,21 @@ class Turn:
     response_ids: list[int]
     response_text: str
     thought: Thought
-    action: str  # that the environment executed
+    action: str  # the action that the environment executed
     action_valid: bool  # the environment's verdict on the format
     observation: str  # the environment's answer
-    reward: float = 0.0  # the environment's own for this turn; see `Trajectory.turn_rewards`
+    reward: float = 0.0  # the environment's own reward of this turn; see `Trajectory.turn_rewards`
     truncated: bool = False  # the response hit its token limit
     history_shortened: bool = False
     sampling_log_probs: list[float] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)  # numbers of the environment's step
     info: Mapping[str, Any] = field(default_factory=dict)  # `metrics` and the other facts of the step
-    staleness: int = 0  # the number of updates that its sampler's weights are behind the trained ones, at most
-    chosen_on: str = ""  # the observation that the response answers, of the reset or of the turn before
-    row: int | None = field(default=None, compare=False)  # in the last `TurnBatch` with this turn; `None` without one
+    staleness: int = 0  # maximum of updates by which its sampler's weights lag behind the trained ones
+    chosen_on: str = ""  # the observation before the response, of the reset or the previous turn
+    row: int | None = field(default=None, compare=False)  # its row in the last `TurnBatch` that holds it
 
     def extends(self, earlier: Turn) -> bool:
-        """Whether the prompt begins with the earlier turn's prompt and response, and goes on."""
+        """Returns whether the prompt continues the earlier turn's prompt and response with further tokens."""
         before, after = len(earlier.prompt_ids), len(earlier.prompt_ids) + len(earlier.response_ids)
         return (
             len(self.prompt_ids) > after
@@ -108,8 +108,8 @@ class Seeds(NamedTuple):
 
 @dataclass
 class Trajectory:
-    """One episode. ``won`` is verified success (`None`: unknown), ``score`` the environment's number, ``stop`` why the
-    episode ended. ``reward`` is the sum of `turn_rewards`. ``row``, ``seeds`` and the turns' actions reproduce the
+    """One episode. ``won`` is verified success (`None`: unknown), ``score`` the environment's number, ``stop`` the
+    reason for its end. ``reward`` is the sum of `turn_rewards`. ``row``, ``seeds`` and the turns' actions reproduce the
     episode."""
 
     row: dict[str, Any]
@@ -120,25 +120,25 @@ class Trajectory:
     task_text: str = ""
     skill_text: str = ""
     skill_ids: tuple[str, ...] = ()
-    privileged: bool = False  # the teacher played it, with the skill in its prompts
+    privileged: bool = False  # whether the teacher played it, with the skill in its prompts
     turns: list[Turn] = field(default_factory=list, repr=False)
     stop: StopReason | None = None
-    message: str = ""  # of an environment error or of a first prompt that is too long
+    message: str = ""  # text of an environment error or about a first prompt that is too long
     reward: float = 0.0
     won: bool | None = False
     score: float = 0.0
-    lost: int | None = None  # the number of turns after which the environment said that it can't be won any more
-    environment_weight: float = 1.0  # of the environment's own rewards in ``reward``
+    lost: int | None = None  # number of turns after which the environment reported that it can't be won any more
+    environment_weight: float = 1.0  # weight of the environment's own rewards in ``reward``
 
     @property
     def failed(self) -> bool:
-        """Whether the environment failed: such an episode is recorded, but left out of group statistics and update."""
+        """Whether the environment failed. Such an episode is recorded, but left out of group statistics and update."""
         return self.stop is StopReason.ENVIRONMENT_ERROR
 
     @property
     def turn_rewards(self) -> list[float]:
-        """The weighted environment reward of each turn. The last turn's also includes those of reward functions, which
-        are known at the end. They sum to ``reward`` unless the episode failed."""
+        """The weighted environment reward of each turn. The last turn's also includes the reward functions' rewards,
+        which are known at the end. The sum is ``reward`` unless the episode failed."""
         rewards = [self.environment_weight * turn.reward for turn in self.turns]
         if rewards and not self.failed:
             rewards[-1] += self.reward - math.fsum(rewards)
@@ -146,7 +146,7 @@ class Trajectory:
 
 
 def number_rows(*keys: torch.Tensor) -> torch.Tensor:
-    """Numbers the distinct rows of integer columns from 0 without holes, in sorted order: ``(M,)`` int64."""
+    """Numbers the distinct rows of integer columns in sorted order, from 0 without holes; returns ``(M,)`` int64."""
     number = torch.zeros_like(keys[0])
     for key in keys:
         rank = torch.unique(key, return_inverse=True)[1]
@@ -156,13 +156,13 @@ def number_rows(*keys: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of turns by task and by rollout, derived once from their identities.
+    """Groups of turns by task and by rollout, derived once from the turns' identities.
 
     Args:
         task: ``(M,)`` int64 task of each turn, numbered from 0 without holes.
         rollout: ``(M,)`` int64 rollout of each turn, numbered over all tasks in the order (task, rollout), without
             holes.
-        position: ``(M,)`` int64 place of each turn in its rollout, from 0; a gap in turn numbers leaves none here.
+        position: ``(M,)`` int64 place of each turn in its rollout, from 0 without gaps, even if turn numbers have gaps.
         siblings: ``(M,)`` int64 number of rollouts in the task of each turn.
         by_task: rows of each task, in the order (rollout, turn).
         by_rollout: rows of each rollout, in the order of turns.
@@ -210,8 +210,8 @@ class Groups:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TurnBatch:
-    """M turns of whole sibling groups, in canonical order, as tensors beside the turns themselves. It does not change
-    once a method sees it.
+    """M turns of whole sibling groups, in canonical order, with tensors of their data. It does not change once a method
+    has it.
 
     Args:
         turns: the M turns.
@@ -221,7 +221,7 @@ class TurnBatch:
         response_ids: ``(M, L)`` int64.
         policy_mask: ``(M, L)`` bool, the optimised tokens.
         reward: ``(M,)`` float32, reward of the turn's episode: equal for all turns of a rollout.
-        action_valid: ``(M,)`` bool, the environment's verdict.
+        action_valid: ``(M,)`` bool, the environment's verdict on the format.
         student_log_probs: ``(M, L)`` float32 under the rollout snapshot and the ordinary prompt; `None` unless the
             method needs them.
         scored: ``(M,)`` bool, turns whose log-probs are computed; `None`: all. Other turns have log-probs 0, since
@@ -266,7 +266,7 @@ class TurnBatch:
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory], pad_id: int, device: torch.device | str = "cpu") -> TurnBatch:
-        """Makes a batch of the turns of all trajectories but `Trajectory.failed` ones."""
+        """Makes a batch of the turns of all trajectories except `Trajectory.failed` ones."""
         counted = sorted((t for t in trajectories if not t.failed and t.turns), key=lambda t: (t.task, t.rollout))
         tasks = {name: number for number, name in enumerate(dict.fromkeys(t.task for t in counted))}
         rows = [

@@ -1,4 +1,4 @@
-"""The paper's analyses from records: each one function, one command, one figure, its data beside it.
+"""The paper's analyses of a run's records. Each is one function and one command with one figure and its data.
 
     from alignopsd_trl.analysis import spans, temporal
     temporal("outputs/webshop_tiny").save("figures")
@@ -25,7 +25,7 @@ _FROM = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports an analysis when it is named: each draws with matplotlib, which is an extra."""
+    """Imports an analysis at its first use, since each needs matplotlib, which is an extra."""
     if name not in _FROM:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_FROM[name]}"), name)

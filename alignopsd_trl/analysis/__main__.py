@@ -1,4 +1,4 @@
-"""python -m alignopsd_trl.analysis NAME RUN [-o FOLDER]: one of the paper's analyses, from a run's records"""
+"""python -m alignopsd_trl.analysis NAME RUN [-o FOLDER]: runs one of the paper's analyses on a run's records"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OUTPUT = {"sheet": "the sheet, .csv or .json", "play": "gets student/ and privi
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """``alignopsd analyse``."""
+    """Runs ``alignopsd analyse``."""
     parser = CommandParser(prog="alignopsd analyse", description="One of the paper's analyses, from records.")
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, about in COMMANDS.items():

@@ -1,4 +1,4 @@
-"""The annotation protocol: a sheet of trajectories goes out, goals come back, and boundaries are compared.
+"""The annotation protocol: exports a sheet of trajectories, reads annotated goals and compares boundaries.
 
 export_sheet ──► sheet.csv (people) or sheet.json (agents) ──► read_annotations ──► agreement
 """
@@ -21,7 +21,7 @@ from alignopsd_trl.runs.files import write_json, write_text
 from alignopsd_trl.statistics import clustered_ratio
 
 Annotations = Mapping[str, tuple[list[int], int]]
-"""Episode ``step/task/rollout`` to the turns at which spans begin (not the first) and its number of turns."""
+"""Episode ``step/task/rollout`` -> the turns at which spans begin (without the first), and its number of turns."""
 
 LEAST, MOST = 2, 8  # turns of a span
 INSTRUCTIONS = f"""\
@@ -42,14 +42,14 @@ _SHOWN = ["turn", "thinking", "action", "observation"]
 def export_sheet(
     run: Records, path: str | os.PathLike, episodes: int = 50, seed: int = 0, steps: Sequence[int] | None = None
 ) -> Path:
-    """Writes trajectories for annotators, drawn at random, without the method's own spans; where a run made spans, only
-    of episodes that have them.
+    """Writes randomly drawn trajectories for annotators, without the method's own spans. Where a run has spans, only
+    episodes with spans are drawn.
 
     Args:
-        run: with records.
-        path: ``.csv``: a row a turn, in which a person fills the column ``goal`` at the first turn of each span.
-            ``.json``: an entry an episode with the protocol's instructions, whose ``spans`` an agent fills.
-        episodes: at most.
+        run: a run with records.
+        path: ``.csv``: one row per turn; a person fills the column ``goal`` at the first turn of each span. ``.json``:
+            one entry per episode, with the protocol's instructions; an agent fills ``spans``.
+        episodes: maximum of episodes.
         seed: of the draw.
         steps (*optional*): only these rollout steps.
 
@@ -58,7 +58,7 @@ def export_sheet(
     """
     path, frame = _sheet_path(path), turns_of(run, ["thinking", "observation"], steps, welcome=SPANS)
     if "credit_span" in frame and frame.credit_span.notna().any():
-        frame = frame[frame.credit_span.notna()]  # the others have nothing to compare with
+        frame = frame[frame.credit_span.notna()]  # other episodes have no spans to compare
     groups = _by_episode(frame)
     drawn = np.random.default_rng(seed).permutation(len(groups))[:episodes]
     chosen = [groups[at] for at in sorted(drawn)]
@@ -87,10 +87,10 @@ def _by_episode(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def read_annotations(path: str | os.PathLike | Annotations) -> Annotations:
-    """Reads a sheet that came back; leaves out episodes without any goal. What was read already is returned.
+    """Reads an annotated sheet and leaves out episodes without any goal. Read annotations are returned unchanged.
 
     Raises:
-        ValueError: for spans that break the protocol, naming episode and rule, and for a sheet without annotations.
+        ValueError: for spans that break the protocol (names episode and rule), and for a sheet without annotations.
     """
     if isinstance(path, Mapping):
         return path
@@ -141,8 +141,8 @@ def agreement(run: Records, annotations: str | os.PathLike | Annotations) -> Fin
     Cohen's kappa over the turns at which a span could begin. Intervals resample episodes.
 
     Args:
-        run: the one that the sheet was exported from; its records need spans.
-        annotations: the sheet that came back, or what `read_annotations` made of it.
+        run: the run that the sheet was exported from; its records need spans.
+        annotations: the annotated sheet, or the result of `read_annotations`.
 
     Raises:
         ValueError: if an annotated episode isn't in the run, or has another number of turns.
@@ -174,8 +174,8 @@ def _own_cuts(run: Records) -> dict[str, tuple[list[int], int]]:
 
 
 def _compared(cuts: list[int], noted: list[int], turns: int) -> dict[str, int]:
-    """Returns the counts of one episode. Within a turn, a boundary is paired with at most one other, greedily from the
-    left, which gives as many pairs as there can be."""
+    """Returns the counts of one episode. For agreement within a turn, boundaries are paired one to one, greedily from
+    the left, which gives the largest number of pairs."""
     near, free = 0, list(noted)
     for cut in cuts:
         if close := [one for one in free if abs(one - cut) <= 1]:
@@ -186,7 +186,7 @@ def _compared(cuts: list[int], noted: list[int], turns: int) -> dict[str, int]:
 
 
 def _kappa(table: pd.DataFrame) -> float | None:
-    """Returns Cohen's kappa over the turns from the second on, each a boundary or not."""
+    """Returns Cohen's kappa of boundaries over the turns from the second on."""
     places = int((table.turns - 1).sum())
     cuts, noted, both = (int(table[name].sum()) for name in ("cuts", "noted", "exact"))
     if not places:

@@ -1,4 +1,4 @@
-"""Axes as all figures here have them. No pyplot: a notebook's own settings stay as they are."""
+"""The common style of all figures' axes. It uses no pyplot, so a notebook's own settings stay unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
 
 
 BLUE, ORANGE, PURPLE, GREEN, GREY = "#2166ac", "#b35806", "#7b3294", "#1b7837", "#8a919c"
-"""Told apart by colour-blind people and in grey; lines also differ in dashes."""
+"""Colours that colour-blind people can distinguish, also in grey; lines also differ in dashes."""
 
 LINES = ((BLUE, "-"), (ORANGE, "--"), (PURPLE, "-."), (GREEN, ":"), (GREY, (0, (5, 1))), ("#000000", (0, (1, 1))))
 SMOOTH = 7  # updates of the exponential moving average, as in the paper's training curves
@@ -27,12 +27,12 @@ SMOOTH = 7  # updates of the exponential moving average, as in the paper's train
 def panels(
     count: int, width: float = 3.6, height: float = 3.0, columns: int | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """Makes a figure of ``count`` axes side by side, ``columns`` of them in a row."""
+    """Makes a figure of ``count`` axes, ``columns`` in a row."""
     columns = min(count, columns or count)
     rows = -(-count // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     layout: Any = figure.get_layout_engine()
-    layout.set(w_pad=0.1, h_pad=0.08)  # inches: labels of neighbours stay apart
+    layout.set(w_pad=0.1, h_pad=0.08)  # inches, so that labels of neighbours do not overlap
     grid = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for spare in grid[count:]:
         spare.set_axis_off()
@@ -52,12 +52,13 @@ def label(axis: Axes, title: str, x: str, y: str, legend: bool = False) -> None:
 
 
 def percent(axis: Axes) -> None:
-    """Sets the y axis of a share, with room for points at 0 and at 100."""
+    """Sets the y axis to per cent, with margins for points at 0 and at 100."""
     axis.set_ylim(-3, 103)
 
 
 def smoothed(values: Iterable[float], span: int = SMOOTH) -> np.ndarray:
-    """Returns the exponential moving average with weight 2 / (span + 1) of the newest, without missing values."""
+    """Returns the exponential moving average, in which the newest value weighs 2 / (span + 1), without missing
+    values."""
     return pd.Series(list(values), dtype=float).ewm(span=span, adjust=False, ignore_na=True).mean().to_numpy()
 
 
@@ -69,8 +70,8 @@ def curve(
     name: str,
     ends: Sequence[Sequence[float]] | None = None,
 ) -> None:
-    """Draws a line, and a band between the ``ends`` of its intervals; from twice `SMOOTH` measurements on both are
-    smoothed, and the measurements stay faint."""
+    """Draws a line and a band between the ``ends`` of its intervals. From twice `SMOOTH` measurements on both are
+    smoothed, and the measurements are faint."""
     colour, dashes = LINES[number % len(LINES)]
     many = len(values) >= 2 * SMOOTH
     if many:

@@ -1,4 +1,4 @@
-"""What an analysis finds: numbers, the data of its figure as tables, and the figure."""
+"""The result of an analysis: numbers, the figure and the figure's data as tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pandas as pd
 from alignopsd_trl.analysis.drawing import Figure
 from alignopsd_trl.runs.files import write_bytes, write_json, write_text
 
-DOTS = 160  # an inch
+DOTS = 160  # dots per inch
 
 
 @dataclass(frozen=True, repr=False)
@@ -22,10 +22,10 @@ class Finding:
     """The result of one analysis; in a notebook it shows its figure.
 
     Attributes:
-        name: of the analysis, and of the files that `save` writes.
-        numbers: what the analysis found, for JSON; an interval is ``[mean, low, high]`` (95 %, bootstrap; NaN for few).
+        name: name of the analysis and of the files that `save` writes.
+        numbers: the figures, for JSON. An interval is ``[mean, low, high]`` (95 %, bootstrap; NaN for few clusters).
         tables: the data of the figure, by name.
-        figure: labelled, with units.
+        figure: a labelled figure with units.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Finding:
     figure: Figure
 
     def save(self, folder: str | os.PathLike) -> list[Path]:
-        """Writes ``NAME.png``, ``NAME.json`` and a ``NAME_TABLE.csv`` each; returns their paths."""
+        """Writes ``NAME.png``, ``NAME.json`` and a ``NAME_TABLE.csv`` per table, and returns their paths."""
         folder = Path(folder)
         write_json(folder / f"{self.name}.json", self.numbers)
         paths = [folder / f"{self.name}.json"]

@@ -1,4 +1,4 @@
-"""The turns of a run, and what its ``results.json`` says; a missing column is named with the option that records it."""
+"""Loads a run's turns and ``results.json``; the error for a missing column names the option that records it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from alignopsd_trl.records import read_records
 from alignopsd_trl.runs.files import whole_json
 
 Records = str | os.PathLike | pd.DataFrame
-"""Output folder of a run, a folder of parquet files, or a frame that was read already."""
+"""Output folder of a run, a folder of parquet files, or a loaded frame."""
 
 EPISODE = ["step", "task", "rollout"]
 SPANS = ["credit_span", "credit_cut"]
@@ -24,23 +24,23 @@ _HINTS = {
     **dict.fromkeys(("sources", "source_weights", "source_similarities"), "--method align_opsd with --rectify True"),
     **dict.fromkeys(("span", "cut", "divergence"), "--method align_opsd with --allocation span"),
 }
-"""What records a column ``credit_NAME``."""
+"""The command-line options that record a column ``credit_NAME``."""
 
 
 def turns_of(
     run: Records, needed: Sequence[str] = (), steps: Sequence[int] | None = None, welcome: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Returns one row a turn, in the order (step, task, rollout, turn); episodes without a turn are left out.
+    """Returns one row per turn, in the order (step, task, rollout, turn); episodes without turns are left out.
 
     Args:
         run: see `Records`.
-        needed: columns beside `BASE` that the analysis can't do without.
+        needed: required columns beside `BASE`.
         steps: only these rollout steps.
-        welcome: columns that it takes where they were recorded.
+        welcome: optional columns, returned where they were recorded.
 
     Raises:
         FileNotFoundError: if there are no records.
-        ValueError: for a step that isn't there or a column that was not recorded; names what records it.
+        ValueError: for a missing step, or a column that was not recorded; names the option that records it.
     """
     frame = read_records(folder_of(run), [*BASE, *needed, *welcome]) if isinstance(run, str | os.PathLike) else run
     if missing := [name for name in needed if name not in frame or frame[name].isna().all()]:
@@ -72,24 +72,24 @@ def name_of(run: Records) -> str:
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """Returns the names, with a number behind those that occur twice."""
+    """Returns the names, with a number after repeated ones."""
     known = list(names)
     return [name if known.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(known, 1)]
 
 
 def results_of(run: Records) -> Mapping[str, Any]:
-    """Returns ``results.json`` of a run; empty where there is none."""
+    """Returns the content of a run's ``results.json``; empty without the file."""
     return (whole_json(Path(run) / "results.json") or {}) if isinstance(run, str | os.PathLike) else {}
 
 
 def setting(run: Records, name: str, default: Any) -> Any:
-    """Returns a field of the run's configuration, or the default where it left none."""
+    """Returns a field of the run's configuration, or ``default`` if it is not recorded."""
     found = (results_of(run).get("config") or {}).get(name)
     return default if found is None else found
 
 
 def places(frame: pd.DataFrame) -> dict[tuple[int, str, int], tuple[str, int]]:
-    """Maps (step, task, number in ``credit_row``), which ``credit_sources`` holds, to rollout and turn."""
+    """Maps (step, task, number in ``credit_row``) to rollout and turn; ``credit_sources`` holds these numbers."""
     known = frame[frame.credit_row.notna()]
     keys = zip(known.step, known.task, known.credit_row.astype(int), strict=True)
     return dict(zip(keys, zip(known.rollout, known.turn, strict=True), strict=True))

@@ -1,4 +1,4 @@
-"""The method at work on one task: matches, spans over the divergence curve, span lengths, gaps before and after."""
+"""Shows the method on one task: matches, spans on the divergence curve, span lengths, gaps before and after."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def mechanism(
     rollout: str | None = None,
     encoder: str | Encoder | None = None,
 ) -> Finding:
-    """Draws five panels: (a) the match matrix of a task and how far its turns are mixed, (b) spans of one rollout over
-    its divergence curve, with local and rectified gaps, (c) span lengths, (d) gaps before and after rectification, (e)
-    how far rectification moved them.
+    """Draws five subplots: (a) match matrix of a task and mixing of its turns, (b) spans of one rollout on its
+    divergence curve, with local and rectified gaps, (c) span lengths, (d) gaps before and after rectification, (e)
+    changes of gaps by rectification.
 
-    (a) and (b) are of one task and one rollout, the others of the whole run.
+    (a) and (b) show one task and one rollout, the others the whole run.
 
     Args:
-        run: of AlignOPSD with matches and spans.
-        step, task, rollout (*optional*): by default the rollout with most spans, then most scored turns.
-        encoder (*optional*): the run's own by default.
+        run: a run of AlignOPSD with matches and spans.
+        step, task, rollout (*optional*): the default is the rollout with most spans, then most scored turns.
+        encoder (*optional*): the run's own encoder by default.
 
     Raises:
-        ValueError: if the run lacks what the panels need, or the task or rollout isn't there.
+        ValueError: if the run lacks columns for the subplots, or does not have the task or rollout.
     """
     frame = turns_of(run, [*COLUMNS, *SPANS, *_GAPS])
     frame = frame[frame.credit_teacher_thinking.notna()]
@@ -78,7 +78,7 @@ def _chosen(frame: pd.DataFrame, step: int | None, task: str | None, rollout: st
 
 
 def _threshold(run: Records, step: int) -> float | None:
-    """Returns the boundary threshold of a step from the log, whose line k is about the rollout of step k - 1."""
+    """Returns a step's boundary threshold from the log, whose line k belongs to the rollout of step k - 1."""
     lines = results_of(run).get("history") or []
     return next(
         (line["spans/threshold"] for line in lines if line.get("step") == step + 1 and "spans/threshold" in line), None

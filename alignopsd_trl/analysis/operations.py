@@ -1,7 +1,7 @@
-"""What kind of operation an action is, and on what: read from actions and observations alone, never from thinking.
+"""Reads kind and object of each action from actions and observations alone, never from reasoning traces.
 
-By the actions' own form: WebShop (``search[..]``, ``click[..]``), Search-QA (``<search>..</search>``), ALFWorld
-(``take apple 1 from shelf 2``); anything else by its first word.
+The actions' form shows the environment: WebShop (``search[..]``, ``click[..]``), Search-QA (``<search>..</search>``) or
+ALFWorld (``take apple 1 from shelf 2``). The kind of any other action is its first word.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ _TAGGED = re.compile(r"\s*<(search|answer)>(.*)</\1>\s*", re.DOTALL | re.IGNOREC
 _PRODUCT = re.compile(r"b[0-9a-z]{9}|\d{10}")
 _TABS = ("description", "features", "reviews", "attributes")
 _MOVES = ("back to search", "next >", "< prev")
-_VERBS = ("go to", "look", "inventory")  # ALFWorld's of more than a word, and those without an object
+_VERBS = ("go to", "look", "inventory")  # ALFWorld's verbs of several words, and verbs without an object
 
 
 class Operation(NamedTuple):
-    """Attributes:
-    kind: such as ``"product"`` or ``"take"``; the same kind may serve different decisions.
-    entity: on what; `None` where there is nothing observed that two rollouts could share.
+    """Attributes: kind: such as ``"product"`` or ``"take"``; the same kind may serve different decisions. entity: its
+    object; `None` without an observed object that two rollouts could share.
     """
 
     kind: str
@@ -31,8 +30,8 @@ class Operation(NamedTuple):
 def operations(actions: Sequence[str], observations: Sequence[str], valid: Sequence[bool]) -> list[Operation | None]:
     """Returns the operations of one episode, turn by turn; `None` for an action that did not parse.
 
-    A product selection is on that product; WebShop's other clicks are on the product whose page is open and, where
-    there is one, the option or tab. A search or a move between pages is on nothing.
+    The entity of a product selection is that product. For WebShop's other clicks it is the product of the open page
+    and, if present, the option or tab. A search or a move between pages has none.
     """
     found: list[Operation | None] = []
     product: str | None = None

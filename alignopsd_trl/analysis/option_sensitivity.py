@@ -1,4 +1,4 @@
-"""What a setting does to success: runs, or the rows of a study, that differ in some settings."""
+"""Measures the effect of settings on success, over runs or rows of a study that differ in some settings."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ TITLES = {
 
 
 def sensitivity(runs: Sequence[str | os.PathLike] | str | os.PathLike, options: Sequence[str] = ()) -> Finding:
-    """Draws success after training against each setting that the runs differ in, and success over training for each
-    value.
+    """Draws success after training against each setting in which the runs differ, and success over training per value.
 
-    A panel of an option holds the runs whose other options are those of most runs.
+    The subplot of an option shows the runs whose other options have their most frequent values.
 
     Args:
         runs: output folders of finished runs, or the ``rows.parquet`` of a study.
-        options (*optional*): fields of the method's options; by default all that differ.
+        options (*optional*): fields of the method's options; all that differ by default.
 
     Raises:
         ValueError: if a run isn't finished, or no option differs.
@@ -83,7 +82,7 @@ def _facts(environment: Any, seed: Any, success: float, updates: Sequence, curve
 
 
 def _slice(table: pd.DataFrame, option: str, varied: Sequence[str]) -> pd.DataFrame:
-    """Runs whose other varied options have their most frequent value."""
+    """Returns the runs whose other varied options have their most frequent value."""
     for other in varied:
         if other != option:
             table = table[table[other].astype(str) == table[other].astype(str).mode().iloc[0]]
@@ -91,7 +90,7 @@ def _slice(table: pd.DataFrame, option: str, varied: Sequence[str]) -> pd.DataFr
 
 
 def _tables(option: str, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Returns success by value, and the training curves of each value."""
+    """Returns an option's tables: success by value, and the training curves of each value."""
     groups = table.rename(columns={option: "value"}).groupby(["environment", "value"])
     points = groups.success.agg(success="mean", lowest="min", highest="max", seeds="size").reset_index()
     curves = table[["environment", option, "seed", "updates", "curve"]].explode(["updates", "curve"])

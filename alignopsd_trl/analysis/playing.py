@@ -1,4 +1,4 @@
-"""Rollouts of a policy with and without the skill in its prompt, as records: what self-privileged pairs need."""
+"""Records rollouts of a policy with and without the skill in its prompt, for self-privileged pairs."""
 
 from __future__ import annotations
 
@@ -36,16 +36,17 @@ def play_siblings(
     device: str = "cpu",
     progress: Callable[[int, int], None] = lambda ended, turns: None,
 ) -> tuple[Path, Path]:
-    """Plays each task several times as the student and several times as the privileged view, which acts for itself.
+    """Plays each task several times as the student and several times as the privileged view, each with its own actions.
 
     Args:
         model (`str`): hub id, path or shipped policy.
         suite ([`Suite`]): of `alignopsd_trl.environments.load`.
-        folder: gets ``student/`` and ``privileged/``, a parquet file each.
-        tasks, siblings (`int`, defaults to 100 and 4, the paper's): the panel's first tasks, rollouts of each.
+        folder: output folder of ``student/`` and ``privileged/``, with one parquet file each.
+        tasks, siblings (`int`, defaults to 100 and 4, the paper's): number of the panel's first tasks, and of rollouts
+            per task.
         panel, skill_bank, temperature, seed, max_prompt_length, max_completion_length, skill_tokens, batch_size: as in
             `alignopsd_trl.evaluation`; the paper samples at temperature 1.
-        progress: called with the numbers of episodes that ended and of turns that were played.
+        progress: function of the numbers of ended episodes and played turns.
 
     Returns:
         The two folders.
@@ -54,7 +55,7 @@ def play_siblings(
     bank = load_skills(skill_bank or suite.skill_bank or suite.name, load_encoder("lexical"))
     skills = skill_source(bank, tokenizer, skill_tokens or skill_budget(max_prompt_length))
     rows = [row for row in suite.panel(panel).head(tasks).rows for _ in range(siblings)]
-    slots = max(batch_size // siblings, 1) * siblings  # a task's siblings side by side, so that they are numbered
+    slots = max(batch_size // siblings, 1) * siblings  # a task's siblings are adjacent, so that they get numbers
     sampler = ModelGenerator(policy, tokenizer, temperature, max_completion_length, batch_size)
     folders = Path(folder) / "student", Path(folder) / "privileged"
     for privileged, target in enumerate(folders):

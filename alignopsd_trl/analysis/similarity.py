@@ -1,4 +1,4 @@
-"""H of every task again, from the thinking in the records and the run's encoder: records hold only the pairs in use."""
+"""Computes H of every task from recorded reasoning traces and the run's encoder; records hold used pairs alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = [
     *("thinking", "credit_teacher_thinking", "credit_row"),
     *("credit_sources", "credit_source_similarities", "credit_source_weights"),
 ]
-TOLERANCE = 0.02  # other hardware and another batch size move a cosine in bfloat16 by less
+TOLERANCE = 0.02  # other hardware and batch sizes change a cosine in bfloat16 by less
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class TaskPairs:
         turns: its m turns, in canonical order.
         similarity: ``(m, m)`` H, ``[source, target]``.
         eligible: ``(m, m)`` bool.
-        used: ``(u, 2)`` source and target of the pairs that training used, as rows of ``turns``.
+        used: ``(u, 2)`` source and target of the pairs in training, as rows of ``turns``.
         weights: ``(u,)`` of these pairs.
     """
 
@@ -40,10 +40,10 @@ class TaskPairs:
 
 
 def encoder_of(run: Records, encoder: str | Encoder | None = None) -> Encoder:
-    """Returns the encoder that is given, or the one that ``results.json`` names.
+    """Returns the given encoder, or the one that ``results.json`` names.
 
     Raises:
-        ValueError: if neither names one.
+        ValueError: if there is neither.
     """
     found = encoder or (results_of(run).get("encoder") or {}).get("name")
     if found is None:
@@ -52,10 +52,10 @@ def encoder_of(run: Records, encoder: str | Encoder | None = None) -> Encoder:
 
 
 def task_pairs(run: Records, frame: pd.DataFrame, encoder: Encoder) -> Iterator[TaskPairs]:
-    """Yields every task of every step of a frame with `COLUMNS` that has reasoning traces of the teacher.
+    """Yields every task with reasoning traces of the teacher, by step, from a frame with `COLUMNS`.
 
     Raises:
-        ValueError: if the encoder does not give the similarities that the run recorded.
+        ValueError: if the encoder does not reproduce the recorded similarities.
     """
     for (step, _), turns in frame[frame.credit_teacher_thinking.notna()].groupby(["step", "task"], sort=True):
         turns = turns.reset_index(drop=True)

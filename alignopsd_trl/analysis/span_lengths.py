@@ -1,4 +1,4 @@
-"""How many turns does a functional decision span? (the paper's appendix "Credit Assignment")"""
+"""Measures the number of turns in a functional decision (the paper's appendix "Credit Assignment")."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def spans(
     steps: Sequence[int] | None = None,
     annotations: str | os.PathLike | Annotations | None = None,
 ) -> Finding:
-    """Counts the lengths of decision spans by task category, and why spans begin; a panel a run.
+    """Counts lengths of decision spans by task category, and reasons for their beginnings; one subplot per run.
 
     Args:
-        run: one or several, such as one of each benchmark.
+        run: one or several runs, such as one per benchmark.
         steps (*optional*): only these rollout steps.
-        annotations (*optional*): a sheet that came back; its mean length is drawn beside.
+        annotations (*optional*): an annotated sheet, whose mean length is drawn too.
 
     Raises:
         ValueError: if a run recorded no spans.
@@ -45,7 +45,7 @@ def spans(
 
 
 def span_table(run: Records, steps: Sequence[int] | None = None) -> pd.DataFrame:
-    """Returns one row a span: where it is, its ``length`` in turns, and why it begins there (``cut``)."""
+    """Returns one row per span: its place, its ``length`` in turns and the reason for its beginning (``cut``)."""
     frame = turns_of(run, SPANS, steps)
     groups: Any = frame[frame.credit_span.notna()].groupby([*EPISODE, "credit_span"], sort=True)
     table = groups.agg(

@@ -1,4 +1,4 @@
-"""Do corresponding decisions share timestamps? (the paper's appendix "Temporal Misalignment")
+"""Tests whether corresponding decisions share timestamps (the paper's appendix "Temporal Misalignment").
 
 records ──► operations ──► pairs of rollouts of one task ──► same turn, other kind   (disagreement)
                                                          └─► same entity, other turn (displacement)
@@ -24,16 +24,16 @@ _SOURCES = ["credit_row", "credit_sources", "credit_source_weights"]
 
 
 def temporal(run: Records, privileged: Records | None = None, steps: Sequence[int] | None = None) -> Finding:
-    """Measures same-turn disagreement and cross-turn displacement of siblings and, if there are such, of privileged
-    rollouts.
+    """Measures same-turn disagreement and cross-turn displacement of siblings and, if given, of privileged rollouts.
 
     Args:
-        run: rollouts of the student.
-        privileged (*optional*): rollouts of the same tasks whose policy read the skill, such as `play_siblings` makes.
+        run: the student's rollouts.
+        privileged (*optional*): rollouts of the same tasks with the skill in the prompt, such as those of
+            `play_siblings`.
         steps (*optional*): only these rollout steps of ``run``.
 
     Raises:
-        ValueError: if no task has two rollouts, or the two runs share no task.
+        ValueError: if no task has two rollouts, or the runs share no task.
     """
     own = _episodes(run, steps)
     compared = {"self-self": _pairs(own, own)}
@@ -68,7 +68,7 @@ def _episodes(run: Records, steps: Sequence[int] | None = None) -> dict[tuple[in
 
 
 def _pairs(left: dict, right: dict) -> list[tuple[str, list, list]]:
-    """Returns rollouts of one task: siblings of a step among themselves, or all of one run with all of the other."""
+    """Returns pairs of rollouts of one task: two siblings of a step, or one rollout of each run."""
     if left is right:
         return [(task, *pair) for (_, task), rollouts in left.items() for pair in combinations(rollouts, 2)]
     theirs: dict[str, list] = {}
@@ -78,7 +78,7 @@ def _pairs(left: dict, right: dict) -> list[tuple[str, list, list]]:
 
 
 def _same_turn(pairs: list[tuple[str, list, list]]) -> pd.DataFrame:
-    """Returns positions where both rollouts act, by task and turn: how many, and how many of them differ in kind."""
+    """Counts positions where both rollouts act, by task and turn, and those that differ in kind."""
     rows = [
         (task, turn, ours.kind != theirs.kind)
         for task, left, right in pairs
@@ -90,11 +90,11 @@ def _same_turn(pairs: list[tuple[str, list, list]]) -> pd.DataFrame:
 
 
 def matched_turns(left: Sequence[Operation | None], right: Sequence[Operation | None]) -> list[tuple[int, int]]:
-    """Returns turns of two rollouts with the same operation on the same entity: as many pairs as an order-preserving
-    matching can have and, among those matchings, one of the least total displacement."""
+    """Pairs turns of two rollouts with the same operation on the same entity. The result is an order-preserving
+    matching with the most pairs and, among those, the least total displacement."""
     below: list[tuple[int, int, tuple]] = [(0, 0, ())] * (
         len(right) + 1
-    )  # of the ends: pairs, less displacement, which
+    )  # of the rest: number of pairs, negative displacement, pairs
     for row in range(len(left) - 1, -1, -1):
         here = [below[-1]] * (len(right) + 1)
         for column in range(len(right) - 1, -1, -1):
@@ -145,7 +145,7 @@ def _by_turn(same: pd.DataFrame) -> pd.DataFrame:
 
 
 def _training_use(run: Records, steps: Sequence[int] | None) -> pd.DataFrame | None:
-    """Returns by step the matching weight on sources at another turn number; `None` for a run without matches."""
+    """Returns by step the matching weight on sources at other turn numbers; `None` for a run without matches."""
     try:
         frame = turns_of(run, _SOURCES, steps)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Does similar thinking mean comparable decisions? (the paper's appendix "Thinking-based Correspondence")
+"""Tests whether similar thinking means comparable decisions (the paper's appendix "Thinking-based Correspondence").
 
 thinking, teacher's thinking ──► H of every task ──► same state, all, above gamma_H, used   (densities)
                                                  └─► best eligible source of each target    (coverage)
@@ -23,7 +23,7 @@ from alignopsd_trl.statistics import clustered_ratio
 EDGES = np.linspace(-1, 1, 201)
 SETS = {"same state": GREY, "all cross-rollout": BLUE, "above threshold": PURPLE, "used": ORANGE}
 PENS = {"same state": ("-", 3.6), "all cross-rollout": ("-", 2.2), "above threshold": ("--", 1.6), "used": (":", 1.6)}
-"""Dashes and width of each line: what is drawn later is narrower, so that none hides another."""
+"""Dashes and width of each line. Later lines are narrower, so that none hides another."""
 
 
 def thinking(
@@ -32,18 +32,17 @@ def thinking(
     threshold: float | None = None,
     steps: Sequence[int] | None = None,
 ) -> Finding:
-    """Draws the distributions of thinking similarity over four sets of pairs, and how many turns a threshold leaves
-    matched.
+    """Draws distributions of thinking similarity over four sets of pairs, and the share of matched turns by threshold.
 
     Args:
-        run: of AlignOPSD with matches.
-        encoder (*optional*): the run's own by default; thinking is encoded again, which for a big run takes a GPU or
-            few ``steps``.
+        run: a run of AlignOPSD with matches.
+        encoder (*optional*): the run's own by default. It encodes reasoning traces again, which for a big run needs a
+            GPU or few ``steps``.
         threshold (*optional*): gamma_H; the run's own by default.
         steps (*optional*): only these rollout steps.
 
     Raises:
-        ValueError: if the run recorded no matches, or not with this encoder.
+        ValueError: if the run recorded no matches, or used another encoder.
     """
     frame = turns_of(run, COLUMNS, steps)
     threshold = setting(run, "similarity_threshold", 0.8) if threshold is None else threshold
@@ -55,7 +54,7 @@ def thinking(
             values = values.astype(float)
             sums[name][step] += len(values), values.sum(), (values**2).sum()
             bins[name] += np.histogram(values, EDGES)[0]
-        best.append(np.where(pairs.eligible, pairs.similarity, -np.inf).max(0))  # of each target's sources
+        best.append(np.where(pairs.eligible, pairs.similarity, -np.inf).max(0))  # highest over each target's sources
         turn = pairs.turns.turn.to_numpy()
         apart.append(np.abs(turn[pairs.used[:, 0]] - turn[pairs.used[:, 1]]))
     if not best:
@@ -91,7 +90,7 @@ def _sets(pairs: TaskPairs, threshold: float) -> dict[str, np.ndarray]:
 
 
 def _row(name: str, sums: dict[int, np.ndarray]) -> dict[str, Any]:
-    """Returns count, mean and standard deviation over all pairs; the interval of the mean resamples rollout steps."""
+    """Returns count, mean and standard deviation over all pairs. The interval of the mean resamples rollout steps."""
     by_step = np.array(list(sums.values())).reshape(-1, 3)
     count, total, squares = by_step.sum(0)
     spread = float(np.sqrt(max(squares / count - (total / count) ** 2, 0.0))) if count else None
@@ -99,7 +98,7 @@ def _row(name: str, sums: dict[int, np.ndarray]) -> dict[str, Any]:
 
 
 def _matching(frame: pd.DataFrame, apart: np.ndarray) -> dict[str, Any]:
-    """Returns numbers of the pairs that training used."""
+    """Returns figures of the pairs that training used."""
     counts = frame.credit_sources[frame.credit_teacher_thinking.notna()].map(len)
     matched = counts[counts > 0]
     return {

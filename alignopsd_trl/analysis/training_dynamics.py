@@ -1,4 +1,4 @@
-"""What changes over training: reward, gaps, spans, weights; runs side by side, such as GRPO and AlignOPSD."""
+"""Draws reward, gaps, spans and weights over training, for runs side by side such as GRPO and AlignOPSD."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ PANELS = {
     "weight_std": ("spread of turn weights W", "standard deviation"),
     "matched": ("turns with a match, where asked", "%"),
 }
-"""Column of the table to title and unit; a panel is there where a run measured it."""
+"""Column of the table -> title and unit. A column has a subplot where a run measured it."""
 
 
 def dynamics(runs: Records | Sequence[Records]) -> Finding:
-    """Draws each quantity by rollout step, from records, with 95 % intervals over a step's tasks; from 14 steps on
-    lines and intervals are an exponential moving average over 7, the measurements faint.
+    """Draws each quantity by rollout step, from records, with 95 % intervals over a step's tasks. From 14 steps on
+    lines and intervals are exponential moving averages over 7, and measurements are faint.
 
     Args:
-        runs: one or several of any method; what a method doesn't have is absent from its line.
+        runs: one or several runs of any method; a quantity that a method doesn't have has no line.
     """
     several: list[Any] = list(runs) if isinstance(runs, list | tuple) else [runs]
     names = distinct(" ".join(dict.fromkeys([name_of(run), setting(run, "method", "")])).strip() for run in several)
@@ -48,8 +48,8 @@ def dynamics(runs: Records | Sequence[Records]) -> Finding:
 
 
 def by_step(run: Records) -> pd.DataFrame:
-    """Returns one row a rollout step, with the columns of `PANELS` that the run has, and beside each the ends of its
-    interval, ``NAME_low`` and ``NAME_high`` (95 %, tasks resampled; NaN for few tasks and for a spread)."""
+    """Returns one row per rollout step, with the run's columns of `PANELS` and the ends of their intervals,
+    ``NAME_low`` and ``NAME_high`` (95 %, tasks resampled; NaN for few tasks and for a standard deviation)."""
     frame = turns_of(run, welcome=_MEASURED)
     frame = frame.drop(columns=[name for name in _MEASURED if name in frame and frame[name].isna().all()])
     table = pd.concat([_share(name, *parts) for name, parts in _parts(frame).items()], axis=1)
@@ -59,7 +59,7 @@ def by_step(run: Records) -> pd.DataFrame:
 
 
 def _parts(frame: pd.DataFrame) -> dict[str, tuple[pd.Series, pd.Series]]:
-    """Returns numerator and denominator of each quantity, as sums by step and task."""
+    """Returns each quantity's numerator and denominator, as sums by step and task."""
 
     def total(values: pd.Series, of: pd.DataFrame = frame) -> pd.Series:
         return values.astype(float).groupby([of.step, of.task]).sum()

@@ -1,4 +1,4 @@
-"""Measures batches of training tasks until tasks or time run out, and joins them."""
+"""Measures batches of training tasks until tasks or time run out, and joins the results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GAPS = "token_identity_gaps"
 
 @dataclass(frozen=True)
 class Batch:
-    """A few tasks: the measurement, and the policy's episodes with the skill in the prompt."""
+    """A few tasks with their measurement and the policy's episodes with the skill in the prompt."""
 
     measurement: Measurement
     skilled: Sequence[Trajectory]
@@ -41,7 +41,7 @@ class Result:
 
     Args:
         success: with and without the skill, by category; empty without skills.
-        figures: of every variant, beside `REFERENCE`; empty where no group's rewards differ.
+        figures: of every variant, with `REFERENCE`; empty where no group's rewards differ.
         teacher: share of pivotal turns where the skill makes a good action likelier and a bad one less likely; `None`
             where no method computed these scores.
         facts: numbers of tasks, episodes, rollouts and seconds.
@@ -56,7 +56,7 @@ class Result:
 def measure(
     asked: argparse.Namespace, subject: Subject, bench: Bench, variants: Sequence[Variant], skilled: bool
 ) -> Result:
-    """Plays and measures batches of `BATCH` tasks; the first one is measured whatever time it takes."""
+    """Plays and measures batches of `BATCH` tasks. The first batch is measured even if it exceeds the time."""
     began, used = time.monotonic(), cpu_seconds()
     with setup():
         rows = draw_tasks(subject.tasks, min(asked.tasks, len(subject.tasks)), asked.seed)
@@ -82,7 +82,7 @@ def _batch(
     rows: Sequence[dict[str, Any]],
     name: str,
 ) -> Batch:
-    """Measures one batch, whose parts have a folder of their own."""
+    """Measures one batch, whose parts have their own folder."""
     with setup():
         identity = identity_of(asked, subject, bench.player.skills_in_rollout) | {"first": name, "tasks": len(rows)}
         cache = Cache(asked.output / "parts" / name, identity, lambda: 0.0)
@@ -155,7 +155,8 @@ def _by_task(played: Iterable[Trajectory], outcome: Callable[[Trajectory], float
 
 
 def _gaps(one: Measurement) -> np.ndarray | None:
-    """Sums each measured turn's identity gaps, of the first method that computed them; `None` where none did."""
+    """Sums each measured turn's identity gaps from the first method that computes them; `None` without such a
+    method."""
     columns = []
     for part in one.credited:
         traces = (credit.trace[GAPS] for credit in part.credits.values() if GAPS in credit.trace)
@@ -167,7 +168,7 @@ def _gaps(one: Measurement) -> np.ndarray | None:
 
 
 def joined(parts: Sequence[Turns]) -> Turns:
-    """Joins turns of several measurements, whose tasks differ."""
+    """Joins the turns of measurements of different tasks."""
     tasks = np.cumsum([0, *(one.tasks for one in parts)])
     rollouts = np.cumsum([0, *(int(one.trajectory.max(initial=-1)) + 1 for one in parts)])
     return Turns(

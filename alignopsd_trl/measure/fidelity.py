@@ -3,8 +3,8 @@
     alignopsd fidelity --model tiny --environment webshop_tiny --methods grpo,align_opsd \\
         --tasks 8 --rollouts 12 --output outputs/fidelity
 
-No trainer is involved; the environment must be deterministic. Episodes and rollouts stay in the output folder, so that
-a measurement that was cut off goes on, and one with other methods or ``--vary`` plays no rollouts again.
+No trainer is involved; the environment must be deterministic. Episodes and rollouts stay in the output folder. An
+interrupted measurement resumes from them, and one with other methods or ``--vary`` plays no rollouts again.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 def command(argv: Sequence[str]) -> None:
-    """Runs `main`; an error that a user can mend ends it with a few lines."""
+    """Runs `main`; an error that a user can mend ends it with a short message."""
     with reported("alignopsd fidelity", quietly=True, resumes=""):
         main(argv)
 
 
 def main(argv: Sequence[str]) -> dict[str, Any]:
-    """Measures or pools, prints the page and writes the files; returns the content of the JSON file."""
+    """Measures or pools, prints the page, writes the files and returns the content of the JSON file."""
     arguments = read_fidelity(argv)
     shown = "    alignopsd fidelity " + shlex.join(argv)
     from alignopsd_trl.measure.pooling import pool

@@ -1,4 +1,4 @@
-"""Monte Carlo rollouts: replays played episodes up to a state and lets the policy play on from there."""
+"""Replays played episodes up to a state and plays Monte Carlo rollouts of the policy from there."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ Result = TypeVar("Result")
 
 
 class ReplayError(RuntimeError):
-    """An episode that does not repeat itself from row, seed and actions. The message names the task and the
-    difference."""
+    """An episode that its row, seed and actions do not reproduce. The message names the task and the difference."""
 
 
 @dataclass(frozen=True)
 class MCRollout:
-    """A Monte Carlo rollout: its first state, its steps (an action and the observation that answered it), its
-    outcome."""
+    """A Monte Carlo rollout: its first state, its steps (an action and the next observation) and its outcome."""
 
     half: int
     state: int
@@ -32,10 +30,10 @@ class MCRollout:
 
 
 def together(agree: Callable[[int], int], act: Callable[[], Result]) -> Result:
-    """Calls ``act`` on every process. If a replay fails on one, the measurement ends on all of them, in the same place.
+    """Calls ``act`` on every process. A `ReplayError` on one process is raised on all.
 
     Args:
-        agree: maximum of a number over all processes.
+        agree: all-reduce max of a number.
     """
     result: Any = None
     failed: ReplayError | None = None
@@ -49,10 +47,10 @@ def together(agree: Callable[[int], int], act: Callable[[], Result]) -> Result:
 
 
 def verify(player: Player, trajectories: Sequence[Trajectory], slots: int) -> None:
-    """Plays episodes again from their actions, without the policy, and compares the environment's texts and rewards.
+    """Replays episodes from their actions, without the policy, and compares the environment's texts and rewards.
 
     Args:
-        slots: of the player's environments.
+        slots: number of the player's environments.
 
     Raises:
         ReplayError: at the first difference.
@@ -97,15 +95,15 @@ def _different(one: Trajectory, actions: int, what: str, played: object, again: 
     )
 
 
-Start = tuple[int, int, int]  # half, state, number of the rollout among all from there
+Start = tuple[int, int, int]  # half, state, number of the rollout among all from this state
 
 
 def portions(tree: Tree, wanted: Sequence[tuple[int, int, int]], slots: int) -> list[list[Start]]:
-    """Puts the starts of rollouts into portions of at most ``slots``. The deepest states come first, so that the
-    rollouts of a portion are about equally long.
+    """Cuts the starts of rollouts into portions of at most ``slots``. The deepest states come first, so that rollouts
+    of a portion have about equal lengths.
 
     Args:
-        wanted: (half, state, how many).
+        wanted: (half, state, number of rollouts).
     """
     starts = [
         (half, state, tree.begun[state][half] + number) for half, state, times in wanted for number in range(times)
@@ -122,18 +120,18 @@ def roll_out(
     outcome: Callable[[Trajectory], float],
     seed: int,
 ) -> list[MCRollout]:
-    """Plays from states of the tree to the end, and leaves out the rollouts that the environment fails.
+    """Plays rollouts from states of the tree to their ends and leaves out those with an environment error.
 
-    Siblings differ in their ``dynamics_seed``. The rollouts from a state use the seeds of the siblings that reached it
-    in turn, and the next round goes on in that order. Values are conditional on these seeds.
+    Siblings differ in their ``dynamics_seed``. The rollouts from a state cycle through the seeds of the siblings that
+    reached it, across rounds. Values are conditional on these seeds.
 
     Args:
         player: has a slot for each rollout.
-        outcome: of a finished episode.
+        outcome: returns the outcome of a finished episode.
         seed: of the sampling.
 
     Raises:
-        ReplayError: where the prompt that a rollout begins with is not the one that was played.
+        ReplayError: if the first prompt of a rollout differs from the played one.
     """
     torch.manual_seed(seed)
     origins = []
@@ -158,7 +156,7 @@ def roll_out(
 
 
 def _check(played: Trajectory, number: int, again: Trajectory) -> None:
-    """Compares the first prompt of a rollout with the played one. A rollout that is lost before has no prompt."""
+    """Compares the first prompt of a rollout with the played one. A rollout that is lost earlier has no prompt."""
     if again.stop is StopReason.ENVIRONMENT_ERROR and len(again.turns) <= number:
         raise _different(played, number, "the answer", played.turns[number].prompt_text, again.message)
     if again.lost is not None and again.lost <= number and played.lost == again.lost:

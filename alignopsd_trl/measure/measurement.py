@@ -1,4 +1,4 @@
-"""The measurement: plays groups and rollouts, assigns every variant's credit, joins both. No files: see `session`."""
+"""Plays groups and rollouts, assigns every variant's credit and joins both, without files (see `session`)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _won(one: Trajectory) -> float:
 
 
 OUTCOMES: dict[str, Callable[[Trajectory], float]] = {"success": _won, "reward": lambda one: float(one.reward)}
-"""The outcome of an episode, whose mean is the value of a state."""
+"""Functions that return an episode's outcome. The mean outcome is the value of a state."""
 
 Bars = Callable[[int, str], AbstractContextManager[Callable[..., None]]]
 """(episodes, title) -> a progress bar."""
 Portion = Callable[[str, Callable[[], list[MCRollout]]], list[MCRollout]]
-"""(name, play) -> the rollouts of a portion, from a file or played now."""
+"""A cache of portions: (name, play) -> the rollouts of the portion, from a file or from ``play``."""
 
 
 def silent(total: int, title: str) -> AbstractContextManager[Callable[..., None]]:
@@ -42,13 +42,13 @@ def silent(total: int, title: str) -> AbstractContextManager[Callable[..., None]
 
 @dataclass
 class Bench:
-    """A policy in its environment, as the instrument needs it.
+    """A policy in its environment, as the measurement needs it.
 
     Args:
-        player: plays episodes of the policy at the training temperature, skills as in training.
-        slots: episodes that it plays side by side.
+        player: plays episodes of the policy at the training temperature, with skills as in training.
+        slots: number of episodes that it plays side by side.
         teacher: the privileged view of the same policy; `None` if no method needs it.
-        score: log-probs ``(M, L)`` of a batch's responses under their own prompts.
+        score: returns log-probs ``(M, L)`` of a batch's responses under their own prompts.
         pad_id: of the tokenizer.
         device: of the model.
     """
@@ -67,7 +67,7 @@ class Bench:
 
 
 def play_groups(bench: Bench, rows: Sequence[Mapping[str, Any]], siblings: int, step: int = 0) -> list[Trajectory]:
-    """Sibling groups of the rows, as training plays them at an optimiser step."""
+    """Plays sibling groups of the rows, as training does at an optimiser step."""
     wanted = [(row, sibling) for row in rows for sibling in range(siblings)]
     played: list[Trajectory] = []
     group = max(bench.slots // siblings, 1) * siblings
@@ -94,12 +94,11 @@ def take_rollouts(
     """Builds the tree of a batch and fills it with Monte Carlo rollouts.
 
     Args:
-        trajectories: played ones that did not fail.
-        rollouts: rollouts a state on average, at most; a third is spread evenly, the rest goes where the error is.
+        trajectories: played episodes without environment errors.
+        rollouts: maximum of rollouts per state on average; a third is even, the rest goes to states with large errors.
         value: a key of `OUTCOMES`.
-        everywhere: also where all siblings were rewarded alike.
-        enough: reliability of A_MC from which on no more rollouts are taken; 1 takes them all, `None` is
-            `plan.enough_for`.
+        everywhere: whether to measure groups whose rewards are equal, too.
+        enough: reliability of A_MC at which rollouts stop; 1 plays them all, `None` is `plan.enough_for`.
         kept: a cache of portions.
 
     Raises:
@@ -130,10 +129,10 @@ def turn_advantages(
     value: str = "success",
     episodes: Sequence[Trajectory] | None = None,
 ) -> Advantages:
-    """Backs up A_MC of the turns of some episodes, in their order.
+    """Computes A_MC of the turns of some episodes, in their order.
 
     Args:
-        trajectories: of the tree.
+        trajectories: the tree's trajectories.
         episodes: some of them; all by default.
     """
     row = {(one.task, one.rollout): number for number, one in enumerate(trajectories)}
@@ -146,7 +145,7 @@ def turn_advantages(
 
 @dataclass
 class Credited:
-    """A batch with every variant's credit. The turns of its ``episodes`` are its rows, in order."""
+    """A batch with every variant's credit. Its rows are the turns of its ``episodes``, in order."""
 
     batch: TurnBatch
     episodes: Sequence[Trajectory]
@@ -164,8 +163,8 @@ def assign_credit(
     seed: int = 0,
     step: int = 0,
 ) -> Iterator[Credited]:
-    """Assigns credit with every variant, in batches of ``tasks_per_batch`` sibling groups (a training round's
-    number)."""
+    """Assigns every variant's credit in batches of ``tasks_per_batch`` sibling groups, the number of a training
+    round."""
     order = list(dict.fromkeys(one.task for one in trajectories))
     methods = [variant.method for variant in variants]
     with bench.bars(len(order), "credit") as progress:
@@ -189,7 +188,7 @@ def assign_credit(
 def columns(
     episodes: Sequence[Trajectory], tree: Tree, trajectories: Sequence[Trajectory], outcome: np.ndarray, value: str
 ) -> tuple[Turns, np.ndarray, Advantages]:
-    """Collects the measured turns as `metrics` reads them, a mask of these among all turns, and A_MC of all.
+    """Returns the measured turns for `metrics`, their mask among all turns, and A_MC of all turns.
 
     Args:
         outcome: the outcome advantage of each turn.
@@ -206,12 +205,12 @@ def columns(
 
 @dataclass(frozen=True)
 class Measurement:
-    """Episodes, every variant's credit of them, and A_MC of their turns.
+    """Episodes with every variant's credit and A_MC of their turns.
 
     Args:
-        everyone, played: all episodes, and those that did not fail.
+        everyone, played: all episodes, and those without environment errors.
         tree: with the Monte Carlo rollouts.
-        credited: a batch of sibling groups each.
+        credited: batches of sibling groups with their credit.
         outcome: the outcome advantage of each turn.
         turns, known, found: see `columns`.
     """

@@ -1,7 +1,7 @@
 """Figures of agreement between turn credit and Monte Carlo advantages, with intervals over resampled tasks.
 
-Every figure is a function of sums over turns, so that a resampled set of tasks costs one product. A sum of squares of
-A_MC would contain its noise, so the product of its two independent halves is summed instead.
+Every figure is a function of sums over turns, so a resampled set of tasks costs one product. A sum of squares of A_MC
+would contain its noise; the product of its two independent halves is summed instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy.stats import rankdata
 
 from alignopsd_trl.statistics import Interval, resampled, task_draws
 
-FLAT = 1e-9  # relative spread below which credit is the same on all turns of its trajectories
+FLAT = 1e-9  # relative deviation below which credit counts as equal on all turns of its trajectories
 PIVOTAL = 2.0  # standard errors
 NAMES = ("r_within", "r_praised", "r_blamed", "spearman", "cosine", "slope", "sign_agreement", "lift")
 COLUMNS = {  # of `_sums`
@@ -25,7 +25,7 @@ COLUMNS = {  # of `_sums`
     **{"slope": slice(0, 3), "sign_agreement": slice(15, 17), "lift": slice(17, 19)},
 }
 UNBOUNDED = (-np.inf, np.inf)
-LIMITS = {"spearman": (-1.0, 1.0), "sign_agreement": (0.0, 1.0)}  # others may pass theirs: noise is taken out
+LIMITS = {"spearman": (-1.0, 1.0), "sign_agreement": (0.0, 1.0)}  # other figures may exceed 1, since noise is removed
 COMPARED = ("r_within", "r_praised", "r_blamed", "cosine", "lift")
 MEANING = {
     "r_within": "correlation with A_MC over the turns of a trajectory, noise out",
@@ -83,12 +83,12 @@ class Turns:
 
 
 def agreement(turns: Turns, credit: Mapping[str, np.ndarray], reference: str, seed: int = 0) -> dict[str, dict]:
-    """Computes for each variant every figure of `NAMES`, and for those in `COMPARED` also
-    ``<figure>_minus_<reference>``, as `Interval`.
+    """Computes each variant's figures of `NAMES` as `Interval`, and for those of `COMPARED` also
+    ``<figure>_minus_<reference>``.
 
     Args:
         credit: label -> ``(M,)``.
-        reference: the variant that differences are taken to, on the same resampled tasks.
+        reference: the variant that is subtracted, on the same resampled tasks.
     """
     weights = task_draws(turns.tasks, seed)
     sums = {label: _sums(turns, values) for label, values in credit.items()}
@@ -151,7 +151,7 @@ def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _tasks(sums: np.ndarray) -> dict[str, int]:
-    """Counts the tasks that each figure rests on."""
+    """Counts the tasks that enter each figure."""
     return {name: int((sums[:, COLUMNS[name]] != 0).any(1).sum()) for name in NAMES}
 
 
@@ -164,8 +164,8 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def kinds(actions: Sequence[str], tasks: Sequence[str], least: float = 0.03) -> list[str]:
-    """Names the kind of each action: its longest beginning, in words, that a share ``least`` of the actions have and
-    that occurs in three tasks, or in all if there are fewer."""
+    """Names the kind of each action: its longest prefix, in words, that a share ``least`` of the actions have and that
+    occurs in three tasks (in all if there are fewer)."""
     words = [_words(action) for action in actions]
     counts: Counter[tuple[str, ...]] = Counter()
     met: dict[tuple[str, ...], set[str]] = {}
@@ -185,15 +185,15 @@ def kinds(actions: Sequence[str], tasks: Sequence[str], least: float = 0.03) -> 
 
 
 def _words(action: str) -> list[str]:
-    """Splits ``click[buy now]`` into ``click[``, ``buy ``, ``now]``, and ``<search>Kelheim</search>`` after tags."""
+    """Splits an action into words: ``click[buy now]`` into ``click[``, ``buy ``, ``now]``; also after tags."""
     return [part for part in re.split(r"(?<=[ \[(>])|(?=<)", action) if part] or ["(none)"]
 
 
 def by_kind(
     turns: Turns, names: Sequence[str], credit: Mapping[str, np.ndarray], seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Makes one row a kind and side (trajectories of positive or negative advantage): turns, mean A_MC (`Interval`),
-    share of pivotal turns, and each variant's credit over a flat split's (`Interval`)."""
+    """Makes one row per kind and sign of the trajectory's advantage: turns, mean A_MC (`Interval`), share of pivotal
+    turns, and the ratio of each variant's credit to a flat split's (`Interval`)."""
     label, side, size = np.array(names), np.sign(turns.outcome), np.abs(turns.outcome)
     rows = []
     for kind in sorted(set(names), key=lambda one: -names.count(one)):

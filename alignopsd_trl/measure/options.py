@@ -1,4 +1,4 @@
-"""The command lines of ``alignopsd fidelity`` and ``alignopsd tune``, read before anything heavy is imported."""
+"""Reads the command lines of ``alignopsd fidelity`` and ``alignopsd tune`` before heavy imports."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from alignopsd_trl.runs.files import check_folder
 UNSKILLED = ("grpo", "gigpo", "hgpo", "graphgpo", "gagpo")
 SKILLED = ("align_opsd", "rlsd")
 VARIED = ("rectify=false", "credit_spread=0.4", "rectify=false+credit_spread=0.4")
-"""What `tune` ranks by default: methods without a teacher, methods with one, and settings of AlignOPSD."""
+"""The default candidates of `tune`: methods without a teacher, methods with one, and settings of AlignOPSD."""
 
 BATCH = 8
-"""Tasks that `tune` measures together; another batch begins while there is time."""
+"""Number of tasks in a batch of `tune`; another batch begins while there is time."""
 
 
 def read_fidelity(argv: Sequence[str]) -> argparse.Namespace:
@@ -73,11 +73,11 @@ def read_tune(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def as_fidelity(given: argparse.Namespace, skilled: bool, known: Collection[str]) -> argparse.Namespace:
-    """Completes the arguments of `tune` to those of a measurement of `fidelity`.
+    """Completes the arguments of `tune`, so that they serve a measurement of `fidelity`.
 
     Args:
         skilled: whether there are skills for a teacher.
-        known: fields of `AlignOPSDConfig`; a preset's other settings are the recipe's.
+        known: names of the fields of `AlignOPSDConfig`; a preset's other settings belong to the recipe.
     """
     methods = list(dict.fromkeys(["grpo", *(given.methods or [*UNSKILLED, *(SKILLED if skilled else ())])]))
     vary = given.vary if given.vary is not None else VARIED if "align_opsd" in methods else ()
@@ -86,7 +86,7 @@ def as_fidelity(given: argparse.Namespace, skilled: bool, known: Collection[str]
 
 
 def _parser(command: str, about: str) -> CommandParser:
-    """Makes a parser of the arguments that both commands have."""
+    """Makes a parser of the arguments that both commands share."""
     parser = CommandParser(prog=f"alignopsd {command}", description=about)
     add = parser.add_argument
     add("--model", help=f"hub id or path; shipped are {', '.join(SHIPPED_MODELS)}; tune: the recipe's by default")
@@ -123,7 +123,7 @@ def _parse(parser: CommandParser, argv: Sequence[str], least: dict[str, int]) ->
 
 
 def _check(given: argparse.Namespace) -> None:
-    """Checks values that both commands have, and reads those that are JSON or YAML."""
+    """Checks the values of arguments that both commands share, and reads JSON and YAML values."""
     given.set = read_set(given.set)
     given.environment_options = environment_options(given.environment_options)
     check_model_name(given.model)
@@ -131,7 +131,7 @@ def _check(given: argparse.Namespace) -> None:
 
 
 def read_set(given: Sequence[str]) -> dict[str, Any]:
-    """Returns ``max_turns=8`` as a setting, its value as YAML reads it.
+    """Reads a setting such as ``max_turns=8``, with its value in YAML.
 
     Raises:
         ValueError: for a text of another form.

@@ -1,8 +1,8 @@
-"""Decides from which states Monte Carlo rollouts start.
+"""Chooses the states from which Monte Carlo rollouts start.
 
-Every state gets a few at first. Later rounds go where a turn of rollout reduces the error most, and none are played
-once A_MC is reliable. The number of rollouts in one half is decided by the outcomes of the *other* half: if a state's
-own outcomes decided it, its value would be biased (a state that looked hopeless at first would never be tried again).
+Every state gets a few at first. Later rounds go where a turn of rollout reduces the error most, and end once A_MC is
+reliable. The outcomes of one half decide the number of rollouts in the *other* half. If a state's own outcomes decided
+it, its value would be biased: a state that looked hopeless at first would never be tried again.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 from alignopsd_trl.measure.tree import HALVES, Advantages, Tree, advantages, back_up, doubts
 from alignopsd_trl.turns import Trajectory
 
-FIRST_SHARE = 1 / 3  # of the rollouts, spread evenly
-FURTHER_SHARES = (0.5, 0.75, 1.0)  # of the rollouts, taken after each later round
+FIRST_SHARE = 1 / 3  # share of the rollouts that are even over states
+FURTHER_SHARES = (0.5, 0.75, 1.0)  # share of the rollouts played by the end of each later round
 ADDED = 0.03  # of the standard error of r
 LEAST_RELIABLE, MOST_RELIABLE = 0.3, 0.95
-MOST = 10  # times the even share that one state may get
+MOST = 10  # maximum of a state's rollouts, as a multiple of the even share
 
-Wanted = tuple[int, int, int]  # half, state, how many rollouts
+Wanted = tuple[int, int, int]  # half, state, number of rollouts
 
 
 def worth_measuring(tree: Tree, trajectories: Sequence[Trajectory], everywhere: bool = False) -> list[int]:
@@ -30,7 +30,7 @@ def worth_measuring(tree: Tree, trajectories: Sequence[Trajectory], everywhere: 
 
 
 def tasks_that_differ(trajectories: Sequence[Trajectory]) -> list[str]:
-    """Returns the tasks whose siblings got different rewards, in order."""
+    """Returns the tasks whose siblings have different rewards, in order."""
     rewards: dict[str, set[float]] = {}
     for one in trajectories:
         rewards.setdefault(one.task, set()).add(one.reward)
@@ -38,10 +38,10 @@ def tasks_that_differ(trajectories: Sequence[Trajectory]) -> list[str]:
 
 
 def rollout_lengths(tree: Tree, trajectories: Sequence[Trajectory], until_lost: bool = False) -> np.ndarray:
-    """Estimates ``(S,)`` the turns of an episode from each state on, from the episodes that were there; at least one.
+    """Estimates ``(S,)`` the remaining turns from each state, at least one, from the episodes that visited it.
 
     Args:
-        until_lost: an episode that is lost ends there.
+        until_lost: whether an episode ends where it is lost.
     """
     ends = [len(one.turns) if one.lost is None or not until_lost else one.lost for one in trajectories]
     return np.array(
@@ -58,13 +58,13 @@ def rounds(
     enough: float | None,
     until_lost: bool = False,
 ) -> Iterator[list[Wanted]]:
-    """Yields the rollouts of each round. They must be in the tree before the next round is drawn. The number of rounds
-    is fixed; some may be empty.
+    """Yields the rollouts of each round. The caller adds them to the tree before it draws the next round. The number of
+    rounds is fixed; some may be empty.
 
     Args:
         ends: outcomes of the trajectories.
-        rollouts: rollouts a state that the whole budget would pay for.
-        enough: reliability of A_MC at which it stops; `None`: `enough_for` decides.
+        rollouts: the whole budget, in rollouts per state.
+        enough: reliability of A_MC at which rollouts stop; `None` is `enough_for`.
         until_lost: whether rollouts end where they are lost.
     """
     lengths = rollout_lengths(tree, trajectories, until_lost)
@@ -83,14 +83,14 @@ def rounds(
 def enough_for(states: int) -> float:
     """Returns the reliability of A_MC at which its noise adds about `ADDED` to the standard error of a correlation.
 
-    Turns of one state share their error, so that the number of states counts. The rest of an interval comes from the
-    number of tasks, which more rollouts can't change."""
+    Turns of one state share their error, so the number of states counts. The rest of an interval depends on the number
+    of tasks, which more rollouts can't change."""
     needed = 1 / (1 + states * ADDED**2)
     return min(max(needed, LEAST_RELIABLE), MOST_RELIABLE)
 
 
 def expected_reliability(found: Advantages, turns: Sequence[tuple[int, int]], half: int) -> float:
-    """Predicts the reliability of A_MC for two halves that are like this one.
+    """Predicts the reliability of A_MC from two halves like this one.
 
     Args:
         turns: (trajectory, turn number) of the rows of ``found``.
@@ -105,8 +105,8 @@ def expected_reliability(found: Advantages, turns: Sequence[tuple[int, int]], ha
 
 
 def first_rollouts(tree: Tree, states: Sequence[int], rollouts: int, odd: int) -> list[Wanted]:
-    """Allocates equally many rollouts to each state, in two rounds (``odd``: the parity of the depth). Rollouts of the
-    first round that pass through states of odd depth count there."""
+    """Allocates equally many rollouts to each state, in a round for even and one for odd depths (``odd``). Rollouts of
+    the first round that pass states of odd depth count there."""
     number = max(1, round(rollouts * FIRST_SHARE / 2))
     return [
         (half, state, number - tree.seen[state][half].count)
@@ -128,15 +128,15 @@ def further_rollouts(
     """Allocates the rollouts of a later round.
 
     The best number of rollouts for each of several independent means is proportional to sqrt(variance / cost). The rest
-    of the budget buys as much of this as the rollouts already played allow. A state counts once for each turn taken in
-    it and once for each turn that led to it.
+    of the budget approaches these numbers, given the rollouts already played. A state counts once for each turn taken
+    in it and once for each turn that led to it.
 
     Args:
         lengths: ``(S,)`` cost of a rollout from each state, in turns.
-        rollouts: rollouts a state that the whole budget would pay for.
-        share: of the budget that is spent after this round.
-        doubt: of either half, see `tree.back_up`.
-        halves: that get rollouts.
+        rollouts: the whole budget, in rollouts per state.
+        share: share of the budget spent by the end of this round.
+        doubt: prior variances of either half, see `tree.back_up`.
+        halves: the halves that get rollouts.
     """
     rows = np.array(states, dtype=np.int64)
     turns = np.array([len(tree.states[row].visits) * (2 if tree.states[row].path else 1) for row in states])
@@ -152,7 +152,7 @@ def further_rollouts(
 
 
 def _fill(wanted: np.ndarray, had: np.ndarray, cost: np.ndarray, budget: float, most: int) -> np.ndarray:
-    """Returns whole numbers about ``min(max(level * wanted - had, 0), most)`` that the budget pays for."""
+    """Returns whole numbers near ``min(max(level * wanted - had, 0), most)`` within the budget."""
     low, high = 0.0, 1e9
     for _ in range(80):
         level = (low + high) / 2

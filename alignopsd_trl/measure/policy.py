@@ -1,4 +1,4 @@
-"""Sampling and scoring with a causal language model, without a trainer."""
+"""Samples and scores with a causal language model, without a trainer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from alignopsd_trl.scoring.teacher_forcing import Mix, Padded, score_pairs
 from alignopsd_trl.turns import TurnBatch
 
 PLAIN = {"top_p": (None, 1.0), "top_k": (None, 0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
-"""Options of sampling that leave the model's distribution as it is."""
+"""Values of sampling options that leave the model's distribution unchanged."""
 
 
 def shares_prompts(model: PreTrainedModel) -> bool:
-    """Whether equal prompts of this model may be encoded once."""
+    """Returns whether equal prompts of this model may be encoded once."""
     return why_plain(model.config, _attention(model)) is None
 
 
@@ -37,14 +37,14 @@ def make_sampler(
     max_tokens: int,
     batch_size: int = 256,
 ) -> SortedByLength:
-    """Makes a sampler of a model whose weights do not change.
+    """Makes a sampler of a model with fixed weights.
 
-    Where the model and the options allow it, `LoopSampler` samples and encodes equal beginnings of prompts once.
-    Elsewhere transformers' ``generate`` samples.
+    Where the model and the options allow it, `LoopSampler` samples and encodes equal prefixes of prompts once.
+    Otherwise transformers' ``generate`` samples.
 
     Args:
-        options: of sampling: ``temperature`` and those of `PLAIN`.
-        batch_size: responses side by side.
+        options: sampling options, ``temperature`` and those of `PLAIN`.
+        batch_size: number of responses side by side.
     """
     sampler: Any = ModelGenerator(model, tokenizer, max_tokens=max_tokens, batch_size=batch_size, **options)
     if all(options.get(name) in values for name, values in PLAIN.items()) and shares_prompts(model):
@@ -57,7 +57,7 @@ def make_sampler(
 
 
 class ModelScorer:
-    """A `ScoringModel` of one model at the sampling temperature, as `PolicyScorer` is of a trainer's."""
+    """A `ScoringModel` of one model at the sampling temperature; `PolicyScorer` is the one of a trainer."""
 
     def __init__(self, model: PreTrainedModel, temperature: float):
         self._model, self._temperature = model, temperature
@@ -96,7 +96,8 @@ class ModelScorer:
         return found.indices, found.values.float()
 
     def own(self, batch: TurnBatch, pad_id: int, budget: int) -> torch.Tensor:
-        """Returns log-probs ``(M, L)`` of a batch's responses under their own prompts, ``budget`` tokens a forward."""
+        """Returns log-probs ``(M, L)`` of a batch's responses under their own prompts, ``budget`` tokens per
+        forward."""
         prompts = Ragged.of([turn.prompt_ids for turn in batch.turns])
         responses = Ragged.of([turn.response_ids for turn in batch.turns])
         rows = torch.arange(len(batch))

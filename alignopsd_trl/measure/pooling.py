@@ -1,4 +1,4 @@
-"""Pools measurements of different tasks, for narrower intervals (``fidelity --pool``)."""
+"""Pools measurements of different tasks for narrower intervals (``fidelity --pool``)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _check(folders: Sequence[Path]) -> None:
 
 
 def pooled(folders: Sequence[Path]) -> tuple[Turns, dict[str, np.ndarray], int]:
-    """Reads the measured turns of all folders, every variant's credit of them, and how many turns there are."""
+    """Reads the measured turns of all folders, every variant's credit, and the number of turns."""
     parts = [pd.read_parquet(folder / "turns.parquet").assign(folder=place) for place, folder in enumerate(folders)]
     table = pd.concat(parts, ignore_index=True)
     table = table[table.a_mc.notna()]

@@ -1,4 +1,4 @@
-"""Ranks settings by their figures, compares them with GRPO, and advises what to train with."""
+"""Ranks settings by their figures, compares them with GRPO, and advises settings for training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from alignopsd_trl.statistics import Interval, for_several, resampled, task_draws
 
 REFERENCE = "grpo"
-LEAST = 0.02  # of a cosine: a smaller difference is nothing to choose by
+LEAST = 0.02  # a smaller difference of cosines does not decide
 ABOVE, BELOW, UNTOLD = "above GRPO", "below GRPO", "can't be told from GRPO"
 EVERYTHING = "all"
 MORE_TASKS = ", so it is GRPO's. More --tasks narrow the intervals."
@@ -21,8 +21,8 @@ NO_DIFFERENCE = (
     "a policy that wins some of them and not all (alignopsd warm_start)."
 )
 STANDING_TEACHER = {"teacher_model_kind": "base", "num_iterations": 4}
-"""The teacher keeps the initial weights, and each round is passed over four times."""
-TAUGHT_BY = "align_opsd"  # whose views the distribution is mixed of
+"""Settings under which the teacher keeps the initial weights and each round gets four passes."""
+TAUGHT_BY = "align_opsd"  # the method whose views are mixed into the distribution
 DISTRIBUTION = {"auxiliary_loss": "distribution", "distribution_coefficient": 10.0}
 
 
@@ -31,7 +31,7 @@ class Success:
     """Success on the tasks of a category, in the unit of the measured value.
 
     Args:
-        without, skilled: mean over tasks of the policy as it is, and with the skill in its prompt.
+        without, skilled: mean over tasks of the policy without and with the skill in its prompt.
         lift: the difference, paired by task.
     """
 
@@ -51,7 +51,7 @@ def successes(
 
     Args:
         without, skilled: task -> outcomes of its episodes. Tasks that only one of them has are left out.
-        category: of each task.
+        category: task -> its category.
         highest: the largest outcome, if 0 is the smallest; infinite where neither is known.
     """
     tasks = [task for task in without if skilled.get(task) and without[task]]
@@ -80,10 +80,11 @@ class Standing:
     """A setting in the ranking.
 
     Args:
-        label: method, and what it sets.
-        cosine: of its credit with A_MC.
+        label: the method and its settings.
+        cosine: cosine of its credit with A_MC.
         difference: its cosine less GRPO's, on the same tasks.
-        verdict: `ABOVE`, `BELOW` or `UNTOLD`, by the difference's interval for as many settings as were compared.
+        verdict: `ABOVE`, `BELOW` or `UNTOLD`, by the difference's interval, widened for the number of compared
+            settings.
     """
 
     label: str
@@ -93,11 +94,11 @@ class Standing:
 
 
 def rank(figures: Mapping[str, Mapping[str, Interval]], tasks: int) -> list[Standing]:
-    """Ranks settings by the cosine of their credit with A_MC, the highest first.
+    """Ranks settings by the cosine of their credit with A_MC, highest first.
 
     Args:
-        figures: of `measure.metrics.agreement` with the reference `REFERENCE`.
-        tasks: that were measured.
+        figures: result of `measure.metrics.agreement` with the reference `REFERENCE`.
+        tasks: number of measured tasks.
     """
     compared = max(len(figures) - 1, 1)
     found = []
@@ -119,7 +120,7 @@ class Advice:
 
     Args:
         settings: lines of a ``--config`` file.
-        reasons: a sentence each.
+        reasons: sentences.
     """
 
     settings: dict[str, Any]
@@ -132,13 +133,13 @@ def advise(
     lift: Interval | None,
     siblings: int,
 ) -> Advice:
-    """Advises the best setting that is clearly above GRPO, else GRPO. Where the lift is clearly above 0, it advises the
+    """Advises the best setting that is clearly above GRPO, else GRPO. If the lift is clearly above 0, it advises the
     teacher's distribution with AlignOPSD's credit, and names privileged play as the cheaper way.
 
     Args:
         settings: of each label, as a ``--config`` file has them.
         lift: of the privileged view; `None` without skills.
-        siblings: of a group.
+        siblings: number of siblings in a group.
     """
     better = [one for one in ranking if one.verdict == ABOVE]
     if better:

@@ -1,4 +1,4 @@
-"""Writes a measurement: figures as JSON, turns as parquet, a picture, a page of text."""
+"""Writes a measurement's figures (JSON), turns (parquet), picture and page of text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_KINDS = 8
 
 
 def turn_table(one: Measurement, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Makes one record a turn: the turn, its Monte Carlo value, and every variant's credit.
+    """Makes one record per turn: the turn, its Monte Carlo value and every variant's credit.
 
     Args:
         names: the kind of each turn's action.
@@ -64,7 +64,7 @@ def page(
 
 
 def figure_lines(figures: Mapping[str, Mapping[str, Interval]]) -> list[str]:
-    """Returns the table of variants, a row each (Markdown)."""
+    """Returns a table with one row per variant (Markdown)."""
     lines = ["| variant | " + " | ".join(SHOWN) + " |", "|---" * (len(SHOWN) + 1) + "|"]
     rows = (" | ".join(str(row[name]) for name in SHOWN) for row in figures.values())
     return [*lines, *(f"| {label} | {row} |" for label, row in zip(figures, rows, strict=True))]
@@ -124,7 +124,7 @@ PANELS = {
 
 
 def picture(figures: Mapping[str, Mapping[str, Interval]], title: str) -> Figure:
-    """Draws one panel a figure and one line a variant: the value and its interval."""
+    """Draws one subplot per figure, with one line per variant: the value and its interval."""
     try:
         from alignopsd_trl.analysis.drawing import BLUE, GREY, label, panels
     except ModuleNotFoundError as error:

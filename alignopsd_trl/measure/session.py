@@ -1,4 +1,4 @@
-"""A measurement in a folder: plays episodes and Monte Carlo rollouts once, and keeps them for later commands."""
+"""Measures with a cache folder, which keeps episodes and Monte Carlo rollouts for later commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from alignopsd_trl.turns import Trajectory
 
 
 class Cache:
-    """Episodes and rollouts in a folder, and the CPU seconds of all commands that worked on it.
+    """Episodes and rollouts in a folder, with the CPU seconds of all commands that used it.
 
     Args:
         identity: settings that the content depends on.
@@ -47,17 +47,17 @@ class Cache:
         self._before = read_json(folder / "cpu_seconds.json") or 0.0
 
     def take(self, name: str, play: Callable[[], list[Any]]) -> list[Any]:
-        """Returns the content of this name; plays it if the folder has none."""
+        """Returns the content of a name; plays it if the folder has none."""
         path = self.folder / f"{name}.pkl"
         if not path.is_file():
-            played = play()  # an error here leaves the folder free for another measurement
+            played = play()  # played first: an error leaves the folder free for another measurement
             write_json(self.folder / "identity.json", self._identity)
             write_bytes(path, pickle.dumps(played))
             self.cpu_seconds()
         return pickle.loads(path.read_bytes())
 
     def cpu_seconds(self) -> float:
-        """Returns the seconds of all commands; one that was cut off counts up to its last `take`."""
+        """Returns the CPU seconds of all commands; an interrupted one counts up to its last `take`."""
         total = self._before + self._clock()
         write_json(self.folder / "cpu_seconds.json", total)
         return total
@@ -100,7 +100,7 @@ def playable(played: Sequence[Trajectory], value: str) -> list[Trajectory]:
     """Returns the episodes that can be measured.
 
     Raises:
-        ValueError: if there are none, or their environment does not say who won and ``value`` is success.
+        ValueError: if there are none, or ``value`` is success and their environment does not report it.
     """
     kept = [one for one in played if not one.failed and one.turns]
     if not kept:
@@ -112,7 +112,7 @@ def playable(played: Sequence[Trajectory], value: str) -> list[Trajectory]:
 
 
 def draw_tasks(dataset: Any, count: int, seed: int) -> list[dict[str, Any]]:
-    """Draws rows of a split without replacement."""
+    """Draws ``count`` rows of a split without replacement."""
     if count > len(dataset):
         raise ValueError(f"tasks={count} is more than the {len(dataset)} tasks of the split; ask for fewer")
     order = np.random.default_rng(seed).permutation(len(dataset))[:count]
@@ -126,8 +126,8 @@ _PLAYED += ("max_completion_length", "environment_time_limit", "skill_budget", *
 
 
 def identity_of(arguments: argparse.Namespace, subject: Subject, skills_in_rollout: bool) -> dict[str, Any]:
-    """Returns the settings that episodes and rollouts depend on, without device and batch size, which only distribute
-    random numbers. The retrieved skills, which may depend on the encoder, are compared when episodes are replayed."""
+    """Returns the settings that determine episodes and rollouts, without device and batch size, which only assign
+    random numbers. A replay compares the retrieved skills, which may depend on the encoder."""
     return {
         **{name: getattr(arguments, name) for name in _ASKED},
         **{name: getattr(subject.config, name) for name in _PLAYED},
@@ -138,6 +138,6 @@ def identity_of(arguments: argparse.Namespace, subject: Subject, skills_in_rollo
 
 
 def cpu_seconds() -> float:
-    """Returns the CPU seconds of this process and of its children that ended."""
+    """Returns the CPU seconds of this process and of its ended children."""
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in usage)

@@ -45,10 +45,10 @@ def own_bank(suite: Suite) -> str | None:
 
 
 def bank_of(suite: Suite, given: str | None) -> str:
-    """Returns the skill bank that was given, else the environment's own.
+    """Returns the given skill bank, else the environment's own.
 
     Raises:
-        ValueError: if it has none.
+        ValueError: if there is none.
     """
     if found := given or own_bank(suite):
         return found
@@ -59,8 +59,8 @@ def bank_of(suite: Suite, given: str | None) -> str:
 
 
 def environment_preset(environment: str) -> dict[str, Any]:
-    """Returns the preset of a shipped environment (of its 7B recipe where there are several); empty for a module of the
-    user's."""
+    """Returns the preset of a shipped environment (of its 7B recipe where there are several); empty for a user's
+    module."""
     name = f"{environment}_7b" if environment in BENCHMARKS else environment
     try:
         return preset(name)
@@ -70,7 +70,7 @@ def environment_preset(environment: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Settings:
-    """Makes configurations: the environment's preset, then ``given``, then what a variant sets.
+    """Makes configurations from the environment's preset, then ``given``, then a variant's settings.
 
     Args:
         given: fields of `AlignOPSDConfig`, and ``METHOD.OPTION`` for ``method_options``.
@@ -85,7 +85,7 @@ class Settings:
         """Makes the configuration of a method.
 
         Raises:
-            ValueError: for a setting that `AlignOPSDConfig` does not have, or a value that is not of its type.
+            ValueError: for a setting that `AlignOPSDConfig` does not have, or a value of a wrong type.
         """
         known = AlignOPSDConfig.__dataclass_fields__
         asked = {**self.given, **own}
@@ -123,7 +123,7 @@ class Subject:
         device: str,
         split: str = "train",
     ) -> Subject:
-        """Loads a model, a suite and its tasks; a class of TRL's convention is played as in training.
+        """Loads a model, a suite and its tasks. A class of TRL's convention is played as in training.
 
         Raises:
             ValueError: for a model that `load_policy` refuses, or tasks without a ``task_id``.
@@ -139,7 +139,7 @@ class Subject:
         return cls(loaded, tokenizer, replace(suite, factory=factory), tasks, config)
 
     def checksum(self) -> str:
-        """Returns a checksum of the weights that is cheap: of their sums."""
+        """Returns a cheap checksum of the weights, over their sums."""
         return digest([float(one.detach().double().sum()) for one in self.model.parameters()])
 
 
@@ -156,11 +156,11 @@ def make_bench(
     encoder: str | None,
     quiet: bool = False,
 ) -> Bench:
-    """Makes player, teacher and scorer of a subject. Without a bank no prompt holds a skill. The caller closes
+    """Makes a subject's player, teacher and scorer. Without a bank no prompt holds a skill. The caller closes
     ``bench.player.environments``.
 
     Raises:
-        ValueError: for conversations, or fewer slots than a sibling group has episodes.
+        ValueError: for conversations, or if a sibling group has more episodes than there are slots.
     """
     config, tokenizer, model = subject.config, subject.tokenizer, subject.model
     if config.history != "window":
@@ -217,10 +217,10 @@ def make_bench(
 
 
 def prepare(arguments: argparse.Namespace, skilled: bool = False) -> tuple[Subject, Bench, list[Variant]]:
-    """Loads the model, the environment and the methods that the arguments name, and fills in arguments left open.
+    """Loads the model, environment and methods that the arguments name, and fills in omitted arguments.
 
     Args:
-        skilled: skills are retrieved even if no method needs them.
+        skilled: whether to retrieve skills even if no method needs them.
     """
     arguments.device = usable_device(arguments.device)
     given = read_sizes(arguments.model) | arguments.set

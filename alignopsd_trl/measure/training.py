@@ -1,4 +1,4 @@
-"""Measures a training round: its groups, and the credit that the method assigned to them."""
+"""Measures a training round: its groups and the credit of the method."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FidelityListener:
     """Measures some rounds of training (``fidelity_every``).
 
     Args:
-        config: of the run.
+        config: the run's configuration.
     """
 
     def __init__(self, config: AlignOPSDConfig):
@@ -44,9 +44,9 @@ class FidelityListener:
         return number % self._config.fidelity_every == 0
 
     def hear(self, played: Round) -> dict[str, float]:
-        """Returns scalars for the log: the agreement of a round's credit with A_MC on the first ``fidelity_tasks``
-        groups of this process whose rewards differ. Values are of success, of rewards where the environment does not
-        say who won."""
+        """Returns scalars for the log: the agreement of a round's credit with A_MC on this process's first
+        ``fidelity_tasks`` groups whose rewards differ. Values are of success, or of rewards where success is
+        unknown."""
         config, batch, replays = self._config, played.batch, played.replays
         counted = _counted(played.trajectories)
         chosen = tasks_that_differ(counted)[: config.fidelity_tasks]
@@ -68,7 +68,7 @@ class FidelityListener:
 def _tree(
     replays: Replays, trajectories: Sequence[Trajectory], rollouts: int, value: str, enough: float | None = 1.0
 ) -> Tree:
-    """Plays Monte Carlo rollouts and leaves the random state of training as it was."""
+    """Plays Monte Carlo rollouts and keeps the random state of training unchanged."""
     bench = Bench(replays.player, replays.slots, None, None, 0)
     with torch.random.fork_rng():
         return take_rollouts(bench, trajectories, rollouts, value=value, enough=enough, seed=replays.seed)

@@ -1,9 +1,8 @@
 """The tree of states of a batch of episodes, and their values from Monte Carlo rollouts.
 
-A state is a task with the actions and observations since its reset. Siblings that did the same share states, and a
+A state is a task with the actions and observations since its reset. Siblings with equal histories share states, and a
 rollout counts in every state that it passes. Values are backed up: a step into another state of the tree counts with
-that state's value, which rests on more rollouts than those that came this way. Each rollout belongs to one of two
-independent halves.
+that state's value, since more rollouts passed that state. Each rollout belongs to one of two independent halves.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ import numpy as np
 from alignopsd_trl.turns import Trajectory
 
 HALVES = (0, 1)
-LEAST_DOUBT = 0.005  # of the squared distance between the worst and the best outcome
-Step = tuple[str, str]  # an action and the observation that answered it
+LEAST_DOUBT = 0.005  # share of the squared distance between the worst and the best outcome
+Step = tuple[str, str]  # an action and the next observation
 
 
 @dataclass
@@ -28,8 +27,8 @@ class State:
     Args:
         task: of the sibling group.
         path: actions since the reset.
-        visits: (trajectory, turn) of the turns taken here, as positions in the played batch.
-        children: what a step leads to, where that is a state of the tree.
+        visits: (trajectory, turn) of the turns taken in this state, as positions in the played batch.
+        children: step -> next state, for next states in the tree.
     """
 
     task: str
@@ -40,8 +39,7 @@ class State:
 
 @dataclass
 class Seen:
-    """Rollouts of one half in a state: how many went on to each child, and the outcomes of those that left the tree
-    here."""
+    """Rollouts of one half in a state: their number per child, and the outcomes of those that left the tree there."""
 
     onward: Counter[int] = field(default_factory=Counter)
     left: list[float] = field(default_factory=list)
@@ -55,7 +53,7 @@ class Tree:
     """The states of a batch of episodes, and the rollouts through them.
 
     Args:
-        trajectories: of a batch; all those of a task have the same ``task``.
+        trajectories: of a batch; all trajectories of a task have the same ``task``.
     """
 
     def __init__(self, trajectories: Sequence[Trajectory]):
@@ -70,11 +68,11 @@ class Tree:
             for child in state.children.values():
                 self.parents[child] = row
         self.rollout_turns = [0, 0]  # by half
-        self.begun = [[0, 0] for _ in self.states]  # rollouts that started there, by half
+        self.begun = [[0, 0] for _ in self.states]  # number of rollouts that started there, by half
 
     @property
     def taken(self) -> int:
-        """Monte Carlo rollouts in the tree."""
+        """Number of Monte Carlo rollouts in the tree."""
         return sum(len(seen.left) for halves in self.seen for seen in halves)
 
     def _add(self, place: int, trajectory: Trajectory) -> None:
@@ -95,7 +93,7 @@ class Tree:
             before = state
 
     def add_rollout(self, half: int, start: int, steps: Sequence[Step], outcome: float) -> None:
-        """Counts a rollout of `steps` from the state `start` to its outcome."""
+        """Adds a rollout of `steps` from the state `start` to its outcome."""
         state = start
         self.rollout_turns[half] += len(steps)
         self.begun[start][half] += 1
@@ -115,8 +113,8 @@ class Values:
     Args:
         value: ``(S,)`` V; NaN without rollouts.
         variance: ``(S,)`` of its error.
-        spread: ``(S,)`` variance of one more rollout's step, as it would enter V.
-        visits: ``(S,)`` rollouts that passed.
+        spread: ``(S,)`` variance of one more rollout's contribution to V.
+        visits: ``(S,)`` number of rollouts that passed.
     """
 
     value: np.ndarray
@@ -129,14 +127,14 @@ def back_up(tree: Tree, half: int, doubt: float | np.ndarray) -> Values:
     """Computes the values of all states from one half of the rollouts.
 
     Args:
-        doubt: prior variance of a rollout's outcome, one number or ``(S,)``. It enters the spread like one more
-            rollout, because a state whose few rollouts all ended alike is not known for sure.
+        doubt: prior variance of a rollout's outcome, one number or ``(S,)``. It enters ``spread`` like one more
+            rollout, since a few rollouts with equal outcomes do not prove a variance of 0.
     """
     count = len(tree.states)
     doubts = np.broadcast_to(doubt, count)
     value, variance, spread = (np.full(count, np.nan) for _ in range(3))
     visits = np.array([seen[half].count for seen in tree.seen], dtype=np.int64)
-    for state in reversed(range(count)):  # a state is numbered after the one it was reached from
+    for state in reversed(range(count)):  # a state's number is higher than its parent's
         seen = tree.seen[state][half]
         if not seen.count:
             continue
@@ -157,8 +155,8 @@ class Advantages:
     Args:
         advantage, error: ``(M,)`` A_MC and its standard error, NaN without rollouts.
         halves, variances: ``(2, M)`` A_MC of either half of the rollouts, and the variance of its error.
-        before, after: ``(M,)`` V of the state in which the turn was taken and of the one it led to.
-        rollouts: ``(M,)`` rollouts through the state before.
+        before, after: ``(M,)`` V of the state in which the turn was taken, and of the next state.
+        rollouts: ``(M,)`` number of rollouts through the state before.
     """
 
     advantage: np.ndarray
@@ -174,11 +172,11 @@ def doubts(tree: Tree, half: int, outcomes: Sequence[float]) -> np.ndarray:
     """Estimates ``(S,)`` the prior variance of a rollout's outcome in each state, from one half and the played
     episodes.
 
-    It uses the rollouts of the neighbouring states and one more with the mean outcome of the group: where a path is
-    lost, its next states most likely are too.
+    It uses the rollouts of neighbouring states, since states next to a lost one are most likely lost too, and one more
+    rollout with the mean outcome of the group.
 
     Args:
-        outcomes: of each trajectory.
+        outcomes: outcome of each trajectory.
     """
     values, number = back_up(tree, half, 0.0), np.ones(len(tree.states))
     total, count = np.nan_to_num(values.value) * values.visits, values.visits.astype(np.float64)
@@ -195,7 +193,7 @@ def doubts(tree: Tree, half: int, outcomes: Sequence[float]) -> np.ndarray:
 
 
 def _group_means(tree: Tree, outcomes: Sequence[float]) -> np.ndarray:
-    """Computes ``(S,)`` the mean outcome of the episodes of a state's task."""
+    """Computes ``(S,)`` the mean outcome of all episodes of a state's task."""
     places: dict[str, set[int]] = {}
     for state in tree.states:
         places.setdefault(state.task, set()).update(place for place, _ in state.visits)
@@ -206,12 +204,12 @@ def _group_means(tree: Tree, outcomes: Sequence[float]) -> np.ndarray:
 def advantages(
     tree: Tree, turns: Sequence[tuple[int, int]], outcomes: Sequence[float], doubt: Sequence[float | np.ndarray]
 ) -> Advantages:
-    """Computes A_MC of turns: the mean over both halves, each backed up by itself.
+    """Computes A_MC of turns as the mean over both halves, each backed up by itself.
 
     Args:
         turns: (trajectory, turn number).
-        outcomes: of each trajectory; what a last turn led to.
-        doubt: of either half, see `back_up`.
+        outcomes: outcome of each trajectory, in place of V after its last turn.
+        doubt: prior variances of either half, see `back_up`.
     """
     found = [back_up(tree, half, doubt[half]) for half in HALVES]
     before, after, variance = (np.full((2, len(turns)), np.nan) for _ in range(3))

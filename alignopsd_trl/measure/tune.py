@@ -22,7 +22,7 @@ YAML = "tuned.yaml"
 
 
 def command(argv: Sequence[str]) -> None:
-    """Runs `main`; an error that a user can mend ends it with a few lines."""
+    """Runs `main`; an error that a user can mend ends it with a short message."""
     with reported("alignopsd tune", quietly=True, resumes=""):
         main(argv)
 

@@ -1,4 +1,4 @@
-"""Assigns credit to one batch with several methods and settings, which share one teacher's scores and thoughts."""
+"""Assigns one batch's credit with several methods and settings that share a teacher's scores and reasoning traces."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Configure = Callable[[str, Mapping[str, Any]], AlignOPSDConfig]
 def make_variants(
     configure: Configure, methods: Sequence[str], vary: Sequence[Mapping[str, Any]] = ()
 ) -> list[Variant]:
-    """Makes every method as it is configured, then with each of the settings in ``vary``.
+    """Makes variants: every method as configured, then with each of the settings in ``vary``.
 
-    An option of AlignOPSD makes variants of it, which alone reads them; ``METHOD.OPTION`` of that method.
+    An option of AlignOPSD makes variants of AlignOPSD alone; ``METHOD.OPTION`` makes variants of that method.
 
     Raises:
         ValueError: for an unknown method or setting, for a setting that changes more than credit, for methods that
-            train nothing or are A_MC itself, and for methods whose rollouts are another policy's (skills in the
-            policy's own prompt) beside ones whose are not.
+            train nothing or are A_MC itself, and for methods with skills in the policy's own prompt beside methods
+            without (their rollouts differ).
     """
     _check(methods)
     variants = [Variant(name, get_method(name)(configure(name, {}))) for name in methods]
@@ -51,7 +51,8 @@ def make_variants(
 
 
 def read_vary(text: str) -> list[dict[str, Any]]:
-    """Returns ``credit_temperature=0.05,0.1`` as two settings; ``rectify=false+allocation=turn`` as one of two."""
+    """Reads ``credit_temperature=0.05,0.1`` as two settings, ``rectify=false+allocation=turn`` as one of two
+    options."""
     names, values = [], []
     for part in text.split("+"):
         name, equals, several = part.partition("=")
@@ -63,7 +64,7 @@ def read_vary(text: str) -> list[dict[str, Any]]:
 
 
 def _shown(method: Method, name: str) -> str:
-    """Returns the setting as the method holds it, in one spelling."""
+    """Returns ``NAME=VALUE`` of a setting, with the method's value in one spelling."""
     option = name.partition(".")[2]
     return f"{option}={getattr(method.options, option)}" if option else f"{name}={getattr(method.config, name)}"
 
@@ -103,9 +104,9 @@ def _check(methods: Sequence[str]) -> None:
 
 
 class CachedTeacher:
-    """A cache of another `Teacher`'s results for one batch.
+    """A cache of a `Teacher`'s results for one batch.
 
-    Privileged thinking is sampled once, so that all variants see the same thoughts.
+    Privileged reasoning traces are sampled once, so that all variants see the same ones.
     """
 
     def __init__(self, teacher: Teacher, batch: TurnBatch):

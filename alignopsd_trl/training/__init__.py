@@ -1,1 +1,1 @@
-"""The parts that `AlignOPSDTrainer` holds: each stands alone and is given what it needs."""
+"""The parts of `AlignOPSDTrainer`. Each stands alone and gets its inputs as arguments."""

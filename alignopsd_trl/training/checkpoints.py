@@ -1,4 +1,4 @@
-"""Keeps a run's checkpoints whole and its weights finite, and restores a resumed run's counts."""
+"""Writes complete checkpoints, checks that weights are finite, and restores a resumed run's counts."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 class Seconds:
-    """Wall seconds of a run over all its sessions. What a session did after its last checkpoint is done again and
-    counts once."""
+    """Wall seconds of a run over all its sessions. Work after a session's last checkpoint is repeated and counts
+    once."""
 
     def __init__(self) -> None:
         self._total = {"training": 0.0, "evaluation": 0.0}
@@ -43,7 +43,7 @@ class Seconds:
         return self._total | {"training": self._total["training"] + time.perf_counter() - self._began - evaluated}
 
     def begin(self) -> None:
-        """Begins the session's training; a session that trains nothing adds nothing."""
+        """Begins to count training seconds; a session without training adds none."""
         if self._began is None:
             self._evaluated_before, self._began = self._total["evaluation"], time.perf_counter()
 
@@ -62,11 +62,11 @@ class Checkpoints(TrainerCallback):
     """Writes a run's own state into its checkpoints, and verifies that loss, gradients and weights are finite.
 
     Args:
-        output_dir: of the run.
-        policy: whose weights are saved.
+        output_dir: the run's output folder.
+        policy: the policy whose weights are saved.
         seconds: of the run so far.
-        failed: the share of failed episodes over the last rounds.
-        teacher: weights of a teacher that follows the policy; `None` where there is none to keep.
+        failed: share of failed episodes over the last rounds.
+        teacher: weights of a teacher that follows the policy; `None` without such a teacher.
     """
 
     output_dir: Path
@@ -81,12 +81,12 @@ class Checkpoints(TrainerCallback):
         self._loss_is_finite = True
 
     def saw_loss(self, loss: torch.Tensor) -> None:
-        """Notes the loss of a micro-batch."""
+        """Records the loss of a micro-batch."""
         self._loss_is_finite = self._loss_is_finite and bool(torch.isfinite(loss))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **also: Any) -> None:
-        """Verifies loss and gradient before the optimiser's step: one that is not finite ends the run, with the weights
-        as they were."""
+        """Verifies loss and gradient before the optimiser's step. A value that is not finite ends the run and leaves
+        the weights unchanged."""
         norm = self.policy.gradient_norm()
         value = 0.0 if norm is None else norm
         finite, self._loss_is_finite = self._loss_is_finite and math.isfinite(value), True
@@ -109,14 +109,14 @@ class Checkpoints(TrainerCallback):
         return self.output_dir / f"{PREFIX}-{update}"
 
     def save_last(self, update: int) -> None:
-        """Saves the weights as the round began, unless there is such a checkpoint."""
+        """Saves the weights from before the round, unless a checkpoint holds them."""
         if not self.processes.agree(int(is_whole(self.folder(update)))):
             self.policy.save_checkpoint()
 
     @contextlib.contextmanager
     def saving(self, update: int) -> Generator[None]:
-        """Saves the run's own state before the body writes a checkpoint. The mark of a whole checkpoint goes first, if
-        it is written again, and comes last."""
+        """Saves the run's own state before the body writes a checkpoint. The mark of a complete checkpoint is removed
+        first and written last."""
         self.check_weights(update)
         with full_disk_named(self.output_dir, self.folder(update).name):
             if self.processes.process == 0:
@@ -130,7 +130,7 @@ class Checkpoints(TrainerCallback):
             yield
 
     def resume(self, run: RunFolder) -> None:
-        """Restores the checkpoint's state and removes what was written after it."""
+        """Restores the checkpoint's state and removes files that were written after it."""
         state = load_state(run.resume)
         self.seconds.resume(state.get("seconds", 0.0))
         self.phases.total.update(state.get("phases", {}))

@@ -1,4 +1,4 @@
-"""What the rewards and the policy of a trainer are held to; `alignopsd_trl.checks` has what can be said earlier."""
+"""Checks of a trainer's rewards and policy; `alignopsd_trl.checks` has those that need no trainer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def weights_of_rewards(given: Sequence[float] | None, functions: Sequence[Callable]) -> list[float] | None:
-    """The weights of the environment's own reward, which is 1 by default, and of the user's functions.
+    """Returns the weights of the environment's own reward (1 by default) and of the user's functions.
 
     Raises:
         ValueError: if there are too many or too few.
@@ -34,7 +34,7 @@ def weights_of_rewards(given: Sequence[float] | None, functions: Sequence[Callab
 
 
 def check_policy(trainer: Trainer, method: Method) -> None:
-    """Raises `ValueError` for a policy that can't be trained over turn rows, or not as the configuration asks."""
+    """Raises `ValueError` for a policy that can't be trained over turn rows, or not under this configuration."""
     args, tokenizer = trainer.args, trainer.processing_class
     if trainer.aux_loss_enabled:
         raise ValueError(
@@ -56,7 +56,7 @@ def check_policy(trainer: Trainer, method: Method) -> None:
 
 
 def shares_prefixes(trainer: Trainer, method: Method) -> bool:
-    """Whether a prompt is encoded once for all responses scored under it; warns where the model does not allow it."""
+    """Returns whether responses scored under one prompt share its encoding; warns where the model can't."""
     reason = why_not_shared(trainer)
     if reason and trainer.args.share_prefixes and method.needs_teacher and trainer.accelerator.is_main_process:
         logger.warning(f"share_prefixes=True scores each pair of prompt and response alone with this model: {reason}")

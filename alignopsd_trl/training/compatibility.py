@@ -1,4 +1,4 @@
-"""What was written for TRL's own trainer, made ready for this one: a tool class, its dataset, its rewards."""
+"""Adapts tool classes, datasets and rewards that were written for TRL's own trainer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from alignopsd_trl.turns import Trajectory, Turn
 
 
 def is_adapted(factory: Any) -> bool:
-    """Whether episodes are played through an adapter of `alignopsd_trl.environments.adapters`."""
+    """Returns whether episodes are played through an adapter of `alignopsd_trl.environments.adapters`."""
     return isinstance(factory, AdaptedEnvironment)
 
 
@@ -25,7 +25,7 @@ def adapted(
     """Adapts the factory and both datasets to the trainer. Those of this project's convention are returned unchanged.
 
     Raises:
-        TypeError: if the factory makes nothing that can be played.
+        TypeError: if the factory's objects can't be played.
         ValueError: for a dataset that it can't be played with.
     """
     made = as_environment(
@@ -51,7 +51,7 @@ def _rows(dataset: Any, name: str) -> Any:
 
 
 def _placeholder(args: AlignOPSDConfig) -> Dataset:
-    """Tasks of an environment that brings its own, as in TRL: a round of rows without a prompt."""
+    """Makes a round of rows without a prompt, for an environment that brings its own tasks as in TRL."""
     if args.max_steps <= 0:
         raise ValueError(
             "without a train_dataset the environment gives the prompt, and max_steps says how long to train; set it"
@@ -62,7 +62,7 @@ def _placeholder(args: AlignOPSDConfig) -> Dataset:
 
 
 def check_rewarded(factory: Any, reward_funcs: Sequence[Any]) -> None:
-    """Raises `ValueError` if nothing says how good an episode was."""
+    """Raises `ValueError` if neither the environment nor a function rewards episodes."""
     if is_adapted(factory) and not factory.owns_reward and not reward_funcs:
         raise ValueError(
             f"nothing rewards the episodes of {factory.__name__}: give it a method get_reward(), or pass reward_funcs"
@@ -72,11 +72,11 @@ def check_rewarded(factory: Any, reward_funcs: Sequence[Any]) -> None:
 def conversation(
     trajectory: Trajectory, environment: AdaptedEnvironment | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Prompt and completion of an episode as messages, as TRL hands them to reward functions.
+    """Returns prompt and completion of an episode as messages, as TRL passes them to reward functions.
 
     Args:
         trajectory (`Trajectory`): a finished episode.
-        environment (`AdaptedEnvironment` or `None`): what played it; `None` if it has failed.
+        environment (`AdaptedEnvironment` or `None`): the environment that played it; `None` if it has failed.
     """
     prompt = environment.messages if environment is not None else messages_of(trajectory.row)
     said = environment.said if environment is not None else []
@@ -85,7 +85,7 @@ def conversation(
 
 
 def _said(turn: Turn) -> list[dict[str, Any]]:
-    """A response, and the answers of the tools that it called or of the environment."""
+    """Returns a response, and the answers of the tools that it called or of the environment."""
     calls = turn.info.get("calls", [])
     seen = [{"role": "user", "content": turn.observation}] if "calls" not in turn.info and turn.observation else []
     message: dict[str, Any] = {"role": "assistant", "content": without_calls(turn.response_text)}

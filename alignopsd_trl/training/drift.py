@@ -1,4 +1,4 @@
-"""How far the steps of a round take the policy from the one that sampled the round."""
+"""Measures how far the optimiser steps of a round move the policy from the one that sampled it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from alignopsd_trl.training.recorder import Recorder
 
 def drift_sums(difference: torch.Tensor, mask: torch.Tensor, low: float, high: float) -> torch.Tensor:
     """Returns ``(5,)``: tokens, sum of ratios, sum of their squares, sum of the k3 estimates of KL(sampler || policy),
-    and ratios outside [1 - low, 1 + high]. The host does not wait for it.
+    and ratios outside [1 - low, 1 + high]. The host does not wait for the result.
 
     Args:
         difference: ``(R, L)`` log-probs of the policy less those of the sampler.
@@ -29,7 +29,7 @@ def drift_sums(difference: torch.Tensor, mask: torch.Tensor, low: float, high: f
 
 
 def drift_numbers(sums: torch.Tensor) -> dict[str, float]:
-    """Returns means over tokens, and their effective sample size as a share: (sum of ratios)^2 / (tokens x sum of
+    """Returns means over tokens, and the effective sample size as a share: (sum of ratios)^2 / (tokens x sum of
     squares)."""
     tokens, ratio, square, kl, outside = sums.double().tolist()
     if not tokens:
@@ -46,8 +46,8 @@ class Drift(TrainerCallback):
     """Logs ``drift/step_<n>/...`` for the n-th optimiser step of each round, where a round has several.
 
     Args:
-        config: for the clip range and the steps of a round.
-        processes: whose tokens are counted together.
+        config: has the clip range and the steps of a round.
+        processes: all processes, whose tokens are counted together.
         recorder: logs the numbers.
     """
 
@@ -61,7 +61,7 @@ class Drift(TrainerCallback):
         """Counts the optimised tokens of a forward of the update.
 
         Args:
-            rows: with the sampler's log-probs where the update was told them.
+            rows: of the update, with the sampler's log-probs where the update has them.
             log_probs: ``(R, L)`` of the policy.
         """
         old = rows.get("old_per_token_logps")

@@ -1,4 +1,4 @@
-"""Plays evaluations with the policy as it is now: panels, spread over all processes, and rows of a data loader."""
+"""Plays evaluations with the current policy: panels (evaluation sets), split over all processes, and dataset rows."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Panels:
     """Plays a trainer's evaluations.
 
     Args:
-        policy: is evaluated.
-        samplers: make its sampler.
-        seconds: of the run, which evaluations are added to.
+        policy: the policy to evaluate.
+        samplers: make the policy's sampler.
+        seconds: wall seconds of the run, to which evaluations add theirs.
     """
 
     policy: TrainedPolicy
@@ -43,7 +43,7 @@ class Panels:
     seconds: Seconds
 
     def evaluate(self, panel: TaskPanel, skills: bool, temperature: float, seed: int) -> EvaluationResult:
-        """Plays a panel and returns the result over all processes, the same on each.
+        """Plays a panel and returns the result over all processes, equal on each.
 
         Raises:
             RunStopped: if no episode could be played.
@@ -58,7 +58,7 @@ class Panels:
         return summarise(panel, outcomes, skills=skills, temperature=temperature, seed=seed)
 
     def play_rows(self, rows: Sequence[Mapping[str, Any]], skills: bool, temperature: float) -> list[Trajectory]:
-        """Plays an episode of each row. Training's own random state is left as it was."""
+        """Plays an episode of each row. The random state of training stays unchanged."""
         seed = episode_seed(" ".join(row["task_id"] for row in rows), 0, self.processes.process)
         with self._sampler(temperature) as sampler, evaluating(self.policy.model, seed):
             trajectories = self.rollouts.play_rows(rows, sampler, skills)
@@ -67,7 +67,7 @@ class Panels:
 
     @contextlib.contextmanager
     def _sampler(self, temperature: float) -> Generator[AnySampler]:
-        """Opens the sampler of an evaluation, once nothing is played ahead of it."""
+        """Waits for rounds that are played ahead, then opens the sampler of an evaluation."""
         self.rollouts.settle()
         with self.samplers.evaluation(temperature) as sampler:
             yield sampler

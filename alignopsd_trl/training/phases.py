@@ -1,4 +1,4 @@
-"""Where the seconds of an update go."""
+"""Wall seconds of an update by phase."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable, Generator
 
 
 class Phases:
-    """Adds up wall seconds per named phase. Phases may nest; the inner one's time counts for the inner one only.
+    """Adds up wall seconds per named phase. Phases may nest; the time of an inner phase counts for it alone.
 
     Args:
-        entered: called with the name of each phase that begins.
+        entered: function of the name of each phase that begins.
     """
 
     clock = staticmethod(time.perf_counter)
@@ -41,7 +41,7 @@ class Phases:
         return self._open[-1] if self._open else None
 
     def take(self) -> dict[str, float]:
-        """Seconds per phase since the last call; `total` keeps the sums of the whole run."""
+        """Returns seconds per phase since the last call; `total` holds the sums of the whole run."""
         taken = dict(self.seconds)
         self.seconds.clear()
         return taken

@@ -1,4 +1,4 @@
-"""Records what happened in a round: numbers for the log, samples, trackers' tables and files of trajectories."""
+"""Records rounds: numbers for the log, samples, trackers' tables and files of trajectories."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from alignopsd_trl.trl_compat.log import TrainerLog
 
 GAP_OF_WON = "teacher/gap_of_won_turns"
-LOST_GAP = 0.01  # nats a token below 0, and below the first rounds, that the teacher likes won turns before it is said
+LOST_GAP = 0.01  # nats a token that the gap of won turns lies below 0, and below the first rounds, before a warning
 
 
 @dataclass(eq=False)
 class Recorder:
-    """Writes down rounds.
+    """Records rounds.
 
     Args:
-        config: what is recorded, and where.
-        processes: of the run; numbers are means over them.
-        tokenizer: shows tokens.
-        log: the trainer's.
+        config: says what is recorded, and where.
+        processes: of the run; logged numbers are means over them.
+        tokenizer: decodes tokens.
+        log: the trainer's log.
     """
 
     config: AlignOPSDConfig
@@ -67,10 +67,10 @@ class Recorder:
         return reduced
 
     def record(self, played: Round, run_id: str | None, counters: Mapping[str, float]) -> None:
-        """Writes a round down.
+        """Records a round.
 
         Args:
-            counters: of the environments.
+            counters: the environments' counters.
         """
         ordinary = [one for one in played.trajectories if not one.privileged]
         stale = staleness_metrics(played.trajectories) if self.config.rounds_ahead else {}
@@ -88,8 +88,8 @@ class Recorder:
             self._write(played, run_id)
 
     def _teacher(self, played: Round) -> None:
-        """Logs how well the teacher plays and likes what won, and warns once where one that moves with the policy gets
-        worse."""
+        """Logs the teacher's success and its gap on won turns, and warns once where a teacher that follows the policy
+        gets worse."""
         privileged = [one for one in played.trajectories if one.privileged]
         logged = self.metrics("train", privileged_metrics(privileged) | gap_of_won(played))
         kind = self.config.teacher_model_kind
@@ -112,7 +112,7 @@ class Recorder:
         send_table(rows, played.update, trackers, self.log.callbacks)
 
     def _tell_of_breaks(self, trajectories: Sequence[Trajectory]) -> None:
-        """Says once what to do where the chat template keeps dialogues from being rows."""
+        """Prints once the remedy for a chat template that keeps the turns of a dialogue from sharing a row."""
         note = None if self._told_of_breaks else note_of_breaks(trajectories, PlayOptions.of(self.config))
         if note is not None:
             self._told_of_breaks = True
@@ -152,8 +152,8 @@ class SecondsOfRounds(TrainerCallback):
 
 
 def gap_of_won(played: Round) -> dict[str, float]:
-    """Returns the mean log-prob of the tokens of won episodes under the privileged view less the policy's, in nats;
-    empty where the method records no gaps or none is of a won episode."""
+    """Returns the mean over tokens of won episodes of the privileged view's log-prob less the policy's, in nats; empty
+    where the method records no gaps or no episode with gaps is won."""
     gaps = played.credit.trace.get("token_identity_gaps")
     won = [turn.row for one in played.trajectories if one.won for turn in one.turns if turn.row is not None]
     found = [gaps[row] for row in won if gaps is not None and gaps[row] is not None]

@@ -1,4 +1,4 @@
-"""Rewards episodes through TRL's own reward path, in finite numbers."""
+"""Rewards episodes through TRL's own reward path, with finite numbers."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 def environment_reward(trajectory: Sequence[Trajectory], **columns: Any) -> list[float | None]:
-    """Returns the environment's own terminal reward; the first reward function of every run. ``None`` where the
-    environment failed."""
+    """Returns the environment's own terminal reward, ``None`` where it failed. It is the first reward function of every
+    run."""
     return [None if one.failed else one.reward for one in trajectory]
 
 
 @dataclass(eq=False)
 class Rewards:
-    """Gives finished episodes their reward: the environment's, plus the user's functions.
+    """Sets the reward of finished episodes: the environment's own, plus the user's functions.
 
     Args:
-        policy: calls the functions through TRL's own path.
+        policy: calls the reward functions through TRL's own path.
         functions, names, weights: of the reward functions, in TRL's order.
-        check: of what the functions return.
-        rollouts: which environments played.
-        log: where rewards are shown.
+        check: verifies the values that the functions return.
+        rollouts: know which environments played.
+        log: shows rewards.
     """
 
     policy: TrainedPolicy
@@ -50,7 +50,7 @@ class Rewards:
     log: TrainerLog
 
     def give(self, inputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Trajectory], update: int) -> None:
-        """Sets `Trajectory.reward`, and `Trajectory.score` where the environment has no number of its own.
+        """Sets `Trajectory.reward`, and `Trajectory.score` where the environment has no score of its own.
 
         Raises:
             RewardError: on all processes, for a reward that is no finite number.
@@ -70,7 +70,7 @@ class Rewards:
 
     def score(self, trajectories: Sequence[Trajectory]) -> None:
         """Sets the score of an evaluation's episodes to the sum of the reward functions, where the environment has no
-        number of its own. This process calls them alone, since processes may have unequally many episodes."""
+        score of its own. It is no collective: processes may have different numbers of episodes."""
         if self._knows_score or not trajectories:
             return
         played, prompts, completions = self._conversations(trajectories)
@@ -83,7 +83,7 @@ class Rewards:
         given |= {"log_extra": lambda column, values: None, "log_metric": lambda name, value: None}
         totals = [0.0] * len(trajectories)
         for function, weight in zip(self.functions, self.weights.tolist(), strict=True):
-            if hasattr(function, "forward"):  # a reward model, which TRL asks on all processes together
+            if hasattr(function, "forward"):  # a reward model, which TRL calls on all processes together
                 totals = [math.nan] * len(totals)
                 continue
             for place, value in enumerate(settled(function(**given))):
@@ -97,7 +97,7 @@ class Rewards:
         return not is_adapted(factory) or factory.knows_score
 
     def _conversations(self, trajectories: Sequence[Trajectory]) -> tuple[list[Any], list[Any], list[Any]]:
-        """Returns the objects that just played episodes, and prompts and completions as messages."""
+        """Returns the environments that just played, and prompts and completions as messages."""
         slots = self.rollouts.environments.environment
         played = [None if one.failed else slots(place) for place, one in enumerate(trajectories)]
         pairs = [conversation(one, environment) for one, environment in zip(trajectories, played, strict=True)]
@@ -111,7 +111,7 @@ class Rewards:
         prompts: Sequence[Any],
         completions: Sequence[Any],
     ) -> torch.Tensor:
-        """Calls the functions; those for TRL's tool classes get messages and the environments themselves."""
+        """Calls the functions. Those for TRL's tool classes get messages and the environments themselves."""
         rows = [{**row, "trajectory": one} for row, one in zip(inputs, trajectories, strict=True)]
         ids, environments = [_response_ids(one) for one in trajectories], None
         if is_adapted(self.rollouts.factory):
@@ -119,7 +119,7 @@ class Rewards:
         return self.policy.rewards(rows, list(prompts), list(completions), ids, environments)
 
     def _blank_failed(self, table: torch.Tensor, trajectories: Sequence[Trajectory]) -> None:
-        """Blanks the rewards of failed episodes, which count nowhere."""
+        """Sets the rewards of failed episodes to NaN, since they count nowhere."""
         failed = [one for part in self.processes.each([one.failed for one in trajectories]) for one in part]
         table[torch.tensor(failed, dtype=torch.bool, device=table.device)] = math.nan
 

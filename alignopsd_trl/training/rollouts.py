@@ -39,10 +39,10 @@ class ToPlay(NamedTuple):
     """A round to play.
 
     Attributes:
-        rows: of the dataset, those of a sibling group side by side.
-        update, updates: updates before the round, and of the whole run.
-        privileged, teacher: how many siblings of each group are played with the skill in the prompt, and the sampler
-            that plays them, as in [`Player`].
+        rows: rows of the dataset; those of a sibling group are adjacent.
+        update, updates: numbers of updates before the round and of the whole run.
+        privileged, teacher: number of siblings of each group that are played with the skill in the prompt, and their
+            sampler, as in [`Player`].
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -56,17 +56,17 @@ class ToPlay(NamedTuple):
 
 @dataclass(eq=False)
 class Rollouts:
-    """Plays episodes on environments that are opened when they are first needed.
+    """Plays episodes on environments, which it opens at the first need.
 
     Args:
         factory: makes environments.
-        config: batch sizes, prompts, limits.
+        config: has batch sizes, prompts and limits.
         tokenizer, end_ids: of the policy.
-        processes: that play at the same time.
-        skills: privileged text of a task.
-        failed: the share of failed episodes that ends a run.
-        save: writes a checkpoint of an update, where a run has to end before its next one.
-        beyond: says how long the run takes after what is played now.
+        processes: all processes, which play at the same time.
+        skills: give the privileged text of a task.
+        failed: share of failed episodes that ends a run.
+        save: writes a checkpoint of an update, for a run that must end before its next one.
+        beyond: returns a text about the run's time after the current rollouts.
     """
 
     factory: Any
@@ -95,7 +95,7 @@ class Rollouts:
 
     @property
     def reader(self) -> Reader:
-        """The reader that finds thinking and actions in responses as the environments say."""
+        """The reader that finds reasoning traces and actions in responses, in the environments' format."""
         assert self.environments
         return self._reader
 
@@ -115,8 +115,8 @@ class Rollouts:
         """Makes a player of these environments.
 
         Args:
-            skilled: turns hold privileged prompts.
-            skills_in_rollout: the policy itself sees the skill.
+            skilled: whether turns hold privileged prompts.
+            skills_in_rollout: whether the policy itself sees the skill.
         """
         return make_player(
             self.environments,
@@ -144,7 +144,7 @@ class Rollouts:
         return player
 
     def replays(self, sampler: AnySampler, method: Method, number: int) -> Replays:
-        """Makes what this process plays episodes of a round again with."""
+        """Makes the `Replays` of a round on this process."""
         seed = 1_000_003 * self.processes.process + number
         return Replays(self.training_player(sampler, method), self.slots, seed)
 
@@ -153,7 +153,7 @@ class Rollouts:
 
         Raises:
             EnvironmentsDown, SamplerDown: on all processes, if the environments or the sampler of one are down.
-            RunStopped: if too many episodes failed, after a checkpoint was saved.
+            RunStopped: if too many episodes failed; a checkpoint is saved first.
         """
         trajectories = self._played(asked)
         self._check(trajectories, asked.update)
@@ -161,21 +161,21 @@ class Rollouts:
 
     def _played(self, asked: ToPlay) -> list[Trajectory]:
         self.environments  # noqa: B018 (opened before its counters are read)
-        self.counters.take()  # what an evaluation added since the last round
+        self.counters.take()  # drops the counts of evaluations since the last round
         return self.play_groups(asked)
 
     def settle(self) -> None:
-        """Waits until nothing is played on these environments. A collective where a round is played ahead."""
+        """Waits until these environments are idle. A collective where a round is played ahead."""
 
     def take_counters(self) -> dict[str, float]:
-        """Returns what the last round added to the environments' counters."""
+        """Returns the last round's additions to the environments' counters."""
         return self.counters.take()
 
     def play_groups(self, asked: ToPlay, alone: Bar | None = None) -> list[Trajectory]:
         """Plays episodes of whole sibling groups: `num_generations` equal rows side by side are one group.
 
         Args:
-            alone: makes no collective, and shows this bar.
+            alone: a bar to show; with it no collective is made.
         """
         siblings = self.config.num_generations
         tasks = group_names([row["task_id"] for row in asked.rows], siblings)
@@ -188,7 +188,7 @@ class Rollouts:
             return player.play(asked.rows, seeds, tasks)
 
     def play_rows(self, inputs: Sequence[Mapping[str, Any]], sampler: AnySampler, skills: bool) -> list[Trajectory]:
-        """Plays the rows of an evaluation. A task's seeds do not depend on how rows are cut into batches."""
+        """Plays the rows of an evaluation. A task's seeds do not depend on the batches."""
         tasks = [row["task_id"] for row in inputs]
         places = siblings_before(gather_object([tasks]), self.processes.process)
         seeds = [episode_seeds(task, 0, place) for task, place in zip(tasks, places, strict=True)]
@@ -198,8 +198,8 @@ class Rollouts:
         return self.bar(len(asked.rows), f"update {asked.update + 1}/{asked.updates}: rollout", asked.sampler)
 
     def bar(self, total: int, title: str, sampler: AnySampler) -> Bar:
-        """Shows how many turns were played and episodes ended, on the first process of a machine; with a sampler that
-        answers request by request, also how many requests are in flight."""
+        """Shows the counts of played turns and ended episodes, on the first process of a machine. With a sampler that
+        answers request by request it also shows the requests in flight."""
         hidden = self.config.disable_tqdm or not self.processes.is_local_main
         in_flight = (lambda: sampler.waiting) if isinstance(sampler, Sampler) else None
         turns = self.config.max_turns or self.environments.max_turns
@@ -216,7 +216,7 @@ class Rollouts:
 
 
 def group_names(task_ids: Sequence[str], siblings: int) -> list[str]:
-    """Returns the sibling group of each row: its task, numbered where a task has several groups.
+    """Returns the name of each row's sibling group: its task, with a number where a task has several groups.
 
     Raises:
         RuntimeError: if rows of a group have different tasks.

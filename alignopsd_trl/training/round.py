@@ -1,4 +1,4 @@
-"""What a round of training is made of, and who may listen to it."""
+"""The parts of a training round, and its listeners."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from alignopsd_trl.turns import Trajectory, TurnBatch
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The policy while its weights stand still, as in a round.
+    """The policy with fixed weights, as in a round.
 
     Attributes:
         sampler: plays the rollouts.
-        thinker: samples privileged thinking, with its own token limit.
-        prefixes: what the policy made of prompts so far; `None` where it does not sample in this process, and where
-            another model is the teacher.
+        thinker: samples privileged reasoning traces, with its own token limit.
+        prefixes: cache of encoded prompts; `None` where the policy does not sample in this process, and where another
+            model is the teacher.
         teacher: plays privileged siblings; `None` if the policy itself does.
     """
 
@@ -32,11 +32,11 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Replays:
-    """How episodes of a round are played again from one of their turns.
+    """The means to replay episodes of a round from one of their turns.
 
     Attributes:
-        player: with the rollouts' policy and prompts.
-        slots: episodes that it plays side by side.
+        player: a player with the rollouts' policy and prompts.
+        slots: number of episodes that it plays side by side.
         seed: of this round and process.
     """
 
@@ -47,12 +47,12 @@ class Replays:
 
 @dataclass(frozen=True)
 class Round:
-    """A round that was played and got its credit.
+    """A played round with its credit.
 
     Attributes:
-        number: rounds before it.
-        update: optimiser steps before it.
-        replays: how its episodes can be played again while the weights stand still.
+        number: number of rounds before it.
+        update: number of optimiser steps before it.
+        replays: the means to replay its episodes while the weights are fixed.
     """
 
     number: int
@@ -64,10 +64,10 @@ class Round:
 
 
 class Listener(Protocol):
-    """Looks at rounds on every process, while the weights stand still."""
+    """Observes rounds on every process, while the weights are fixed."""
 
     def listens(self, number: int) -> bool:
-        """Whether it wants the round with so many rounds before it."""
+        """Returns whether it observes the round with this number (rounds before it)."""
 
     def hear(self, played: Round) -> Mapping[str, float]:
-        """Gives numbers for the log."""
+        """Returns numbers for the log."""

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class RowMaker:
-    """Makes TRL's rows of a batch and its credit, equally many on each process.
+    """Makes TRL's rows from a batch and its credit, equally many on each process.
 
     Args:
         pad_id, end_id: of the tokenizer.
-        policy: whose update reads the rows.
-        recorder: logs how far the sampler's log-probs are from the policy's.
+        policy: the policy whose update reads the rows.
+        recorder: logs the difference of the sampler's log-probs from the policy's.
     """
 
     config: AlignOPSDConfig
@@ -37,10 +37,10 @@ class RowMaker:
     recorder: Recorder
 
     def rows(self, batch: TurnBatch, credit: Credit, coefficient: float) -> dict[str, torch.Tensor]:
-        """Returns one row a turn, or one a run of turns where rows are merged.
+        """Returns one row per turn, or one per run of turns where rows are merged.
 
         Args:
-            coefficient: of the policy term; multiplies the advantages.
+            coefficient: weight of the policy term; multiplies the advantages.
         """
         parts = self.config.steps_per_generation
         layout = Layout.of(batch, merge=self.config.merges_rows)

@@ -1,4 +1,4 @@
-"""What samples from the policy and from its teacher while the weights stand still."""
+"""Makes the samplers of the policy and of its teacher while the weights are fixed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Samplers:
     """Makes the samplers of a round or an evaluation.
 
     Args:
-        config: temperatures and token limits.
-        backend: samples from the policy.
-        teacher: weights of a teacher of its own; `None` if the policy is its own.
-        slots: episodes side by side.
+        config: has temperatures and token limits.
+        backend: the back end that samples from the policy.
+        teacher: weights of a separate teacher; `None` if the policy is its own teacher.
+        slots: number of episodes side by side.
     """
 
     config: AlignOPSDConfig
@@ -34,7 +34,7 @@ class Samplers:
 
     @contextlib.contextmanager
     def snapshot(self) -> Generator[Snapshot]:
-        """Opens the samplers of a round, for as long as it is played and credited."""
+        """Opens the samplers of a round until it is played and credited."""
         temperature, limit = self.config.temperature, self.config.max_completion_length
         caches = 1 if self.teacher is None else 2
         with self.backend.ready(), self.backend.prefixes(caches) as prefixes:
@@ -47,7 +47,7 @@ class Samplers:
                 yield Snapshot(sampler, self.thinker(own), teacher=player)
 
     def thinker(self, prefixes: PrefixCache | None = None) -> BatchSampler:
-        """Makes the sampler of privileged thinking, which has its own token limit."""
+        """Makes the sampler of privileged reasoning traces, which has its own token limit."""
         limit = self.config.teacher_max_completion_length or self.config.max_completion_length
         fits = partial(self.backend.rows_at_once, limit=limit, least=self.slots, prefixes=prefixes)
         sampler = self._of_teacher(self.backend.sampler(self.config.temperature, limit, prefixes), limit)
@@ -63,5 +63,5 @@ class Samplers:
         return sampler if self.teacher is None else self.backend.of_teacher(sampler, self.teacher, limit)
 
     def close(self) -> None:
-        """Ends connections of the back end; the next round or evaluation opens new ones."""
+        """Closes connections of the back end; the next round or evaluation opens new ones."""
         self.backend.close()

@@ -1,4 +1,4 @@
-"""Scores what was sampled: by the policy that sampled it, by the reference, and under the privileged view."""
+"""Scores sampled responses under the policy, the reference and the privileged view."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Scorer:
 
     Args:
         trained: the policy in training.
-        policy: scores with its weights.
-        reference: scores with the weights that the loss holds the policy to; `None` without such a term.
+        policy: scores with the policy's weights.
+        reference: scores with the weights of the loss's reference term; `None` without such a term.
         privileged: scores with the teacher's weights; `None` if the policy itself is the teacher.
-        encoder: of thinking traces.
-        processes: that score at the same time.
-        phases: where the seconds go.
+        encoder: encodes reasoning traces.
+        processes: all processes, which score at the same time.
+        phases: count the seconds.
         shared: whether a prompt may be encoded once for several responses.
     """
 
@@ -87,8 +87,7 @@ class Scorer:
         return batch
 
     def student(self, batch: TurnBatch) -> torch.Tensor:
-        """Returns the policy's log-probs ``(M, L)``: those that sampling kept, if scoring would give the same, and
-        scores of the turns without."""
+        """Returns the policy's log-probs ``(M, L)``: those from sampling where scoring gives the same, else scores."""
         if not self.trained.scores_as_sampled:
             return self.own(batch)
         found = sampling_log_probs(batch.turns, batch.policy_mask.size(1), self.policy.device)
@@ -99,7 +98,7 @@ class Scorer:
 
     def own(self, batch: TurnBatch, reference: bool = False, among: torch.Tensor | None = None) -> torch.Tensor:
         """Returns log-probs ``(M, L)`` of the responses under their own prompts, by the policy or by the reference; 0
-        for turns that nothing needs, and for those that are not ``among`` them, ``(M,)`` bool."""
+        for turns that nothing needs and for those outside ``among``, ``(M,)`` bool."""
         every = reference or self.trained.needs_old_log_probs or batch.scored is None
         wanted = torch.ones(len(batch), dtype=torch.bool) if every else batch.scored.cpu()
         wanted = wanted if among is None else wanted & among
@@ -123,11 +122,11 @@ class Scorer:
         return result
 
     def self_check(self, batch: TurnBatch, teacher: PrivilegedTeacher, method: Method) -> dict[str, float]:
-        """Compares the ways to score on a few turns of the batch; most in the first round. Policy and
+        """Compares the ways to score on a few turns of the batch; most checks run in the first round. Policy and
         reference are equal before the first update.
 
         Args:
-            teacher: whose seconds count for nothing else.
+            teacher: a privileged view whose seconds count for this check alone.
         """
         if not self.config.self_check:
             return {}

@@ -1,4 +1,4 @@
-"""Shares a trained model as a recipe's is: one commit, a card of our own, no token and no trajectory in it."""
+"""Pushes a trained model in one commit with the project's own card, without tokens or trajectories."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def push(
     """Pushes a model and its tokenizer in one commit.
 
     Args:
-        private: of a repository that is made; ``hub_private_repo`` by default.
-        card: writes the card that names a repository; it and the results go too. `None` for the model alone.
+        private: whether a new repository is private; ``hub_private_repo`` by default.
+        card: writes the card for a repository's name; card and results are pushed too. `None` pushes the model alone.
 
     Raises:
         PushFailed: if the Hub refused or could not be reached.
@@ -36,7 +36,7 @@ def push(
 
     def own_card(_: Path, found: str) -> dict[str, bytes]:
         if card is not None:
-            card(found)  # the repository's whole name, whatever was asked for
+            card(found)  # the repository's full name
         return {}
 
     return push_files(
@@ -54,7 +54,7 @@ def push(
 
 
 def push_checkpoint(args: AlignOPSDConfig, folder: Path, repository: str, update: int) -> None:
-    """Pushes a checkpoint's model while training goes on (``hub_strategy``); a push that fails does not end the run."""
+    """Pushes a checkpoint's model during training (``hub_strategy``). A failed push does not end the run."""
     try:
         push(args, folder, repository, f"Training in progress, step {update}")
     except PushFailed as error:

@@ -1,4 +1,4 @@
-"""Says on the console what a run does now, and how long its updates still take."""
+"""Shows on the console the current phase of a run and the time that its updates still take."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Status:
     """The line of the console beside the bars of rollouts.
 
     Args:
-        policy: knows which update is made, and of how many.
+        policy: knows the current update and the number of updates.
         seconds: of the run so far.
     """
 
@@ -36,7 +36,7 @@ class Status:
             show_status("; ".join(filter(None, [place, self.updates_left()])))
 
     def updates_left(self) -> str:
-        """Says how long the rest of the updates takes, if they take as long as those before."""
+        """Returns a text with the time of the remaining updates, at the rate of those before."""
         made, left = self.policy.state.global_step, self.policy.state.max_steps - self.policy.state.global_step
         if not made or left < 1:
             return ""

@@ -1,4 +1,4 @@
-"""The text of each token of a response, as a reader sees it: joined, they are the whole response."""
+"""The text of each token of a response as a reader sees it. The joined texts are the whole response."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_BROKEN = "\ufffd"  # what a decoder writes for bytes that are no character yet
+_BROKEN = "\ufffd"  # a decoder's text for the bytes of an incomplete character
 
 
 class TokenTexts:
     """Texts of tokens, special tokens included; each pair of neighbours is decoded once.
 
-    A token is decoded behind the one before it, since many decoders write or strip blanks by what stands there. A
+    A token is decoded together with the one before it, since many decoders add or strip blanks depending on it. A
     character of several tokens stands at the first of them and the others are empty.
 
     Args:
@@ -27,7 +27,7 @@ class TokenTexts:
         self._known: dict[tuple[int, ...], str] = {}
 
     def __call__(self, ids: Sequence[int]) -> list[str]:
-        """As many texts as there are ids."""
+        """Returns one text per id."""
         texts: list[str] = []
         before: tuple[int, ...] = ()
         for broken, run in groupby(ids, key=lambda token: _BROKEN in self._decoded((token,))):

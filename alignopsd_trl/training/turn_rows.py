@@ -1,4 +1,4 @@
-"""Turn rows: the batch dict that TRL's loss reads, one row per turn or run of turns, and its sub-chunks."""
+"""The batch dict that TRL's loss reads, with one row per turn or run of turns, and its sub-chunks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from alignopsd_trl.turns import TurnBatch
 TARGET = "target/"
 VOCABULARY = "vocabulary_ids"
 _UNREAD = {"ref_per_token_logps": -1e4}
-"""Columns that are not 0 where the loss does not read them. A reference of 0 would make exp(reference - log-prob) of an
-unlikely token infinite, and infinity times the mask's 0 is no number."""
+"""Fill values other than 0 for positions that the loss does not read. A reference of 0 would make exp(reference -
+log-prob) of an unlikely token infinite, and infinity times the mask's 0 is NaN."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the M turns stand in rows of prompt and completion.
+    """The places of the M turns in rows of prompt and completion.
 
     Attributes:
         prompts, completions: token ids of each row. A completion holds the responses of its turns and, between them,
-            what the environment said.
-        row, start, length: ``(M,)`` int64, the row of each turn's response, the place in the completion where it
-            begins, and its tokens.
+            the environment's texts.
+        row, start, length: ``(M,)`` int64, row of each turn's response, its first place in the completion, and its
+            number of tokens.
     """
 
     prompts: list[list[int]]
@@ -36,8 +36,8 @@ class Layout:
 
     @classmethod
     def of(cls, batch: TurnBatch, merge: bool) -> Layout:
-        """One row a turn; with ``merge`` one row for each run of turns of a trajectory whose prompts begin with the
-        prompt before and the response to that. Such a row is as long as its last turn alone would be."""
+        """Makes one row per turn. With ``merge`` consecutive turns of a trajectory share a row while each prompt begins
+        with the prompt and response before it. Such a row is as long as its last turn alone."""
         prompts: list[list[int]] = []
         completions: list[list[int]] = []
         row, start = [], []
@@ -59,7 +59,7 @@ class Layout:
         return len(self.prompts)
 
     def place(self, column: torch.Tensor, shape: tuple[int, int], fill: float = 0) -> torch.Tensor:
-        """A column ``(M, L, ...)`` of the turns as one of ``shape`` (rows, tokens), ``fill`` where no response is."""
+        """Returns a turns' column ``(M, L, ...)`` in ``shape`` (rows, tokens), with ``fill`` outside responses."""
         turn, token = (torch.arange(column.size(1)) < self.length[:, None]).nonzero(as_tuple=True)
         places = torch.stack([turn, token, self.row[turn], self.start[turn] + token])
         turn, token, row, target = places.to(column.device)
@@ -76,19 +76,19 @@ def collate_rows(
     end_id: int,
     layout: Layout | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Prompts, responses and per-token columns as tensors of ``rows`` rows.
+    """Returns prompts, responses and per-token columns as tensors of ``rows`` rows.
 
-    The layout's rows come first; the rest are dummy rows (one prompt token, one end token, loss mask 0) that only keep
-    all processes at the same number of forwards.
+    The layout's rows come first; the rest are dummy rows (one prompt token, one end token, loss mask 0) that give all
+    processes the same number of forwards.
 
     Args:
-        per_token: ``(M, L)`` or ``(M, L, K)`` columns, carried over with zeros (a reference: -1e4) in the dummy rows
-            and between the turns of a row; ``(M, 1)`` ones are numbers of a whole turn.
-        layout: of the turns in rows, one row a turn by default.
+        per_token: ``(M, L)`` or ``(M, L, K)`` columns, filled with zeros (a reference: -1e4) in dummy rows and between
+            the turns of a row. ``(M, 1)`` columns have one number per turn.
+        layout: of the turns in rows; one row per turn by default.
 
     Returns:
         ``prompt_ids, prompt_mask`` ``(rows, P)`` left-padded, ``completion_ids, completion_mask, tool_mask`` and the
-        columns ``(rows, T)``; ``tool_mask`` is 0 on what the environment said.
+        columns ``(rows, T)``; ``tool_mask`` is 0 on the environment's texts.
     """
     layout = layout or Layout.of(batch, merge=False)
     dummies = rows - len(layout)
@@ -117,14 +117,14 @@ def collate_rows(
 
 
 def _two_wide(name: str, value: torch.Tensor) -> torch.Tensor:
-    """A second column of padding, for the metrics' sake: see `select_and_trim`."""
+    """Adds a second column of padding for TRL's metrics; see `select_and_trim`."""
     if name in ("prompt_ids", "prompt_mask"):
         return value
     return torch.nn.functional.pad(value, (0, 0) * (value.dim() - 2) + (0, 1))
 
 
 def live_rows(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    """``(rows,)`` bool, the rows with an optimised token whose advantage is not 0."""
+    """Returns ``(rows,)`` bool, true for rows with an optimised token whose advantage is not 0."""
     advantages, mask = inputs["advantages"], inputs["completion_mask"] * inputs["tool_mask"]
     return ((advantages != 0) & (mask != 0)).any(dim=1)
 
@@ -132,14 +132,14 @@ def live_rows(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
 def sub_chunks(
     inputs: dict[str, torch.Tensor], live: torch.Tensor, rows: int, tokens: int, agree: Callable[[int], int]
 ) -> list[dict[str, torch.Tensor]]:
-    """The live rows, longest first, in sub-chunks that hold about equally many padded tokens: equally many sub-chunks
-    on every process, and rows in each, for which short rows that are not live are kept where it must be.
+    """Cuts the live rows, longest first, into sub-chunks of about equally many padded tokens. All processes get equally
+    many sub-chunks with equally many rows; short rows that are not live fill up where needed.
 
     Args:
         live: ``(rows,)`` bool.
-        rows: per sub-chunk at most.
-        tokens: padded tokens per sub-chunk at most; a row that is longer is one of its own.
-        agree: maximum of a number over all processes, which all hold equally many rows.
+        rows: maximum of rows per sub-chunk.
+        tokens: maximum of padded tokens per sub-chunk; a longer row is a sub-chunk by itself.
+        agree: all-reduce max of a number. All processes hold equally many rows.
     """
     counted = torch.stack([inputs["prompt_mask"].sum(1), inputs["completion_mask"].sum(1)])
     prompt, response, needed = torch.cat([counted, live.to(counted).unsqueeze(0)]).tolist()
@@ -154,7 +154,7 @@ def sub_chunks(
 
 
 def keep_at_least(order: Sequence[int], needed: Sequence[bool], count: int) -> list[int]:
-    """The needed rows in an order, with the last of the others where there are fewer than ``count``."""
+    """Returns the needed rows in their order, filled up to ``count`` with the last of the other rows."""
     others = [row for row in order if not needed[row]]
     missing = max(count - (len(order) - len(others)), 0)
     kept = set(others[max(len(others) - missing, 0) :])
@@ -162,8 +162,8 @@ def keep_at_least(order: Sequence[int], needed: Sequence[bool], count: int) -> l
 
 
 def with_rows(part: dict[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:
-    """A sub-chunk with its last row repeated, masked out of the loss, until it has ``count`` rows: TRL gathers a number
-    a row for its metrics, so equally many on every process."""
+    """Repeats a sub-chunk's last row, masked out of the loss, up to ``count`` rows. TRL gathers one number per row for
+    its metrics, so every process needs equally many."""
     rows = len(part["completion_ids"])
     index = torch.arange(count, device=part["completion_ids"].device).clamp(max=rows - 1)
     result = {name: value if value.dim() == 0 else value[index] for name, value in part.items()}
@@ -175,11 +175,11 @@ def cut_evenly(sizes: list[tuple[int, int]], rows: int, tokens: int, at_least: i
     """Cuts rows of (prompt, response) lengths into runs of about equally many padded tokens.
 
     Args:
-        rows, tokens: of a run at most; a longer row is a run of its own.
-        at_least: runs, not more than there are rows.
+        rows, tokens: maxima of a run; a longer row is a run by itself.
+        at_least: minimum number of runs, at most the number of rows.
 
     Returns:
-        First row and the row after the last one of each run.
+        The first row of each run and the row after its last one.
     """
     cuts = _cut(sizes, rows, tokens)
     count = max(len(cuts), at_least)
@@ -209,13 +209,13 @@ def _cut(sizes: list[tuple[int, int]], rows: int, tokens: int) -> list[tuple[int
 
 
 def select_and_trim(inputs: dict[str, torch.Tensor], rows: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Some rows, trimmed to their own longest prompt and response. Scalars are copied; ``(rows, 1)`` columns keep their
-    width."""
+    """Selects rows and trims them to their longest prompt and response. Scalars are copied; ``(rows, 1)`` columns keep
+    their width."""
     width = inputs["completion_ids"].size(1)
     rows = rows.to(inputs["completion_ids"].device)
     part = {name: value if value.dim() == 0 else value[rows] for name, value in inputs.items()}
     longest = torch.stack([part[name].sum(1).max() for name in ("prompt_mask", "completion_mask")]).tolist()
-    prompt, response = max(longest[0], 1), max(longest[1], 2)  # of one column TRL's metrics take the unmasked mean
+    prompt, response = max(longest[0], 1), max(longest[1], 2)  # TRL's metrics take the unmasked mean of a single column
     for name, value in part.items():
         if name in ("prompt_ids", "prompt_mask"):
             part[name] = value[:, value.size(1) - prompt :]

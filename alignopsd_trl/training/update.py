@@ -1,4 +1,4 @@
-"""TRL's loss over turn rows, in sub-chunks whose memory does not grow with the number of turns."""
+"""Computes TRL's loss over turn rows, in sub-chunks whose memory does not grow with the number of turns."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Rows = dict[str, torch.Tensor]
 
 
 def only_live_rows_count(rows: Rows, config: AlignOPSDConfig) -> bool:
-    """Whether a row without advantage adds exactly nothing to loss and gradient."""
+    """Returns whether a row without advantage adds exactly 0 to loss and gradient."""
     targets = any(name.startswith(TARGET) for name in rows)
     return config.skip_zero_advantage and config.beta == 0.0 and config.entropy_coef == 0.0 and not targets
 
 
 @dataclass(eq=False)
 class Update:
-    """The loss of an update: TRL's, the method's auxiliary one and the entropy bonus.
+    """The loss of an update: TRL's loss, the method's auxiliary loss and the entropy bonus.
 
     Args:
         policy: computes TRL's loss.
-        drift: counts the log-probs.
+        drift: measures the policy's drift from the log-probs.
     """
 
     policy: TrainedPolicy
@@ -44,7 +44,7 @@ class Update:
     drift: Drift
 
     def loss(self, model: Any, rows: Rows, auxiliary: float) -> torch.Tensor:
-        """Returns the loss of a micro-batch; all its sub-chunks but the last have had their backward pass.
+        """Returns the loss of a micro-batch, of which only the last sub-chunk still lacks its backward pass.
 
         Args:
             auxiliary: coefficient of the method's auxiliary loss.
@@ -61,7 +61,7 @@ class Update:
             return self._chunk_loss(model, chunks[-1], auxiliary) + done
 
     def _chunks(self, rows: Rows) -> list[Rows]:
-        """Cuts sub-chunks of ``tokens_per_forward``, without the rows that add exactly nothing."""
+        """Cuts sub-chunks of ``tokens_per_forward``, without the rows that add exactly 0."""
         config = self.config
         every = torch.ones(len(rows["advantages"]), dtype=torch.bool)
         live = live_rows(rows) if only_live_rows_count(rows, config) else every

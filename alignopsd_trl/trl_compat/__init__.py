@@ -1,7 +1,7 @@
-"""All that touches private names of TRL, transformers and Accelerate; the tables below list them with their reasons.
+"""The code that touches private names of TRL, transformers and Accelerate; the tables below list them with reasons.
 
     model       how models are loaded, and what the policy's architecture allows
-    head        the vocabulary head on the positions alone that are read
+    head        the vocabulary head, computed only on positions that are read
     scoring     log-probs of responses under the policy, its reference or its teacher
     sampling    TRL's own ways to sample: vLLM and transformers' ``generate``
     own_loop    the project's own sampling from a trainer's policy
@@ -9,7 +9,7 @@
     correction  TRL's correction for samplers with other log-probs
     log         TRL's log
 
-Pinned to ``trl>=1.16,<1.17``; `tests/test_trl_compat.py` fails with the name of whatever moves.
+Pinned to ``trl>=1.16,<1.17``; `tests/test_trl_compat.py` fails with the name that a new version of TRL changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from alignopsd_trl.config import AlignOPSDConfig
 
     class Trainer(GRPOTrainer):
-        """TRL's trainer with the types that it has here: by its own it trains more than language models."""
+        """TRL's trainer with narrower types, since TRL's own trains more than language models."""
 
         args: AlignOPSDConfig
         model: PreTrainedModel
@@ -53,7 +53,7 @@ OVERRIDES = {
     "_save_checkpoint": "what is ours goes into it first, the mark of a whole one comes last",
     "_save_rng_state": "all processes' files are there before that mark",
 }
-"""What `trainer.AlignOPSDTrainer` overrides of TRL's trainer and those below it: why."""
+"""Methods of TRL's trainer and its base classes that `trainer.AlignOPSDTrainer` overrides, with reasons."""
 
 PRIVATE = {
     "GRPOTrainer._get_per_token_logps_and_entropies": "scoring by TRL's own forward",
@@ -71,7 +71,7 @@ PRIVATE = {
     "utils._use_triton": "patched: the vocabulary head takes labelled positions alone, on CPU too",
     "config._attn_implementation": "which masks attention takes",
 }
-"""Private names that these modules read, call or patch: what for. Public ones that they patch for a while are
+"""Private names that these modules read, call or patch, with reasons. Public names that they patch for a while are
 `vllm_generation.LLM`, `VLLMGeneration.vllm_client` (each of several servers gets the weights),
 `grpo_trainer.prepare_fsdp` and `Accelerator.gather`."""
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def sampling_ratio(trainer: Trainer, difference: torch.Tensor) -> torch.Tensor:
-    """TRL's importance-sampling correction from ``(R, T)`` masked differences of trainer and sampler log-probs; its
-    four modes, where a sequence is one turn. A NaN difference (no sampler log-prob) corrects nothing."""
+    """Returns TRL's importance-sampling correction, in its four modes, from ``(R, T)`` masked differences of trainer
+    and sampler log-probs. A sequence is one turn. A NaN difference (no sampler log-prob) corrects nothing."""
     difference = torch.nan_to_num(difference, nan=0.0)
     mode, low, high = (
         trainer.vllm_importance_sampling_mode,
@@ -26,7 +26,7 @@ def sampling_ratio(trainer: Trainer, difference: torch.Tensor) -> torch.Tensor:
 
 
 def sampling_metrics(difference: torch.Tensor, ratio: torch.Tensor, mask: torch.Tensor) -> dict[str, float]:
-    """How far the sampler's log-probs are from the trainer's, under the names that TRL logs; empty without tokens.
+    """Returns differences of the sampler's log-probs from the trainer's, under TRL's names; empty without tokens.
 
     Args:
         difference: ``(R, T)`` trainer minus sampler, NaN where the sampler gave none.

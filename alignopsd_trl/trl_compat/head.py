@@ -1,4 +1,4 @@
-"""The policy's forward and its vocabulary head, on the positions alone that somebody reads."""
+"""The policy's forward, with its vocabulary head only on positions that are read."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from alignopsd_trl.trl_compat import Trainer
 
-TILE = 1024  # positions whose logits are made at once
+TILE = 1024  # positions whose logits are computed at once
 
 
 def head_on_labels(device: torch.device) -> AbstractContextManager[None]:
-    """TRL's fused head takes the labelled positions alone. It does so by itself where Triton runs; on CPU and MPS it
-    would project every position of the prompt and the padding as well."""
+    """Limits TRL's fused head to labelled positions. Where Triton runs the head does so by itself; on CPU and MPS it
+    would also compute every position of the prompt and the padding."""
     if device.type not in ("cpu", "mps"):
         return contextlib.nullcontext()
     return patched(trl_utils, _use_triton=lambda device: True)
@@ -34,12 +34,12 @@ def head_on_labels(device: torch.device) -> AbstractContextManager[None]:
 def head_in_tiles(
     model: PreTrainedModel, pick: Callable[[torch.Tensor, int], torch.Tensor], views: int = 1
 ) -> AbstractContextManager[None]:
-    """While a model's forward runs: of the vocabulary head's logits it gives what ``pick`` takes. They are made for
-    `TILE` positions at a time, in the backward pass again: never for a whole batch.
+    """Patches a model so that its forward returns ``pick`` of the vocabulary head's logits. Logits exist for `TILE`
+    positions at a time, never for a whole batch; the backward pass computes them again.
 
     Args:
-        pick: from logits ``(n, views, V)`` of positions, and the number of the first of them, to ``(n, K)``.
-        views: rows, one after another, that are views of one response; the forward gives one row for all.
+        pick: function of logits ``(n, views, V)`` and the number of their first position; returns ``(n, K)``.
+        views: number of consecutive rows that are views of one response; the forward returns one row for them.
     """
     head: Any = model.get_output_embeddings()
     inner = head.forward
@@ -57,13 +57,14 @@ def head_in_tiles(
 
 
 def as_causal(trainer: Trainer, model: torch.nn.Module) -> Callable:
-    """The model, without masks where it needs none (`padded_behind`). It does with sliding windows, layers of other
-    kinds, positions that depend on the row's length, and flash attention, which packs the real tokens by the mask."""
+    """Returns the model, without masks where it needs none (`padded_behind`). Masks are needed for sliding windows,
+    layers of other kinds, positions that depend on the row's length, and flash attention, which packs tokens by the
+    mask."""
     return model if why_not_shared(trainer) else partial(padded_behind, model)
 
 
 def moved_by(trainer: Trainer, attention_mask: torch.Tensor) -> torch.Tensor:
-    """``(R, 1)``: how many positions towards the front `as_causal` moves a row's tokens."""
+    """Returns ``(R, 1)``, the number of positions by which `as_causal` moves a row's tokens to the front."""
     first = attention_mask.argmax(dim=1, keepdim=True)
     return torch.zeros_like(first) if why_not_shared(trainer) else first
 
@@ -71,8 +72,8 @@ def moved_by(trainer: Trainer, attention_mask: torch.Tensor) -> torch.Tensor:
 def padded_behind(
     model: torch.nn.Module, labels: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor, **inputs: Any
 ) -> Any:
-    """The model's output for rows ``(R, T)`` that are padded in front, computed with all padding behind and no mask, so
-    that attention may take its fastest kernel and repeats no keys for grouped heads: no token sees what follows it."""
+    """Runs the model on left-padded rows ``(R, T)`` with all padding moved behind and no mask, for the fastest
+    attention kernel without repeated keys for grouped heads. This is exact, since no token attends to later ones."""
     column = torch.arange(input_ids.size(1), device=input_ids.device)
     first = attention_mask.argmax(dim=1, keepdim=True)
     forth, back = (column + first) % len(column), (column[:-1] - first) % len(column)
@@ -85,10 +86,10 @@ def padded_behind(
 
 
 class Body:
-    """What of a causal model comes before its vocabulary head: it runs once, and its hidden states are read twice.
+    """The part of a causal model before its vocabulary head. It runs once, and its hidden states are read twice.
 
     Args:
-        model: the causal model, or what adapts it.
+        model: the causal model, or its adapter.
     """
 
     def __init__(self, model: Any):
@@ -96,7 +97,7 @@ class Body:
         self._output: Any = None
 
     def watched(self) -> AbstractContextManager[None]:
-        """While the model's forward runs: its hidden states are kept, with their gradient."""
+        """Patches the model so that a forward keeps its hidden states, with their gradient."""
         inner = self._module.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -106,7 +107,7 @@ class Body:
         return patched(self._module, forward=forward)
 
     def replayed(self, places: torch.Tensor) -> AbstractContextManager[None]:
-        """While the model's forward runs again: the kept states at positions ``places`` ``(R, n)`` come to its head."""
+        """Patches the model so that a forward passes the kept states at ``places`` ``(R, n)`` to its head."""
         hidden, kind = self._output.last_hidden_state, type(self._output)
         hidden = hidden.gather(1, places.unsqueeze(-1).expand(-1, -1, hidden.size(-1)))
         output = kind(**{**self._output, "last_hidden_state": hidden})
@@ -114,11 +115,11 @@ class Body:
 
 
 class WatchedModel:
-    """The policy as TRL's loss calls it, with labels on the tokens alone that the loss reads: what the environment said
-    between the turns of a row needs no vocabulary head.
+    """The policy as TRL's loss calls it, with labels only on tokens that the loss reads. The environment's texts
+    between the turns of a row need no vocabulary head.
 
     Args:
-        read: ``(rows, L)``, not 0 on these tokens at the rows' end.
+        read: ``(rows, L)`` for the rows' last L tokens, not 0 where the loss reads them.
 
     Attributes:
         log_probs, entropies: ``(rows, L)`` of the last forward, with gradient; 0 where the loss does not read them.

@@ -1,4 +1,4 @@
-"""TRL's log, as those who write to it see it."""
+"""The writer's view of TRL's log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TrainerLog:
         return self._trainer.callback_handler.callbacks
 
     def value(self, mode: str, name: str, value: float) -> None:
-        """Adds a number to the next line of ``train`` or ``eval``, which prints means."""
+        """Adds a number to the next line of ``train`` or ``eval``; a line prints means."""
         self._trainer._metrics[mode][name].append(value)
 
     def samples(self, column: str, values: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""How a trainer's models are loaded, and what the policy's architecture allows."""
+"""Loading of a trainer's models, and the limits of the policy's architecture."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def loaded_whole() -> Generator[None]:
-    """``from_pretrained`` as in a run of one process. Else, off local rank 0, ``fsdp_cpu_ram_efficient_loading`` fills
-    each model with zeros, which only the policy gets replaced later; and ZeRO-3 splits each model into shards that
-    nobody gathers."""
+    """Makes ``from_pretrained`` load as in a run of one process. Otherwise ``fsdp_cpu_ram_efficient_loading`` fills
+    models with zeros off local rank 0, and only the policy's are replaced later; ZeRO-3 makes shards that are never
+    gathered."""
     reference = deepspeed._hf_deepspeed_config_weak_ref
     config = reference() if reference is not None else None
     deepspeed.unset_hf_deepspeed_config()
@@ -44,13 +44,13 @@ def loaded_whole() -> Generator[None]:
 
 @contextlib.contextmanager
 def made_for_turns(args: AlignOPSDConfig, whole: bool) -> Generator[None]:
-    """While TRL's part of a trainer is made. FSDP2 shards the reference as accelerate shards the policy, layer by layer
-    and with the weights of rank 0 wherever the other ranks hold zeros; TRL would shard each rank's own copy, as one
+    """Patches TRL while its part of a trainer is made. FSDP2 shards the reference as accelerate shards the policy:
+    layer by layer, from rank 0's weights where other ranks hold zeros. TRL would shard each rank's own copy as one
     unit. TRL's own entropy bonus, a mean per micro-batch, stays off.
 
     Args:
-        whole: the model is loaded by TRL, and has to be whole on each process: without a ``device_map``, which TRL
-            leaves out for DDP and DeepSpeed, but not for FSDP.
+        whole: whether TRL loads the model, which must be whole on each process. It then gets no ``device_map``; TRL
+            omits that for DDP and DeepSpeed, but not for FSDP.
     """
     if whole and args.world_size > 1:
         args.model_init_kwargs = {**as_mapping(args.model_init_kwargs), "device_map": None}
@@ -66,9 +66,8 @@ def _shard_frozen(model: torch.nn.Module, accelerator: Accelerator) -> torch.nn.
 
 
 def engine_options(chosen: Mapping[str, Any] | None) -> AbstractContextManager[None]:
-    """While a trainer is made: what a colocated vLLM's engine is made with, over what TRL gives it; `None` where there
-    is none. TRL fixes how many responses are sampled at once to the trajectories of a round, and the tokens of a step
-    to 4,096."""
+    """Overrides TRL's options of a colocated vLLM engine while a trainer is made; `None` changes nothing. TRL fixes the
+    responses sampled at once to the trajectories of a round, and the tokens of a step to 4,096."""
     if chosen is None or not hasattr(vllm_generation, "LLM"):  # not installed: TRL says so
         return contextlib.nullcontext()
     engine, own = vllm_generation.LLM, chosen
@@ -76,11 +75,11 @@ def engine_options(chosen: Mapping[str, Any] | None) -> AbstractContextManager[N
 
 
 def initial_weights(trainer: Trainer, moves: bool) -> TeacherWeights:
-    """The trained parameters before training: the reference's own, where a whole one is loaded and both stand still,
-    else a copy.
+    """Returns the trained parameters before training: the reference's own where a whole one is loaded and both stay
+    fixed, else a copy.
 
     Args:
-        moves: the teacher is to follow the policy.
+        moves: whether the teacher follows the policy.
     """
     model, reference = policy_of(trainer), trainer.ref_model
     if moves or reference is None or trainer.args.sync_ref_model:
@@ -90,7 +89,7 @@ def initial_weights(trainer: Trainer, moves: bool) -> TeacherWeights:
 
 
 def policy_of(trainer: Trainer) -> Any:
-    """The model without what spreads it over processes."""
+    """Returns the model without its wrappers for several processes."""
     return trainer.accelerator.unwrap_model(trainer.model)
 
 
@@ -103,27 +102,27 @@ def attention_of(trainer: Trainer) -> str:
 
 
 def computes_in(trainer: Trainer) -> torch.dtype:
-    """In which precision the policy's attention computes: autocast's, where it is on."""
+    """Returns the precision of the policy's attention: autocast's, where it is on."""
     autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}
     dtype = policy_of(trainer).dtype
     return autocast.get(trainer.accelerator.mixed_precision, dtype) if dtype == torch.float32 else dtype
 
 
 def why_not_shared(trainer: Trainer) -> str | None:
-    """Why prompts can't be shared in scoring with this model, or ``None`` if they can."""
+    """Returns the reason why prompts can't be shared in scoring with this model, or ``None`` if they can."""
     if getattr(getattr(policy_of(trainer), "active_peft_config", None), "is_prompt_learning", False):
         return "its adapter puts virtual tokens before the row"
     return why_plain(text_config(trainer), attention_of(trainer))
 
 
 def why_not_merged(trainer: Trainer) -> str | None:
-    """Why the turns of a dialogue can't share a row with this model, or ``None`` if they can."""
+    """Returns the reason why turns of a dialogue can't share a row with this model, or ``None`` if they can."""
     return depends_on_length(text_config(trainer))
 
 
 def logits_after_head(trainer: Trainer) -> str | None:
-    """What a model does to the logits that its head made, or `None`: of no account for the largest of them, but what is
-    mixed inside the head would miss it."""
+    """Returns the setting that changes a model's logits after its head, or `None`. The order of logits stays the same,
+    but a mixture computed inside the head would miss the change."""
     config = text_config(trainer)
     names = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier")
     found = [f"{name}={getattr(config, name)}" for name in names if getattr(config, name, None) not in (None, 1)]

@@ -1,4 +1,4 @@
-"""The project's own sampling from a trainer's policy, and the memory limits of its keys and values."""
+"""Samples from a trainer's policy with the project's own loop, within memory limits for keys and values."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 def samples_plainly(trainer: Trainer) -> bool:
-    """Whether responses come from the whole distribution of a model that is here and whole, so that a
-    `LoopSampler` may take the place of transformers' ``generate``."""
+    """Returns whether responses come from the full distribution of an unsharded model in this process. A `LoopSampler`
+    may then replace transformers' ``generate``."""
     if trainer.use_vllm or trainer.use_transformers_continuous_batching:
         return False
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or why_not_shared(trainer):
@@ -49,7 +49,7 @@ def samples_plainly(trainer: Trainer) -> bool:
 
 
 def loop_sampler(trainer: Trainer, temperature: float, max_tokens: int, prefixes: PrefixCache | None) -> LoopSampler:
-    """The trained policy as a `rollout.BatchSampler` through the project's own loop, where it `samples_plainly`."""
+    """Makes a `rollout.BatchSampler` of the trained policy with the project's own loop, where it `samples_plainly`."""
     return LoopSampler(
         policy_of(trainer),
         temperature,
@@ -60,17 +60,17 @@ def loop_sampler(trainer: Trainer, temperature: float, max_tokens: int, prefixes
         trainer.args.scoring_tokens,
         prefixes,
         partial(_fitting, trainer, prefixes.limits, max_tokens) if prefixes and prefixes.limits.bounds_rollout else len,
-        trainer.accelerator.autocast,  # around all steps: weights are rounded once, not at each token
+        trainer.accelerator.autocast,  # around all steps, so that weights are rounded once, not at each token
     )
 
 
 @contextlib.contextmanager
 def kept_prefixes(trainer: Trainer, caches: int = 1) -> Generator[PrefixCache | None]:
-    """While the weights stay as they are: what the policy made of a prompt holds for others. `None` where the policy
-    does not sample in this process.
+    """Makes a cache of encoded prompts, valid while the weights are fixed; `None` where the project's own loop does not
+    sample.
 
     Args:
-        caches: the number of caches that share the device's memory: 2 where the teacher has other weights.
+        caches: number of caches that share the device's memory: 2 where the teacher has other weights.
     """
     if not samples_plainly(trainer):
         yield None
@@ -87,13 +87,13 @@ def kept_prefixes(trainer: Trainer, caches: int = 1) -> Generator[PrefixCache | 
 
 
 def _fitting(trainer: Trainer, kept: CacheLimits, limit: int, prompts: Sequence[Sequence[int]]) -> int:
-    """Returns how many of the prompts, with responses of ``limit`` tokens, fit a batch, at least one."""
+    """Returns the number of prompts that fit a batch with responses of ``limit`` tokens, at least one."""
     longest = max(map(len, prompts), default=0) + limit
     return max(kept.batch // (longest * _token_bytes(trainer)), 1)
 
 
 def _limits(trainer: Trainer, caches: int = 1) -> CacheLimits:
-    """Returns the current limits, before a round, of each of several caches."""
+    """Returns the limits of each of several caches, from the memory that is free before a round."""
     longest = trainer.args.max_prompt_length + trainer.args.max_completion_length
     free = free_memory(trainer.accelerator.device)
     return cache_limits(free, trainer.args.kv_memory_share / caches, longest * _token_bytes(trainer))
@@ -104,7 +104,7 @@ def _token_bytes(trainer: Trainer) -> int:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes of a GPU that nothing holds, torch's own cache among them; `None` for other devices."""
+    """Returns the free bytes of a GPU, including torch's own cache; `None` for other devices."""
     if device.type != "cuda":
         return None
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -112,8 +112,8 @@ def free_memory(device: torch.device) -> int | None:
 
 
 class OwnBackend(Backend):
-    """Samples without an engine: rounds through the project's own loop where the policy `samples_plainly`, everything
-    else through transformers' ``generate``."""
+    """Samples without an engine: rounds with the project's own loop where the policy `samples_plainly`, all else with
+    transformers' ``generate``."""
 
     def __init__(self, trainer: Trainer):
         self._trainer = trainer
@@ -129,7 +129,7 @@ class OwnBackend(Backend):
     def rows_at_once(
         self, prompts: Sequence[Sequence[int]], limit: int, least: int, prefixes: PrefixCache | None = None
     ) -> int:
-        """Returns what has room in the loop's cache; ``least`` for ``generate``."""
+        """Returns the number of rows that fit the loop's cache; ``least`` for ``generate``."""
         if not (self._trainer.model.training and samples_plainly(self._trainer)):
             return least
         kept = prefixes.limits if prefixes else _limits(self._trainer)

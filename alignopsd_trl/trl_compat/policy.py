@@ -1,4 +1,4 @@
-"""The policy that a trainer trains: what the trainer's parts use of it, and of TRL."""
+"""The trained policy, and TRL's functions on it, as the trainer's parts use them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Rows = dict[str, torch.Tensor]
 
 
 class PolicyLoss(NamedTuple):
-    """TRL's loss, and what its own forward gave, with gradient.
+    """TRL's loss and the outputs of its forward, with gradient.
 
     Attributes:
         log_probs, entropies: ``(rows, L)``.
@@ -40,10 +40,10 @@ class PolicyLoss(NamedTuple):
 
 
 class TrainedPolicy:
-    """The policy of a trainer, as the parts see it that the trainer holds. A part's test hands it a stand-in.
+    """A trainer's policy as the trainer's parts see it. Tests of a part may pass a stand-in.
 
     Args:
-        trainer: whose model is trained; everything is read from it at the time of a call.
+        trainer: the trainer; its values are read at the time of a call.
     """
 
     def __init__(self, trainer: Trainer):
@@ -51,12 +51,12 @@ class TrainedPolicy:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The model as it is now."""
+        """The current model."""
         return self._trainer.model
 
     @property
     def state(self) -> TrainerState:
-        """The trainer's state, which counts updates; TRL hands it to reward functions."""
+        """The trainer's state, which counts updates; TRL passes it to reward functions."""
         return self._trainer.state
 
     @property
@@ -71,8 +71,8 @@ class TrainedPolicy:
 
     @property
     def scores_as_sampled(self) -> bool:
-        """Whether scoring would give the log-probs that a `LoopSampler` kept, up to float32 rounding. Where sampling
-        and scoring round to a shorter format, each rounds in its own order."""
+        """Whether scoring gives the log-probs of a `LoopSampler`, up to float32 rounding. In shorter formats sampling
+        and scoring round in different orders."""
         trainer = self._trainer
         whole = trainer.accelerator.mixed_precision == "no" and policy_of(trainer).dtype == torch.float32
         return whole and not trainer.use_vllm
@@ -89,19 +89,18 @@ class TrainedPolicy:
         return self._trainer.use_vllm and self._trainer.vllm_importance_sampling_correction
 
     def gradient_norm(self) -> float | None:
-        """Returns the norm of the gradients; `None` where a loss scaler skips bad steps by itself."""
+        """Returns the gradients' norm; `None` where a loss scaler skips bad steps by itself."""
         return strategies.gradient_norm(self._trainer.accelerator, self._trainer.model_wrapped)
 
     def save_checkpoint(self) -> None:
-        """Writes a checkpoint of the weights as they are."""
+        """Writes a checkpoint of the current weights."""
         self._trainer._save_checkpoint(self.model, trial=None)
 
     def sampling_columns(self, batch: TurnBatch, log: Callable[[Mapping[str, float]], Any]) -> Rows:
-        """Returns the sampler's own log-probs and TRL's correction for them, as columns of the rows; none where no
-        engine samples.
+        """Returns the sampler's own log-probs and TRL's correction for them, as columns; empty where no engine samples.
 
         Args:
-            log: gets the numbers that say how far they are from the trainer's.
+            log: receives the figures of `sampling_metrics`.
         """
         if not self.sampled_by_engine:
             return {}
@@ -115,11 +114,11 @@ class TrainedPolicy:
         return columns
 
     def loss(self, model: torch.nn.Module, rows: Rows, tokens: torch.Tensor | None = None) -> PolicyLoss:
-        """Computes TRL's loss of rows.
+        """Computes TRL's loss over rows.
 
         Args:
-            model: as the trainer wrapped it.
-            tokens: ``(rows, L, K)``, whose logits are wanted along the rows' responses.
+            model: the model as the trainer wrapped it.
+            tokens: ``(rows, L, K)`` ids whose logits are returned along the rows' responses.
         """
         trainer = self._trainer
         watched = WatchedModel(as_causal(trainer, model), rows["completion_mask"] * rows["tool_mask"])
@@ -131,8 +130,8 @@ class TrainedPolicy:
         return PolicyLoss(loss, watched.log_probs, watched.entropies, logits)
 
     def _logits(self, model: torch.nn.Module, body: Body, rows: Rows, tokens: torch.Tensor) -> torch.Tensor:
-        """Runs the model's forward again, without its body, so that these logits go through all that the model does
-        to its head's logits."""
+        """Runs the model's forward again without its body, so that these logits get all the model's changes after the
+        head."""
         trainer = self._trainer
         ids = torch.cat([rows["prompt_ids"], rows["completion_ids"]], dim=1)
         mask = torch.cat([rows["prompt_mask"], rows["completion_mask"]], dim=1)
@@ -149,11 +148,11 @@ class TrainedPolicy:
         return found.new_zeros(tokens.shape).index_copy(1, read, found)
 
     def filled_up(self, rows: int) -> AbstractContextManager[None]:
-        """Fills up with NaN what TRL's loss gathers over all processes for its clip ratios: a number a row, where a
-        sub-chunk has other numbers of rows on each process. The minimum and maximum that TRL takes ignore NaN.
+        """Pads with NaN the numbers, one per row, that TRL's loss gathers for its clip ratios, since processes may have
+        different numbers of rows. TRL's minimum and maximum ignore NaN.
 
         Args:
-            rows: the most that a sub-chunk of any process has.
+            rows: maximum of a sub-chunk's rows over all processes.
         """
         inner = self._trainer.accelerator.gather
 
@@ -163,7 +162,7 @@ class TrainedPolicy:
         return patched(self._trainer.accelerator, gather=gather)
 
     def token_normalizer(self, rows: Rows) -> torch.Tensor:
-        """Returns the number by which TRL's token-mean losses divide a process's sum in training."""
+        """Returns the divisor of a process's sum in TRL's token-mean losses in training."""
         trainer = self._trainer
         tokens = rows["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
         return tokens * trainer.current_gradient_accumulation_steps / trainer.args.steps_per_generation
@@ -176,11 +175,11 @@ class TrainedPolicy:
         ids: list[list[int]],
         environments: list[Any] | None,
     ) -> torch.Tensor:
-        """Calls the reward functions through TRL's own path: ``(trajectories of all processes, functions)``, NaN where
-        a function gave none.
+        """Calls the reward functions through TRL's own path and returns ``(trajectories of all processes, functions)``,
+        NaN where a function returns none.
 
         Args:
-            environments: what TRL hands to functions with such an argument; `None` where there are none.
+            environments: passed by TRL to functions with such an argument; `None` without environments.
         """
         if environments is not None:
             self._trainer.environments = environments

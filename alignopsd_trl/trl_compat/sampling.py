@@ -1,4 +1,4 @@
-"""TRL's own ways to sample from the policy: vLLM in the process or on servers, and transformers' ``generate``."""
+"""Samples from the policy through TRL: vLLM in the process or on servers, or transformers' ``generate``."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 class EngineSampler:
-    """The trained policy as a `rollout.BatchSampler` through TRL's own path: transformers (also with continuous
-    batching) or vLLM. All processes must ask equally often and for equally many responses.
+    """A `rollout.BatchSampler` of the trained policy through TRL's own path: transformers (also with continuous
+    batching) or vLLM. All processes must call it equally often and with equally many prompts.
 
     Args:
-        temperature: of sampling; 0 decodes greedily.
-        max_tokens: of a response.
+        temperature: sampling temperature; 0 decodes greedily.
+        max_tokens: maximum of tokens in a response.
     """
 
     def __init__(self, trainer: Trainer, temperature: float, max_tokens: int):
@@ -42,7 +42,7 @@ class EngineSampler:
 
     def respond(self, prompts: Sequence[Sequence[int]], until: Reader | None = None) -> Responses:
         trainer = self._trainer
-        if trainer.is_fsdp_enabled:  # what transformers' generate looks for, to go on until all processes have finished
+        if trainer.is_fsdp_enabled:  # makes transformers' generate go on until all processes have finished
             policy_of(trainer)._is_fsdp_managed_module = True
             if trainer.use_vllm:
                 strategies.reshard(trainer.model)
@@ -59,7 +59,7 @@ class EngineSampler:
 
 
 class EngineBackend(Backend):
-    """vLLM through TRL's own path: all processes ask for each turn of all episodes together.
+    """vLLM through TRL's own path. All processes sample each turn of all episodes together.
 
     Attributes:
         teacher: makes samplers of the teacher; `None` where vLLM has the policy's weights alone.
@@ -87,7 +87,7 @@ class EngineBackend(Backend):
 
 
 class ColocatedBackend(EngineBackend):
-    """An engine in each process, which asks it request by request: no episode waits for another."""
+    """A vLLM engine in each process, which answers request by request, so that no episode waits for another."""
 
     def __init__(self, trainer: Trainer, processes: ProcessGroup):
         super().__init__(trainer)
@@ -103,7 +103,7 @@ class ColocatedBackend(EngineBackend):
             yield
 
     def push(self, update: int) -> None:
-        """Gives vLLM the policy's weights after so many updates. A collective.
+        """Pushes the policy's weights to vLLM. A collective.
 
         Raises:
             SamplerDown: on all processes.
@@ -118,8 +118,8 @@ class ColocatedBackend(EngineBackend):
 
 
 def _without_ended_trackers(trainer: Trainer) -> AbstractContextManager[None]:
-    """TRL times each generation and logs that; trackio raises where its run has not begun or has ended already, as in
-    an evaluation after training."""
+    """Removes trackio from the trackers while it has no run, as in an evaluation after training. TRL logs the time of
+    each generation, and trackio would raise."""
     given = trainer.args.report_to or ()
     if "trackio" in given:
         import trackio
@@ -131,8 +131,8 @@ def _without_ended_trackers(trainer: Trainer) -> AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def awake(trainer: Trainer) -> Generator[None]:
-    """With vLLM's sleep mode: the engine wakes once, takes the weights with the first generation, and sleeps again at
-    the end. TRL puts it to sleep after each call, so that every turn of an episode would push the whole policy."""
+    """Keeps a vLLM engine with sleep mode awake: it wakes once, takes the weights with the first generation, and sleeps
+    again at the end. TRL puts it to sleep after each call, so that every turn would push the whole policy."""
     engine: Any = getattr(trainer, "vllm_generation", None)
     if not (trainer.use_vllm and trainer.vllm_mode == "colocate" and engine.enable_sleep_mode):
         yield
@@ -148,7 +148,8 @@ def awake(trainer: Trainer) -> Generator[None]:
 
 
 def join_servers(trainer: Trainer, addresses: Sequence[str]) -> None:
-    """Joins the servers after the first, which TRL has joined, so that `push_weights` reaches all. A collective."""
+    """Connects to the servers after the first one, which TRL connects to. `push_weights` then reaches all. A
+    collective."""
     engine = trainer.vllm_generation
     engine.clients = [getattr(engine, "vllm_client", None)]
     for number, address in enumerate(addresses[1:], 1):
@@ -162,8 +163,8 @@ def join_servers(trainer: Trainer, addresses: Sequence[str]) -> None:
 
 
 def push_weights(trainer: Trainer) -> int:
-    """Gives vLLM the policy's weights if an update has changed them, as TRL does before it generates; how many updates
-    they have had. A collective.
+    """Pushes the policy's weights to vLLM if an update has changed them, as TRL does before it generates; returns their
+    number of updates. A collective.
 
     Raises:
         SamplerDown: on the first process, if a server does not take them.
@@ -186,8 +187,8 @@ def push_weights(trainer: Trainer) -> int:
 
 @contextlib.contextmanager
 def _walked_to_the_end(engine: Any, problems: list[Exception] | None) -> Generator[None]:
-    """While weights are pushed: an error of the first process's client goes into a list after the process has passed
-    all parameters, since gathering one is a collective. With `None` errors are raised."""
+    """Adds an error of the first process's client to ``problems`` once the process has passed all parameters, since
+    gathering one is a collective. With `None` errors are raised."""
     passes: list[Any] = []
     inner = engine._iter_named_params
 
@@ -198,7 +199,7 @@ def _walked_to_the_end(engine: Any, problems: list[Exception] | None) -> Generat
     engine._iter_named_params = params
     try:
         yield
-    except Exception as error:  # TRL raises plain ones
+    except Exception as error:  # TRL raises plain exceptions
         if problems is None:
             raise
         for one in passes:
@@ -210,7 +211,7 @@ def _walked_to_the_end(engine: Any, problems: list[Exception] | None) -> Generat
 
 
 def sampling_options(trainer: Trainer, temperature: float, max_tokens: int) -> dict[str, Any]:
-    """What TRL asks of vLLM for one response, under vLLM's names."""
+    """Returns TRL's sampling options for one response, under vLLM's names."""
     engine = trainer.vllm_generation
     return {
         "n": 1,
@@ -227,7 +228,7 @@ def sampling_options(trainer: Trainer, temperature: float, max_tokens: int) -> d
 
 
 def stepping_sampler(trainer: Trainer, temperature: float, max_tokens: int) -> SteppingSampler:
-    """The policy in a colocated engine, asked request by request."""
+    """Makes a sampler of the policy in a colocated engine, which it calls request by request."""
     options = sampling_options(trainer, temperature, max_tokens)
     if isinstance(options.get("structured_outputs"), dict):
         options["structured_outputs"] = vllm_generation.StructuredOutputsParams(**options["structured_outputs"])

@@ -1,4 +1,4 @@
-"""Log-probs of given responses under the policy, its reference or its teacher, by the trainer's own models."""
+"""Scores given responses under the policy, its reference or its teacher, with the trainer's own models."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class PolicyScorer:
     """The trained policy (or its frozen reference, or its teacher) as a `ScoringModel`.
 
     Args:
-        trainer: whose model, autocast and fused language-model head are used.
-        reference: score with the reference model in place of the policy.
+        trainer: has the model, autocast and fused language-model head.
+        reference: whether to score with the reference model in place of the policy.
         teacher: weights that score in place of the policy's.
     """
 
@@ -62,7 +62,7 @@ class PolicyScorer:
             output = self._model(
                 input_ids=rows.ids,
                 attention_mask=mask,
-                position_ids=None if mask is None else rows.position,  # a jump would make transformers build a mask
+                position_ids=None if mask is None else rows.position,  # with gaps transformers builds a mask
                 shift_labels=rows.labels,
                 fused_lm_head=True,
                 **known,
@@ -93,7 +93,7 @@ class PolicyScorer:
             yield
 
     def _adapter(self) -> AbstractContextManager:
-        """For a LoRA policy the reference is the adapter switched off, or its frozen copy where one was passed in."""
+        """Switches a LoRA policy's adapter off for the reference, or to its frozen copy where one was passed in."""
         if not self._reference or self._trainer.ref_model is not None:
             return contextlib.nullcontext()
         model = policy_of(self._trainer)
@@ -101,5 +101,5 @@ class PolicyScorer:
 
 
 def _joined(prompt: Padded, response: Padded) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and attention mask of whole rows."""
+    """Returns ids and attention mask of whole rows."""
     return torch.cat([prompt.ids, response.ids], dim=1), torch.cat([prompt.mask, response.mask], dim=1)
