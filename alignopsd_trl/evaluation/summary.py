@@ -69,7 +69,7 @@ FEWEST = 5
 
 def success_rate(won: Sequence[bool | None]) -> Estimate:
     """Returns the share of won episodes with the Wilson interval (NaN for fewer than `FEWEST` episodes). All values are
-    NaN if it is unknown whether an episode was won."""
+    NaN if it is unknown for any episode whether it was won."""
     if None in won:
         return Estimate(math.nan, math.nan, math.nan, len(won))
     wins = sum(map(bool, won))

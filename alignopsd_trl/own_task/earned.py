@@ -38,8 +38,8 @@ def most_told(episodes: Sequence[PlayedEpisode]) -> PlayedEpisode | None:
 def paid_twice(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
     """Yields a finding if the last reward of an episode pays the earlier ones again.
 
-    Only ended episodes with at least two rewarded turns before the last reward count. In nearly all these episodes
-    the last reward is the earlier sum, alone or plus one turn's reward, and the sums have more values than the rest.
+    Only ended episodes with at least two rewarded turns before the last reward count. In nearly all of them the last
+    reward must equal the earlier sum, alone or plus an extra: one turn's reward. The sums must vary more than extras.
     """
     ended = [one for one in episodes if one.turns and (one.stop == ENDED or (one.stop != FAILED and _finish(one)))]
     parted = [(one, *_before_and_last(one)) for one in ended]

@@ -11,7 +11,7 @@ LONG = 20.0  # seconds of a command after which its end lists the longest stages
 
 
 class Stages:
-    """Prints stages to standard error: ``with Stages("alignopsd check") as stages: stages.begin("random play")``."""
+    """Prints timings to standard error: ``with Stages("alignopsd check") as stages: stages.begin("random play")``."""
 
     def __init__(self, command: str):
         self._command, self._stage = command, "starting"

@@ -140,7 +140,7 @@ class Progress(TrainerCallback):
 
 class SimilarLengths(Sampler[int]):
     """Samples rows so that each batch holds rows of similar length and batches come in random order. `transformers`
-    sorts every 50 batches by falling length, so that the shortest rows, first pages, always come last.
+    sorts every 50 batches by falling length, so the shortest rows (first pages) come at the end of each 50.
 
     Args:
         lengths: tokens of each row.

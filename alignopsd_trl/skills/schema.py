@@ -164,7 +164,7 @@ def read_content(content: Any, source: str) -> Content:
 
 
 def _problem(error: ErrorDetails, content: Any) -> tuple[str, bool, str]:
-    """Returns the place of the record, whether its fields are all known, and the line of the message."""
+    """Returns the record's place in the file, whether all its fields are known, and the line of the message."""
     kind, path, value = error["type"], error["loc"], error["input"]
     model, place, name, field = Content, "", "", ""
     models = {"general": GeneralSkill, "task_types": TaskType, "skills": TypeSkill, "match": Match, "mistakes": Mistake}
