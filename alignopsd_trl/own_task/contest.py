@@ -89,7 +89,7 @@ def play_on(
 
 
 def _settled(played: Played) -> bool:
-    """Returns whether the findings are certain, so that more episodes are of no use."""
+    """Returns whether more episodes are of no use."""
     scripted = played.get(PLAYER, ())
     if not scripted or any(one.stop == FAILED for part in played.values() for one in part):
         return True
