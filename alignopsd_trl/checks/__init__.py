@@ -1,2 +1,2 @@
-"""What a run needs before it starts: `intended` is the list; `model_files` looks at weights without loading them,
-`tasks` at rows and openings."""
+"""Checks before a run: `intended` is the full list, `model_files` checks weights without loading them, and `tasks`
+checks rows and reset results."""

@@ -1,4 +1,4 @@
-"""What `alignopsd check` says: a finding is one line with its remedy."""
+"""The findings of `alignopsd check`, each one line with its remedy."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a run would suffer from.
+    """A problem that would harm a run.
 
     Args:
-        about: a word for the kind.
-        text: what was seen, and the remedy.
-        ruins: it spoils a run; else it is worth a look.
+        about: the kind of problem, in a word or two.
+        text: the observation, and its remedy.
+        ruins: whether it spoils a run; else it is only worth a look.
     """
 
     about: str

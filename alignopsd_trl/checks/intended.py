@@ -1,7 +1,7 @@
-"""What a run needs before its weights are loaded, as one list that the trainer, ``train`` and ``plan`` ask.
+"""Checks a run before its weights are loaded; the trainer, ``train`` and ``plan`` share one list of checks.
 
 Messages name arguments and their values, such as ``max_steps=0``, in Python and in the shell.
-What a single value may be is checked by `AlignOPSDConfig` itself.
+`AlignOPSDConfig` itself checks single values.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Intended:
-    """What is about to be trained.
+    """A run that is about to start, as the input of the checks.
 
     Args:
-        args ([`AlignOPSDConfig`]): of the run.
-        method ([`Method`]): made from it.
-        model (`str` or model): a name or a path; a model that is loaded already is not looked at.
-        tasks ([`~datasets.Dataset`]): one row a task.
+        args ([`AlignOPSDConfig`]): the settings of the run.
+        method ([`Method`]): the method of these settings.
+        model (`str` or model): a name or a path; a loaded model is not checked.
+        tasks ([`~datasets.Dataset`]): one row per task.
         skill_bank, encoder: as the trainer takes them; `None` for none.
-        has_tokenizer (`bool`): whether one is handed over beside the model.
-        own_environment (`bool`): whether the environment is one of this package's kind, not one of TRL's convention.
+        has_tokenizer (`bool`): whether a tokenizer is given beside the model.
+        own_environment (`bool`): whether the environment follows this package's convention, not TRL's.
         rewards (`bool`): whether there are reward functions beside the environment's own reward.
         groups (`int`, *optional*): tasks of one round; by default of this launch.
-        factory (*optional*): of the environments; its server's sessions are counted, or it is looked at how a task
-            opens, unless it comes with the package, whose tests have looked at it.
+        factory (*optional*): makes the environments. The checks count its server's sessions, or open a task unless the
+            environment comes with the package.
     """
 
     args: AlignOPSDConfig
@@ -68,7 +68,7 @@ class Intended:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """That of a policy's folder, once its files have been looked at; `None` where there is none to look at."""
+        """The tokenizer of a policy's folder, after a check of its files; `None` if there is none to check."""
         if not isinstance(self.model, str):
             return None
         options, template = as_mapping(self.args.model_init_kwargs), as_mapping(self.args.chat_template_kwargs)
@@ -76,10 +76,10 @@ class Intended:
 
 
 def check(intended: Intended) -> None:
-    """Asks the whole list.
+    """Runs all checks.
 
     Raises:
-        ValueError: for the first thing that would keep the run from ending well: argument, value and remedy.
+        ValueError: at the first problem that would spoil the run; the message names argument, value and remedy.
     """
     for one in CHECKS:
         one(intended)
@@ -181,7 +181,7 @@ def _enough_tasks(run: Intended) -> None:
 
 
 def _sessions(run: Intended) -> None:
-    """Asked by the first process, for all of them."""
+    """Counts an OpenEnv server's sessions, on rank 0 for all processes."""
     if not isinstance(run.factory, OpenEnvEnvironment) or int(os.environ.get("RANK", "0")):
         return
     args = run.args
@@ -197,8 +197,8 @@ def _sessions(run: Intended) -> None:
 
 
 def _task(run: Intended) -> None:
-    """Asked by the first process; opens one task four times, and once more after a step. A factory with a batch of its
-    own is not asked: to make one may take long."""
+    """Opens the first task in four slots, and again after a step, on rank 0. Skips a factory with a ``batch`` of its
+    own, which may take long to make."""
     factory, loaded = run.factory, loaded_as(run.factory)
     makes_one = factory is not None and not hasattr(factory, "batch") and not isinstance(factory, OpenEnvEnvironment)
     if not makes_one or not isinstance(run.tasks, Dataset) or int(os.environ.get("RANK", "0")):
@@ -206,9 +206,9 @@ def _task(run: Intended) -> None:
     first = run.tasks[0]
     if loaded is not None and (loaded.name in SHIPPED or first in loaded.opened):
         return
-    from alignopsd_trl.checks import tasks  # plays, which a plan of a shipped task does without
+    from alignopsd_trl.checks import tasks  # a plan of a shipped task does without this import
 
-    with contextlib.chdir("."):  # paths are as they were, whatever folder its code goes to
+    with contextlib.chdir("."):  # restores the working directory if the user's code changes it
         found = list(tasks.starts(factory, [first], run.args.environment_time_limit))
     for finding in found:
         if finding.about in tasks.FATAL:
@@ -217,7 +217,7 @@ def _task(run: Intended) -> None:
         kwargs = as_mapping(run.args.chat_template_kwargs)
         rows = [run.tasks[row] for row in range(min(tasks.TRIED, len(run.tasks)))]
         tasks.check_first_prompts(factory, rows, run.tokenizer, kwargs, run.args.environment_time_limit)
-    if loaded is not None:  # a recipe asks before it claims its folder, and its trainer asks again
+    if loaded is not None:  # a recipe checks before it claims its folder, and its trainer checks again
         loaded.opened.append(first)
 
 
@@ -227,7 +227,7 @@ TRACKERS = OWN_TRACKERS | {
     **{name: (name,) for name in ("clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "mlflow", "neptune")},
     "swanlab": ("swanlab",),
 }
-"""Name to packages, of which one is needed; importing transformers' own list takes seconds."""
+"""Maps trackers to packages, of which one is needed; importing transformers' own list takes seconds."""
 
 
 def _trackers(run: Intended) -> None:
@@ -244,10 +244,10 @@ def _trackers(run: Intended) -> None:
 
 
 def check_hub(token: str | None, asked: str = "push_to_hub=True") -> None:
-    """A push at the end of a long run should not fail for what is known at its beginning.
+    """Checks at the start of a run that its push to the Hub can work.
 
     Raises:
-        ValueError: without a token, or where the Hub is switched off.
+        ValueError: if there is no token, or the Hub is switched off.
     """
     from huggingface_hub import constants, get_token
 

@@ -1,4 +1,4 @@
-"""Policies are looked at before their weights are loaded, and loaded."""
+"""Checks a policy's files before its weights are loaded, and loads policies."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def check_policy(
     trust_remote_code: bool = False,
     saves: bool = True,
 ) -> PreTrainedTokenizerBase | None:
-    """Looks at the files of a policy that is a folder, but those that come with the package, whose tests have looked.
+    """Checks the files of a policy's folder; skips policies that come with the package.
 
     Args:
-        name: as the user wrote it.
-        kwargs: handed to the chat template.
+        name: name or path of the policy, as the user wrote it.
+        kwargs: options of the chat template.
         own_tokenizer: whether the folder's tokenizer will be used.
-        saves: whether the model will be saved, which transformers refuses for some that it loads.
+        saves: whether the model will be saved; transformers loads some models that it can't save.
 
     Returns:
-        The tokenizer, where there is one to look at.
+        The tokenizer, if there is one to check.
 
     Raises:
-        ValueError: for what can't be loaded, played or saved again: names the file.
+        ValueError: if the policy can't be loaded, played or saved again; the message names the file.
     """
     check_model_name(name)
     folder = Path(resolve_model(name)).expanduser()
@@ -49,7 +49,7 @@ def check_policy(
     check_weights(folder)
     if own_tokenizer:
         check_tokenizer(folder)
-    if (folder / "adapter_config.json").is_file():  # its base is elsewhere
+    if (folder / "adapter_config.json").is_file():  # the base model is elsewhere
         return None
     model = empty_model(folder, trust_remote_code)
     if saves:
@@ -59,10 +59,10 @@ def check_policy(
 
 
 def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
-    """The model that a folder's ``config.json`` describes, without weights, held against the files of weights.
+    """Makes the model of a folder's ``config.json`` without weights, and compares it with the weight files.
 
     Raises:
-        ValueError: if transformers can make none; if the weights are not this model's.
+        ValueError: if transformers can't make the model; if the weights are not this model's.
     """
     import torch
     import transformers
@@ -84,15 +84,15 @@ def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedMode
         check_values({"min_p": model.generation_config.min_p}, INHERITED_RULES)
         if model.generation_config.stop_strings:
             raise ValueError("it has stop_strings, which end no response here")
-    if getattr(config, "quantization_config", None) is None:  # packed weights have shapes of their own
+    if getattr(config, "quantization_config", None) is None:  # quantized weights have other shapes
         _check_shapes(folder, model)
         check_complete(folder, model)
     return model
 
 
 def _check_shapes(folder: Path, model: PreTrainedModel) -> None:
-    """Compares the weights of a folder with those of the model, by name. Names that transformers changes are not
-    judged."""
+    """Compares the shapes of a folder's weights with those of the model, by name. Skips names that transformers
+    changes."""
     from safetensors import safe_open
 
     wanted = {name: list(weight.shape) for name, weight in model.named_parameters(remove_duplicate=False)}
@@ -108,11 +108,11 @@ def _check_shapes(folder: Path, model: PreTrainedModel) -> None:
 
 
 def load_policy(name: str, dtype: str = "auto", device: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A policy that only plays, and its tokenizer.
+    """Loads a policy for play alone, and its tokenizer.
 
     Raises:
-        ValueError: for what is no folder, no shipped policy and not to be had from the Hub; for a model that lacks
-            weights, or whose tokenizer can't be used.
+        ValueError: if the name is no folder, no shipped policy and not on the Hub; if the model lacks weights, or its
+            tokenizer can't be used.
     """
     from transformers import AutoModelForCausalLM
 

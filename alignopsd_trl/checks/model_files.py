@@ -1,4 +1,4 @@
-"""A model's files, looked at without loading them, and held against the model that was loaded from them."""
+"""Checks a model's files without loading them, and compares them with the loaded model."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 _PEFT = re.compile(r"^base_model\.model\.|\.(base_layer|original_module)(?=\.)")
 _ADAPTER = re.compile(r"\.default(\.|$)")
-"""Of the names of parameters under PEFT: what it puts into them, and what an adapter's own have."""
+"""Parts of parameter names under PEFT: those that PEFT inserts, and the mark of an adapter's own parameters."""
 
 
 def check_model_name(name: str) -> None:
-    """Raises `ValueError` for what is no folder, no shipped policy and can be no Hub id."""
+    """Raises `ValueError` if a name is no folder, no shipped policy and no possible Hub id."""
     if not name or name in SHIPPED_MODELS or Path(name).expanduser().is_dir():
         return
     if not _HUB_ID.fullmatch(name):
@@ -39,10 +39,10 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "s
 
 
 def check_weights(folder: Path) -> None:
-    """Looks at a model's files without loading them: configuration, weights, and that none was cut short.
+    """Checks a model's files without loading them: configuration, weights, and that none was cut short.
 
     Raises:
-        ValueError: names the folder or the file.
+        ValueError: if a file is missing or damaged; the message names the folder or the file.
     """
     if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
         raise ValueError(f"model={str(folder)!r} holds no config.json; give a model's folder")
@@ -63,12 +63,12 @@ def check_weights(folder: Path) -> None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Those that can be looked at without being loaded."""
+    """Returns the safetensors files, which can be checked without loading."""
     return sorted(folder.glob("*.safetensors"))
 
 
 def _check_json(file: Path) -> None:
-    """Raises `ValueError` for a file of configuration or tokenizer that is no JSON object."""
+    """Raises `ValueError` if a file of configuration or tokenizer holds no JSON object."""
     try:
         found = json.loads(file.read_text("utf-8"))
     except ValueError as error:
@@ -81,10 +81,10 @@ OBJECTS = ("config.json", "generation_config.json", "adapter_config.json", "toke
 
 
 def check_safetensors(file: Path) -> None:
-    """Compares a file's size with what its header says: eight bytes of length, the header as JSON, then the tensors.
+    """Compares a file's size with its header. A file is eight bytes of header length, the header as JSON, then tensors.
 
     Raises:
-        ValueError: if the file was cut short or is none.
+        ValueError: if the file was cut short or has no readable header.
     """
     size, (length, header) = file.stat().st_size, _header(file)
     try:
@@ -97,19 +97,19 @@ def check_safetensors(file: Path) -> None:
 
 
 def _header(file: Path) -> tuple[int, bytes]:
-    """The length that a file gives its header, and the header, which is empty where the file is shorter."""
+    """Returns the header's length as the file states it, and the header; the header is empty if the file is shorter."""
     with file.open("rb") as content:
         length = int.from_bytes(content.read(8), "little")
         return length, content.read(length) if length < file.stat().st_size else b""
 
 
 def check_complete(folder: Path, model: torch.nn.Module) -> None:
-    """Compares the names of a loaded model's weights with those in its files: what is in none was made up at loading.
+    """Checks that all weights of a loaded model are in its files; transformers makes up those that are not.
 
-    Files with names that the model has not are not judged, since transformers renames them.
+    Files with names unknown to the model pass unchecked, since transformers renames them.
 
     Raises:
-        ValueError: names the first weight that is missing.
+        ValueError: if weights are missing; the message names the first.
     """
     files = weight_files(folder)
     if not files or (folder / "adapter_config.json").is_file():
@@ -130,10 +130,10 @@ def check_complete(folder: Path, model: torch.nn.Module) -> None:
 
 
 def check_loaded(model: PreTrainedModel, folder: Path | None, args: AlignOPSDConfig) -> str:
-    """Raises `ValueError` for a model whose files lack weights; what else to tell a user about it, or nothing.
+    """Raises `ValueError` if a model's files lack weights; returns the warning of `beyond_positions`, or an empty text.
 
     Args:
-        folder: where it was loaded from; `None` for a model that was handed over, and a folder that is not there for
+        folder: the folder of the model; `None` for a model that the user passed, and a folder that does not exist for
             one from the Hub.
     """
     if folder is not None and folder.expanduser().is_dir():
@@ -142,13 +142,13 @@ def check_loaded(model: PreTrainedModel, folder: Path | None, args: AlignOPSDCon
 
 
 def positions_of(name: str) -> int | None:
-    """The positions that a model's folder says it was made for."""
+    """Returns the number of positions in a model's ``config.json``; `None` if it states none."""
     content = read_json(Path(resolve_model(name)).expanduser() / "config.json") or {}
     return content.get("text_config", content).get("max_position_embeddings")
 
 
 def beyond_positions(positions: int | None, args: AlignOPSDConfig) -> str:
-    """What to tell a user whose turns may be longer than the model was made for; else nothing."""
+    """Returns a warning if turns may exceed the model's positions, else an empty text."""
     response = max(args.max_completion_length, args.teacher_max_completion_length or 0)
     if positions is None or args.max_prompt_length + response <= positions:
         return ""
@@ -159,7 +159,7 @@ def beyond_positions(positions: int | None, args: AlignOPSDConfig) -> str:
 
 
 def check_tokenizer(folder: Path) -> None:
-    """Raises `ValueError` for a model's folder without tokenizer."""
+    """Raises `ValueError` if a model's folder has no tokenizer."""
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise ValueError(
             f"model={str(folder)!r} holds no tokenizer ({TOKENIZERS[0]}); save it there with tokenizer.save_pretrained"

@@ -1,4 +1,4 @@
-"""Whether a server gives as many sessions as episodes are played at once."""
+"""Checks that a server gives as many sessions as episodes are played at once."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ PATIENCE = 2.0
 def check_sessions(
     factory: OpenEnvEnvironment, episodes: int, row: Mapping[str, Any], time_limit: float, instead: str
 ) -> None:
-    """Opens a session an episode, all at the same time, and closes them again.
+    """Opens one session per episode, all at the same time, and closes them again.
 
     Args:
-        factory: of the environments.
-        episodes: played at once, by all processes.
-        row: of the task that each session is reset to.
-        time_limit: seconds of one reset.
-        instead: what plays fewer at once.
+        factory: makes the environments.
+        episodes: number of episodes that all processes play at once.
+        row: the task to which each session is reset.
+        time_limit: seconds that one reset may take.
+        instead: remedy in the message: how to play fewer episodes at once.
 
     Raises:
-        ValueError: if the server gives fewer.
+        ValueError: if the server gives fewer sessions.
     """
     batch = open_batch(factory, episodes, time_limit)
     try:
@@ -47,7 +47,7 @@ def check_sessions(
 
 
 def _failures(batch: ValidatedBatch, slots: Sequence[int], row: Mapping[str, Any]) -> list[Failure]:
-    """What the slots that can't be reset end in, however often they are asked."""
+    """Resets slots until all succeed or time is up, and returns the failures that are left."""
     end = time.monotonic() + PATIENCE
     while True:
         outcomes = batch.reset(slots, [row] * len(slots))

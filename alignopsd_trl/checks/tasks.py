@@ -1,4 +1,4 @@
-"""What is cheap to see of a task: its rows, and how siblings open. `alignopsd check` and recipes look at it."""
+"""Cheap checks of a task, for `alignopsd check` and recipes: its rows, and the resets of siblings."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from alignopsd_trl.rollout import SiblingsDiffer, check_openings, episode_seeds
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TRIED = 4  # tasks
+TRIED = 4  # tasks that are opened
 SIBLINGS = 4
 FAILED_RESET = "failed reset"
 FATAL = ("siblings", "reset", "random numbers")
-"""Findings about these end any run; others cost episodes, or what is learnt."""
+"""Findings of these kinds end any run; others cost episodes or learning."""
 
 
 def splits(rows: Sequence[Mapping[str, Any]], panel: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Training tasks and those of the panel."""
+    """Yields findings about repeated training tasks, and tasks of the panel (evaluation set) among them."""
     names = [row["task_id"] for row in rows]
     twice = len(names) - len(set(names))
     if twice:
@@ -42,13 +42,13 @@ def splits(rows: Sequence[Mapping[str, Any]], panel: Sequence[Mapping[str, Any]]
 
 
 def content(row: Mapping[str, Any]) -> str:
-    """What a row says beside its names."""
+    """Returns a row as JSON, without ``task_id`` and ``category``."""
     told = {name: value for name, value in row.items() if name not in ("task_id", "category")}
     return json.dumps(told, sort_keys=True, default=str)
 
 
 def starts(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_limit: float) -> Iterator[Finding]:
-    """Resets siblings of some tasks, and again after a step."""
+    """Resets siblings of some tasks, and again after a step; yields findings if they fail or differ."""
     batch = open_batch(factory, SIBLINGS, time_limit)
     seed = torch.initial_seed()
     try:
@@ -74,7 +74,7 @@ def check_first_prompts(
     kwargs: Mapping[str, Any],
     time_limit: float,
 ) -> None:
-    """Opens some tasks and writes their first prompts with the policy's chat template.
+    """Opens some tasks, and renders their first prompts with the policy's chat template.
 
     Raises:
         ValueError: if none of the tasks opens; if the environment's prompt or the template fails.
@@ -130,18 +130,18 @@ def _siblings(batch: ValidatedBatch, row: Mapping[str, Any]) -> Iterator[Finding
 
 
 def _shown(opening: Opening | Failure) -> Opening | Failure:
-    """Without its context, which the episode goes on to write into."""
+    """Returns a reset result without its context, which the episode changes."""
     return replace(opening, context=None) if isinstance(opening, Opening) else opening
 
 
 def _again(batch: ValidatedBatch, rows: Sequence[Mapping[str, Any]], opening: Opening) -> list[Opening | Failure]:
-    """Openings after a step of another episode in the same slots: what is left over from it shows."""
+    """Steps the slots, resets them and returns the results, which show state left over from the step."""
     batch.step(range(len(rows)), [(*opening.admissible, "")[0]] * len(rows))
     return batch.reset(range(len(rows)), rows)
 
 
 def seeded(batch: ValidatedBatch, row: Mapping[str, Any], round_number: int = 0, sibling: int = 0) -> dict[str, Any]:
-    """What `reset` gets of a row, as in training."""
+    """Returns a row with its seeds, as `reset` gets it in training."""
     seeds = episode_seeds(row["task_id"], round_number, sibling)
     dynamics = {"dynamics_seed": seeds.dynamics_seed} if batch.takes_dynamics_seed else {}
     return {"seed": seeds.seed, **dynamics, **row}

@@ -1,9 +1,9 @@
-"""Plays a fixed panel with a policy and says how it went: success and score, per category, with 95 % intervals.
+"""Plays a fixed panel (evaluation set) with a policy; reports success and score, per category, with 95 % intervals.
 
     python -m alignopsd_trl.evaluation --model PATH --environment webshop --panel test [--skills]
 
-No trainer involved. The same panel (its checksum is in every result) on any machine; a trainer's own evaluations go
-through the same loop, `play_panel`.
+No trainer is involved. A panel is the same on every machine, and every result holds its checksum. A trainer's own
+evaluations use the same loop, `play_panel`.
 """
 
 from alignopsd_trl.evaluation.play import ModelGenerator, evaluate, evaluating, play_panel

@@ -1,4 +1,4 @@
-"""``python -m alignopsd_trl.evaluation``."""
+"""Runs ``python -m alignopsd_trl.evaluation``."""
 
 from alignopsd_trl.launch.evaluate import command
 

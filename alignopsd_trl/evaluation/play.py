@@ -1,4 +1,4 @@
-"""One loop plays every panel: the trainer's, for trained rows, and `evaluate`'s, for a model that nobody trains."""
+"""Plays panels (evaluation sets) in one loop, for the trainer and for `evaluate`, which needs no trainer."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class ModelGenerator:
     Args:
         model: the policy.
         tokenizer: pads prompts on the left.
-        temperature: of the sampling; `0` decodes greedily.
+        temperature: the sampling temperature; `0` decodes greedily.
         max_tokens: tokens of a response at most.
-        batch_size: prompts that are continued together.
-        top_p, top_k, min_p, repetition_penalty: as in [`~trl.GRPOConfig`]. What the model's own ``generation_config``
-            says of them does not count, as it does not in training.
+        batch_size: prompts of one call of ``generate``.
+        top_p, top_k, min_p, repetition_penalty: as in [`~trl.GRPOConfig`]. The model's own ``generation_config`` is
+            ignored for these, as in training.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ModelGenerator:
 
 @contextlib.contextmanager
 def evaluating(model: torch.nn.Module, seed: int) -> Generator[None]:
-    """Evaluation mode and random numbers of its own; afterwards the model's mode and the random state are as before."""
+    """Sets evaluation mode and a random seed; restores the model's mode and the random state afterwards."""
     training = model.training
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -100,22 +100,22 @@ def play_panel(
     processes: int = 1,
     finished: Callable[[Sequence[Trajectory]], None] = lambda trajectories: None,
 ) -> list[Trajectory]:
-    """Plays each task of a panel once: the loop behind every number that this project prints.
+    """Plays each task of a panel once. All results of this project come from this loop.
 
-    An episode's own seed comes from its task alone; ``seed`` is that of the sampling. The caller's random state and the
-    model's mode (training or not) are left as they were. Equal weights, slots and seed give equal episodes whether a
-    trainer or `evaluate` brings the player.
+    An episode's own seed comes from its task alone; ``seed`` is that of the sampling. The function restores the
+    caller's random state and the model's mode (training or not). Equal weights, slots and seed give equal episodes,
+    in a trainer and in `evaluate`.
 
     Args:
         player (`Player`): plays up to ``slots`` episodes at a time.
         model (`torch.nn.Module`): the policy that the player samples from; put into evaluation mode.
         panel (`TaskPanel`): the tasks.
-        slots (`int`): episodes side by side.
-        seed (`int`, *optional*, defaults to 0): of the sampling; each process adds its number.
+        slots (`int`): episodes played at once.
+        seed (`int`, *optional*, defaults to 0): the sampling seed; each process adds its number.
         process, processes (`int`, *optional*): this process plays every ``processes``-th task from ``process`` on. All
             processes play equally many rounds, some perhaps without a task, so that generation may run collectives.
         finished (`Callable[[Sequence[Trajectory]], None]`, *optional*): called with the episodes of ``slots`` tasks,
-            while what played them is still as they left it.
+            while their environments are still in the final state.
 
     Returns:
         This process's trajectories, in the panel's order.
@@ -153,23 +153,22 @@ def evaluate(
     progress: Callable[[int, int], None] = lambda ended, turns: None,
     **options: Any,
 ) -> tuple[EvaluationResult, list[Trajectory]]:
-    """Plays each task of a panel once with a model that nobody trains.
+    """Plays each task of a panel once with a model, without a trainer.
 
     Args:
         model: the policy.
-        tokenizer: with a chat template.
-        factory: makes an environment, of this project's or of TRL's convention.
+        tokenizer: the model's, with a chat template.
+        factory: makes an environment of this project's or of TRL's convention.
         panel: the tasks.
-        skills: puts the skill into the policy's own prompt (the starred rows of the table), see
-            `policy.teacher.skill_source`.
-        temperature: of the sampling; `0` decodes greedily.
-        top_p, top_k, min_p, repetition_penalty: of the sampling, as in [`~trl.GRPOConfig`], whose values a trainer's
-            own evaluations use. The model's ``generation_config`` does not count.
-        seed: of the sampling's random numbers. An episode's own seed depends on its task alone.
-        max_completion_length: tokens of a response.
-        batch_size: episodes side by side.
-        time_limit: seconds for one call of an environment.
-        progress: called with the numbers of episodes that ended and of turns that were played since the last call.
+        skills: gives the skill for the policy's own prompt (the starred rows of the table); made by `skill_source`.
+        temperature: the sampling temperature; `0` decodes greedily.
+        top_p, top_k, min_p, repetition_penalty: options of sampling, as in [`~trl.GRPOConfig`], whose values a
+            trainer's own evaluations use. The model's ``generation_config`` is ignored for these.
+        seed: the sampling seed. An episode's own seed depends on its task alone.
+        max_completion_length: tokens of a response at most.
+        batch_size: episodes played at once.
+        time_limit: seconds that one call of an environment may take.
+        progress: called with the numbers of ended episodes and of played turns since the last call.
         options: fields of [`~alignopsd_trl.chat.options.PlayOptions`], such as ``max_prompt_length``.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What is kept of a played panel: success and score, per category, with 95 % intervals."""
+"""Summarises a played panel (evaluation set): success and score, per category, with 95 % intervals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from alignopsd_trl.turns import Trajectory
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an evaluation keeps of one episode."""
+    """The result of one episode in an evaluation."""
 
     task_id: str
     category: str
@@ -42,8 +42,8 @@ class Estimate:
     """A mean with its 95 % interval.
 
     Args:
-        mean, low, high (`float`): in percent; ``low`` and ``high`` are NaN where there are too few episodes for one.
-        episodes (`int`): that it is the mean of.
+        mean, low, high (`float`): in percent; ``low`` and ``high`` are NaN if there are too few episodes.
+        episodes (`int`): number of averaged episodes.
     """
 
     mean: float
@@ -53,7 +53,7 @@ class Estimate:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Estimate:
-        """From JSON, which has null for NaN."""
+        """Reads an estimate from JSON, which has null for NaN."""
         known: dict[str, Any] = {name: math.nan if value is None else value for name, value in content.items()}
         return cls(**known)
 
@@ -64,12 +64,12 @@ class Estimate:
 
 
 FEWEST = 5
-"""Episodes below which no interval is given: it would be wider than what it is about."""
+"""Smallest number of episodes for an interval; with fewer, intervals are too wide to be of use."""
 
 
 def success_rate(won: Sequence[bool | None]) -> Estimate:
-    """Share of episodes won, with the Wilson interval (NaN for fewer than `FEWEST` episodes). All NaN where it is
-    unknown of an episode whether it was won."""
+    """Returns the share of won episodes with the Wilson interval (NaN for fewer than `FEWEST` episodes). All values are
+    NaN if it is unknown for any episode whether it was won."""
     if None in won:
         return Estimate(math.nan, math.nan, math.nan, len(won))
     wins = sum(map(bool, won))
@@ -81,8 +81,8 @@ def success_rate(won: Sequence[bool | None]) -> Estimate:
 
 
 def mean_score(scores: Sequence[float]) -> Estimate:
-    """Mean of the environment's own numbers, with a bootstrap interval over episodes, which can't leave the range of
-    what was seen (NaN for fewer than `FEWEST` episodes). The draws are always the same ones."""
+    """Returns the mean of the environment's scores with a bootstrap interval over episodes, which stays in the range of
+    the scores (NaN for fewer than `FEWEST` episodes). The draws are always the same."""
     mean = 100 * math.fsum(scores) / len(scores)
     if len(scores) < FEWEST:
         return Estimate(mean, math.nan, math.nan, len(scores))
@@ -92,23 +92,23 @@ def mean_score(scores: Sequence[float]) -> Estimate:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """One panel played once.
+    """The result of playing a panel once.
 
     Args:
-        environment, panel, checksum (`str`): which tasks; equal checksums are equal tasks in equal order.
-        episodes (`int`): one per task.
+        environment, panel, checksum (`str`): the played tasks; equal checksums mean equal tasks in equal order.
+        episodes (`int`): number of episodes, one per task.
         skills (`bool`): whether the policy read the skill in its own prompt.
-        temperature, seed (`float`, `int`): of the sampling.
-        success, score (`Estimate`): of all episodes.
-        success_macro (`float`): mean over categories, in percent.
+        temperature, seed (`float`, `int`): the settings of sampling.
+        success, score (`Estimate`): the success rate and mean score of all episodes.
+        success_macro (`float`): mean success over categories, in percent.
         categories (`dict[str, dict[str, Estimate]]`): ``success`` and ``score`` of each category.
         turns, invalid_actions (`float`): turns per episode; the share of actions with a bad format, in [0, 1].
-        environment_errors (`int`): episodes that their environment failed.
+        environment_errors (`int`): number of episodes in which the environment failed.
         outcomes (`tuple[Outcome, ...]`): the episodes, in the panel's order.
 
-    ``success`` is NaN where the environment does not know it (`Step.won` is `None`); the score alone counts then.
+    ``success`` is NaN if the environment does not know it (`Step.won` is `None`); then the score alone counts.
     ``success`` and ``score`` weigh every task alike; ``success_macro`` weighs every category alike. A category without
-    tasks is absent. An episode that its environment failed counts as not won, and ``environment_errors`` counts it.
+    tasks is absent. An episode in which the environment failed counts as not won.
     """
 
     environment: str
@@ -134,7 +134,7 @@ class EvaluationResult:
         return content
 
     def table(self) -> str:
-        """Plain text: one line a category, then all. Without success where that is unknown of all."""
+        """Returns plain text: one line per category, then all tasks; without success if it is unknown for all."""
         rows = {**self.categories, "all": {"success": self.success, "score": self.score}}
         known = ("score",) if all(math.isnan(row["success"].mean) for row in rows.values()) else ("success", "score")
         lines = [f"{'':<16}" + "".join(f"{f'{kind} %':>22}" for kind in known) + f"{'episodes':>10}"]
@@ -153,7 +153,7 @@ class EvaluationResult:
 def summarise(
     panel: TaskPanel, outcomes: Sequence[Outcome], *, skills: bool, temperature: float, seed: int
 ) -> EvaluationResult:
-    """Outcomes of a whole panel, in any order, to a result in the panel's order.
+    """Makes the result of a panel from all its outcomes, which may be in any order.
 
     Raises:
         ValueError: if a task of the panel is missing or was played twice.

@@ -1,4 +1,4 @@
-"""From nothing to a policy that learns: a task's scaffold, its check, demonstrations and a first policy."""
+"""Tools for a new task: its scaffold, its check, demonstrations and a first policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_task", "first_policy"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a name when it is first asked for: command lines are looked at before PyTorch is there."""
+    """Imports a name at its first use, since command lines are parsed before PyTorch is imported."""
     if name not in _HOMES:
         raise AttributeError(f"module 'alignopsd_trl.own_task' has no attribute {name!r}")
     return getattr(import_module(f"alignopsd_trl.own_task.{_HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""`check_task`: what would ruin a run on a task, found without a policy."""
+"""Checks a task, without a policy, for problems that would ruin a run."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from alignopsd_trl.own_task.tokenizer import WordCount
 from alignopsd_trl.rollout import SkillSource, no_skills
 from alignopsd_trl.skills import SkillBank, load_skills
 
-OPENED = 128  # tasks that a bank is asked for
+OPENED = 128  # tasks whose skills are looked up in a bank
 
 
 @dataclass
 class Report:
-    """What a check found, and what it saw on the way."""
+    """The findings of a check, and the facts that it prints."""
 
     findings: list[Finding] = field(default_factory=list)
     success: dict[str, str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Report:
         return any(one.ruins for one in self.findings)
 
     def told(self) -> str:
-        """For people: the first prompt, what play came to, one line a finding."""
+        """Returns the report as text: the first prompt, the results of play, one line per finding."""
         lines = []
         if self.prompt:
             lines += ["The first prompt, as the policy will read it:", self.prompt, ""]
@@ -77,19 +77,19 @@ def check_task(
     seed: int = 0,
     stages: Stages | None = None,
 ) -> Report:
-    """Plays a task at random and with its scripted player, if there is one, until their difference is known.
+    """Checks a task by random play and its scripted player, if there is one, until their difference is known.
 
     Args:
-        task: as on the command line, or found already.
-        episodes: of each kind of play at least.
-        player: ``MODULE:FUNCTION``; ``<task>_player:play`` by default, where it exists.
-        tokenizer: the policy's; that of a `tiny` policy for these words by default.
-        max_prompt_length, max_completion_length: of the policy; the recipe's by default.
-        time_limit: seconds of one call of the environment.
-        stages: hears what goes on.
+        task: a task, or its name as on the command line.
+        episodes: smallest number of episodes of each player.
+        player: ``MODULE:FUNCTION``; by default ``<task>_player:play`` if it exists.
+        tokenizer: the policy's; by default that of a `tiny` policy for the task's words.
+        max_prompt_length, max_completion_length: the policy's limits in tokens; by default the recipe's.
+        time_limit: seconds that one call of the environment may take.
+        stages: reports progress.
 
     Raises:
-        ValueError: for a task that can't be looked at.
+        ValueError: if the task can't be checked.
     """
     task = find_task(task) if isinstance(task, str) else task
     task.require_text("check")
@@ -132,7 +132,7 @@ def check_task(
 
 
 def _splits(task: Task, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Training tasks and the panel. An adapted class, whose panel is its only rows, has none to keep apart."""
+    """Yields findings about training and panel (evaluation set) tasks, which an adapted class may have in common."""
     try:
         panel = list(task.suite.panel(task.preset.get("panel", "test")))
     except Exception as error:  # foreign code
@@ -146,7 +146,7 @@ def _splits(task: Task, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 def _judge(
     task: Task, rows: Sequence[Any], played: Mapping[str, list[PlayedEpisode]], time_limit: float, report: Report
 ) -> None:
-    """What was played, looked at together."""
+    """Adds findings about all played episodes to the report."""
     episodes = [one for part in played.values() for one in part]
     add = report.findings.extend
     add(outcomes.failures(episodes))
@@ -165,7 +165,7 @@ def _judge(
 def _skills(
     task: Task, tokenizer: Any, limit: int, skill_bank: Any, encoder: str, report: Report
 ) -> tuple[SkillSource, Any]:
-    """Where skills come from, and the bank itself; none where it can't be read."""
+    """Returns the skill source and the bank; `no_skills` and `None` if there is no bank or it can't be read."""
     name = skill_bank or task.preset.get("skill_bank") or task.suite.skill_bank
     if not name:
         report.findings.append(
@@ -196,7 +196,7 @@ def _actors(task: Task, player: str | None, seed: int, report: Report) -> dict[s
 def _play(
     task: Task, rows: Sequence[Any], actor: Actor, skills: SkillSource, time_limit: float, report: Report
 ) -> list[PlayedEpisode]:
-    """Episodes half of which read the skill; none where the player fails."""
+    """Plays episodes, every second one with the skill; returns an empty list if the player fails."""
     half: Callable[[int], bool] = lambda number: skills is not no_skills and number % 2 == 1  # noqa: E731
     try:
         return play(task.suite.factory, rows, actor, skills=skills, skilled=half, time_limit=time_limit)
@@ -206,7 +206,7 @@ def _play(
 
 
 def _tell(played: contest.Played, report: Report) -> None:
-    """What play came to."""
+    """Adds the results of play to the report."""
     report.success = {who: _success(part) for who, part in played.items()}
     if found := contest.difference(played):
         report.success["difference in reward"] = str(found)
@@ -230,7 +230,7 @@ def _texts(task: Task, episodes: Sequence[PlayedEpisode]) -> list[str]:
 
 
 def _show(task: Task, tokenizer: Any, episode: PlayedEpisode, report: Report) -> None:
-    """The first prompt, and how long it is with the skill."""
+    """Adds the first prompt, and its length with the skill, to the report."""
     renderer = Renderer(tokenizer, task.suite.factory().prompt, PlayOptions(report.max_prompt_length))
     view = episode.turns[0].view
     report.prompt = text_of(renderer.show(view, ""))

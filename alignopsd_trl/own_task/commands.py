@@ -1,4 +1,4 @@
-"""``alignopsd new``, ``check``, ``demonstrate`` and ``warm_start``."""
+"""The commands ``alignopsd new``, ``check``, ``demonstrate`` and ``warm_start``."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 TASK = "a module with suite(), its file or folder, MODULE:CLASS of a TRL class, or the address of an OpenEnv server"
 FOLDER, FILE = "policy", "demonstrations.jsonl"
-"""Where `warm_start` leaves a policy and `demonstrate` what it learns from, unless told otherwise."""
+"""Default outputs: the policy's folder (`warm_start`) and the file of demonstrations (`demonstrate`)."""
 
 
 def new(argv: Sequence[str]) -> None:
-    """Writes a task that runs."""
+    """Writes a new task that runs as it stands."""
     parser = CommandParser(prog="alignopsd new", description="Writes a task that runs into a new folder.")
     parser.add_argument("folder", help="its name is the task's: letters, digits and underscores")
     kind = parser.add_mutually_exclusive_group()
@@ -42,7 +42,7 @@ def new(argv: Sequence[str]) -> None:
 
 
 def check(argv: Sequence[str]) -> int:
-    """Says what would ruin a run; 1 if something would."""
+    """Prints the findings about a task; returns 1 if one would ruin a run, else 0."""
     parser = _parser("check", "Finds without a policy what would ruin a run on a task.")
     parser.add_argument("--player", metavar="MODULE:FUNCTION", help="plays too; TASK_player:play if it exists")
     parser.add_argument("--episodes", type=int, default=16, help="of each kind of play at least")
@@ -72,7 +72,7 @@ def check(argv: Sequence[str]) -> int:
 
 
 def demonstrate(argv: Sequence[str]) -> None:
-    """Lets a player play, and writes what it did."""
+    """Lets a player play, and writes its turns as demonstrations."""
     parser = _parser("demonstrate", "Lets a scripted player or a model behind an endpoint play, for warm_start.")
     parser.add_argument("--player", metavar="MODULE:FUNCTION", help="the scripted player; TASK_player:play by default")
     parser.add_argument("--endpoint", metavar="URL", help="of an OpenAI-compatible server, up to /v1; plays instead")
@@ -107,7 +107,7 @@ def demonstrate(argv: Sequence[str]) -> None:
 
 
 def warm_start(argv: Sequence[str]) -> None:
-    """Trains a first policy, and says what it can do."""
+    """Trains a first policy, and prints its results on the panel (evaluation set)."""
     from alignopsd_trl.own_task.options import WarmStartConfig
 
     parser = _parser("warm_start", "Trains a first policy on demonstrations, with TRL's SFTTrainer.")
@@ -138,7 +138,7 @@ def warm_start(argv: Sequence[str]) -> None:
 
 
 def _parser(name: str, description: str) -> argparse.ArgumentParser:
-    """With what all commands on a task take."""
+    """Makes a parser with the arguments that all commands on a task share."""
     parser = CommandParser(prog=f"alignopsd {name}", description=description)
     parser.add_argument("task", metavar="TASK", help=TASK)
     parser.add_argument("--environment_options", help="JSON, handed to suite()")
@@ -149,7 +149,7 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
 
 
 def _add(parser: argparse.ArgumentParser, option: Any) -> None:
-    """A field of a dataclass as a flag."""
+    """Adds a field of a dataclass as a flag."""
     kinds = {"int": int, "float": float, "float | None": float, "str": str}
     if option.type == "bool":
         parser.add_argument(f"--{option.name}", action="store_true", help=option.metadata["help"])

@@ -1,4 +1,4 @@
-"""Whether good play pays: the scripted player against random play on the same tasks, until the difference is known."""
+"""Compares the scripted player with random play on the same tasks, until the difference in reward is known."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from alignopsd_trl.statistics import LEAST_CLUSTERS, Interval, for_several, mean
 RANDOM, PLAYER = "random play", "scripted player"
 Played = Mapping[str, Sequence[PlayedEpisode]]
 
-MOST = 512  # tasks, unless more are asked for
-LOOKS = 6  # 16 tasks, then twice as many each time, until there are `MOST`; the interval holds for all looks at once
-SECONDS = 20.0  # of play; no part begins that would end later
-SMALL = 0.1  # of the range of the rewards: a difference that is surely less is none
-LEAST = 64  # tasks without a difference that are enough: on fewer even equal rewards are chance
-WINLESS = 32  # episodes without a win that are enough
+MOST = 512  # tasks at most, unless the first comparison has more
+LOOKS = 6  # comparisons: after 16 tasks, 32, ..., `MOST`; the interval holds for all comparisons at once
+SECONDS = 20.0  # limit of play; no part begins that would end later
+SMALL = 0.1  # share of the range of rewards; a difference that is surely smaller counts as none
+LEAST = 64  # tasks needed to conclude that there is no difference; on fewer, equal rewards may be chance
+WINLESS = 32  # episodes without a win after which play ends
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The scripted player's reward less random play's, paired by task.
+    """The scripted player's reward minus random play's, paired by task.
 
     Args:
-        interval: of its mean, 95 %; NaN of too few tasks.
-        means: random play's reward and the player's.
-        tasks: that both played.
-        small: a difference below this is none.
+        interval: 95 % interval of the mean difference; its ends are NaN with too few tasks.
+        means: mean rewards of random play and of the player.
+        tasks: number of tasks that both played.
+        small: a difference below this counts as none.
     """
 
     interval: Interval
@@ -51,7 +51,7 @@ class Difference:
 
 
 def difference(played: Played) -> Difference | None:
-    """What is known so far; `None` where nothing can be: no pair, or rewards that are all equal."""
+    """Returns the difference so far; `None` if there is no pair of episodes, or if all rewards are equal."""
     both = zip(played.get(RANDOM, ()), played.get(PLAYER, ()), strict=False)
     pairs = [(a.reward, b.reward) for a, b in both if FAILED not in (a.stop, b.stop)]
     rewards = [reward for pair in pairs for reward in pair]
@@ -71,11 +71,11 @@ def play_on(
     first: int,
     hopeless: Callable[[], bool],
 ) -> dict[str, list[PlayedEpisode]]:
-    """Both players on the ``first`` rows, then on twice as many, while more would tell and there is time.
+    """Lets the players play ``first`` rows, then doubles the rows until the difference is known or time is up.
 
     Args:
-        play: plays some rows as one of the ``players``.
-        hopeless: whether something was found that makes more play useless.
+        play: plays the given rows as one of the ``players``.
+        hopeless: returns whether a finding makes more play useless.
     """
     played: dict[str, list[PlayedEpisode]] = {who: [] for who in players}
     begun, count = time.monotonic(), min(first, len(rows))
@@ -89,7 +89,7 @@ def play_on(
 
 
 def _settled(played: Played) -> bool:
-    """Whether more episodes would tell nothing that counts."""
+    """Returns whether more episodes are of no use."""
     scripted = played.get(PLAYER, ())
     if not scripted or any(one.stop == FAILED for part in played.values() for one in part):
         return True
@@ -100,13 +100,13 @@ def _settled(played: Played) -> bool:
 
 
 def winless(scripted: Sequence[PlayedEpisode]) -> bool:
-    """Whether the player never won or, where nobody says who won, never got anything."""
+    """Returns whether the player never won or, if wins are unknown, never got a reward above 0."""
     whole = [one for one in scripted if one.stop != FAILED]
     return bool(whole) and not any(one.won or (one.won is None and one.reward > 0) for one in whole)
 
 
 def findings(played: Played) -> Iterator[Finding]:
-    """A player that never wins, one that is no better than chance, and a difference that is not known."""
+    """Yields a finding if the player never wins, is no better than chance, or can't be told from chance."""
     scripted = [one for one in played.get(PLAYER, ()) if one.stop != FAILED]
     if winless(scripted):
         yield Finding(

@@ -1,8 +1,8 @@
 """Demonstrations: turns of played episodes as rows of TRL's conversational prompt-completion form.
 
-Prompts are made by the `Renderer` that makes the policy's: the same template, the same cut of the history, the same
-block of skills. Every second episode is played by a player that reads the skill, and its prompts hold it; what stands
-in the prompts of the others is what a student reads.
+The `Renderer` makes these prompts as it makes the policy's: the same template, the same cut of the history, the same
+skill block. In every second episode the player reads the skill, and the prompts contain it. The other prompts are
+those of a student.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FILE = "demonstrations.jsonl"
 
 
 class NoDemonstrations(ValueError):
-    """There is nothing to learn from."""
+    """Raised if there are no demonstrations to learn from."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Demonstrations:
     too_long: int
 
     def told(self) -> str:
-        """One line for people."""
+        """Returns a summary in one line."""
         played = Counter(one.stop for one in self.episodes)
         parts = [f"{_won(part)} {what}" for what, part in self._parts() if part]
         ends = ", ".join(f"{count} {stop}" for stop, count in played.most_common())
@@ -76,17 +76,17 @@ def demonstrate(
     won_only: bool = False,
     time_limit: float = 60.0,
 ) -> Demonstrations:
-    """Lets a player play training tasks.
+    """Lets a player play training tasks, and returns its turns as rows.
 
     Args:
-        task: what is played.
-        actor: who plays.
-        episodes: how many; tasks are drawn in passes over the training split.
-        seed: of the order of tasks.
-        tokenizer: the policy's, which counts tokens; by default that of a `tiny` policy for what was played.
-        max_prompt_length: of the policy's prompts; by default the recipe's.
+        task: the task to play.
+        actor: the player.
+        episodes: number of episodes; tasks are drawn in passes over the training split.
+        seed: seed of the tasks' order.
+        tokenizer: the policy's, which counts tokens; by default that of a `tiny` policy for the played texts.
+        max_prompt_length: tokens of a prompt at most; by default the recipe's.
         skill_bank, encoder: as in a recipe; by default the suite's bank.
-        won_only: turns of episodes that were not won are left out.
+        won_only: leaves out episodes that were not won.
 
     Raises:
         NoDemonstrations: if no turn is left.
@@ -123,10 +123,10 @@ def skills_of(
     bank: Any = None,
     encoder: str = "lexical",
 ) -> SkillSource:
-    """What the task's prompts may show; `no_skills` where the task names no skill bank.
+    """Returns the source of the task's skills; `no_skills` if the task names no skill bank.
 
     Raises:
-        ValueError: for a bank that can't be read.
+        ValueError: if the bank can't be read.
     """
     name = bank or task.preset.get("skill_bank") or task.suite.skill_bank
     if not name:
@@ -137,7 +137,7 @@ def skills_of(
 
 
 def _drawn(rows: Sequence[Any], episodes: int, seed: int) -> list[Any]:
-    """Rows of passes over all of them, each in an order of its own."""
+    """Draws rows in passes over all rows, each pass in a new order."""
     draw, chosen = random.Random(seed), []
     while len(chosen) < episodes:
         chosen += draw.sample(rows, len(rows))
@@ -157,7 +157,7 @@ def _why(played: Sequence[PlayedEpisode], won_only: bool) -> str:
 def _rows(
     task: Task, episodes: Sequence[PlayedEpisode], tokenizer: PreTrainedTokenizerBase | None, limit: int
 ) -> tuple[list[dict[str, Any]], int]:
-    """The rows, and how many turns have no prompt that fits."""
+    """Returns the rows, and the number of turns whose prompt is too long."""
     prompt = task.suite.factory().prompt
     if tokenizer is None:
         tokenizer = tiny_tokenizer(_texts(prompt.render, episodes))
@@ -175,7 +175,7 @@ def _rows(
 
 
 def _texts(render: Callable[..., Any], episodes: Sequence[PlayedEpisode]) -> list[str]:
-    """All that is read and written in the episodes."""
+    """Returns all prompts and responses of the episodes."""
     turns = [(episode, turn) for episode in episodes for turn in episode.turns]
     return [text for episode, turn in turns for text in (text_of(render(turn.view, episode.skill)), turn.response)]
 
@@ -199,10 +199,10 @@ def write_demonstrations(path: str | Path, rows: Sequence[dict[str, Any]]) -> No
 
 
 def read_demonstrations(path: str | Path) -> list[dict[str, Any]]:
-    """The rows of a file.
+    """Reads the rows of a file.
 
     Raises:
-        NoDemonstrations: if there is no such file, or it holds something else.
+        NoDemonstrations: if there is no such file, or it holds no demonstrations.
     """
     path = Path(path)
     if path.is_dir():

@@ -1,4 +1,4 @@
-"""Rewards where they fall in played episodes: told turn by turn, and sums that are paid again at the end."""
+"""Shows the rewards of played episodes turn by turn, and finds rewards that are paid again at the end."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.own_task.playing import ENDED, FAILED, PlayedEpisode
 
-SHOWN = 8  # rewards of an episode
-FEWEST = 4  # episodes that tell a rule from chance
+SHOWN = 8  # rewards of an episode that are printed
+FEWEST = 4  # episodes needed to tell a rule from chance
 NEARLY_ALL = 0.9
 
 
@@ -21,7 +21,7 @@ def _finish(episode: PlayedEpisode) -> float:
 
 
 def told(episode: PlayedEpisode) -> str:
-    """Its rewards that are not 0, each with its turn."""
+    """Returns the nonzero rewards of an episode as text, each with its turn."""
     parts = [f"turn {number}: {reward:g}" for number, reward in enumerate(_turns(episode), start=1) if reward]
     parts += [f"finish: {_finish(episode):g}"] if _finish(episode) else []
     if len(parts) > SHOWN:
@@ -30,16 +30,16 @@ def told(episode: PlayedEpisode) -> str:
 
 
 def most_told(episodes: Sequence[PlayedEpisode]) -> PlayedEpisode | None:
-    """The episode with the most rewarded turns, the longest of several; `None` if none was played to its end."""
+    """Returns the episode with the most rewarded turns, among equals the longest; `None` if all episodes failed."""
     whole = [one for one in episodes if one.stop != FAILED]
     return max(whole, key=lambda one: (sum(map(bool, [*_turns(one), _finish(one)])), len(one.turns)), default=None)
 
 
 def paid_twice(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
-    """Where the end pays what was paid before.
+    """Yields a finding if the last reward of an episode pays the earlier ones again.
 
-    Looked at are episodes that ended and have two rewarded turns or more before their last reward. In nearly all of
-    them it is the sum of those before it, or that sum and what a single turn earns; and the sums differ more than this.
+    Only ended episodes with at least two rewarded turns before the last reward count. In nearly all of them the last
+    reward must equal the earlier sum, alone or plus an extra: one turn's reward. The sums must vary more than extras.
     """
     ended = [one for one in episodes if one.turns and (one.stop == ENDED or (one.stop != FAILED and _finish(one)))]
     parted = [(one, *_before_and_last(one)) for one in ended]
@@ -59,6 +59,6 @@ def paid_twice(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
 
 
 def _before_and_last(episode: PlayedEpisode) -> tuple[list[float], float]:
-    """The rewards before the last one: that of `finish` if it gives one, else the last turn's."""
+    """Returns the earlier rewards, and the last one: that of `finish` if it is not 0, else the last turn's."""
     rewards, end = _turns(episode), _finish(episode)
     return (rewards, end) if end else (rewards[:-1], rewards[-1])

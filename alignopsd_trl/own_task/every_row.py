@@ -1,4 +1,4 @@
-"""Every task, opened once: finds what `reset` or a skill fails on in a few rows of many. Needs no policy."""
+"""Opens every task once, and finds the rows on which `reset` or a skill fails. Needs no policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Opened = list[tuple[Row, Opening | Failure]]
 
 
 def open_all(task: Task, rows: Sequence[Row], time_limit: float) -> Opened:
-    """How tasks open, in the order of their rows; as many as there is time for."""
+    """Opens tasks in the order of their rows, as many as time allows, and returns rows with their reset results."""
     slots, end = max(1, min(SLOTS, len(rows))), time.monotonic() + SECONDS
     batch, opened = open_batch(task.suite.factory, slots, time_limit), []
     try:
@@ -36,7 +36,7 @@ def open_all(task: Task, rows: Sequence[Row], time_limit: float) -> Opened:
 
 
 def faults(rows: Sequence[Row], opened: Opened, skills: SkillSource) -> Iterator[Finding]:
-    """Tasks that don't open, tasks whose skill can't be had, and how many there was no time for."""
+    """Yields findings about tasks that don't open, skills that fail, and tasks left out for lack of time."""
     closed = [(row, one) for row, one in opened if isinstance(one, Failure)]
     asked = [(row, skill_of(skills, one, row)) for row, one in opened if isinstance(one, Opening)]
     yield from _failed(FAILED_RESET, closed, len(opened), "mend reset()")

@@ -1,4 +1,4 @@
-"""A policy made on the spot: demonstrations of the scripted player, and a warm start on them."""
+"""Makes a recipe's first policy: the scripted player demonstrates, and a warm start learns from it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def first_policy(
     won_only: bool = False,
     preset: Mapping[str, Any] | None = None,
 ) -> None:
-    """Makes the policy of a task in a folder, unless there is one, or the command line gives another model or only
-    asks for help.
+    """Makes the policy of a task in a folder that holds none. Does nothing if the command line gives another model or
+    contains a help flag.
 
     Args:
         task: as in `alignopsd check TASK`.
-        folder: of the policy.
-        argv: the recipe's command line; the process's own by default.
-        config: of the warm start; `tiny` by default.
-        episodes: that the scripted player demonstrates.
+        folder: the policy's folder.
+        argv: the recipe's command line; by default that of this process.
+        config: settings of the warm start; `tiny` by default.
+        episodes: number of episodes that the scripted player demonstrates.
         player, won_only: as in `alignopsd demonstrate`.
-        preset: the recipe's, whose lengths and encoder count; by default that of the ``train.py`` beside the task.
+        preset: the recipe's settings, of which lengths and encoder count; by default those of the task's ``train.py``.
     """
     given = [word.partition("=")[0] for word in (sys.argv[1:] if argv is None else argv)]
     if (Path(folder) / "config.json").is_file() or {*HELP, "--model", "--model_name_or_path"} & set(given):

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 FRESH = "tiny"
 SCRIPTED, ASKED = 1024, 256
-"""Episodes that are demonstrated, by a scripted player and by an endpoint."""
+"""Default numbers of demonstrated episodes, by a scripted player and by an endpoint."""
 
 TIME_LIMIT = 10.0
-"""Seconds of one call of the environment in `check`; what takes longer hangs."""
+"""Seconds that one call of the environment may take in `check`; a longer call counts as hanging."""
 
 
 @dataclass
 class WarmStartConfig:
-    """How a first policy is trained. Defaults of `None` depend on the model: a fresh one learns fast, one that knows a
-    language slowly."""
+    """The settings of a warm start. A learning rate of `None` depends on the model: high for a fresh model, low for a
+    pretrained one."""
 
     model: str = field(default=FRESH, metadata={"help": "hub id, path, or 'tiny': a fresh model for these words"})
     minutes: float = field(

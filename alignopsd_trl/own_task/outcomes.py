@@ -1,4 +1,4 @@
-"""What played episodes say of a task: rewards, ends, time, actions, prompts, skills."""
+"""Finds a task's problems in played episodes: rewards, ends, time, actions, prompts, skills."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.own_task.playing import ENDED, FAILED, TURN_LIMIT, PlayedEpisode, PlayedTurn
 from alignopsd_trl.own_task.task import Task
 
-OVERDUE = "no answer within"  # how the message of a call begins that outlasts the time limit
-SLOW = 1.0  # seconds of a turn's steps
+OVERDUE = "no answer within"  # start of the message of a call that exceeds the time limit
+SLOW = 1.0  # mean seconds of a turn's steps above which they are slow
 LARGE = 100.0
-"""A reward beyond this, or so many times another one's size, is out of proportion."""
+"""A reward above this, or above this many times the median reward, is too large."""
 
 
 def failures(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
-    """Errors, hangs and wrong types."""
+    """Yields findings about errors, calls that hang and wrong types."""
     failed = [one for one in episodes if one.stop == FAILED]
     kinds = dict.fromkeys(one.message for one in failed)
     for message in list(kinds)[:3]:
@@ -33,7 +33,7 @@ def failures(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
 
 
 def rewards(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
-    """What would be learnt from."""
+    """Yields findings about rewards that teach nothing, or the wrong thing."""
     whole = [one for one in episodes if one.stop != FAILED]
     totals = [one.reward for one in whole]
     same = len(whole) > 1 and len({round(one, 9) for one in totals}) == 1
@@ -56,7 +56,7 @@ def rewards(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
 
 
 def victories(played: Mapping[str, Sequence[PlayedEpisode]]) -> Iterator[Finding]:
-    """Whether `won` and `score` say something."""
+    """Yields findings if random play always wins, or if rewards repeat the score."""
     at_random, scripted = (
         [one for one in played.get(who, ()) if one.stop != FAILED] for who in ("random play", "scripted player")
     )
@@ -72,7 +72,7 @@ def victories(played: Mapping[str, Sequence[PlayedEpisode]]) -> Iterator[Finding
 
 
 def _adds_up(episodes: Sequence[PlayedEpisode]) -> bool:
-    """Whether turns are rewarded with a score that goes on from turn to turn."""
+    """Returns whether each turn's reward is the score so far, so that early gains count again."""
     scored = [[turn.step for turn in one.turns] for one in episodes if len(one.turns) > 1]
     same = all(step.reward == step.score for steps in scored for step in steps)
     return same and any(sum(step.reward != 0 for step in steps) > 1 for steps in scored)
@@ -93,7 +93,7 @@ def _proportion(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
 
 
 def ends(played: dict[str, list[PlayedEpisode]], max_turns: int) -> Iterator[Finding]:
-    """How episodes end."""
+    """Yields findings about episodes that end too late or too early."""
     whole = [one for part in played.values() for one in part if one.stop != FAILED]
     if whole and all(one.stop == TURN_LIMIT for one in whole):
         yield Finding(
@@ -107,7 +107,7 @@ def ends(played: dict[str, list[PlayedEpisode]], max_turns: int) -> Iterator[Fin
 
 
 def seconds(episodes: Sequence[PlayedEpisode], time_limit: float) -> Iterator[Finding]:
-    """Time of steps, without those that waited for a call that hung: `failures` tells of these."""
+    """Yields a finding if steps are slow. Calls beyond the time limit don't count here; `failures` reports them."""
     taken = [turn.seconds for one in episodes for turn in one.turns if turn.seconds < time_limit]
     if taken and statistics.mean(taken) > SLOW:
         yield Finding(
@@ -119,7 +119,7 @@ def seconds(episodes: Sequence[PlayedEpisode], time_limit: float) -> Iterator[Fi
 
 
 def actions(played: dict[str, list[PlayedEpisode]]) -> Iterator[Finding]:
-    """Offered actions that are refused, and responses of the scripted player that are no action."""
+    """Yields findings about refused offers, invalid responses of the scripted player and turns without actions."""
     for who, episodes in played.items():
         turns = [turn for one in episodes for turn in one.turns]
         refused = [turn for turn in turns if not turn.valid and turn.action in turn.view.admissible]
@@ -140,14 +140,14 @@ def actions(played: dict[str, list[PlayedEpisode]]) -> Iterator[Finding]:
 
 
 def _stuck(turn: PlayedTurn) -> bool:
-    """Whether actions were offered, and none is any more though the episode goes on."""
+    """Returns whether the environment offered actions before the turn and none after it, though the episode goes on."""
     return bool(turn.view.admissible) and not turn.step.admissible and not turn.step.done
 
 
 def prompts(
     task: Task, tokenizer: PreTrainedTokenizerBase, episodes: Sequence[PlayedEpisode], limit: int, longest_answer: int
 ) -> Iterator[Finding]:
-    """Prompts and responses as the policy will read and write them, against their limits."""
+    """Yields findings about prompts and responses beyond the policy's limits, and about skills in prompts."""
     renderer = Renderer(tokenizer, task.suite.factory().prompt, PlayOptions(limit))
     turns = [(one, turn) for one in episodes for turn in one.turns]
     fitted = renderer.fit([turn.view for _, turn in turns], [one.skill for one, _ in turns])
@@ -168,7 +168,7 @@ def prompts(
 
 
 def _skill_slot(renderer: Renderer, turns: Sequence[Any]) -> Iterator[Finding]:
-    """Whether the teacher reads the skill and the policy does not."""
+    """Yields a finding if the teacher's prompt lacks the skill, or if the policy's prompt shows it."""
     shown = next(((one, turn) for one, turn in turns if one.skill), None)
     if shown is None:
         return
@@ -183,7 +183,7 @@ def _skill_slot(renderer: Renderer, turns: Sequence[Any]) -> Iterator[Finding]:
 def retrieval(
     task: Task, bank: Any, episodes: Sequence[PlayedEpisode], openings: Sequence[Opening]
 ) -> Iterator[Finding]:
-    """Tasks without a skill among the played ones, and skills that none of the openings retrieves."""
+    """Yields findings about played tasks without a skill, and skills that no opening retrieves."""
     opened = [one for one in episodes if one.opening is not None]
     bare = [one for one in opened if not one.skill]
     if opened and len(bare) == len(opened):

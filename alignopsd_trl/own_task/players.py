@@ -1,4 +1,4 @@
-"""Who plays when there is no policy yet: a scripted player, an OpenAI-compatible endpoint, or chance."""
+"""Players for a task without a policy: a scripted player, an OpenAI-compatible endpoint, and random play."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from alignopsd_trl.environments.loading import find_module
 from alignopsd_trl.own_task.playing import Answer, Situation
 
 Play = Callable[..., str]
-"""``(view, environment, skill, draw) -> response``: the whole response, thinking and action, as a policy would write
-it. ``environment`` may be looked into, ``skill`` is empty where the prompt shows none, ``draw`` a `random.Random`."""
+"""``(view, environment, skill, draw) -> response``: the whole response of a policy, reasoning trace and action. It may
+read ``environment``; ``skill`` is empty if the prompt shows none; ``draw`` is a `random.Random`."""
 
 
 class PlayerError(ValueError):
-    """A player that can't be used."""
+    """Raised for a player that can't be used."""
 
 
 def scripted(task: str, spec: str | None = None) -> Play:
-    """The scripted player ``MODULE:FUNCTION``; by default ``<task>_player:play``.
+    """Returns the scripted player ``MODULE:FUNCTION``; by default ``<task>_player:play``.
 
     Raises:
         PlayerError: if there is no such function.
@@ -54,7 +54,7 @@ def scripted(task: str, spec: str | None = None) -> Play:
 
 @dataclass
 class Scripted:
-    """Asks a scripted player.
+    """Calls a scripted player for each situation.
 
     Raises:
         PlayerError: if it raises or returns no text.
@@ -70,7 +70,7 @@ class Scripted:
         name = getattr(self.function, "__name__", "player")
         try:
             response = self.function(asked.view, environment=asked.environment, skill=asked.skill, draw=self.draw)
-        except Exception as error:  # foreign code
+        except Exception as error:  # the user's code may raise anything
             frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
             place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
             raise PlayerError(
@@ -84,11 +84,11 @@ class Scripted:
 
 @dataclass
 class Endpoint:
-    """Asks an OpenAI-compatible server (``POST URL/chat/completions``) for each situation, several at once. The key is
-    read from ``OPENAI_API_KEY``.
+    """Calls an OpenAI-compatible server (``POST URL/chat/completions``) for each situation, several at once. The key
+    comes from ``OPENAI_API_KEY``.
 
     Raises:
-        PlayerError: if it can't be reached, refuses, or answers with something else than a completion.
+        PlayerError: if the server can't be reached, returns an error, or returns no completion.
     """
 
     url: str
@@ -134,8 +134,8 @@ class Endpoint:
 
 @dataclass
 class AtRandom:
-    """Takes one of the offered actions, calls one of the tools, or fills the fields of an action, with values of the
-    declared types."""
+    """Plays at random: takes an offered action, calls a tool, fills an action's fields with values of their types, or
+    writes a word."""
 
     draw: random.Random
 

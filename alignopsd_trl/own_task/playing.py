@@ -1,4 +1,4 @@
-"""Episodes played without weights: by a scripted player, an endpoint, or at random."""
+"""Plays episodes without a policy: by a scripted player, an endpoint, or at random."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.rollout import SkillSource, no_skills, skill_of
 from alignopsd_trl.runs.progress import Bar
 
-SLOTS = 16  # episodes side by side
+SLOTS = 16  # episodes played at once
 ENDED, TURN_LIMIT, FAILED = "ended", "turn limit", "failed"
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What a player is asked to answer: what it sees, the skill that its prompt shows, and what plays the episode."""
+    """The input of a player: its view, the skill that its prompt shows, and the environment."""
 
     view: View
     skill: str
@@ -30,7 +30,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class Answer:
-    """A response as a policy would write it. With an ``action`` given, that is executed as it stands."""
+    """A response as a policy would write it. An ``action``, if given, is executed in place of the response's own."""
 
     response: str
     action: str | None = None
@@ -42,8 +42,8 @@ Actor = Callable[[Sequence[Situation]], Sequence[Answer]]
 
 @dataclass(frozen=True)
 class PlayedTurn:
-    """One turn: what was seen and answered, what was executed, and what came of it. ``seconds`` passed until the steps
-    of all episodes side by side were done."""
+    """One turn: the view, the response, the executed action and its step. ``seconds`` is the time that the steps of all
+    parallel episodes took."""
 
     view: View
     response: str
@@ -55,7 +55,7 @@ class PlayedTurn:
 
 @dataclass
 class PlayedEpisode:
-    """One episode. ``skill`` is the text that its task retrieves, ``skilled`` whether the player was shown it."""
+    """One episode. ``skill`` is the text retrieved for its task; ``skilled`` says whether the player read it."""
 
     row: Mapping[str, Any]
     skilled: bool
@@ -70,7 +70,7 @@ class PlayedEpisode:
     message: str = ""
 
     def view(self, history_length: int) -> View:
-        """What the next prompt is made from."""
+        """Returns the view that the next prompt shows."""
         opening = self.opening
         assert opening is not None, "a view is of an episode that was opened"
         seen = self.turns[-1].step if self.turns else opening
@@ -82,7 +82,7 @@ class PlayedEpisode:
         self.stop, self.message = FAILED, failure.message
 
     def end(self, ending: Any) -> None:
-        """Adds what `finish` said."""
+        """Adds the result of `finish`."""
         if isinstance(ending, Failure):
             self.fail(ending)
         elif ending is not None:
@@ -105,12 +105,12 @@ def play(
     time_limit: float = 60.0,
     round_number: int = 0,
 ) -> list[PlayedEpisode]:
-    """One episode a row, `SLOTS` of them side by side.
+    """Plays one episode per row, `SLOTS` at once.
 
     Args:
-        skills: what a task's prompt may show.
-        skilled: from an episode's number to whether its player reads the skill.
-        round_number: another one gives the episodes other seeds.
+        skills: gives the skill of a task.
+        skilled: maps an episode's number to whether its player reads the skill.
+        round_number: changes the seeds of the episodes.
     """
     slots = max(1, min(SLOTS, len(rows)))
     batch = open_batch(factory, slots, time_limit)
@@ -127,7 +127,7 @@ def play(
 
 
 def check_room(factory: Callable[[], Any], rows: Sequence[Mapping[str, Any]], time_limit: float) -> None:
-    """Refuses a server that is away, or that gives fewer sessions than `play` needs for these rows."""
+    """Raises `ValueError` if a server is away, or gives fewer sessions than `play` needs for these rows."""
     if isinstance(factory, OpenEnvEnvironment):
         check_sessions(factory, min(SLOTS, len(rows)), rows[0], time_limit, "play fewer with --episodes")
 
@@ -189,7 +189,7 @@ def _take_turn(batch: ValidatedBatch, live: Sequence[tuple[int, PlayedEpisode]],
 
 
 def _projected(batch: ValidatedBatch, view: View, answer: Answer) -> tuple[str, bool]:
-    """The action of an answer, and whether its form is the environment's."""
+    """Returns the action of an answer, and whether its form is valid."""
     if answer.action is not None:
         return answer.action, True
     found = batch.project(answer.response, view.admissible)
@@ -197,5 +197,5 @@ def _projected(batch: ValidatedBatch, view: View, answer: Answer) -> tuple[str, 
 
 
 def playing(environment: Any) -> Any:
-    """The object that a player may look into: of an adapted class the user's own, else the environment itself."""
+    """Returns the object that a player may read: the user's own for an adapted class, else the environment."""
     return getattr(environment, "environment", None) or environment

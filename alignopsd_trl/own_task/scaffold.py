@@ -1,4 +1,4 @@
-"""A new task from templates: files that run as they stand."""
+"""Writes a new task from templates; its files run as they stand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from alignopsd_trl.runs.files import replacing
 
 TEMPLATES = Path(__file__).parent / "templates"
 NAME, CLASS, ADDRESS = "my_task", "MyTask", "http://localhost:8000"
-"""What stands in the templates for the task's name, its class and the server's address."""
+"""Placeholders in the templates for the task's name, its class and the server's address."""
 
 
 def write_task(folder: str | Path, kind: str = "environment", address: str = "") -> str:
@@ -19,14 +19,14 @@ def write_task(folder: str | Path, kind: str = "environment", address: str = "")
 
     Args:
         folder: its name becomes the task's.
-        kind: a folder of the templates: ``environment``, ``tools`` or ``openenv``.
-        address: of an OpenEnv server.
+        kind: the folder of templates: ``environment``, ``tools`` or ``openenv``.
+        address: the address of an OpenEnv server.
 
     Returns:
-        What to type next.
+        The commands to run next, as text.
 
     Raises:
-        ValueError: for a folder that is taken, or a name that no module may have.
+        ValueError: if the folder is taken, or its name can't be a module's.
     """
     folder = Path(folder).expanduser()
     name = folder.resolve().name
@@ -49,7 +49,7 @@ def _check(folder: Path, name: str) -> None:
 
 
 def _write(file: Path, folder: Path, name: str, address: str) -> None:
-    """A file of the templates under the task's name."""
+    """Writes a file of the templates under the task's name."""
     words = {NAME: name, CLASS: "".join(part.capitalize() for part in name.split("_")), ADDRESS: address or ADDRESS}
     text = file.read_text(encoding="utf-8")
     for word, own in words.items():

@@ -1,4 +1,4 @@
-"""Where a command's time goes: told on the way once it has taken long, and at its end."""
+"""Prints where the time of a long command goes, while it runs and at its end."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import threading
 import time
 
 EVERY = 15.0  # seconds between two lines
-LONG = 20.0  # seconds after which the end says where they went
+LONG = 20.0  # seconds of a command after which its end lists the longest stages
 
 
 class Stages:
-    """``with Stages("alignopsd check") as stages: stages.begin("random play")``, on standard error."""
+    """Prints timings to standard error: ``with Stages("alignopsd check") as stages: stages.begin("random play")``."""
 
     def __init__(self, command: str):
         self._command, self._stage = command, "starting"
@@ -20,7 +20,7 @@ class Stages:
         self._ended = threading.Event()
 
     def begin(self, stage: str) -> None:
-        """Ends the stage before."""
+        """Ends the current stage and begins the next."""
         now = time.monotonic()
         self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + now - self._since
         self._stage, self._since = stage, now

@@ -1,4 +1,4 @@
-"""How episodes go from their start: unknown actions, repetition, tasks that are told apart. Needs no policy."""
+"""Checks unknown actions, repeated episodes, and whether tasks differ. Needs no policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNKNOWN = ("", "no such action")
 
 
 def unknown_actions(task: Task, row: Mapping[str, Any], time_limit: float) -> Iterator[Finding]:
-    """Executes what a policy writes before it knows the actions."""
+    """Executes unknown actions, such as an untrained policy writes; yields a finding if one is not refused."""
     batch = open_batch(task.suite.factory, 1, time_limit)
     try:
         for action in UNKNOWN:
@@ -36,7 +36,7 @@ def unknown_actions(task: Task, row: Mapping[str, Any], time_limit: float) -> It
 
 
 def _refusal_missing(step: Step | Failure, offers: bool) -> str:
-    """What is wrong with the answer to an unknown action; empty if it is refused."""
+    """Returns the fault in the step of an unknown action; an empty text if the action is refused."""
     if isinstance(step, Failure):
         return f"failed with {step.message}; answer any string, with valid=False"
     if offers and _gains(step):
@@ -51,7 +51,7 @@ def _gains(step: Step) -> bool:
 
 
 def repeats(task: Task, played: Sequence[PlayedEpisode], time_limit: float) -> Iterator[Finding]:
-    """Plays the actions of some episodes again, with the same seeds."""
+    """Plays the actions of some episodes again, with the same seeds; yields a finding if a step differs."""
     batch = open_batch(task.suite.factory, 1, time_limit)
     try:
         for episode in [one for one in played if one.turns][:TRIED]:
@@ -75,8 +75,8 @@ def repeats(task: Task, played: Sequence[PlayedEpisode], time_limit: float) -> I
 def alike(
     task: Task, rows: Sequence[Mapping[str, Any]], played: Sequence[PlayedEpisode], time_limit: float
 ) -> Iterator[Finding]:
-    """Plays the longest episode's actions in other tasks: tasks that never differ are one task. Tasks whose columns are
-    the same may differ by the seed that each has of its ``task_id``."""
+    """Plays the longest episode's actions in several tasks; yields a finding if these never differ. Tasks with equal
+    columns may differ by their seed, which comes from the ``task_id``."""
     differing = list({content(row): row for row in rows}.values())
     others = (differing if len(differing) > 1 else rows)[:TRIED]
     longest = max((one for one in played if one.opening and one.turns), key=lambda one: len(one.turns), default=None)
@@ -101,7 +101,7 @@ def alike(
 
 
 def _course(batch: ValidatedBatch, row: Mapping[str, Any], episode: PlayedEpisode) -> str:
-    """What a task shows to an episode's actions."""
+    """Returns the texts that a task shows while an episode's actions are played."""
     (opening,) = batch.reset([0], [seeded(batch, row)])
     shown = [getattr(opening, "observation", ""), getattr(opening, "task_text", "")]
     for turn in episode.turns:
@@ -117,5 +117,5 @@ def _told(step: Step) -> tuple[Any, ...]:
 
 
 def drawn(rows: Sequence[Mapping[str, Any]], count: int, seed: int) -> list[Mapping[str, Any]]:
-    """Some rows, in a drawn order."""
+    """Draws some rows in random order."""
     return random.Random(seed).sample(list(rows), min(count, len(rows)))

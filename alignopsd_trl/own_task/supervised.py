@@ -1,4 +1,4 @@
-"""Supervised training on demonstrations: TRL's `SFTTrainer`, which ends by itself where held-out turns are learnt."""
+"""Trains on demonstrations with TRL's `SFTTrainer`, and stops when the held-out loss no longer falls."""
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ from alignopsd_trl.runs.progress import duration
 
 IGNORED = -100
 PROMPT_WEIGHT = 0.25
-"""Of the loss on prompts, from which a fresh model learns to copy. One that knows a language learns responses alone."""
+"""Weight of the loss on prompts, from which a fresh model learns to copy. A pretrained model learns responses alone."""
 EXCHANGED = 0.5
 """Share of the rows whose words are exchanged while prompts are learnt."""
-PROMPTS_FIRST = 0.3  # of the updates, where their number is given
+PROMPTS_FIRST = 0.3  # share of the updates that learn prompts, if their number is given
 HELD_OUT, HELD_TURNS = 0.1, {True: 128, False: 32}
-"""Share of the tasks, and turns at most of a fresh and of another model, whose loss says when training ends."""
+"""Share of held-out tasks, and their turns at most, for a fresh and a pretrained model; their loss ends training."""
 WARM_UP, WARM_UP_SHARE = {True: 50, False: 5}, 0.05
-"""Updates of a fresh and of another model in which the learning rate rises; their share, where the number is given."""
+"""Updates in which the learning rate rises, for a fresh and a pretrained model; their share with ``max_steps``."""
 BETTER = 0.99
 """A loss below this share of the best one counts as an improvement."""
 PATIENCE = (8, 3, 3)
-"""Evaluations without one, after which the learning rate falls. After the last fall's, training ends."""
+"""Evaluations without an improvement before each fall of the learning rate; the last number ends training."""
 TIMES = (0.6, 0.8, 1.0)
-"""Shares of the budget at which it falls in any case, and ends."""
+"""Shares of the time at which the learning rate falls in any case; the last one ends training."""
 FALL = 0.25
-SAID_EVERY = 15.0  # seconds
+SAID_EVERY = 15.0  # seconds between two lines of progress
 
 
 class Budget(TrainerCallback):
-    """Lets the learning rate fall when the held-out loss stops falling or a share of the time is spent, ends training
-    after the third time, and prints a line an evaluation.
+    """Lowers the learning rate when the held-out loss stops falling or a share of the time is spent, and ends training
+    the third time. Prints one line per evaluation.
 
     Args:
-        minutes: by the clock.
+        minutes: wall-clock time of training.
         warm_up: updates in which the learning rate rises.
 
     Attributes:
-        kept: trained weights of the best evaluation after an update, for a run that is interrupted.
-        kept_at: the update that made them; 0 if there are none.
+        kept: trained weights at the best evaluation after the first update, for an interrupted run.
+        kept_at: the update of these weights; 0 if there are none.
     """
 
     def __init__(self, minutes: float, warm_up: int):
@@ -74,11 +74,11 @@ class Budget(TrainerCallback):
 
     @property
     def spent(self) -> float:
-        """Minutes since it was made."""
+        """Minutes since this object was made."""
         return (time.monotonic() - self.begun) / 60
 
     def rate(self, update: int) -> float:
-        """The learning rate as a share of the highest."""
+        """Returns the learning rate as a share of its peak."""
         return min(1.0, (update + 1) / self.warm_up) * FALL**self.falls
 
     def on_evaluate(
@@ -116,10 +116,10 @@ def _trained_weights(model: Any) -> dict[str, Tensor]:
 
 
 class Progress(TrainerCallback):
-    """Says every now and then how far training is.
+    """Prints the progress of training every `SAID_EVERY` seconds.
 
     Args:
-        budget: when it ends; `None` where the number of updates is given.
+        budget: the time budget; `None` if the number of updates is given.
     """
 
     def __init__(self, budget: Budget | None):
@@ -139,8 +139,8 @@ class Progress(TrainerCallback):
 
 
 class SimilarLengths(Sampler[int]):
-    """An order in which each batch holds rows of similar length, and batches follow one another by chance.
-    `transformers` has 50 batches by falling length: first pages, the shortest, are learnt at the end of each 50 alone.
+    """Samples rows so that each batch holds rows of similar length and batches come in random order. `transformers`
+    sorts every 50 batches by falling length, so the shortest rows (first pages) come at the end of each 50.
 
     Args:
         lengths: tokens of each row.
@@ -162,14 +162,14 @@ class SimilarLengths(Sampler[int]):
 
 
 class WarmStartTrainer(SFTTrainer):
-    """An `SFTTrainer` for models that know nothing, too: these learn prompts with a smaller weight at first.
+    """An `SFTTrainer` that also trains fresh models, which at first learn prompts too, with a smaller weight.
 
     Args:
-        budget: says when training ends; `None` where the number of updates is given.
-        fresh: whether the model knows nothing.
+        budget: the time budget; `None` if the number of updates is given.
+        fresh: whether the model starts from random weights.
 
     Attributes:
-        interrupted: by Ctrl-C or SIGTERM, after which the best weights so far are the model's.
+        interrupted: the error of Ctrl-C or SIGTERM, after which the model has its best weights so far; else `None`.
     """
 
     interrupted: KeyboardInterrupt | Terminated | None = None
@@ -189,7 +189,7 @@ class WarmStartTrainer(SFTTrainer):
         return SimilarLengths([len(ids) for ids in rows["input_ids"]], self.args.train_batch_size)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Follows the budget, if there is one."""
+        """Makes a scheduler that follows the budget, if there is one."""
         if self.budget is None:
             return super().create_scheduler(num_training_steps, optimizer)
         chosen: Any = optimizer or self.optimizer
@@ -199,8 +199,8 @@ class WarmStartTrainer(SFTTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Of response tokens; of prompt tokens, too, while a fresh model reads prompts. TRL's own loss takes the
-        logits of all tokens, which are two fifths of the time where responses are short."""
+        """Returns the loss of response tokens, and of prompt tokens while a fresh model learns prompts. TRL's own
+        loss computes the logits of all tokens, which takes two fifths of the time if responses are short."""
         reads_prompts = self.fresh and model.training and self._reads_prompts()
         if reads_prompts and self.words is not None:
             inputs = inputs | {"input_ids": exchanged(inputs["input_ids"], self.words)}
@@ -211,11 +211,11 @@ class WarmStartTrainer(SFTTrainer):
         return loss
 
     def train_or_keep_the_best(self) -> None:
-        """Trains. Where that is interrupted, the weights of the best evaluation so far are kept; of a given number of
-        updates, which has no evaluations, those of the last one.
+        """Trains. After an interrupt the model gets the weights of the best evaluation so far. With a given number of
+        updates there are no evaluations, and the model keeps its last weights.
 
         Raises:
-            KeyboardInterrupt, Terminated: where there is nothing to keep.
+            KeyboardInterrupt, Terminated: if there are no weights to keep.
         """
         try:
             self.train()
@@ -228,7 +228,7 @@ class WarmStartTrainer(SFTTrainer):
 
     @property
     def kept_at(self) -> int:
-        """The update whose weights are the model's."""
+        """The update that made the model's weights."""
         return self.budget.kept_at if self.budget is not None and self.interrupted else self.state.global_step
 
     def _reads_prompts(self) -> bool:
@@ -238,13 +238,13 @@ class WarmStartTrainer(SFTTrainer):
 
 
 def words_of(tokenizer: Any) -> Tensor:
-    """Ids of whole words, in a tokenizer of one token a word."""
+    """Returns the ids of whole words in a word-level tokenizer."""
     return torch.tensor([id for token, id in tokenizer.get_vocab().items() if token.startswith(OPEN)])
 
 
 def exchanged(ids: Tensor, words: Tensor) -> Tensor:
-    """Half of the rows with some of their words exchanged for others, the same way all over a row: what follows
-    a word can then be known from where the row had it before, and from nothing else. So copying is learnt.
+    """Returns the rows, half of them with some words exchanged, each word in the same way all over a row. The next word
+    then follows only from earlier places in the row, so the model learns to copy.
 
     Args:
         ids: of shape `(B, T)`.
@@ -262,12 +262,12 @@ def _exchange(row: Tensor, words: Tensor) -> Tensor:
 
 
 def loss_of(model: PreTrainedModel, inputs: Mapping[str, Tensor], reads_prompts: bool) -> Tensor:
-    """Mean cross-entropy of response tokens, and a share of that of prompt tokens.
+    """Returns the mean cross-entropy of responses, plus `PROMPT_WEIGHT` times that of prompts if ``reads_prompts``.
 
     Args:
         inputs: ``input_ids``, ``attention_mask`` and ``labels`` of shape `(B, T)`; labels are -100 on prompts and
             padding.
-        reads_prompts: whether prompt tokens count.
+        reads_prompts: whether the loss counts prompt tokens.
     """
     ids, mask, wanted = inputs["input_ids"], inputs["attention_mask"], inputs["labels"] != IGNORED
     hidden = model.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
@@ -282,7 +282,7 @@ def _loss(model: PreTrainedModel, hidden: Tensor, ids: Tensor, chosen: Tensor) -
 
 
 def held_out(rows: Sequence[Mapping[str, Any]], turns: int) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Rows to learn, and so many turns at most of other tasks; of a single task both are all rows."""
+    """Splits rows by task into training rows and at most ``turns`` held-out rows; a single task's rows are both."""
     names = sorted({str(row.get("task_id", number)) for number, row in enumerate(rows)})
     if len(names) < 2:
         return list(rows), list(rows)
@@ -305,10 +305,10 @@ def train(
     ``completion_mask``.
 
     Args:
-        folder: for what the trainer writes.
+        folder: output folder of the trainer.
 
     Returns:
-        The trainer, which holds the model and says how it went.
+        The trainer, which holds the trained model.
     """
     disable_progress_bar()
     disable_progress_bars()
@@ -344,7 +344,7 @@ def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset:
 
 
 def _lengths(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Tokens of each row."""
+    """Returns the number of tokens of each row."""
     if "input_ids" in rows[0]:
         return [len(row["input_ids"]) for row in rows]
     whole = [[*row["prompt"], *row["completion"]] for row in rows]
@@ -355,7 +355,7 @@ def _lengths(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any
 
 
 def _fast_bfloat16(on_gpu: bool) -> bool:
-    """Whether the GPU, or else the processor, multiplies matrices of bfloat16 in hardware."""
+    """Returns whether the GPU, or without one the CPU, multiplies bfloat16 matrices in hardware."""
     if on_gpu:
         return torch.cuda.is_bf16_supported()
     return bool(getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16"))
@@ -369,7 +369,7 @@ def _arguments(folder: Path, config: WarmStartConfig, rows: int, longest: int) -
         per_device_train_batch_size=min(config.batch_size, rows),
         per_device_eval_batch_size=config.batch_size,
         eval_strategy="no" if counted else "steps",
-        eval_steps=50 if config.fresh else 20,  # one that knows a language learns a task in fewer
+        eval_steps=50 if config.fresh else 20,  # a pretrained model learns a task in fewer updates
         eval_on_start=not counted,
         learning_rate=config.rate,
         lr_scheduler_type="cosine",

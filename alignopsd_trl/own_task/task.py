@@ -1,4 +1,4 @@
-"""What the commands call TASK: a module, a path, a class of TRL's convention or an address of OpenEnv, as a `Suite`."""
+"""Finds the TASK of a command line: a module, a path, a class of TRL's convention or an OpenEnv address."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.presets import preset_beside
 
 LIMITS = {"max_prompt_length": 4096, "max_completion_length": 512, "skill_tokens": 0}
-"""Tokens, where neither the command line nor a recipe beside the task says otherwise; those of `evaluate`.
-0: a share of the prompt."""
+"""Default tokens, as in `evaluate`, if neither the command line nor the task's recipe gives a number.
+0 means a share of the prompt."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Task:
     """A task as the commands use it.
 
     Args:
-        name: of its module, or of its class.
+        name: the name of its module or class.
         suite: its environment and rows.
         preset: ``PRESET`` of the ``train.py`` in the module's folder; empty if there is none.
     """
@@ -38,14 +38,14 @@ class Task:
     preset: Mapping[str, Any] = field(default_factory=dict)
 
     def limit(self, name: str, given: int | None = None) -> int:
-        """A length in tokens: as given, else the recipe's, else the usual one."""
+        """Returns a length in tokens: the given one, else the recipe's, else the default."""
         return given or self.preset.get(name) or LIMITS[name]
 
     def require_text(self, command: str) -> None:
-        """Refuses an environment whose calls are written and read by a tokenizer's chat template.
+        """Requires an environment that reads actions as text, not as calls in a tokenizer's chat template.
 
         Raises:
-            ValueError: says what can be played instead.
+            ValueError: for other environments; the message says what can be played instead.
         """
         if getattr(self.suite.factory().prompt, "native", False):
             raise ValueError(
@@ -54,7 +54,7 @@ class Task:
             )
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """The rows of a split.
+        """Returns the rows of a split.
 
         Raises:
             ValueError: if there are none, or one has no ``task_id``.
@@ -69,16 +69,16 @@ class Task:
 
 
 def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | None = None) -> Task:
-    """The task of a command line.
+    """Finds the task of a command line.
 
     Args:
         spec: a module with a function ``suite(**options)``, its file or its folder; ``MODULE:CLASS`` or
             ``FILE.py:CLASS`` for a class of TRL's convention; the address of an OpenEnv server.
-        options: for ``suite``.
+        options: arguments of ``suite``.
         rows: a JSON-lines file with the rows of a class or of an address.
 
     Raises:
-        ValueError: says what is missing.
+        ValueError: if the task can't be found; the message says what is missing.
     """
     if spec.startswith(("http://", "https://")):
         return _adapted(spec, OpenEnvEnvironment(partial(_client(spec), base_url=spec), reward="sum"), rows)
@@ -92,7 +92,7 @@ def find_task(spec: str, options: Mapping[str, Any] | None = None, rows: str | N
         if error.name and error.name.partition(".")[0] == "openenv":
             raise ValueError(f"task {spec}: a client of OpenEnv is needed; pip install openenv") from error
         raise ValueError(f"task {spec}: {error}; install it, or correct the import") from error
-    return Task(module, suite, preset_beside(sys.modules.get(module)))  # a shipped one is under another name
+    return Task(module, suite, preset_beside(sys.modules.get(module)))  # a shipped task's module has another name
 
 
 def _class(place: str, name: str) -> type:
@@ -108,7 +108,7 @@ def _class(place: str, name: str) -> type:
 
 
 def _adapted(name: str, environment: Any, rows: str | None) -> Task:
-    """A suite around an environment of another convention, which has no tasks of its own."""
+    """Makes a task of an environment of another convention; without ``rows`` it has 16 rows with empty prompts."""
     given = _read_rows(rows) if rows else [{"prompt": "", "task_id": f"{name}/{number}"} for number in range(16)]
     tasks = [{"task_id": f"{name}/{number}", **row} for number, row in enumerate(given)]
     suite = Suite(
@@ -134,7 +134,7 @@ def _read_rows(path: str) -> list[dict[str, Any]]:
 
 
 def _client(spec: str) -> Callable[..., Any]:
-    """The client's class of OpenEnv, which this package does not bring."""
+    """Returns OpenEnv's client class, which is not installed with this package."""
     try:
         from openenv.core import GenericEnvClient
     except ImportError as error:

@@ -15,19 +15,19 @@ ROLES = ("system\n", "user\n", "assistant\n", "tool\n")
 TAGS = ("<think>", "</think>", "<action>", "</action>")
 
 SPREAD = 0.1
-"""Of fresh weights. At the usual 0.02 attention stays flat for hundreds of updates, and no copying is learnt."""
+"""Standard deviation of fresh weights. At the usual 0.02 attention stays flat for hundreds of updates: no copying."""
 SHARP, FAINT = 6.0, 0.1
-"""Biases of the first layer's queries and keys, and the share of their weights that is left: a head spends nearly all
-attention on its distance."""
+"""Size of the biases of the first layer's queries and keys, and factor of their weights. With these values a head puts
+nearly all its attention on one distance."""
 
 
 def tiny_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerBase:
-    """One token for each word of the texts; other words are spelt."""
+    """Makes a tokenizer with one token for each word of the texts; other words are spelt."""
     return build_tokenizer([*ROLES, *texts], CONTEXT, TAGS)
 
 
 def tiny_model(tokenizer: PreTrainedTokenizerBase, layers: int = 2, seed: int = 0) -> Qwen2ForCausalLM:
-    """Layers of width 128 with fresh weights; the tied vocabulary is most of what else there is."""
+    """Makes a model with fresh layers of width 128; the tied embeddings are most of its other weights."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=128,
@@ -51,11 +51,11 @@ def tiny_model(tokenizer: PreTrainedTokenizerBase, layers: int = 2, seed: int = 
 
 @torch.no_grad()
 def look_back(model: Qwen2ForCausalLM) -> None:
-    """Lets the heads of the first layer attend to the token itself, the one before, the second before, and so on.
-    Copying goes by what stood before a word; to find that out would take a fresh model most of its training.
+    """Makes the heads of the first layer attend to the token itself, the one before, the second before, and so on.
+    A model copies a word by the words before it; a fresh model needs most of its training to find them.
 
-    Rotary positions turn a key and a query by their places, so that biases alone make scores of a distance: a key's
-    bias that is turned by a distance meets a query's there.
+    Rotary positions rotate queries and keys by their position, so biases alone give a score per distance: a key's
+    bias, rotated by a distance, matches the query's bias at that distance.
     """
     attention: Any = model.model.layers[0].self_attn
     angles = model.model.rotary_emb.inv_freq

@@ -1,4 +1,4 @@
-"""A word-level tokenizer that loses nothing.
+"""A word-level tokenizer whose decoding restores the text.
 
 Every word, number (decimals included) and punctuation mark is one token, whether or not a space comes before it: a
 word between brackets, in a title and in a request is the same token, which makes copying easy for a small model. The
@@ -24,20 +24,20 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 LOADED_AS_SAVED = {"AutoTokenizer": [None, "tokenizer.json"]}
-"""transformers 5 loads Qwen's own splitting rules for every model of type qwen2, whatever tokenizer was saved with it.
-An entry for remote code makes it look at the saved class instead (and the code itself is not used)."""
+"""transformers 5 loads Qwen's own splitting rules for every model of type qwen2, even if another tokenizer was saved.
+With an entry for remote code it loads the saved class instead (and does not use the code itself)."""
 
 
 def build_tokenizer(
     texts: Iterable[str], length: int, phrases: Sequence[str], pieces: Sequence[Sequence[str]] = ()
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer with one token for every piece that occurs in `texts`, in order of first occurrence.
+    """Builds a tokenizer with one token for every piece that occurs in `texts`, in order of first occurrence.
 
     Args:
-        texts: all that the vocabulary must cover.
+        texts: texts that the vocabulary must cover.
         length (`int`): the model's context in tokens.
-        phrases: what is one token whatever is around it, such as ``<think>``.
-        pieces: regular expressions of words that are more than one token, each as the patterns of its tokens in order,
+        phrases: texts that are one token in any context, such as ``<think>``.
+        pieces: regular expressions of words with more than one token, each as the patterns of its tokens in order,
             such as ``("[A-Z]{2}", "[0-9]+")`` for words like ``AB12``.
     """
     normalizer, splitter = _normalizer(), _splitter(pieces)
@@ -64,7 +64,7 @@ def build_tokenizer(
 
 
 class WordCount:
-    """Counts tokens as the tokenizer of a policy that knows all words would, wherever a tokenizer is asked to."""
+    """Counts tokens like a tokenizer that knows all words; stands in for a policy's tokenizer."""
 
     def __init__(self) -> None:
         self._normalizer, self._splitter = _normalizer(), _splitter(())
@@ -90,8 +90,8 @@ def _splitter(pieces: Sequence[Sequence[str]]) -> pre_tokenizers.PreTokenizer:
 
 
 def _cuts(parts: Sequence[str]) -> Iterator[str]:
-    """A pattern for each part of a word. A later part is only reached behind its head: wherever a word opens and no
-    head matches, the whole word does."""
+    """Yields a pattern for each part of a word. A later part only matches behind the first one: if no first part
+    matches where a word opens, the whole word is one piece."""
     for place, part in enumerate(parts):
         rest = "".join(f"(?:{later})" for later in parts[place + 1 :])
         following = f"(?={rest}{CLOSE})" if rest else CLOSE

@@ -1,4 +1,4 @@
-"""A first policy: TRL's `SFTTrainer` on demonstrations, and what the policy can do afterwards."""
+"""Trains a first policy with TRL's `SFTTrainer` on demonstrations, and evaluates it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from alignopsd_trl.runs.sizes import write_sizes
 PLAIN = "without the skill"
 ENOUGH_TURNS = 5000
 MANY_INVALID, MUCH_WORSE = 0.05, 0.75
-"""A policy is poor with a larger share of invalid actions, or if it wins less than this share of what was shown."""
+"""A policy is poor above this share of invalid actions, or below this share of its demonstrations' success rate."""
 
 
 @dataclass(frozen=True)
 class WarmStarted:
-    """A first policy, how many updates made it, and whether time ended its training before the held-out loss did."""
+    """A first policy, the number of its updates, and whether its training ran out of time."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -46,17 +46,17 @@ def warm_start(
     extra_texts: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
 ) -> WarmStarted:
-    """Trains a model on demonstrations and saves it with its tokenizer, both whole or neither.
+    """Trains a model on demonstrations and saves it with its tokenizer, both or neither.
 
     Args:
-        rows: of TRL's conversational prompt-completion form.
+        rows: demonstrations in TRL's conversational prompt-completion form.
         output: folder of the policy.
-        extra_texts: what a fresh tokenizer is to know beside the demonstrations.
-        settings: of the task's recipe, whose sizes are kept beside the weights.
+        extra_texts: texts, beside the demonstrations, that a fresh tokenizer must cover.
+        settings: the recipe's settings, whose sizes are saved beside the weights.
 
     Raises:
-        KeyboardInterrupt, Terminated: if it is interrupted; the best policy so far is saved, if there is one, and
-            `left` of the error says so.
+        KeyboardInterrupt, Terminated: after an interrupt; the best policy so far is saved, if there is one, and the
+            error's ``left`` says so.
     """
     from alignopsd_trl.own_task.supervised import train
 
@@ -81,7 +81,7 @@ def warm_start(
 def _start(
     rows: Sequence[Mapping[str, Any]], config: WarmStartConfig, extra_texts: Sequence[str]
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model to train, and its tokenizer."""
+    """Returns the model to train, and its tokenizer."""
     if config.fresh:
         texts = [str(one.get("content") or "") for row in rows for one in (*row["prompt"], *row["completion"])]
         tokenizer = tiny_tokenizer([*texts, *extra_texts])
@@ -92,7 +92,7 @@ def _start(
 
 
 def known_tokenizer(model: str) -> PreTrainedTokenizerBase | None:
-    """The tokenizer of a model; `None` for a fresh one, whose words are not known yet."""
+    """Returns the tokenizer of a model; `None` for a fresh model, whose words are not known yet."""
     return None if model == FRESH else AutoTokenizer.from_pretrained(resolve_model(model))
 
 
@@ -107,7 +107,7 @@ def what_it_can(
     skill_bank: Any = None,
     encoder: str = "lexical",
 ) -> dict[str, EvaluationResult]:
-    """Plays the panel's first tasks, without the skill and, where the task has one, with it in the prompt."""
+    """Plays the panel's first tasks without the skill and, if the task has skills, with the skill in the prompt."""
     limits: dict[str, Any] = {name: task.limit(name) for name in ("max_prompt_length", "max_completion_length")}
     skills = skills_of(task, tokenizer, limits["max_prompt_length"], skill_bank, encoder)
     rows = task.suite.panel(panel).head(tasks)
@@ -121,19 +121,19 @@ def what_it_can(
 
 
 def told(results: Mapping[str, EvaluationResult]) -> str:
-    """What the policy can do, for people."""
+    """Returns the results as text."""
     return "\n".join(f"{name}:\n{result.table()}" for name, result in results.items())
 
 
 def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]], made: WarmStarted) -> str:
-    """A sentence with a remedy for a policy that is far from its demonstrations; empty for a good one."""
+    """Returns a warning with a remedy for a policy far below its demonstrations; an empty text for a good one."""
     faults = []
     for view, result in results.items():
         opened = [row for row in rows if not row.get("turn") and bool(row.get("skilled")) is (view != PLAIN)]
         shown = sum(bool(row.get("won")) for row in opened) / max(1, len(opened))
         if result.invalid_actions > MANY_INVALID:
             faults.append(f"{view} {result.invalid_actions:.0%} of its actions are invalid")
-        if result.success.mean / 100 < MUCH_WORSE * shown:  # NaN, where nobody knows, is not
+        if result.success.mean / 100 < MUCH_WORSE * shown:  # false for NaN, an unknown rate
             faults.append(f"{view} it won {result.success.mean:.0f}% where its demonstrations won {shown:.0%}")
     return f"look: {', '.join(faults)}; {_remedy(len(rows), made)}" if faults else ""
 

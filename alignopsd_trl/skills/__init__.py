@@ -1,4 +1,4 @@
-"""Skills, which the teacher reads: banks and their retrieval, dataset columns, and functions of the user's."""
+"""Skills, which the teacher reads: banks with retrieval, dataset columns, and user functions."""
 
 from alignopsd_trl.skills.bank import SkillBank
 from alignopsd_trl.skills.column import SkillColumn

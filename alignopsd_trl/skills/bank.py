@@ -1,12 +1,12 @@
-"""SkillBank: the privileged information of the teacher view.
+"""The skill bank, which holds the privileged information of the teacher view.
 
     bank = SkillBank.load("webshop", encoder)
     found = bank.retrieve(task_text)                      # once per task, at reset
     block = render(found, count_tokens, skill_budget(max_prompt_tokens))
     block.text                                            # fills the {skill_context} slot
 
-A bank is one JSON file of schema ``skillbank/1``: general skills, task types with their own skills, and mistakes. What
-is retrieved depends on the task text (and two optional hints of its data set) and on nothing else.
+A bank is one JSON file of schema ``skillbank/1``: general skills, task types with their own skills, and mistakes.
+Retrieval depends only on the task text and two optional hints of its data set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from alignopsd_trl.skills.rendering import Rendered, Retrieved, render
 from alignopsd_trl.skills.schema import SkillBankError, TaskType, read_content
 
 MAX_CONSTRAINTS = 2
-# Shapes that a question of any source may have: a data source never rules them out, and is no evidence for them.
+# Types that fit questions of any source: a data source neither excludes them nor speaks for them.
 ANY_SOURCE = ("temporal", "numeric", "entity_disambiguation")
 _FOLDER = Path(__file__).parents[1] / "data" / "skills"
 
@@ -37,19 +37,19 @@ class SkillBank:
 
     Args:
         content: the parsed file.
-        source: its name, for messages.
+        source: the file's name, for messages.
         encoder: scores task types and skills. Without one, hints, whole-word keywords and file order decide. Keywords
             also come before the cosines of an encoder that is not `Encoder.semantic`: on 206 requests of the embedded
-            shop they find the product's category every time, lexical cosines in one of four.
-        n_general, n_mistakes: general skills and mistakes of a task, at most; specific mistakes come before those for
-            all.
-        constraint_threshold: smallest cosine at which a type of group ``constraint`` joins the best type.
+            shop, keywords always find the product's category; lexical cosines find it once in four.
+        n_general, n_mistakes: general skills and mistakes of a task, at most; a type's own mistakes come before
+            general ones.
+        constraint_threshold: smallest cosine at which a type of group ``constraint`` is added to the best type.
 
     ``environment``, ``version`` and ``language`` are the file's; ``general``, ``task_types`` and ``mistakes`` are its
     content in file order. ``checksum`` (first 16 hex digits of the sha256 over the content) goes into the results.
 
     Raises:
-        SkillBankError: with a line for everything in the content that is missing or wrong.
+        SkillBankError: if the content breaks the schema; the message has one line per missing or wrong item.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class SkillBank:
     def load(
         cls, bank: str | Path | SkillBank, encoder: Encoder | None = None, columns: Collection[str] = (), **options: Any
     ) -> SkillBank:
-        """A shipped bank by name, a bank from a file, or a bank that is loaded already (returned as it is).
+        """Loads a shipped bank by name or a bank from a file; returns a loaded bank as it is.
 
         Args:
             bank (`str`, `Path` or `SkillBank`): ``webshop``, ``alfworld``, ``searchqa``, or the path of a JSON file.
             encoder ([`Encoder`], *optional*): scores types and skills.
-            columns (`Collection[str]`, *optional*): of the dataset, for the message.
+            columns (`Collection[str]`, *optional*): columns of the dataset, for the message.
             options: the other arguments of the class.
 
         Raises:
@@ -110,26 +110,26 @@ class SkillBank:
         budget: int,
         row: Mapping[str, Any] | None = None,
     ) -> Rendered:
-        """Renders the skills that are retrieved for a task, as many as fit the budget."""
+        """Renders the skills retrieved for a task, as many as fit the budget."""
         return render(self.retrieve(task_text, task_key, data_source), count_tokens, budget)
 
     def texts(self) -> Iterator[str]:
-        """Every sentence that a block may contain; none of them may occur in a student's prompt."""
+        """Yields every sentence that a block may contain; a student's prompt may contain none."""
         for skill in (*self.general, *(skill for kind in self.task_types for skill in kind.skills)):
             yield skill.text
         for mistake in self.mistakes:
             yield from (mistake.text, mistake.instead)
 
     def retrieve(self, task_text: str, task_key: str | None = None, data_source: str | None = None) -> Retrieved:
-        """The skills of a task. Equal arguments give equal results, in every process and on every device.
+        """Retrieves the skills of a task. Equal arguments give equal results, in every process and on every device.
 
-        Types: the one that ``task_key`` names; else the best of the candidates that is no constraint, and up to two
-        constraints. Skills: all of those types by cosine; then the first general ones; then the mistakes that apply.
+        Types: the one that ``task_key`` names; else the best candidate that is no constraint, and up to two
+        constraints. Skills: all skills of these types by cosine, then the first general ones, then the mistakes.
 
         Args:
             task_text: the request alone: goal sentence, shopping request or question. Never an observation.
-            task_key: names the type where the environment knows it (ALFWorld's game type).
-            data_source: where a question comes from; leaves the types that list it and those of `ANY_SOURCE`.
+            task_key: names the type if the environment knows it (ALFWorld's game type).
+            data_source: source of a question; limits types to those that list it and those of `ANY_SOURCE`.
         """
         return self._cached(task_text, task_key, data_source)
 
@@ -165,7 +165,7 @@ class SkillBank:
         return _best(_ranked(candidates, scores), self.constraint_threshold)
 
     def _cosines(self, task_text: str, texts: list[str]) -> list[float]:
-        """Cosines of texts that are encoded one by one, so that no batch changes them; rounded to 6 decimals."""
+        """Returns cosines rounded to 6 decimals. Texts are encoded one by one, so that no batch changes them."""
         if self.encoder is None:
             return [0.0] * len(texts)
         query = _vector(self.encoder, " ".join(task_text.split()))
@@ -177,17 +177,17 @@ def _vector(encoder: Encoder, text: str) -> torch.Tensor:
 
 
 def _ranked(items: Sequence[Any], scores: Sequence[float]) -> list[tuple[Any, float]]:
-    """Sorts by falling score. Python's sort is stable, so ties keep the order of the file."""
+    """Sorts items by falling score. Python's sort is stable, so ties keep the order of the file."""
     return sorted(zip(items, scores, strict=True), key=lambda pair: -pair[1])
 
 
 def _best(ranked: list[tuple[TaskType, float]], threshold: float) -> list[TaskType]:
-    """The best type that is no constraint, then the best constraints from ``threshold`` on."""
+    """Returns the best type that is no constraint, then the best constraints of at least ``threshold``."""
     main = [kind for kind, _ in ranked if kind.group != "constraint"]
     constraints = [kind for kind, score in ranked if kind.group == "constraint" and score >= threshold]
     return [*main[:1], *constraints[:MAX_CONSTRAINTS]]
 
 
 def _occurs(keyword: str, text: str) -> bool:
-    """Whether a word occurs as a whole word, in any case; a regular plural counts."""
+    """Returns whether a keyword occurs as a whole word, in any case; a regular plural counts."""
     return re.search(rf"(?<!\w){re.escape(keyword)}(?:e?s)?(?!\w)", text, re.IGNORECASE) is not None

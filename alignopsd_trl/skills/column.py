@@ -1,4 +1,4 @@
-"""Skills that stand beside each task: a column of the dataset with hints, reference solutions or past trajectories."""
+"""Skills from a column of the dataset, which holds hints, reference solutions or past trajectories."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class SkillColumn(SkillFunction):
     """Skills from a column of the dataset, in place of a `SkillBank`.
 
     Args:
-        name: column of the dataset: a text for each task, several in a list, or nothing.
+        name: column of the dataset, which holds a text, a list of texts or nothing for each task.
 
     Attributes:
-        environment, version, checksum: the column's name, nothing, and 16 hex digits of the name; the texts themselves
-            are in the records.
+        environment, version, checksum: the column's name, an empty text, and the first 16 hex digits of the name's
+            sha256. The records hold the texts themselves.
     """
 
     def __init__(self, name: str):

@@ -1,4 +1,4 @@
-"""Skills without a file: a function of the user's from a task to the text that the teacher may read."""
+"""Skills from a user's function, which maps a task to the text that the teacher may read."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class SkillFunction:
     """Skills from a function, in place of a `SkillBank`.
 
     Args:
-        function: from the task's text, its ``task_key`` and its ``data_source``, or from the task's text and its row of
-            the dataset, to the skill block; an empty text for none. Equal tasks must get equal texts, on every process.
+        function: maps the task's text, its ``task_key`` and its ``data_source``, or the task's text and its row of the
+            dataset, to the skill block. An empty text means none. Equal tasks must get equal texts in every process.
 
     Attributes:
-        reads_row (`bool`): whether it takes two arguments, the second of which is the row.
-        environment, version: the function's name, and nothing: what a bank's file says of itself.
+        reads_row (`bool`): whether the function takes two arguments, of which the second is the row.
+        environment, version: the function's name and an empty text, in place of the fields of a bank's file.
         checksum (`str`): first 16 hex digits of the sha256 over the function's source.
 
     Raises:
@@ -44,7 +44,7 @@ class SkillFunction:
         budget: int,
         row: Mapping[str, Any] | None = None,
     ) -> Rendered:
-        """Returns the task's text.
+        """Returns the task's text as a skill block.
 
         Raises:
             SkillBankError: if the function or the column has no text for the task, or one that is longer than the
@@ -66,7 +66,7 @@ class SkillFunction:
 
 
 def _reads_row(function: Callable, name: str) -> bool:
-    """Whether a function takes two arguments, the second of which is the row, and not three."""
+    """Returns whether a function takes two arguments, of which the second is the row, and not three."""
     signature = inspect.signature(function)
     for count in (3, 2):
         try:

@@ -1,4 +1,4 @@
-"""Skills by name, from a file, from a column of the dataset, or from a function of the user's."""
+"""Loads skills by name, from a file, from a column of the dataset, or from a user's function."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SkillSpec = str | Path | Skills | Callable[..., str]
 
 
 def load_skills(spec: SkillSpec, encoder: Encoder | None = None, columns: Collection[str] = ()) -> Skills:
-    """Loads what ``skill_bank`` of the trainer or ``--skill_bank`` of a command line names.
+    """Loads the skills that the trainer's ``skill_bank`` or a command's ``--skill_bank`` names.
 
     Args:
         spec: a shipped bank's name, the path of a JSON file, a bank, one of ``columns``, a function ``(task_text,
             task_key, data_source) -> str`` or ``(task_text, row) -> str``, or ``"module:function"``; the current folder
             counts as a place to import from.
         encoder (`Encoder`, *optional*): scores the task types and skills of a bank.
-        columns (`Collection[str]`, *optional*): of the dataset.
+        columns (`Collection[str]`, *optional*): columns of the dataset.
 
     Raises:
         SkillBankError: if it is none of these.
@@ -43,7 +43,7 @@ def load_skills(spec: SkillSpec, encoder: Encoder | None = None, columns: Collec
 
 
 def foreign_bank(bank: Skills | None, suite: Suite) -> str:
-    """What to say of a bank that was written for another environment; nothing of one that was not."""
+    """Returns a warning if a bank was written for another environment, else an empty text."""
     family = (suite.name, suite.name.partition("_")[0], suite.skill_bank)  # searchqa_hops is a variant of searchqa
     if not isinstance(bank, SkillBank) or bank.environment in family:
         return ""

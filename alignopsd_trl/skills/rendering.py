@@ -11,8 +11,8 @@ from alignopsd_trl.skills.schema import Mistake, Skill
 
 @dataclass(frozen=True)
 class Retrieved:
-    """What one task gets, best first. ``scores`` are the cosines of ``skills``, rounded to 6 decimals, or 0 where the
-    order is the file's. General skills and mistakes are always in file order."""
+    """The skills of one task, best first. ``scores`` are the cosines of ``skills``, rounded to 6 decimals, or 0 if the
+    skills are in file order. General skills and mistakes are always in file order."""
 
     type_keys: tuple[str, ...]
     skills: tuple[Skill, ...]
@@ -28,7 +28,7 @@ class Retrieved:
 
 @dataclass(frozen=True)
 class Rendered:
-    """``text`` for the prompt, without a final line break; ``ids`` of the skills in it; how many items did not fit."""
+    """A skill block: its ``text`` without a final line break, the ``ids`` of its items, and how many did not fit."""
 
     text: str
     ids: tuple[str, ...]
@@ -36,15 +36,15 @@ class Rendered:
 
 
 def skill_budget(max_prompt_tokens: int) -> int:
-    """Tokens that the skill block may take of a prompt: a quarter, at most 512."""
+    """Returns the tokens of a prompt that the skill block may take: a quarter, at most 512."""
     return min(512, max_prompt_tokens // 4)
 
 
 def render(retrieved: Retrieved, count_tokens: Callable[[str], int], budget: int) -> Rendered:
-    """The block that goes into the prompt: whole items within ``budget`` tokens.
+    """Renders the skill block of a prompt: whole items within ``budget`` tokens.
 
-    Items go in the reverse order of their rank: mistakes, general skills, type skills. The best type skill stays
-    whatever the budget.
+    Items that exceed the budget are dropped from the end: mistakes, then general skills, then type skills. The best
+    type skill always stays.
     """
     skills, general, mistakes = list(retrieved.skills), list(retrieved.general), list(retrieved.mistakes)
     sections: list[list[Any]] = [skills, general, mistakes]

@@ -16,7 +16,7 @@ _TAG = re.compile(r"</?\s*[a-zA-Z][^<>]*>")
 
 
 class SkillBankError(ValueError):
-    """A bank that breaks its schema. The message names file, record, field and remedy."""
+    """Raised for a bank that breaks its schema. The message names file, record, field and remedy."""
 
 
 def _text(value: Any) -> str:
@@ -45,7 +45,7 @@ Some = AfterValidator(_some)
 
 
 class _Record(BaseModel):
-    """A field's description says what to write where the field is missing or of the wrong kind."""
+    """A record of a bank. A field's description says what to write if the field is missing or of the wrong kind."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -131,7 +131,7 @@ class Mistake(_Named):
 
 
 class Content(_Record):
-    """A whole bank, checked."""
+    """The checked content of a bank."""
 
     format: Literal["skillbank/1"] = Field(alias="schema", description="'skillbank/1'")
     environment: Text = Field(description="the environment's name, such as 'maze'")
@@ -143,14 +143,14 @@ class Content(_Record):
 
 
 def read_content(content: Any, source: str) -> Content:
-    """Returns the records of a bank.
+    """Checks the content of a bank, and returns its records.
 
     Args:
         content: the parsed JSON.
         source: named at the front of each message.
 
     Raises:
-        SkillBankError: with a line for everything that is missing or wrong.
+        SkillBankError: if the content breaks the schema; the message has one line per missing or wrong item.
     """
     known = BENCHMARKS.get(str(content.get("environment"))) if isinstance(content, dict) else None
     context = {"prefix": known.skill_prefix if known else "", "ids": set(), "keys": ["*"]}
@@ -164,7 +164,7 @@ def read_content(content: Any, source: str) -> Content:
 
 
 def _problem(error: ErrorDetails, content: Any) -> tuple[str, bool, str]:
-    """Returns where the record is, whether all fields of the record are known, and the line of the message."""
+    """Returns the record's place in the file, whether all its fields are known, and the line of the message."""
     kind, path, value = error["type"], error["loc"], error["input"]
     model, place, name, field = Content, "", "", ""
     models = {"general": GeneralSkill, "task_types": TaskType, "skills": TypeSkill, "match": Match, "mistakes": Mistake}

@@ -1,4 +1,4 @@
-"""The privileged text of a task, cut to a number of tokens."""
+"""Gives the privileged text of a task within a number of tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def skill_source(
     bank: SkillBank | SkillFunction, tokenizer: Callable[..., Any], budget: int
 ) -> Callable[..., tuple[str, tuple[str, ...]]]:
     """Makes a `rollout.SkillSource` that gives the privileged text of a task within ``budget`` tokens. A bank retrieves
-    it by the task text alone, once per task; a function or a column gives it for the task's row."""
+    it by the task text, once per task; a function or a column gives it for the task's row."""
 
     def count(text: str) -> int:
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
