@@ -155,8 +155,7 @@ def _seconds(logs: Mapping[str, Any]) -> float:
 
 
 def unusual(logs: Mapping[str, Any], episodes: int) -> str:
-    """Returns the warnings of a round: failed episodes, prompts that did not fit, cut, invalid and repeated
-    responses."""
+    """Returns a round's warnings: failed episodes, prompts that did not fit, cut, invalid and repeated responses."""
     failed = round((logs.get("stop/environment_error") or 0.0) * episodes)
     long = round((logs.get("stop/prompt_too_long") or 0.0) * episodes)
     counts = [f"{failed} failed" if failed else "", f"{long} too long" if long else ""]

@@ -180,8 +180,7 @@ def replacing(folder: str | os.PathLike) -> Generator[Path]:
 
 
 def _owner(process: int) -> str:
-    """Returns the name of a process within the names of its partial folders; other machines may write to the same
-    disk."""
+    """Returns the label of a process for its partial folders; other machines may write to the same disk."""
     return f"{socket.gethostname()}-{process}"
 
 
