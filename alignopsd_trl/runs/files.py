@@ -150,8 +150,7 @@ def in_units(size: float) -> str:
 
 
 def _for_want_of_room(error: BaseException) -> bool:
-    """Returns whether a full disk caused the error. safetensors has the number only in its text; torch says only that
-    it failed to write or to close a file."""
+    """Returns whether a full disk caused the error. safetensors gives its number in the text, torch gives none."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _NO_ROOM
     told = [f"os error {number}" for number in _NO_ROOM] + ["PytorchStreamWriter failed writing", "] . unexpected pos "]
