@@ -36,8 +36,8 @@ _MEMORY = (
 
 
 def without_debug(argv: Sequence[str]) -> tuple[list[str], bool]:
-    """Returns the command line without a bare ``--debug``, and whether there was one. A ``--debug`` with a value is
-    transformers' own."""
+    """Returns the command line without a bare ``--debug``, and whether it had one. ``--debug VALUE`` is
+    transformers'."""
     bare = [
         place
         for place, word in enumerate(argv)
@@ -147,8 +147,7 @@ def raised_by_a_task(error: BaseException) -> str:
 
 
 def _says(error: BaseException) -> bool:
-    """Returns whether this process reports. Most errors end all ranks, and the first reports; a loss leaves unknown
-    ranks."""
+    """Returns whether this process reports the error: rank 0, or after a loss the first process that remains."""
     if is_loss(error) or isinstance(error, Terminated):
         return speaks()
     return os.environ.get("LOCAL_RANK", "0") == "0"
@@ -185,8 +184,7 @@ def _message(error: BaseException, status: int | None, resumes: str | None) -> s
 
 
 def _goes_on(error: BaseException, resumes: str | None) -> str:
-    """Returns the effect of the next command, if the run's folder was claimed; for a command that begins anew, the
-    files that are left."""
+    """Returns the effect of the next command, or the files that are left for a command that begins anew."""
     if resumes is None:
         return getattr(error, "left", "")
     kept = getattr(error, "kept", None)

@@ -53,7 +53,7 @@ class Job:
 
     @property
     def bank(self) -> str | None:
-        """Returns the name of the skill bank; `None` if neither policy nor teacher reads skills."""
+        """Returns the name of the skill bank; `None` if nothing in the run reads skills."""
         method = get_method(self.args.method)(self.args)
         asked = method.needs_teacher or method.skills_in_rollout or method.skills_in_evaluation
         if not asked and not self.args.privileged_siblings:

@@ -164,8 +164,7 @@ def _activations(shape: Backbone, args: AlignOPSDConfig) -> float:
 
 
 def _scoring(shape: Backbone, args: AlignOPSDConfig) -> float:
-    """Returns the bytes of one layer, and of the mask of packed rows: a boolean and its bfloat16 copy for each pair of
-    positions."""
+    """Returns the bytes of one layer and of the mask of packed rows: a boolean and a bfloat16 number for each pair."""
     longest = args.max_prompt_length + args.max_completion_length
     tokens = max(args.scoring_tokens, longest)
     return tokens * (shape.hidden * 2 * 16 + max(args.scoring_tokens // 4, longest) * (1 + COMPUTE_BYTES))

@@ -1,5 +1,4 @@
-"""The report of ``--plan``: the run that a recipe would start, and an estimate of its memory, without loading
-weights."""
+"""The report of ``--plan``: the run that a recipe would start, and its estimated memory, without loading weights."""
 
 from __future__ import annotations
 

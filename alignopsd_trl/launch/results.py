@@ -76,8 +76,7 @@ def run_results(
     config: Mapping[str, Any],
     changed: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns the content of ``results.json``: outcome, provenance, seconds of all sessions, and the log of every
-    update."""
+    """Returns the content of ``results.json``: outcome, provenance, seconds of all sessions, log of every update."""
     before, after = evaluations.results.get("before"), evaluations.results["after"]
     facts, name = facts_of(trainer, before, after), job.policy
     content = facts | {

@@ -36,8 +36,7 @@ def read_value(text: str, given: str) -> Any:
 
 
 def read_yaml(path: str | Path, flag: str = "--config ", such_as: str = "learning_rate: 1.0e-6") -> dict[str, Any]:
-    """Returns the mapping of a ``--config`` file, or of another file; messages name it by ``flag`` and show
-    ``such_as``.
+    """Returns the mapping of a YAML file; messages name the file by ``flag`` and show ``such_as``.
 
     Raises:
         ValueError: names the file, and the line that can't be read.

@@ -1,4 +1,4 @@
-"""The figure of differences to a reference, paired by seed: a panel a method."""
+"""Draws the figure of differences to a reference, paired by seed, with one axis per method."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def difference_figure(rows: pd.DataFrame, table: str, reference: Entry | None) -
 
 
 def _told(line: Entry, reference: Entry, head: Column) -> str:
-    """Returns the difference in one average over the panel."""
+    """Returns the text of the difference in one average over the panel."""
     found = paired(per_seed(line, head), per_seed(reference, head))
     return f"{head.title}: none" if found is None else f"{head.title} {found:+.1f}"

@@ -1,4 +1,4 @@
-"""Figures of a study as PNG and SVG, from its rows alone: training curves and sensitivity."""
+"""Draws the figures of a study as PNG and SVG, from its rows alone: training curves and sensitivity."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _draw_curve(axis: Axes, line: Entry, environment: str, curve: str, number: i
 
 
 def curves(line: Entry, environment: str, curve: str = "success") -> pd.DataFrame:
-    """Returns a column a seed: a curve by update, its moving average over `SPAN` updates."""
+    """Returns one column per seed: a curve by update, as its moving average over `SPAN` updates."""
     scale = 100.0 if _percent(curve) else 1.0
     rows = line.rows.get(environment, {}).items()
     found = {seed: pd.Series(row[f"curve_{curve}"], row["curve_update"], float) * scale for seed, row in rows}
@@ -80,7 +80,7 @@ def curves(line: Entry, environment: str, curve: str = "success") -> pd.DataFram
 
 
 def draw(axis: Axes, seeds: pd.DataFrame, color: Any, alpha: float, **style: Any) -> None:
-    """Draws the mean of the columns over the updates that all have, in a band of the 95 % interval over seeds."""
+    """Draws the mean of the columns over the updates that all have, with a band of the 95 % interval over seeds."""
     seeds = seeds.dropna()
     if len(seeds):
         center, half = _ends([mean(values) for values in seeds.to_numpy().tolist()])
