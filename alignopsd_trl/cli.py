@@ -124,14 +124,14 @@ COMMANDS = {
     "push": ("alignopsd_trl.sharing.__main__:main", "a finished run to the Hub"),
     "play": (play, "play an environment by hand"),
 }
-"""Name of a subcommand -> the function that takes its arguments, or that function's place; its line of ``--help``."""
+"""Name of a subcommand -> the function that takes its arguments, or its import path; the line of ``--help``."""
 
 RENAMED = {
     "plan": "alignopsd train RECIPE --plan",
     "compare": "alignopsd view RUN RUN",
     "files": "alignopsd --files",
 }
-"""Commands of earlier releases -> the command that does the same today."""
+"""Commands of earlier releases -> their replacements."""
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ INHERITED_RULES: dict[str, Any] = {
     "pad_to_multiple_of": Above(0),
     **dict.fromkeys(("seed", "data_seed"), Within(0, 2**32 - 1)),
 }
-"""What TRL's fields may hold; the types of this package's own fields say so themselves."""
+"""Allowed values of TRL's fields; the types of this package's own fields define theirs."""
 
 
 def check_values(values: Mapping[str, Any], rules: Mapping[str, Any]) -> None:

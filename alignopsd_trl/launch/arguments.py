@@ -122,7 +122,7 @@ RULES: dict[str, Any] = {
     **dict.fromkeys(("gpu_gib", "lora_r", "lora_alpha"), Above(0)),
     "lora_dropout": Within(0, 1),
 }
-"""What fields of a recipe and of TRL's model arguments may hold."""
+"""Allowed values of the fields of a recipe and of TRL's model arguments."""
 
 _KINDS = {"int": "a whole number", "float": "a number", "string_to_bool": "true or false"}
 
@@ -217,7 +217,7 @@ _OF_THE_LAUNCH = (
     *("plan", "plan_for", "gpu_gib", "output_dir", "resume_from_checkpoint", "overwrite_output_dir", "run_name"),
     *("use_cpu", "per_device_train_batch_size", "generation_batch_size", "steps_per_generation"),
 )
-"""Settings that say nothing of the run itself, or follow from the round's shape."""
+"""Settings that do not describe the run itself, or that follow from the round's shape."""
 
 
 def everything() -> str:

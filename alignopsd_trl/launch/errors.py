@@ -20,10 +20,10 @@ from alignopsd_trl.runs.lost import Terminated, handled, is_loss, speaks, termin
 from alignopsd_trl.runs.readers import ends_with_its_reader
 
 WRONG, STOPPED, INTERRUPTED = 2, 1, 130
-"""Exit statuses: the command can't be run; the run had to stop; Ctrl-C. Other signals: 128 and their number."""
+"""Exit statuses: the command can't run; the run had to stop; Ctrl-C. Other signals: 128 plus their number."""
 
 RESUMES = " with --resume_from_checkpoint True"
-"""What a recipe's command needs beside itself to go on."""
+"""The argument that makes a recipe's command resume."""
 
 _ENDS_A_RUN = ("RunStopped", "RewardError", "EnvironmentsDown", "SamplerDown", "PushFailed")
 _TO_MEND = ("RunFolderError", "ReplayError", "SiblingsDiffer", "SkillBankError")

@@ -21,7 +21,7 @@ COMPUTE_BYTES = 2  # bfloat16
 LOGIT_BYTES = 12  # a kept token's number and logit
 HEAD_TILE = 4096 * 32768 * COMPUTE_BYTES  # a tile of TRL's head
 ENCODERS = {"lexical": 0, "tiny": 130_000, "tiny_situated": 160_000, "Qwen/Qwen3-Embedding-0.6B": 595_776_512}
-"""Parameters of sentence encoders that are named by a name; from the published weights."""
+"""Number of parameters of the named sentence encoders; from the published weights."""
 
 
 def backbone(name: str) -> Backbone:

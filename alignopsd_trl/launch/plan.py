@@ -75,7 +75,7 @@ MADE = (
     *("output_dir", "logging_dir", "run_name", "accelerator_config", "report_to", "thinking_tags", "debug"),
     *("use_cpu", "disable_tqdm", "include_for_metrics", "dataloader_pin_memory", "generation_batch_size"),
 )
-"""Settings whose default is made when a configuration is, and what depends on the machine."""
+"""Settings whose defaults a configuration computes when it is made, and settings that depend on the machine."""
 
 
 def all_settings(args: AlignOPSDConfig, suite: Suite) -> list[str]:

@@ -61,7 +61,7 @@ _SHARED: dict[str, Any] = {
     "save_total_limit": 2,
     "logging_steps": 1,
 }
-"""The paper's tables, and where they are silent the launchers' common settings."""
+"""Settings of the paper's tables; others are the launchers' common settings."""
 
 _RELEASED_SHARED: dict[str, Any] = {
     "group_statistics": "turn",
@@ -92,11 +92,11 @@ LAPTOP: dict[str, Any] = {
     "logging_steps": 1,
     "report_to": "none",
 }
-"""A laptop: policies of a million parameters on embedded data. The method's settings are the paper's. A recipe of one's
-own may start from it: ``{**LAPTOP, "environment": "my_module", ...}``."""
+"""Settings for a laptop: policies of a million parameters on embedded data. The method's settings are the paper's. A
+user's recipe may extend it: ``{**LAPTOP, "environment": "my_module", ...}``."""
 
 RECIPE = "train.py"
-"""The recipe beside a task of the user's."""
+"""File name of the recipe beside a user's task."""
 
 _RECIPES = {f"{name}_{backbone}": name for name, one in BENCHMARKS.items() for backbone in one.released}
 _TINY = {name: settings for one in BENCHMARKS.values() for name, settings in one.variants.items()}

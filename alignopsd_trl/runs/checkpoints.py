@@ -39,7 +39,7 @@ def damage(checkpoint: Path) -> str | None:
 
 
 STATES = ("optimizer*", "scheduler.pt", "rng_state*.pth")
-"""What training goes on from beside the weights: all of it is in a checkpoint, or none (``save_only_model``).
+"""Files that resume training, beside the weights. A checkpoint has all or none of them (``save_only_model``).
 DeepSpeed has a folder of its own."""
 
 

@@ -26,13 +26,13 @@ _PHASES = {
     "credit": ("credit", "scoring"),
     "update": ("update",),
 }
-"""Columns of the share of seconds, and the phases that each holds."""
+"""Columns of the seconds' shares, and the phases in each."""
 _NOTED = (
     ("turns/truncated", "cut", 0.05),
     ("turns/invalid_actions", "invalid", 0.1),
     ("turns/repeated", "repeated", 0.1),
 )
-"""Shares of turns, and from where on they are unusual."""
+"""Shares of turns, their names on the console, and the least values that are unusual."""
 LEAST_SAMPLE = 0.5  # effective sample size of a round's later steps, as a share of its tokens
 LEGEND = (
     f"{'':>9}  trend: less the first update's, whose tasks are others; ? where both intervals allow none\n"

@@ -58,7 +58,7 @@ FREE_ON_RESUME = frozenset(
     "vllm_requests_in_flight vllm_request_tries vllm_request_backoff vllm_request_timeout "
     "ds3_gather_for_generation".split()
 )
-"""Settings that a resumed run may change: they leave what was computed so far as it is."""
+"""Settings that a resumed run may change, because they do not affect earlier results."""
 
 
 @dataclass

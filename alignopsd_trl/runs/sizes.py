@@ -13,7 +13,7 @@ from alignopsd_trl.runs.files import whole_json, write_json
 SIZES_FILE = "recipe.json"
 _OWN: dict[str, Any] = {"max_completion_length": 512, "skill_tokens": None}
 USUAL: dict[str, Any] = dict.fromkeys(("max_prompt_length", *_OWN)) | _OWN | PlayOptions.usual()
-"""Sizes by their names in [`AlignOPSDConfig`], and what holds where neither a user nor the policy says."""
+"""Sizes by their names in [`AlignOPSDConfig`], with the defaults where neither a user nor the policy sets them."""
 
 
 def write_sizes(folder: Path, settings: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from alignopsd_trl.turns import Trajectory
 
 NAME = "trajectories"
 MOST_ROWS, MOST_CHARACTERS = 100, 300
-"""Of one round's table, and of one text in it."""
+"""Limits of one round's table and of one text in it."""
 
 
 def table_rows(

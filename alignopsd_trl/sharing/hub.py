@@ -41,7 +41,7 @@ OF_A_MODEL = (
     "*.py",
 )
 OF_A_RUN = (*OF_A_MODEL, SIZES_FILE, "README.md", "results.json", "evaluation_*.json")
-"""What goes into the model's repository. Whatever else lies in a run's folder (trajectories, the viewer's pages, a
+"""Files that go into the model's repository. All others in a run's folder (trajectories, the viewer's pages, a
 tracker's files, pickled arguments, your notes) stays there."""
 
 

@@ -12,7 +12,7 @@ from alignopsd_trl.study.figures import Figure, curves, draw, grid, trained
 from alignopsd_trl.study.tables import Column, Entry, columns, entries, per_seed
 
 ACROSS = 4
-"""Panels side by side."""
+"""Number of axes in one row of the figure."""
 
 
 def difference_figure(rows: pd.DataFrame, table: str, reference: Entry | None) -> Figure | None:

@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
 
 
 SPAN = 7
-"""Updates of the exponential moving average, as in the paper's figure of training curves."""
+"""Span of the exponential moving average in updates, as in the paper's figure of training curves."""
 
 _STYLE: dict[Any, Any] = {
     "axes.spines.top": False,

@@ -31,7 +31,7 @@ LABELS = {
     "monte_carlo": "Monte Carlo",
     "agent_opsd": "AgentOPSD",
 }
-"""The rows' names in the paper's Table 1. A star: evaluated with skills."""
+"""The rows' names in the paper's Table 1. A star means an evaluation with skills."""
 
 _TEACHER = (
     "teacher_model_kind",
@@ -41,9 +41,9 @@ _TEACHER = (
     "privileged_rounds",
 )
 STEPS = ("num_iterations", "updates_per_round")
-"""Settings of a row that say how many optimiser steps a round is used for."""
+"""Settings of a row that decide the optimiser steps of a round."""
 METHOD_FIELDS = ("method_options", *OPTION_NAMES, *_TEACHER, *STEPS)
-"""What one row may set for itself: a round is as large for all, and used for as many steps as the row says. Everything
+"""Settings that a row may have of its own. All rounds have the same size; a row chooses its steps a round. Everything
 else is protocol and the same for all rows."""
 
 _OWNED = ("method", "seed", "output_dir", "evaluate_first", "resume_from_checkpoint", "plan", "config", "disable_tqdm")
