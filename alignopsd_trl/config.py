@@ -528,7 +528,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
 
     @property
     def episodes_at_once(self) -> int:
-        """Returns the number of environments that a process keeps open, for a round of training or an evaluation."""
+        """Returns the most environments that a process keeps open, in a round of training or in an evaluation."""
         return max(self.per_device_train_batch_size * self.steps_per_generation, self.per_device_eval_batch_size)
 
     @property

@@ -36,8 +36,8 @@ _MEMORY = (
 
 
 def without_debug(argv: Sequence[str]) -> tuple[list[str], bool]:
-    """Returns the command line without a bare ``--debug``, and whether it had one. ``--debug VALUE`` is
-    transformers'."""
+    """Returns the command line without a bare ``--debug``, and whether it had one; transformers reads one with a
+    value."""
     bare = [
         place
         for place, word in enumerate(argv)
@@ -91,8 +91,8 @@ def stoppable(name: str, resumes: str | None = None) -> Generator[None]:
 
 
 def _check_locale(name: str) -> None:
-    """Ends the process if a path holds letters that Python, and so any library, can't read in this locale. Replaces
-    letters that the locale can't print."""
+    """Ends the process if a path is unreadable in this locale. Makes output replace letters that the locale can't
+    print."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
             stream.reconfigure(errors="replace")

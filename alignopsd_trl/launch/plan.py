@@ -176,7 +176,7 @@ def _sampler_fact(args: AlignOPSDConfig, engine: Sampler | None, gpu: float, pro
 
 
 def slow_sampling(args: AlignOPSDConfig) -> str:
-    """Returns a warning for a GPU that samples without vLLM."""
+    """Returns the advice for a GPU that samples without vLLM."""
     return (
         "without vLLM each token waits for small kernels: take --use_vllm --vllm_mode colocate; keys and values: "
         f"{args.kv_memory_share:.0%} of what is free"

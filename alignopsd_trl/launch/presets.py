@@ -116,8 +116,8 @@ def preset(
         name: ``<benchmark>_<backbone>``, such as ``webshop_7b``, ``<benchmark>_tiny``, or a user's module with a
             mapping ``PRESET`` in it or in a ``train.py`` beside it.
         kind: ``"paper"``, or ``"released"`` for the published launcher's settings.
-        method, method_options: method to train: OPSD alone has no KL to the initial policy, except in the form
-            that the published figures came from.
+        method, method_options: method to train. The default of ``opsd`` has no KL to the initial policy, except in
+            the form of the published figures.
 
     Raises:
         ValueError: for an unknown name or kind; lists the known ones.

@@ -56,7 +56,7 @@ class Evaluations(TrainerCallback):
         return content
 
     def _kept(self, when: str, update: int) -> dict[str, Any] | None:
-        """Returns the first process's content of the file, if it belongs to this run, this update and this panel."""
+        """Returns the first process's saved evaluation, if it belongs to this run, this update and this panel."""
         from accelerate.utils import broadcast_object_list
 
         content = read_json(self._path(when)) if self.folder.writes else None

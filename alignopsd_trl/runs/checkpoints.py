@@ -1,7 +1,7 @@
 """Finds the checkpoints of a run that are whole, and saves this package's own state in each.
 
-transformers writes a checkpoint's trainer state last; the trainer sees to it that every process's own files are there
-before that, and that a checkpoint which is written anew loses its old trainer state first.
+transformers writes a checkpoint's trainer state last. Before that, the trainer waits for the files of every process.
+It removes the old trainer state of a checkpoint before it writes that checkpoint again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def is_whole(checkpoint: Path) -> bool:
 def damage(checkpoint: Path) -> str | None:
     """Returns the damage of the first file that was cut or lost after it was written; `None` if all can be read.
 
-    A safetensors file says how long it is, the files of torch are zip archives, whose directory is at the end, and what
-    is no JSON was cut.
+    A safetensors file holds its own length. A torch file is a zip archive with its directory at the end. A JSON file
+    that can't be parsed was cut.
     """
     for file in sorted(path for path in checkpoint.rglob("*") if path.is_file()):
         check = _CHECKS.get(file.suffix)

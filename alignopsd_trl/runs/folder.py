@@ -405,7 +405,7 @@ def _note_changes(run: Mapping[str, Any], configuration: Mapping[str, Any], say:
 
 
 def _update_of(line: str) -> float:
-    """Returns the update of a line of the log; infinity for a line that a kill cut short."""
+    """Returns the update number of a line of the log; infinity for a line that a kill cut short."""
     try:
         return json.loads(line)["step"]
     except (ValueError, KeyError, TypeError):

@@ -21,7 +21,7 @@ class RunStopped(RuntimeError):
 
 @dataclass(frozen=True)
 class Tally:
-    """The episodes of one round: all, those that their environment failed, those that can be trained on."""
+    """Counts of the episodes of one round: all, failed by their environment, usable for training."""
 
     episodes: int
     failed: int

@@ -53,7 +53,7 @@ def terminable() -> Generator[None]:
 
 @contextlib.contextmanager
 def handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Generator[None]:
-    """Installs this handler for a while for those `STOPS` that are not ignored."""
+    """Installs a handler for those `STOPS` that are not ignored, and restores the old handlers at the end."""
     before = {number: signal.getsignal(number) for number in STOPS}
     heard = [number for number in STOPS if before[number] != signal.SIG_IGN]
     for number in heard:

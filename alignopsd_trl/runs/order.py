@@ -57,7 +57,7 @@ class Upcoming:
         self._epoch, self._round = epoch, batches // self._order.repeat_count
 
     def after(self) -> tuple[list[Any], int]:
-        """Returns the rows of the next round, and the updates from this round to it. Call it once in each round."""
+        """Returns the rows of the next round, and the number of updates until it starts. Call it once in each round."""
         here = self._update()
         self._round += 1
         if self._round == self._rounds:

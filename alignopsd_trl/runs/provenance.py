@@ -68,7 +68,7 @@ def is_shipped(name: str) -> bool:
 
 def weights_checksum(model: str) -> str:
     """Returns the checksum of a local folder: first 16 hex digits of the sha256 over name, size, first and last MiB of
-    each weight file (all of it where a model is small). Returns a hub id as it is."""
+    each weight file (all of it where a model is small). A hub id is its own checksum."""
     from alignopsd_trl.models import resolve_model
 
     folder = Path(resolve_model(model))

@@ -108,7 +108,7 @@ def _evaluate(folder: Path, cell: dict[str, Any], job: Job) -> dict[str, Any]:
 
 
 def _reporting(folder: Path) -> None:
-    """Writes the reason for a failure to a file of its own, apart from a launcher's messages."""
+    """Writes the reason for a failure to its own file, apart from a launcher's messages."""
     try:
         main(folder)
     except Exception as error:

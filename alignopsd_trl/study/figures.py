@@ -40,7 +40,7 @@ _TITLES = {"max_sources": "top-K", "similarity_threshold": r"$\gamma_H$", "credi
 
 
 def training_figure(rows: pd.DataFrame, table: str, curve: str = "success") -> Figure | None:
-    """Draws a panel per environment: the rollouts' success (or another ``curve_*`` column), smoothed over `SPAN`
+    """Draws one axis per environment: the rollouts' success (or another ``curve_*`` column), smoothed over `SPAN`
     updates; lines are means over seeds, bands their 95 % intervals. `None` without trained rows."""
     lines = [line for line in entries(rows, table) if trained(line)]
     if not lines:
@@ -99,7 +99,7 @@ def sweeps(rows: pd.DataFrame) -> list[str]:
 
 
 def sensitivity_figure(rows: pd.DataFrame, reference: Entry | None = None) -> Figure | None:
-    """Draws a panel per environment and swept field: averages over the panel, means over seeds with 95 % intervals;
+    """Draws one axis per environment and swept field: averages over the panel, means over seeds with 95 % intervals;
     dashed: the reference. `None` without sweeps."""
     names = sweeps(rows)
     if not names:
