@@ -528,7 +528,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
 
     @property
     def episodes_at_once(self) -> int:
-        """Returns the most environments that a process keeps open, in a round of training or in an evaluation."""
+        """Returns the maximum of environments that a process keeps open, in a round of training or an evaluation."""
         return max(self.per_device_train_batch_size * self.steps_per_generation, self.per_device_eval_batch_size)
 
     @property
@@ -546,19 +546,19 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
 
     @property
     def sampler_sequences(self) -> int:
-        """Returns the most responses that one colocated engine samples at once. Its cache may hold fewer. TRL's own
+        """Returns the limit of responses that one colocated engine samples at once. Its cache may hold fewer. TRL's own
         rule, the trajectories of a round, would make the reasoning traces of all their turns wait for one another."""
         sharing = self.per_device_train_batch_size * self.steps_per_generation * self.vllm_tensor_parallel_size
         return self.vllm_max_num_seqs or max(sharing, 256)
 
     @property
     def sampler_tokens(self) -> int:
-        """Returns the tokens of one step of a colocated engine."""
+        """Returns the limit of tokens in one step of a colocated engine."""
         return self.vllm_max_num_batched_tokens or max(8192, self.sampler_sequences)
 
     @property
     def sampler_length(self) -> int:
-        """Returns the tokens of the longest sequence of the sampler: a prompt and a response, of the rollout or of the
+        """Returns the length in tokens of the sampler's longest sequence: a prompt with a rollout's response or with a
         privileged reasoning trace."""
         longest = max(self.max_completion_length, self.teacher_max_completion_length or 0)
         return self.vllm_max_model_length or self.max_prompt_length + longest
@@ -570,7 +570,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
 
     @property
     def skill_budget(self) -> int:
-        """Returns the most tokens of the skill block (skill bank rules, length budget)."""
+        """Returns the token limit of the skill block (skill bank rules, length budget)."""
         return self.skill_tokens or skill_budget(self.max_prompt_length)
 
 

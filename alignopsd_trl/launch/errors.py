@@ -36,8 +36,7 @@ _MEMORY = (
 
 
 def without_debug(argv: Sequence[str]) -> tuple[list[str], bool]:
-    """Returns the command line without a bare ``--debug``, and whether it had one; transformers reads one with a
-    value."""
+    """Returns the command line without a bare ``--debug``, and whether it had one; one with a value stays."""
     bare = [
         place
         for place, word in enumerate(argv)

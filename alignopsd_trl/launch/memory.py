@@ -106,9 +106,8 @@ def estimate(
 ) -> Estimate:
     """Estimates the memory of a run.
 
-    The launch shards weights, gradients and Adam's moments. Activations are those of one
-    checkpointed layer boundary per layer for ``tokens_per_forward`` tokens, plus one full layer and one tile of the
-    vocabulary head.
+    The launch shards weights, gradients and Adam's moments. Activations are one checkpointed boundary per layer for
+    ``tokens_per_forward`` tokens, plus one full layer and one tile of the vocabulary head.
 
     Args:
         trained_share: trained share of the parameters; 1 without an adapter.

@@ -1,7 +1,7 @@
 """Settings that all benchmarks share: the paper's, the published launchers' and a laptop's; and a round's shape in TRL.
 
 A preset is a plain mapping from field names (of the recipe's arguments or of `AlignOPSDConfig`) to values; flags and
-YAML files override it. What a benchmark sets for itself is in the ``shipped.toml`` of its folder. Sources: the paper's
+YAML files override it. A benchmark's own settings are in the ``shipped.toml`` of its folder. Sources: the paper's
 tables of protocol, rectification and credit; method facts H.
 """
 

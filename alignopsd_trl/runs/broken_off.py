@@ -20,7 +20,7 @@ def broken_off(folder: str | os.PathLike, ours: bool = False) -> str:
     """Returns the message about a folder whose run broke off, or an empty text for any other folder.
 
     Args:
-        ours: this process has locked the folder, to go on there.
+        ours: this process holds the folder's lock, to resume the run.
     """
     path = Path(folder)
     run = read_json(path / RUN_FILE)

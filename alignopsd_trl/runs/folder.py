@@ -68,7 +68,7 @@ class RunFolder:
     Args:
         path: the folder.
         id: id of the run; the same after a resume, in every record and in every result.
-        resume: the checkpoint to go on from, or `None`.
+        resume: the checkpoint to resume from, or `None`.
         sessions: number of starts of the run.
         writes: whether this process writes (rank 0 does).
     """

@@ -80,7 +80,7 @@ class FailedShare:
 
 
 class Decay:
-    """Detects, once, that a number gets worse: its mean over the last rounds falls below a floor.
+    """Reports once that a number gets worse: its mean over the last rounds falls below a floor.
 
     Args:
         name: name of the number in messages.

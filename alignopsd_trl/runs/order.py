@@ -1,4 +1,4 @@
-"""The order of tasks and of checkpoints, which lets a resumed run repeat an uninterrupted one."""
+"""The order of tasks and the times of checkpoints, which let a resumed run repeat an uninterrupted one."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ AT_ONCE = 0.1  # seconds between two states of the live line
 
 
 class Bar:
-    """``with Bar(...) as progress: progress(ended, turns)``, on standard error.
+    """A progress bar on standard error: ``with Bar(...) as progress: progress(ended, turns)``.
 
-    The estimate of the time left assumes that an episode ends at each turn with equal chance: running episodes are
-    expected to last as many more turns as there were turns for each ended episode.
+    The estimate of the time left assumes that an episode ends at each turn with equal chance: each running
+    episode needs as many more turns as were played for each ended one.
 
     Args:
         total: number of episodes.

@@ -38,7 +38,7 @@ def choose_sizes(
 
     Args:
         named: settings of a command line, which override the policy's own.
-        usual: settings for sizes that neither source sets; `USUAL` comes after them.
+        usual: settings for sizes that neither command line nor policy sets; `USUAL` has the rest.
     """
     own, last = read_sizes(model), USUAL | dict(usual or {})
     taken: dict[str, Any] = {}

@@ -25,7 +25,7 @@ def table_rows(
     """Returns a table of one row a turn, for some siblings of one task.
 
     The task is the first whose siblings did not all get the same reward. The rows are its best and worst siblings, so
-    that what made the difference is on one page.
+    that the table shows what made the difference.
 
     Args:
         trajectories: trajectories of one process, in whole sibling groups.

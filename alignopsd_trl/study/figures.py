@@ -80,7 +80,7 @@ def curves(line: Entry, environment: str, curve: str = "success") -> pd.DataFram
 
 
 def draw(axis: Axes, seeds: pd.DataFrame, color: Any, alpha: float, **style: Any) -> None:
-    """Draws the mean of the columns over the updates that all have, with a band of the 95 % interval over seeds."""
+    """Draws the mean over seeds of the updates that all seeds have, with a band of the 95 % interval."""
     seeds = seeds.dropna()
     if len(seeds):
         center, half = _ends([mean(values) for values in seeds.to_numpy().tolist()])

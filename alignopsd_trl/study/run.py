@@ -1,6 +1,6 @@
 """Runs the cells of a study, each at most once, in a process that is pinned to cores of its own.
 
-A finished cell has its row and is skipped. A broken cell is reported with the end of its log, and the others go on. The
+A finished cell has its row and is skipped. A broken cell is reported with the end of its log; the others continue. The
 next call retries it and resumes interrupted cells.
 """
 

@@ -125,7 +125,7 @@ def cost_table(rows: pd.DataFrame, table: str, reference: Entry | None) -> str:
 
 
 def _seconds(line: Entry, environment: str) -> pd.DataFrame:
-    """Returns the trained rows of a line, by seed."""
+    """Returns the rows of a line that come from trainings, by seed."""
     rows = pd.DataFrame.from_dict(line.rows.get(environment, {}), orient="index")
     return rows.dropna(subset=["seconds"]) if "seconds" in rows else pd.DataFrame(columns=["seconds"])
 
