@@ -337,7 +337,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         if self.bf16 is None:  # TRL's default is bfloat16 on CPUs too, where it is slow
             self.bf16 = not self.fp16 and not self.use_cpu and has_bfloat16()
         if not torch.accelerator.is_available():
-            self.dataloader_pin_memory = False  # without a GPU pinning is useless, and torch warns
+            self.dataloader_pin_memory = False  # without an accelerator pinning is useless, and torch warns
         super().__post_init__()
         self.output_dir = whole_path(self.output_dir)
         self._check_groups(self.steps_per_generation)

@@ -146,7 +146,7 @@ def raised_by_a_task(error: BaseException) -> str:
 
 
 def _says(error: BaseException) -> bool:
-    """Returns whether this process reports the error: rank 0, or after a loss the first process that remains."""
+    """Returns whether this process reports the error: local rank 0, or after a loss the process that `speaks`."""
     if is_loss(error) or isinstance(error, Terminated):
         return speaks()
     return os.environ.get("LOCAL_RANK", "0") == "0"
