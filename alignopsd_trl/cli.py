@@ -1,4 +1,4 @@
-"""``alignopsd``: one command line with a subcommand for each task; a subcommand is imported when it runs.
+"""The command line ``alignopsd``, with a subcommand for each task; a subcommand is imported when it runs.
 
 Several processes: ``accelerate launch --config_file $(alignopsd --files fsdp2) -m alignopsd_trl.cli train webshop_7b``.
 """
@@ -47,7 +47,7 @@ def usage() -> str:
 
 
 def train(argv: list[str]) -> None:
-    """Runs a recipe by its name, as its script would."""
+    """Runs a recipe by its name, as its script does."""
     recipes = f"{', '.join(_recipes())}, or a module with a mapping PRESET"
     if _wants_help(argv):
         print("usage: alignopsd train RECIPE [--plan] [--FLAG VALUE ...]   (alignopsd train webshop_tiny --help)")
@@ -55,7 +55,7 @@ def train(argv: list[str]) -> None:
         return
     if not argv or argv[0].startswith("-"):
         _refuse(f"train needs the name of a recipe first: {recipes}")
-    # A recipe's own command line ends with a message, not a trace.
+    # A recipe's own command line ends with a message, not a traceback.
     sys.argv = [f"alignopsd train {argv[0]}", *argv[1:]]
     _found("alignopsd_trl.launch.recipe:main")(argv[0])
 
@@ -78,7 +78,7 @@ def play(argv: list[str]) -> None:
 
 
 def files(argv: list[str]) -> str:
-    """Returns the paths of the shipped studies and accelerate files, or of the one that is named."""
+    """Returns the paths of the shipped studies and accelerate files, or of the named one."""
     found = shipped_files()
     if argv and argv[0] not in found:
         _refuse(f"no shipped file {argv[0]!r}; {near(argv[0], [*found])}there are {', '.join(found)}")
@@ -124,14 +124,14 @@ COMMANDS = {
     "push": ("alignopsd_trl.sharing.__main__:main", "a finished run to the Hub"),
     "play": (play, "play an environment by hand"),
 }
-"""Name of a subcommand -> the function that takes its arguments, or that function's place; its line of ``--help``."""
+"""Name of a subcommand -> the function that takes its arguments, or its import path; the line of ``--help``."""
 
 RENAMED = {
     "plan": "alignopsd train RECIPE --plan",
     "compare": "alignopsd view RUN RUN",
     "files": "alignopsd --files",
 }
-"""Commands of earlier releases -> the command that does the same today."""
+"""Commands of earlier releases -> their replacements."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""AlignOPSDConfig: TRL's GRPOConfig, the method's options, and what episodes of many turns add."""
+"""AlignOPSDConfig: TRL's GRPOConfig, the method's options, and the options of episodes with many turns."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ INHERITED_RULES: dict[str, Any] = {
     "pad_to_multiple_of": Above(0),
     **dict.fromkeys(("seed", "data_seed"), Within(0, 2**32 - 1)),
 }
-"""What TRL's fields may hold; the types of this package's own fields say so themselves."""
+"""Allowed values of TRL's fields; the types of this package's own fields define theirs."""
 
 
 def check_values(values: Mapping[str, Any], rules: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for the first number or choice that its rule does not allow; `None` passes."""
+    """Raises `ValueError` for the first number or choice that its rule does not allow; `None` is always allowed."""
     for name, rule in rules.items():
         value = values.get(name)
         ruled = value is not None and (isinstance(rule, OneOf) or isinstance(value, int | float))
@@ -54,21 +54,21 @@ def check_values(values: Mapping[str, Any], rules: Mapping[str, Any]) -> None:
 
 
 def has_bfloat16() -> bool:
-    """Whether a GPU is here that computes in bfloat16."""
+    """Returns whether this machine has a GPU that computes in bfloat16."""
     return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
 
 
 @dataclass
 class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
-    """Configuration of [`AlignOPSDTrainer`]: TRL's, the method's ([`AlignOPSDOptions`]), and that of episodes.
+    """Configuration of [`AlignOPSDTrainer`]: TRL's options, the method's ([`AlignOPSDOptions`]), and those of episodes.
 
     Three of TRL's arguments change their meaning, because an episode has many turns: batch sizes and
     `num_generations` count *trajectories*; `max_completion_length` bounds *one turn's* response, not the episode;
-    a turn is a row of its own in the update. Fields of the method carry the paper's values (tables of its
-    appendices); what the authors' launchers set differently is a preset of the recipes.
+    a turn is a row of its own in the update. Defaults of the method's fields are the paper's values (tables of its
+    appendices); the different values of the authors' launchers are presets of the recipes.
 
     Raises:
-        ValueError: for values that are out of range or can't go together; names field, value and remedy.
+        ValueError: for values that are out of range or in conflict; names field, value and remedy.
     """
 
     _VALID_DICT_FIELDS = GRPOConfig._VALID_DICT_FIELDS + ["method_options", "vllm_engine_options"]
@@ -79,7 +79,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         steps_per_generation: int = 0  # ty: ignore[incompatible-mutable-override]
         num_generations: int = 0  # ty: ignore[incompatible-mutable-override]
 
-    # TRL's defaults that an update over turn rows can't keep
+    # TRL's fields whose defaults do not suit an update over turn rows
     max_completion_length: int = field(  # ty: ignore[incompatible-mutable-override]
         default=512, metadata={"help": "Maximum tokens of one turn's response (not of the episode)."}
     )
@@ -271,7 +271,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         },
     )
 
-    # How episodes meet
+    # Synchronisation of episodes
     continuous_play: bool = field(
         default=False,
         metadata={
@@ -332,24 +332,24 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
 
     def __post_init__(self) -> None:
         self._check_inherited()
-        if self.generation_batch_size is None:  # TRL's own check comes first otherwise, and names no numbers that work
+        if self.generation_batch_size is None:  # else TRL's check comes first and names no numbers that work
             self._check_groups(self.steps_per_generation or self.gradient_accumulation_steps)
-        if self.bf16 is None:  # TRL's default has it on CPUs too, where it is slow
+        if self.bf16 is None:  # TRL's default is bfloat16 on CPUs too, where it is slow
             self.bf16 = not self.fp16 and not self.use_cpu and has_bfloat16()
         if not torch.accelerator.is_available():
-            self.dataloader_pin_memory = False  # there is nothing to pin for, and torch warns
+            self.dataloader_pin_memory = False  # without an accelerator pinning is useless, and torch warns
         super().__post_init__()
         self.output_dir = whole_path(self.output_dir)
         self._check_groups(self.steps_per_generation)
         self._check_privileged()
         self._check_losses()
-        PlayOptions.of(self)  # raises for tags that are none
+        PlayOptions.of(self)  # raises for invalid tags
         self._check_conversation()
         self._check_engine()
         self._check_servers()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the fields as they are written down, the output folder as the user knows it."""
+        """Returns the fields in the form that is saved, with the output folder as the user wrote it."""
         return {**super().to_dict(), "output_dir": path_as_given(self.output_dir)}
 
     def _check_inherited(self) -> None:
@@ -507,33 +507,33 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
 
     @property
     def _engines_are_apart(self) -> bool:
-        """Processes that share a colocated engine must ask it for the same at the same time."""
+        """Returns whether processes sample independently; those that share an engine must call it at the same time."""
         return self.vllm_mode == "server" or self.vllm_tensor_parallel_size == 1
 
     @property
     def server_addresses(self) -> list[str]:
-        """Of vLLM's servers."""
+        """Returns the addresses of vLLM's servers."""
         one = self.vllm_server_base_url or f"http://{self.vllm_server_host}:{self.vllm_server_port}"
         return self.vllm_server_addresses or [one]
 
     @property
     def steps_per_round(self) -> Fraction:
-        """Optimiser steps from one rollout round to the next."""
+        """Returns the optimiser steps of a rollout round."""
         return steps_per_round(self.steps_per_generation, self.num_iterations, self.gradient_accumulation_steps)
 
     def privileged_in(self, number: int) -> int:
-        """Siblings of each group that the teacher plays in a round, by the rounds before it."""
+        """Returns how many siblings of each group the teacher plays in a round, after ``number`` rounds."""
         over = self.privileged_rounds is not None and number >= self.privileged_rounds
         return 0 if over else self.privileged_siblings
 
     @property
     def episodes_at_once(self) -> int:
-        """Environments that a process keeps open: for a round of training, or for an evaluation if that takes more."""
+        """Returns the maximum of environments that a process keeps open, in a round of training or an evaluation."""
         return max(self.per_device_train_batch_size * self.steps_per_generation, self.per_device_eval_batch_size)
 
     @property
     def engine_options(self) -> dict[str, Any] | None:
-        """What a colocated vLLM's engine is made with, over what TRL gives it; `None` without one."""
+        """Returns the options of a colocated vLLM's engine that override TRL's; `None` without an engine."""
         if not self.use_vllm or self.vllm_mode != "colocate":
             return None
         limits = {
@@ -541,40 +541,40 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             "max_num_batched_tokens": self.sampler_tokens,
             "max_model_len": self.sampler_length,
         }
-        given: Any = self.vllm_engine_options or {}  # text has been parsed at construction
+        given: Any = self.vllm_engine_options or {}  # a text was parsed at construction
         return {**limits, **given}
 
     @property
     def sampler_sequences(self) -> int:
-        """Responses that one colocated engine samples at once, at most. Its cache may hold fewer; TRL's own rule, the
-        trajectories of a round, would let the thinking of all their turns wait for one another."""
+        """Returns the limit of responses that one colocated engine samples at once. Its cache may hold fewer. TRL's own
+        rule, the trajectories of a round, would make the reasoning traces of all their turns wait for one another."""
         sharing = self.per_device_train_batch_size * self.steps_per_generation * self.vllm_tensor_parallel_size
         return self.vllm_max_num_seqs or max(sharing, 256)
 
     @property
     def sampler_tokens(self) -> int:
-        """Tokens of one step of a colocated engine."""
+        """Returns the limit of tokens in one step of a colocated engine."""
         return self.vllm_max_num_batched_tokens or max(8192, self.sampler_sequences)
 
     @property
     def sampler_length(self) -> int:
-        """Tokens of the longest sequence that the sampler meets: a prompt and a response of the rollout, or of the
-        privileged thinking."""
+        """Returns the length in tokens of the sampler's longest sequence: a prompt with a rollout's response or with a
+        privileged reasoning trace."""
         longest = max(self.max_completion_length, self.teacher_max_completion_length or 0)
         return self.vllm_max_model_length or self.max_prompt_length + longest
 
     @property
     def merges_rows(self) -> bool:
-        """Whether turns that go on from one another are one row."""
+        """Returns whether consecutive turns that extend each other become one row."""
         return self.history == "conversation" and self.merge_rows
 
     @property
     def skill_budget(self) -> int:
-        """Tokens that the skill block may take (skill bank rules, length budget)."""
+        """Returns the token limit of the skill block (skill bank rules, length budget)."""
         return self.skill_tokens or skill_budget(self.max_prompt_length)
 
 
 def steps_per_round(steps_per_generation: int, num_iterations: int, gradient_accumulation_steps: int) -> Fraction:
-    """Optimiser steps from one rollout round to the next: a round's mini-batches are passed ``num_iterations`` times,
-    ``gradient_accumulation_steps`` of them make a step. Below 1, a step takes several rounds."""
+    """Returns the optimiser steps of a rollout round: a round's mini-batches are passed ``num_iterations`` times, and
+    ``gradient_accumulation_steps`` mini-batches make a step. Below 1, a step takes several rounds."""
     return Fraction(steps_per_generation * num_iterations, gradient_accumulation_steps)

@@ -1,1 +1,1 @@
-"""What stands behind the recipes: arguments, presets, plan, and one run from evaluation to evaluation."""
+"""The parts behind the recipes: arguments, presets, plan, and one run from evaluation to evaluation."""

@@ -1,4 +1,4 @@
-"""A recipe's arguments, and how they are read: preset, then YAML, then flags."""
+"""The arguments of a recipe, and their parser: preset, then YAML, then flags."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from alignopsd_trl.options import Above, AtLeast, Within, as_type, near
 
 
 def _said(default: Any, told: str) -> Any:
-    """Returns a field with its help."""
+    """Returns a dataclass field with its help text."""
     return field(default=default, metadata={"help": told})
 
 
 @dataclass
 class RecipeArguments:
-    """What a recipe adds to the trainer's and the model's arguments."""
+    """The recipe's own arguments, beside the trainer's and the model's."""
 
     preset: str = _said("paper", "'paper', or 'released' for the published launcher's settings.")
     plan: bool = _said(False, "Print what would run (config, rows, memory, panel) and load no weights.")
@@ -81,12 +81,12 @@ class RecipeArguments:
 def parse(
     name: str, argv: Sequence[str] | None = None, own: Mapping[str, Any] | None = None
 ) -> tuple[RecipeArguments, AlignOPSDConfig, ModelConfig]:
-    """Preset, then YAML (``--config``), then flags, each over the one before.
+    """Parses preset, then YAML (``--config``), then flags; each overrides the one before.
 
     Args:
-        name (`str`): of the recipe, such as ``webshop_7b``, or of a module with a mapping ``PRESET``.
+        name (`str`): name of the recipe, such as ``webshop_7b``, or of a module with a mapping ``PRESET``.
         argv (`list[str]`, *optional*): command line; the process's own by default.
-        own (`dict`, *optional*): a preset of the caller's, in place of the one that ``name`` has.
+        own (`dict`, *optional*): the caller's preset, in place of the one of ``name``.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     check_flags(argv)
@@ -98,7 +98,7 @@ def parse(
     parser.below_file({"output_dir": f"outputs/{name}", **chosen}, f"preset of {name!r}")
     asked = parser.look(argv)
     elsewhere = asked.plan and not asked.use_cpu and not _has_accelerator()
-    if elsewhere:  # a plan is drawn up where it will not run, which transformers would refuse
+    if elsewhere:  # the plan is for another machine; transformers would raise here
         parser.below_file({"use_cpu": True, "bf16": not asked.fp16 if asked.bf16 is None else asked.bf16})
     if asked.plan_for and not asked.plan:
         raise ValueError("plan_for is for --plan; to run with that configuration: accelerate launch --config_file FILE")
@@ -112,7 +112,7 @@ def parse(
 
 
 def kinds() -> tuple[type, type, type]:
-    """The classes whose fields are a recipe's arguments."""
+    """Returns the classes whose fields are a recipe's arguments."""
     return RecipeArguments, AlignOPSDConfig, ModelConfig
 
 
@@ -122,13 +122,13 @@ RULES: dict[str, Any] = {
     **dict.fromkeys(("gpu_gib", "lora_r", "lora_alpha"), Above(0)),
     "lora_dropout": Within(0, 1),
 }
-"""What fields of a recipe and of TRL's model arguments may hold."""
+"""Allowed values of the fields of a recipe and of TRL's model arguments."""
 
 _KINDS = {"int": "a whole number", "float": "a number", "string_to_bool": "true or false"}
 
 
 class Parser(TrlParser):
-    """TRL's parser, whose errors are a line that names argument, value and file instead of its usage."""
+    """TRL's parser; its errors are one line with argument, value and file, without the usage."""
 
     def __init__(self, dataclass_types: Sequence[Any]):
         super().__init__(dataclass_types, allow_abbrev=False)
@@ -145,11 +145,11 @@ class Parser(TrlParser):
         raise ValueError(message.replace("argument --", "--", 1))
 
     def look(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The values as they stand now, before any class is made of them."""
+        """Returns the current values, before any class is made from them."""
         return self.parse_known_args(list(argv))[0]
 
     def take_file(self, argv: Sequence[str]) -> None:
-        """Reads the file that ``--config`` names; its values stand over all defaults."""
+        """Reads the file of ``--config``; its values override all defaults."""
         if (path := self.look(argv).config) is None:
             return
         content = read_yaml(path)
@@ -160,13 +160,13 @@ class Parser(TrlParser):
         self.set_defaults_with_config(**content)
 
     def below_file(self, defaults: Mapping[str, Any], source: str = "recipe") -> None:
-        """Sets defaults of whatever the file does not say."""
+        """Sets defaults for the arguments that the file does not set."""
         given = {name: value for name, value in defaults.items() if name not in self._file}
         if unknown := self.set_defaults_with_config(**given):
             raise ValueError(f"{source} sets unknown fields: {unknown}")
 
     def refuse_doubles(self, argv: Sequence[str]) -> None:
-        """Raises `ValueError` where the user gives the same length twice, in rounds and in optimiser steps."""
+        """Raises `ValueError` if the user gives the same length twice, in rounds and in optimiser steps."""
         flags = {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
         for rounds, steps in (("rounds", "max_steps"), ("save_rounds", "save_steps")):
             if {rounds, steps} <= flags | set(self._file):
@@ -175,7 +175,7 @@ class Parser(TrlParser):
                 )
 
     def read(self, argv: Sequence[str]) -> tuple[RecipeArguments, AlignOPSDConfig, ModelConfig]:
-        """The three instances of `kinds`."""
+        """Returns the three instances of `kinds`."""
         parsed: Any = self.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
         recipe, args, model, _, rest = parsed
         if rest:
@@ -183,7 +183,7 @@ class Parser(TrlParser):
         return recipe, args, model
 
     def _check_file(self, content: Mapping[str, Any], file: str) -> None:
-        """A value of a wrong type would otherwise fail somewhere far away, without its name."""
+        """Raises for a value of a wrong type, which would otherwise fail later and without its name."""
         hints = {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
         for name, value in content.items():
             if name not in hints:
@@ -196,7 +196,7 @@ class Parser(TrlParser):
 def differences_from_preset(
     name: str, own: Mapping[str, Any] | None, recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig
 ) -> dict[str, Any]:
-    """The settings of YAML and flags that are not as the recipe's preset has them."""
+    """Returns the settings of YAML and flags that differ from the recipe's preset."""
     where = ["--plan"] if recipe.plan and not args.use_cpu else ["--use_cpu", str(args.use_cpu)]
     same = ["--preset", recipe.preset, "--output_dir", str(args.output_dir), *where]
     found: dict[str, Any] = {}
@@ -217,11 +217,11 @@ _OF_THE_LAUNCH = (
     *("plan", "plan_for", "gpu_gib", "output_dir", "resume_from_checkpoint", "overwrite_output_dir", "run_name"),
     *("use_cpu", "per_device_train_batch_size", "generation_batch_size", "steps_per_generation"),
 )
-"""Settings that say nothing of the run itself, or follow from the round's shape."""
+"""Settings that do not describe the run itself, or that follow from the round's shape."""
 
 
 def everything() -> str:
-    """Every argument, in groups, with its type, default and help."""
+    """Returns a text with every argument, in groups, with its type, default and help."""
     own = {one.name for one in fields(AlignOPSDConfig)} - {one.name for one in fields(GRPOConfig)}
     usual = {one.name for one in fields(TrainingArguments)}
     groups = (
@@ -247,7 +247,7 @@ def _of(wanted: Callable[[str], bool]) -> list[Any]:
 
 
 def _batch_defaults(asked: argparse.Namespace) -> dict[str, int]:
-    """TRL's batch arguments for rounds of so many tasks."""
+    """Returns TRL's batch arguments for rounds of ``tasks_per_round`` tasks."""
     tasks, siblings, parts = asked.tasks_per_round, asked.num_generations, asked.updates_per_round
     if tasks is None:
         return {}
@@ -258,7 +258,7 @@ def _batch_defaults(asked: argparse.Namespace) -> dict[str, int]:
 
 
 def _length_defaults(asked: argparse.Namespace) -> dict[str, int]:
-    """Optimiser steps of the run and between checkpoints, from the rounds of both."""
+    """Returns the optimiser steps of the run and between checkpoints, from the rounds of both."""
     accumulated = asked.gradient_accumulation_steps
     parts = asked.steps_per_generation or accumulated
     if asked.generation_batch_size:
@@ -274,10 +274,10 @@ def _length_defaults(asked: argparse.Namespace) -> dict[str, int]:
 
 
 def _whole_steps(rounds: int, steps: Fraction) -> int:
-    """Optimiser steps of so many rounds.
+    """Returns the optimiser steps of ``rounds`` rounds.
 
     Raises:
-        ValueError: if one of them would need a further round.
+        ValueError: if the last step would need a further round.
     """
     if (rounds * steps).denominator > 1:
         raise ValueError(
@@ -288,7 +288,7 @@ def _whole_steps(rounds: int, steps: Fraction) -> int:
 
 
 def planned_launch(plan_for: str | None) -> Launch:
-    """The launch that a file describes; without one, that of this process."""
+    """Returns the launch that a file describes; without a file, that of this process."""
     return from_file(plan_for) if plan_for else launched()
 
 

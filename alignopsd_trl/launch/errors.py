@@ -1,4 +1,4 @@
-"""How an error ends a command: what, where and what to do, in a few lines."""
+"""Ends a command on an error with a few lines: the problem, its place and the remedy."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from alignopsd_trl.runs.lost import Terminated, handled, is_loss, speaks, termin
 from alignopsd_trl.runs.readers import ends_with_its_reader
 
 WRONG, STOPPED, INTERRUPTED = 2, 1, 130
-"""Exit statuses: the command can't be run; the run had to stop; Ctrl-C. Other signals: 128 and their number."""
+"""Exit statuses: the command can't run; the run had to stop; Ctrl-C. Other signals: 128 plus their number."""
 
 RESUMES = " with --resume_from_checkpoint True"
-"""What a recipe's command needs beside itself to go on."""
+"""The argument that makes a recipe's command resume."""
 
 _ENDS_A_RUN = ("RunStopped", "RewardError", "EnvironmentsDown", "SamplerDown", "PushFailed")
 _TO_MEND = ("RunFolderError", "ReplayError", "SiblingsDiffer", "SkillBankError")
@@ -36,7 +36,7 @@ _MEMORY = (
 
 
 def without_debug(argv: Sequence[str]) -> tuple[list[str], bool]:
-    """The command line without a bare ``--debug``, and whether there was one. With a value it is transformers' own."""
+    """Returns the command line without a bare ``--debug``, and whether it had one; one with a value stays."""
     bare = [
         place
         for place, word in enumerate(argv)
@@ -47,7 +47,7 @@ def without_debug(argv: Sequence[str]) -> tuple[list[str], bool]:
 
 @contextlib.contextmanager
 def setup() -> Generator[None]:
-    """Marks errors of what comes before the first episode: they are the user's to mend."""
+    """Marks errors before the first episode as errors that the user can fix."""
     try:
         yield
     except _IN_SETUP as error:
@@ -57,12 +57,12 @@ def setup() -> Generator[None]:
 
 @contextlib.contextmanager
 def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Generator[None]:
-    """Ends the process with a message and a status in place of a traceback, where the error says what to do.
+    """Ends the process with a message and a status, in place of a traceback, if the error says how to fix it.
 
     Args:
-        name: of the command.
-        quietly: else errors are raised as they are.
-        resumes: what the same command needs to go on where it stopped, `None` for one that begins anew.
+        name: name of the command.
+        quietly: if false, errors are raised as they are.
+        resumes: argument with which the same command resumes; `None` for a command that begins anew.
     """
     if not quietly:
         yield
@@ -80,7 +80,7 @@ def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Generat
 
 @contextlib.contextmanager
 def stoppable(name: str, resumes: str | None = None) -> Generator[None]:
-    """`reported` of signals and of a reader that has left alone: other errors are raised as they are."""
+    """Does the same as `reported`, only for signals and a closed output; other errors are raised as they are."""
     _check_locale(name)
     try:
         with ends_with_its_reader(), terminable():
@@ -90,12 +90,12 @@ def stoppable(name: str, resumes: str | None = None) -> Generator[None]:
 
 
 def _check_locale(name: str) -> None:
-    """Ends the process where a path holds letters that Python can't read here, which libraries that are given it can't
-    either. What is printed loses the signs that the locale has no place for."""
+    """Ends the process if a path is unreadable in this locale. Makes output replace letters that the locale can't
+    print."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
             stream.reconfigure(errors="replace")
-    with contextlib.suppress(FileNotFoundError):  # a working folder that is gone
+    with contextlib.suppress(FileNotFoundError):  # the working folder is gone
         for word in (*sys.argv[1:], os.getcwd()):
             if any("\ud800" <= letter <= "\udfff" for letter in word):
                 told = os.fsencode(word).decode(errors="replace")
@@ -105,7 +105,7 @@ def _check_locale(name: str) -> None:
 
 
 def _end(name: str, error: BaseException, status: int | None, resumes: str | None) -> NoReturn:
-    """The launcher's signals wait until the message is out; a terminal that was closed shows none."""
+    """Ends the process. The launcher's signals wait until the message is out; a closed terminal shows none."""
     with handled(signal.SIG_IGN), contextlib.suppress(OSError):
         if _says(error):
             print(f"{name}: {_message(error, status, resumes)}", file=sys.stderr, flush=True)
@@ -134,7 +134,7 @@ _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "
 
 
 def raised_by_a_task(error: BaseException) -> str:
-    """Returns the line of the user's code that an error comes from, where this package called that code; else empty."""
+    """Returns the line of the user's code that raised an error, where this package called that code; else empty."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame.filename.startswith(_OURS) and frame.filename != __file__ for frame in frames]
     for place, frame in reversed(list(enumerate(frames))):
@@ -146,14 +146,14 @@ def raised_by_a_task(error: BaseException) -> str:
 
 
 def _says(error: BaseException) -> bool:
-    """All processes end with most errors, and the first says so; which are left when one is lost is not known."""
+    """Returns whether this process reports the error: local rank 0, or after a loss the process that `speaks`."""
     if is_loss(error) or isinstance(error, Terminated):
         return speaks()
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def wants_memory(error: BaseException) -> bool:
-    """Whether memory was asked for that is not there, of the host or of a GPU."""
+    """Returns whether the error is a lack of memory, on the host or on a GPU."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return getattr(error, "errno", None) == errno.ENOMEM or (
@@ -173,7 +173,7 @@ def _message(error: BaseException, status: int | None, resumes: str | None) -> s
         several = int(os.environ.get("WORLD_SIZE", "1")) > 1
         lost = "another process of this run ended, or its launcher" if several else f"stopped by {error}"
         return "; ".join(filter(None, [lost, goes_on]))
-    most = None if type(error).__name__ == "SkillBankError" else _LINES  # a bank's file is mended in one pass
+    most = None if type(error).__name__ == "SkillBankError" else _LINES  # shows all, to fix a bank's file in one pass
     text = "\n".join(str(error).strip().splitlines()[:most]) or type(error).__name__
     if place := raised_by_a_task(error):
         text = f"code of the task raised {type(error).__name__}: {text} ({place}); --debug shows the calls"
@@ -183,7 +183,7 @@ def _message(error: BaseException, status: int | None, resumes: str | None) -> s
 
 
 def _goes_on(error: BaseException, resumes: str | None) -> str:
-    """What the next command does, as far as the run's folder was claimed; of one that begins anew, what it left."""
+    """Returns the effect of the next command, or the files that are left for a command that begins anew."""
     if resumes is None:
         return getattr(error, "left", "")
     kept = getattr(error, "kept", None)

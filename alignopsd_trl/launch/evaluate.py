@@ -70,10 +70,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check(given: argparse.Namespace) -> None:
-    """Holds the options to the rules of training, but that decoding may be greedy.
+    """Checks the options by the rules of training; decoding may also be greedy.
 
     Raises:
-        ValueError: names the first that breaks its rule.
+        ValueError: names the first option that breaks its rule.
     """
     from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig, check_values
     from alignopsd_trl.options import Above, AtLeast, as_type, rules
@@ -83,17 +83,17 @@ def _check(given: argparse.Namespace) -> None:
         as_type(value, hints[name], f"{name}={value!r}")
     own = {"temperature": AtLeast(0), "batch_size": Above(0)}
     check_values(vars(given) | given.sizes, INHERITED_RULES | rules(AlignOPSDConfig) | own)
-    PlayOptions(**{name: given.sizes[name] for name in PlayOptions.names()})  # raises for tags that are none
+    PlayOptions(**{name: given.sizes[name] for name in PlayOptions.names()})  # raises for invalid tags
 
 
 def command(argv: Sequence[str] | None = None) -> None:
-    """`main` as a command of its own: what a user can mend is told in a few lines."""
+    """Calls `main` as a command of its own: an error that the user can fix ends it with a few lines."""
     with reported("alignopsd evaluate", quietly=True, resumes=None):
         main(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> EvaluationResult:
-    """Plays the panel and prints its table.
+    """Plays the panel (evaluation set) and prints its table.
 
     Returns:
         The result; with ``--output`` it is also in ``results.json`` there, with the trajectories.
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> EvaluationResult:
     from alignopsd_trl.runs.files import write_json
     from alignopsd_trl.skills import foreign_bank, load_skills, skill_budget, skill_source
 
-    for folder in (Path(arguments.model), Path(arguments.model).parent):  # of a checkpoint
+    for folder in (Path(arguments.model), Path(arguments.model).parent):  # the folder above a checkpoint
         if told := broken_off(folder):
             print(told, file=sys.stderr)
     sizes = arguments.sizes

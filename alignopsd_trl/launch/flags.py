@@ -1,4 +1,4 @@
-"""The names of a recipe's flags, read from the sources of the classes that hold them: importing those costs seconds."""
+"""Reads the names of a recipe's flags from the sources of their classes, because importing those takes seconds."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ BESIDE = ("all", "config", "model", "help", "debug")
 
 @cache
 def flag_names() -> tuple[str, ...]:
-    """Every argument of a recipe, without dashes."""
+    """Returns every argument of a recipe, without dashes."""
     return tuple(sorted({name for source in SOURCES for name in _fields(*source)}))
 
 
 def _fields(package: str, file: str, name: str) -> list[str]:
-    """The annotated names in a class's body."""
+    """Returns the annotated names in a class's body."""
     found = find_spec(package)
     assert found is not None and found.submodule_search_locations, f"{package} is no installed package"
     folder = found.submodule_search_locations[0]
@@ -41,7 +41,7 @@ def _fields(package: str, file: str, name: str) -> list[str]:
 
 
 def check_flags(argv: Sequence[str]) -> None:
-    """Raises `ValueError` for a flag that no recipe has, with the name that is nearest."""
+    """Raises `ValueError` for a flag that no recipe has, with the nearest name."""
     known = (*flag_names(), *BESIDE)
     for word in argv:
         given = word.partition("=")[0]

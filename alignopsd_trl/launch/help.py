@@ -1,4 +1,4 @@
-"""``--help``: a page of what is set most often. ``--help all`` shows every argument."""
+"""The page of ``--help``: the most common settings. ``--help all`` shows every argument."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ The run (docs/runs.md)
 
 
 def wanted_help(argv: Sequence[str]) -> str | None:
-    """``"page"``, ``"all"``, or `None` where no help is asked for."""
+    """Returns ``"page"``, ``"all"``, or `None` without a help flag."""
     for place, word in enumerate(argv):
         if word in ("-h", "--help"):
             return "all" if argv[place + 1 : place + 2] == ["all"] else "page"

@@ -1,4 +1,4 @@
-"""A recipe's arguments with the environment that they name, and the checks that a plan and a run share."""
+"""A recipe's arguments with their environment, and the checks that a plan and a run share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from alignopsd_trl.skills import foreign_bank, load_skills
 
 @dataclass(frozen=True)
 class Job:
-    """A recipe's arguments, with the suite and the panel that they name."""
+    """The arguments of a recipe, with the suite and the panel (evaluation set) that they name."""
 
     recipe: RecipeArguments
     args: AlignOPSDConfig
@@ -37,14 +37,14 @@ class Job:
 
     @classmethod
     def of(cls, recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig) -> Job:
-        """Loads the environment and its panel, as far as ``panel_limit`` goes."""
+        """Loads the environment and at most ``panel_limit`` tasks of its panel."""
         suite = load(recipe.environment, **environment_options(recipe.environment_options))
         panel = named("panel", recipe.panel, lambda: suite.panel(recipe.panel))
         return cls(recipe, args, model, suite, panel.head(recipe.panel_limit) if recipe.panel_limit else panel)
 
     @cached_property
     def tasks(self) -> Any:
-        """The tasks to train on."""
+        """Returns the tasks to train on."""
         return named("train_split", self.recipe.train_split, lambda: self.suite.tasks(self.recipe.train_split))
 
     @property
@@ -53,7 +53,7 @@ class Job:
 
     @property
     def bank(self) -> str | None:
-        """The skill bank by its name; `None` where nobody reads skills."""
+        """Returns the name of the skill bank; `None` if nothing in the run reads skills."""
         method = get_method(self.args.method)(self.args)
         asked = method.needs_teacher or method.skills_in_rollout or method.skills_in_evaluation
         if not asked and not self.args.privileged_siblings:
@@ -77,13 +77,13 @@ class Job:
         )
 
     def check(self, groups: int | None = None) -> None:
-        """Runs the checks of `alignopsd_trl.checks`, as the trainer will.
+        """Runs the checks of `alignopsd_trl.checks`, as the trainer does.
 
         Args:
-            groups: tasks of one round; by default of this launch.
+            groups: number of tasks in one round; by default that of this launch.
 
         Raises:
-            ValueError: for whatever would keep the run from ending well.
+            ValueError: if the run can't succeed.
         """
         args, recipe, method = self.args, self.recipe, get_method(self.args.method)(self.args)
         check(
@@ -97,10 +97,10 @@ class Job:
             check_hub(args.hub_token, f"trajectories_hub_repo={recipe.trajectories_hub_repo!r}")
 
     def part_facts(self) -> dict[str, str]:
-        """Returns what a plan says of skill bank, encoder and output folder.
+        """Returns a plan's lines about skill bank, encoder and output folder.
 
         Raises:
-            RunFolderError: if the folder holds what this run can't go on with.
+            RunFolderError: if the folder holds a run that this one can't continue.
         """
         args, found = self.args, {}
         if beyond := beyond_positions(positions_of(self.policy), args):
@@ -112,7 +112,7 @@ class Job:
                 found["WRONG"] = strange
             found["encoder"] = check_encoder(self.recipe.encoder)
         left, now = look(Path(args.output_dir)), plain(self.configuration())
-        if left.run:  # a plan is drawn up where it will not run
+        if left.run:  # a plan may be for another machine
             now |= {name: left.run["configuration"].get(name) for name in ("use_cpu", "plan")}
         problem = None if args.overwrite_output_dir else left.refusal(now, args.resume_from_checkpoint)
         if problem:

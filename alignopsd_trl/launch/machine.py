@@ -1,4 +1,4 @@
-"""On how many processes a run is launched, and how the policy is spread over them: read without starting anything."""
+"""The number of processes of a run, and how the policy is sharded over them: read without starting anything."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SHARDS_GRADIENTS = ("FSDP2", "ZeRO-2", "ZeRO-3")
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch as ``accelerate launch`` or ``torchrun`` would make it.
+    """A launch as ``accelerate launch`` or ``torchrun`` makes it.
 
     Args:
-        processes: of the whole run, one a GPU.
-        nodes: machines that they are spread over.
-        strategy: one of `STRATEGIES`, or the name of one that the trainer refuses.
-        loads_once: only one process of a node reads the weights; the others get theirs from it.
-        offloads: optimiser states or parameters are kept in the host's memory.
+        processes: number of processes of the whole run, one a GPU.
+        nodes: number of machines.
+        strategy: one of `STRATEGIES`, or the name of one that the trainer does not support.
+        loads_once: only one process of a node reads the weights and sends them to the others.
+        offloads: optimiser states or parameters stay in the host's memory.
     """
 
     processes: int = 1
@@ -56,7 +56,7 @@ class Launch:
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launch:
-    """The launch that this process is part of, from the variables that launchers set."""
+    """Returns the launch that this process is part of, from the variables that launchers set."""
     processes = int(environment.get("WORLD_SIZE", "1"))
     local = int(environment.get("LOCAL_WORLD_SIZE", str(processes)))
 
@@ -80,10 +80,10 @@ def _deepspeed(processes: int, nodes: int, stage: object, devices: Sequence[str 
 
 
 def from_file(path: str | Path) -> Launch:
-    """The launch that an accelerate configuration describes: a path, or the name of a shipped one.
+    """Returns the launch that an accelerate configuration describes: a path, or the name of a shipped one.
 
     Raises:
-        ValueError: for a file that is none.
+        ValueError: for a file that is no such configuration.
     """
     content = read_yaml(shipped_or(str(path)), "plan_for=", "num_processes: 8; alignopsd --files lists shipped ones")
     if "num_processes" not in content:
@@ -104,8 +104,8 @@ def from_file(path: str | Path) -> Launch:
 
 
 def processes_of(launcher: Sequence[str]) -> int:
-    """How many processes a launcher's command starts on this machine: its own argument, else what its configuration
-    file says, else one."""
+    """Returns the number of processes that a launcher's command starts on this machine: its own argument, else the
+    value in its configuration file, else one."""
     words = [word for argument in launcher for word in argument.split("=", 1)]
     for name in ("--num_processes", "--nproc_per_node", "--nproc-per-node"):
         if name in words[:-1] and words[words.index(name) + 1].isdigit():
@@ -116,14 +116,14 @@ def processes_of(launcher: Sequence[str]) -> int:
 
 
 def check_launch(launch: Launch, args: AlignOPSDConfig, installed: bool = True) -> None:
-    """What would fail, or hang, only after minutes of loading weights.
+    """Raises for settings that would fail or hang only after minutes of loading weights.
 
     Args:
-        installed: also that what the run needs is installed here; a plan is drawn up where it will not run.
+        installed: check the installed packages too; a plan for another machine skips this.
 
     Raises:
-        ValueError: naming what can't work and what to set.
-        ImportError: if vLLM is asked for and not installed.
+        ValueError: names the setting that can't work and the remedy.
+        ImportError: if the run uses vLLM and it is not installed.
     """
     if launch.strategy not in STRATEGIES:
         raise ValueError(
@@ -146,10 +146,10 @@ def check_launch(launch: Launch, args: AlignOPSDConfig, installed: bool = True) 
 
 
 def usable_device(asked: str | None) -> str:
-    """The device that was asked for; by default the GPU, or the CPU where there is none.
+    """Returns the requested device; by default the GPU, or the CPU if there is none.
 
     Raises:
-        ValueError: for a device that is not there.
+        ValueError: for a missing device.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Estimates the memory of a run from its configuration and its model's shape; no weights are loaded."""
+"""Estimates the memory of a run from its configuration and its model's shape; loads no weights."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from alignopsd_trl.models import resolve_model
 from alignopsd_trl.scoring.kv_memory import cache_limits
 
 GIB = 2**30
-ADAM_BYTES = 8  # two float32 moments a parameter
+ADAM_BYTES = 8  # two float32 moments for each parameter
 COMPUTE_BYTES = 2  # bfloat16
 LOGIT_BYTES = 12  # a kept token's number and logit
-HEAD_TILE = 4096 * 32768 * COMPUTE_BYTES  # of TRL's head
+HEAD_TILE = 4096 * 32768 * COMPUTE_BYTES  # a tile of TRL's head
 ENCODERS = {"lexical": 0, "tiny": 130_000, "tiny_situated": 160_000, "Qwen/Qwen3-Embedding-0.6B": 595_776_512}
-"""Parameters of sentence encoders that are named by a name; from the published weights."""
+"""Number of parameters of the named sentence encoders; from the published weights."""
 
 
 def backbone(name: str) -> Backbone:
     """Returns the shape of a model, from its name or its config file.
 
     Raises:
-        OSError: if it is neither one of the table nor a folder with a config.
+        OSError: if the name is neither in the table nor a folder with a config.
     """
     for known in BACKBONES.values():
         if known.hub_id == name:
@@ -53,14 +53,14 @@ def shape_of(name: str, config: Any) -> Backbone:
 
 
 def gpu_memory(given: float | None) -> float:
-    """Returns the GiB of one GPU: those ``given``, else of this machine's GPU, else 80 (A100, H100)."""
+    """Returns the GiB of one GPU: ``given``, else those of this machine's GPU, else 80 (A100, H100)."""
     if given is not None:
         return given
     return torch.cuda.get_device_properties(0).total_memory / GIB if torch.cuda.is_available() else 80.0
 
 
 def encoder_bytes(name: str | None) -> float | None:
-    """Returns the bytes of a sentence encoder's float32 weights, or `None` where their number can't be read."""
+    """Returns the bytes of a sentence encoder's float32 weights, or `None` if their number is unknown."""
     if name is None or name in ENCODERS:
         return 4.0 * ENCODERS.get(name or "lexical", 0)
     weights = list(Path(name).rglob("*.safetensors")) if Path(name).is_dir() else []
@@ -69,13 +69,13 @@ def encoder_bytes(name: str | None) -> float | None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """GiB, by part.
+    """The memory of a run in GiB, by part.
 
     Args:
-        training: on one GPU, of the training process.
-        host: of one node, while the weights are loaded.
-        checkpoint: on disk, of one checkpoint.
-        kept: on disk, of all checkpoints that are kept and the final model.
+        training: parts of the training process, on one GPU.
+        host: memory of one node while it loads the weights.
+        checkpoint: disk space of one checkpoint.
+        kept: disk space of all retained checkpoints and the final model.
     """
 
     training: dict[str, float]
@@ -85,7 +85,7 @@ class Estimate:
 
     @property
     def peak(self) -> float:
-        """The most that one GPU holds: the parts that stay, and the larger of those of a round and of its update."""
+        """Returns the peak of one GPU: the constant parts, and the larger of the parts of a round and of its update."""
         update, played = (sum(self.training[name] for name in names) for names in (_OF_UPDATE, _OF_ROUND))
         return sum(self.training.values()) - min(update, played)
 
@@ -104,18 +104,17 @@ def estimate(
     gpu_gib: float | None = None,
     kept_logits: int = 0,
 ) -> Estimate:
-    """The memory of a run.
+    """Estimates the memory of a run.
 
-    Weights, gradients and Adam's moments are divided as the launch shards them; activations are those of one
-    checkpointed layer boundary per layer for ``tokens_per_forward`` tokens, plus one full layer and one tile of the
-    vocabulary head.
+    The launch shards weights, gradients and Adam's moments. Activations are one checkpointed boundary per layer for
+    ``tokens_per_forward`` tokens, plus one full layer and one tile of the vocabulary head.
 
     Args:
-        trained_share: of the parameters; 1 without an adapter.
-        weight_bytes: of a parameter as it is loaded: 4, or 2 for ``--dtype bfloat16``.
-        encoder: bytes of its weights; `None` counts none.
-        gpu_gib: of one GPU; `None` for a run on the CPU.
-        kept_logits: of a process's round, on the device: the teacher's and the copy in the rows of the update.
+        trained_share: trained share of the parameters; 1 without an adapter.
+        weight_bytes: bytes of a loaded parameter: 4, or 2 for ``--dtype bfloat16``.
+        encoder: bytes of the encoder's weights; `None` counts none.
+        gpu_gib: memory of one GPU; `None` for a run on the CPU.
+        kept_logits: logits of a process's round on the device: the teacher's, and their copy in the rows of the update.
     """
     model, trained = shape.parameters * weight_bytes, shape.parameters * trained_share
     referenced = args.beta != 0.0 and trained_share == 1.0
@@ -134,10 +133,10 @@ def estimate(
     }
     if launch.strategy == "DDP":
         parts["gradient buckets"] = trained * weight_bytes
-    if launch.strategy.startswith("ZeRO"):  # bfloat16 to compute with, beside the float32 weights of the optimiser
+    if launch.strategy.startswith("ZeRO"):  # bfloat16 weights, beside the optimiser's float32 weights
         parts["compute copy"] = shape.parameters * COMPUTE_BYTES / launch.weight_shards
     elif not gathers and gpu_gib is not None and weight_bytes == 4 and (trained_share == 1.0 or not args.use_vllm):
-        parts["compute copy"] = shape.parameters * COMPUTE_BYTES  # autocast's, while a forward or a batch is under way
+        parts["compute copy"] = shape.parameters * COMPUTE_BYTES  # autocast's copy, during a forward or a batch
     if gathers:
         parts["gathered layers"] = _gathered(shape)
     taken = sum(value for name, value in parts.items() if name not in (*_OF_UPDATE, *_OF_ROUND))
@@ -153,8 +152,8 @@ def estimate(
 
 
 def _activations(shape: Backbone, args: AlignOPSDConfig) -> float:
-    """Counts float32 boundaries of layers, and the larger of one layer and the vocabulary's head in the backward
-    pass; compared with bytes on tensors without data (`tests/test_memory_counts.py`)."""
+    """Returns the bytes of the float32 boundaries of layers, and of the larger of one layer and the vocabulary head in
+    the backward pass; checked on tensors without data (`tests/test_memory_counts.py`)."""
     longest = args.max_prompt_length + args.max_completion_length
     tokens = max(min(args.rows_per_forward * longest, args.tokens_per_forward // longest * longest), longest)
     layer = tokens * (48 * shape.hidden + 12 * shape.intermediate)
@@ -164,15 +163,15 @@ def _activations(shape: Backbone, args: AlignOPSDConfig) -> float:
 
 
 def _scoring(shape: Backbone, args: AlignOPSDConfig) -> float:
-    """Counts one layer, and the mask of packed rows: a boolean and its bfloat16 copy for each pair of positions."""
+    """Returns the bytes of one layer and of the mask of packed rows: a boolean and a bfloat16 number for each pair."""
     longest = args.max_prompt_length + args.max_completion_length
     tokens = max(args.scoring_tokens, longest)
     return tokens * (shape.hidden * 2 * 16 + max(args.scoring_tokens // 4, longest) * (1 + COMPUTE_BYTES))
 
 
 def _prompts(shape: Backbone, args: AlignOPSDConfig, launch: Launch, free: float | None, weight_bytes: int) -> float:
-    """Counts keys and values of a round's prompts, where the project's own loop samples from a whole model: the pool,
-    and the cache of what is sampled at once (`scoring/kv_memory.py`)."""
+    """Returns the bytes of keys and values of a round's prompts, if the project's own loop samples from a whole model:
+    the pool, and the cache of the current batch (`scoring/kv_memory.py`)."""
     if launch.strategy not in ("one process", "DDP") or args.use_vllm or args.use_transformers_continuous_batching:
         return 0.0
     if args.generation_kwargs or args.cache_implementation:
@@ -192,7 +191,7 @@ def _colocated(args: AlignOPSDConfig) -> bool:
 
 
 def _gathered(shape: Backbone) -> float:
-    """Counts two layers, one that computes and one that is fetched meanwhile, and embedding and head."""
+    """Returns the bytes of two layers, one that computes and one in transfer, and of embedding and head."""
     words = 2 * shape.vocabulary * shape.hidden
     layer = (shape.parameters - words) / shape.layers
     return (2 * layer + words) * COMPUTE_BYTES
@@ -200,14 +199,14 @@ def _gathered(shape: Backbone) -> float:
 
 @dataclass(frozen=True)
 class Sampler:
-    """A colocated vLLM's share of a GPU, GiB.
+    """The share of a GPU that a colocated vLLM takes, in GiB.
 
     Args:
         share: ``vllm_gpu_memory_utilization`` of the GPU; the sum of the next three.
-        weights: bfloat16, divided by the tensor parallel size.
+        weights: bfloat16 weights, divided by the tensor parallel size.
         buffers: activations of one step and the logits of all responses sampled at once.
-        cache: what is left for keys and values; negative if the share is too small.
-        sequences: full-length responses that the cache holds at once.
+        cache: remainder for keys and values; negative if the share is too small.
+        sequences: number of full-length responses that the cache holds.
     """
 
     share: float
@@ -218,7 +217,7 @@ class Sampler:
 
 
 def sampler(shape: Backbone, args: AlignOPSDConfig, gpu_gib: float) -> Sampler | None:
-    """Returns how a colocated vLLM divides its memory, or `None` where none shares the trainer's GPU."""
+    """Returns the memory of a colocated vLLM by part, or `None` if none shares the trainer's GPU."""
     if not _colocated(args):
         return None
     share, parallel = args.vllm_gpu_memory_utilization * gpu_gib, args.vllm_tensor_parallel_size

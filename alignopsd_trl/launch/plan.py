@@ -1,4 +1,4 @@
-"""``--plan``: what a recipe would run, and about how much memory it would take, without loading weights."""
+"""The report of ``--plan``: the run that a recipe would start, and its estimated memory, without loading weights."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from alignopsd_trl.runs.folder import LOG_FILE
 
 
 def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
-    """Checks what a run would, then says what is not as usual, rows and tokens of a round, memory, time and parts.
+    """Checks a run, then reports unusual settings, rows and tokens of a round, memory, time and parts.
 
     Args:
         changed: settings that differ from the preset.
-        whole: also all other settings.
+        whole: report all other settings too.
 
     Raises:
-        ValueError: for whatever would keep the run from ending well.
+        ValueError: if the run can't succeed.
     """
     recipe, args, suite, panel = job.recipe, job.args, job.suite, job.panel
     launch = planned_launch(recipe.plan_for)
@@ -57,7 +57,7 @@ def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
 
 
 def not_as_usual(args: AlignOPSDConfig, changed: Mapping[str, Any]) -> list[str]:
-    """Returns the settings of the command line, then those of the preset."""
+    """Returns the changed settings: those of the command line, then those of the preset."""
     usual = {one.name: one.default for one in fields(AlignOPSDConfig)}
     preset = {
         name: getattr(args, name)
@@ -75,18 +75,18 @@ MADE = (
     *("output_dir", "logging_dir", "run_name", "accelerator_config", "report_to", "thinking_tags", "debug"),
     *("use_cpu", "disable_tqdm", "include_for_metrics", "dataloader_pin_memory", "generation_batch_size"),
 )
-"""Settings whose default is made when a configuration is, and what depends on the machine."""
+"""Settings whose defaults a configuration computes when it is made, and settings that depend on the machine."""
 
 
 def all_settings(args: AlignOPSDConfig, suite: Suite) -> list[str]:
-    """Returns a line for each setting, the environment's last; tokens are left out."""
+    """Returns a line for each setting, the environment's last; leaves out tokens."""
     found = {one.name: getattr(args, one.name) for one in fields(AlignOPSDConfig)}
     lines = [f"  {name}: {found[name]}" for name in sorted(found) if not name.endswith("_token")]
     return [*lines, f"  environment: {json.dumps(dict(suite.description), default=str)}"]
 
 
 def round_facts(args: AlignOPSDConfig, trajectories: int, turns: int) -> dict[str, Any]:
-    """Returns the most episodes, rows and tokens of a round."""
+    """Returns the maximum of episodes, rows and tokens of a round."""
     rounds = f"{args.max_steps / float(args.steps_per_round):g}" if args.max_steps > 0 else "until the epochs end"
     return {
         "trajectories per round": f"{trajectories}, optimiser steps {args.steps_per_round}, rounds {rounds}",
@@ -97,7 +97,7 @@ def round_facts(args: AlignOPSDConfig, trajectories: int, turns: int) -> dict[st
 
 
 def seconds_a_round(folder: Path) -> str:
-    """Returns the median of an earlier run's log in this folder, or says that there is none."""
+    """Returns the median seconds a round of an earlier run's log in this folder, or a note that there is none."""
     path = folder / LOG_FILE
     logs = json_lines(path)
     phases = [[value for name, value in one.items() if name.startswith("seconds/") and value] for one in logs]
@@ -114,13 +114,13 @@ def _wrapped(label: str, text: str) -> str:
 def memory_facts(
     recipe: RecipeArguments, args: AlignOPSDConfig, model: ModelConfig, launch: Launch, rows: int
 ) -> dict[str, str]:
-    """Returns what ``--plan`` says about memory: on a GPU, of a colocated sampler, on the host, on disk.
+    """Returns the plan's lines about memory: on a GPU, of a colocated sampler, on the host, on disk.
 
     Args:
-        rows: turns of a process's round, at most.
+        rows: maximum number of turns in a process's round.
 
     Raises:
-        ValueError: if the sampler's share can't even hold its weights.
+        ValueError: if the sampler's share can't hold its weights.
     """
     shape, gpu = backbone(policy_of(model)), gpu_memory(recipe.gpu_gib)
     method = get_method(args.method)(args)
@@ -157,7 +157,7 @@ def memory_facts(
 
 
 def _sampler_fact(args: AlignOPSDConfig, engine: Sampler | None, gpu: float, prompts: float) -> str:
-    """Says where responses are sampled and what memory that takes: vLLM's, or ``prompts`` GiB beside the trainer's own
+    """Returns the line about the sampler's place and memory: vLLM's, or ``prompts`` GiB beside the trainer's own
     weights."""
     if engine is None and args.use_vllm:
         return "on the server's GPUs"
@@ -176,7 +176,7 @@ def _sampler_fact(args: AlignOPSDConfig, engine: Sampler | None, gpu: float, pro
 
 
 def slow_sampling(args: AlignOPSDConfig) -> str:
-    """What to know before a GPU samples without vLLM."""
+    """Returns the advice for a GPU that samples without vLLM."""
     return (
         "without vLLM each token waits for small kernels: take --use_vllm --vllm_mode colocate; keys and values: "
         f"{args.kv_memory_share:.0%} of what is free"

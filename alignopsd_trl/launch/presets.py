@@ -1,7 +1,7 @@
-"""Settings that all benchmarks share: the paper's, the published launchers' and a laptop's; and TRL's shape of a round.
+"""Settings that all benchmarks share: the paper's, the published launchers' and a laptop's; and a round's shape in TRL.
 
 A preset is a plain mapping from field names (of the recipe's arguments or of `AlignOPSDConfig`) to values; flags and
-YAML files override it. What a benchmark sets for itself is in the ``shipped.toml`` of its folder. Sources: the paper's
+YAML files override it. A benchmark's own settings are in the ``shipped.toml`` of its folder. Sources: the paper's
 tables of protocol, rectification and credit; method facts H.
 """
 
@@ -61,7 +61,7 @@ _SHARED: dict[str, Any] = {
     "save_total_limit": 2,
     "logging_steps": 1,
 }
-"""The paper's tables, and where they are silent the launchers' common settings."""
+"""Settings of the paper's tables; others are the launchers' common settings."""
 
 _RELEASED_SHARED: dict[str, Any] = {
     "group_statistics": "turn",
@@ -92,35 +92,35 @@ LAPTOP: dict[str, Any] = {
     "logging_steps": 1,
     "report_to": "none",
 }
-"""A laptop: policies of a million parameters on embedded data. The method's settings are the paper's. A recipe of one's
-own may start from it: ``{**LAPTOP, "environment": "my_module", ...}``."""
+"""Settings for a laptop: policies of a million parameters on embedded data. The method's settings are the paper's. A
+user's recipe may extend it: ``{**LAPTOP, "environment": "my_module", ...}``."""
 
 RECIPE = "train.py"
-"""The recipe beside a task of the user's."""
+"""File name of the recipe beside a user's task."""
 
 _RECIPES = {f"{name}_{backbone}": name for name, one in BENCHMARKS.items() for backbone in one.released}
 _TINY = {name: settings for one in BENCHMARKS.values() for name, settings in one.variants.items()}
 
 
 def preset_names() -> list[str]:
-    """The shipped recipes, sorted."""
+    """Returns the names of the shipped recipes, sorted."""
     return sorted((*_RECIPES, *_TINY))
 
 
 def preset(
     name: str, kind: str = "paper", method: str = "align_opsd", method_options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The defaults of a recipe.
+    """Returns the defaults of a recipe.
 
     Args:
-        name: ``<benchmark>_<backbone>``, such as ``webshop_7b``, ``<benchmark>_tiny``, or a module of the user's with a
+        name: ``<benchmark>_<backbone>``, such as ``webshop_7b``, ``<benchmark>_tiny``, or a user's module with a
             mapping ``PRESET`` in it or in a ``train.py`` beside it.
         kind: ``"paper"``, or ``"released"`` for the published launcher's settings.
-        method, method_options: what will be trained: OPSD alone has no KL to the initial policy, except in the form
-            that the published figures came from.
+        method, method_options: method to train. The default of ``opsd`` has no KL to the initial policy, except in
+            the form of the published figures.
 
     Raises:
-        ValueError: for an unknown name or kind, with the known ones.
+        ValueError: for an unknown name or kind; lists the known ones.
     """
     if name in _TINY:
         return own_preset({**LAPTOP, "environment": name, **_TINY[name]}, name, kind)
@@ -145,10 +145,10 @@ def _of_method(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_preset(content: Any, name: str, kind: str = "paper") -> dict[str, Any]:
-    """Checks a preset that has no released kind: a mapping that names its environment and its model.
+    """Checks the user's preset, a mapping that names its environment and its model; it has no released kind.
 
     Raises:
-        ValueError: if it is none, or if another ``kind`` is asked for.
+        ValueError: if it is no such mapping, or for another ``kind``.
     """
     if not isinstance(content, Mapping):
         kind_of = type(content).__name__
@@ -177,7 +177,7 @@ def _of_module(name: str) -> Any:
 
 
 def preset_beside(module: ModuleType | None) -> Mapping[str, Any]:
-    """The ``PRESET`` of the recipe in the folder of a task's module; empty if there is none."""
+    """Returns the ``PRESET`` of the recipe in the folder of a task's module; empty if there is none."""
     file = getattr(module, "__file__", None)
     recipe = Path(file).with_name(RECIPE) if file else None
     if recipe is None or not recipe.is_file():
@@ -191,9 +191,9 @@ def preset_beside(module: ModuleType | None) -> Mapping[str, Any]:
 
 
 def optimiser_steps(rows: int | None, tasks: int, siblings: int, max_turns: int | None, processes: int) -> int:
-    """Optimiser steps of a round, so that each has about ``rows`` turn rows.
+    """Returns the optimiser steps of a round, so that each has about ``rows`` turn rows.
 
-    The number of turns of a round is not known beforehand. An episode is assumed to last (2 + ``max_turns``) / 2 turns,
+    The number of turns of a round is unknown beforehand. The estimate for an episode is (2 + ``max_turns``) / 2 turns,
     which gives 12 to 17 of the launchers' mini-batches a round on all three benchmarks. TRL cuts a round into equal
     parts of whole trajectories, so the result divides a process's trajectories. Among the divisors it is the one whose
     steps are nearest to ``rows`` in size, the smaller steps if two are equally near.
@@ -201,7 +201,7 @@ def optimiser_steps(rows: int | None, tasks: int, siblings: int, max_turns: int 
     Args:
         rows: turn rows of one step; `None`: one step a round.
         tasks, siblings, processes: as in `round_shape`.
-        max_turns: of an episode; `None`: one step a round.
+        max_turns: limit of an episode's turns; `None`: one step a round.
     """
     local = tasks // processes * siblings
     if rows is None or max_turns is None or local == 0:
@@ -212,16 +212,16 @@ def optimiser_steps(rows: int | None, tasks: int, siblings: int, max_turns: int 
 
 
 def round_shape(tasks: int, siblings: int, updates: int, processes: int) -> dict[str, int]:
-    """TRL's batch arguments for a round of whole sibling groups.
+    """Returns TRL's batch arguments for a round of whole sibling groups.
 
     Args:
         tasks: task groups per round over all processes.
         siblings: rollouts per group.
         updates: optimiser steps per round.
-        processes: of the launch.
+        processes: number of processes of the launch.
 
     Raises:
-        ValueError: if the groups can't be spread evenly; names numbers that work.
+        ValueError: if the groups can't be divided evenly; names numbers that work.
     """
     if tasks % processes:
         near = max(processes, round(tasks / processes) * processes)

@@ -1,9 +1,9 @@
-"""The entry that all recipes share: preset, YAML and flags in; evaluation, training, evaluation, results out.
+"""The entry of all recipes. It reads preset, YAML and flags, then evaluates, trains, evaluates and writes results.
 
 python recipes/webshop_tiny.py --method grpo --rounds 20
 accelerate launch recipes/webshop_7b.py --config my.yaml --plan
 
-Nothing heavy is imported before the command line has been looked at.
+It imports nothing heavy before it has checked the command line.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def main(
 ) -> dict[str, Any] | None:
     """Runs a recipe; returns the content of its ``results.json`` (``None`` for a plan or a help page).
 
-    A process that was started by its command line ends with a message of a few lines and status 2 for what can't be
-    run, 1 for a run that had to stop; ``--debug`` shows where. With ``argv`` given, errors are raised.
+    A process that a command line started ends with a message of a few lines and status 2 for a run that can't
+    start, 1 for one that had to stop; ``--debug`` shows the traceback. With ``argv`` given, errors are raised.
 
     Args:
-        name (`str`): a shipped recipe's, one for a preset of your own, or that of a module with a mapping ``PRESET``.
+        name (`str`): name of a shipped recipe, of your own preset, or of a module with a mapping ``PRESET``.
         argv (`list[str]`, *optional*): command line; the process's own by default.
-        preset (`dict`, *optional*): defaults of a recipe of your own, by argument; see ``docs/your_own_task.md``.
+        preset (`dict`, *optional*): defaults of your own recipe, by argument; see ``docs/your_own_task.md``.
     """
     given, debug = without_debug(sys.argv[1:] if argv is None else argv)
     given = [_spelt_out(word) for word in given]
@@ -52,10 +52,10 @@ def main(
 
 
 def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Plans or trains; returns what `main` does.
+    """Plans or trains; returns the value of `main`.
 
     Args:
-        argv: the command line, which was checked for unknown flags.
+        argv: command line, already checked for unknown flags.
     """
     with setup():
         from alignopsd_trl.launch.arguments import differences_from_preset, parse
@@ -78,6 +78,6 @@ def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None) -> d
 
 
 def _spelt_out(word: str) -> str:
-    """``--model``, as the other commands call it, is TRL's ``--model_name_or_path``."""
+    """Replaces ``--model``, the flag of the other commands, by TRL's ``--model_name_or_path``."""
     flag, sign, value = word.partition("=")
     return f"--model_name_or_path{sign}{value}" if flag == "--model" else word

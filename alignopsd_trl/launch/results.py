@@ -1,4 +1,4 @@
-"""What a recipe's run leaves of itself: the evaluations of its panel, and ``results.json``."""
+"""The results of a recipe's run: the evaluations of its panel (evaluation set), and ``results.json``."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SCHEMA = 2
 class Evaluations(TrainerCallback):
     """Plays the panel before the first update, and again at the end.
 
-    Each evaluation is a file of its own, which names its run and the update that it belongs to: a run that is resumed
-    keeps what it has and plays what is missing.
+    Each evaluation is a file of its own, which names its run and its update. A resumed run keeps the evaluations that
+    it has and plays those that are missing.
     """
 
     def __init__(self, panel: TaskPanel, folder: RunFolder, trainer: AlignOPSDTrainer, skills: bool, first: bool):
@@ -38,7 +38,7 @@ class Evaluations(TrainerCallback):
             self.results["before"] = self._kept("before", 0)
 
     def play(self, when: str) -> None:
-        """Plays the panel, or takes the evaluation that this run has made of these weights already."""
+        """Plays the panel, or loads the evaluation that this run has already made of these weights."""
         update = self.trainer.state.global_step
         self.results[when] = self._kept(when, update) or self._play(when, update)
 
@@ -56,7 +56,7 @@ class Evaluations(TrainerCallback):
         return content
 
     def _kept(self, when: str, update: int) -> dict[str, Any] | None:
-        """What the first process has in the file, if it is of this run, this update and this panel."""
+        """Returns the first process's saved evaluation, if it belongs to this run, this update and this panel."""
         from accelerate.utils import broadcast_object_list
 
         content = read_json(self._path(when)) if self.folder.writes else None
@@ -76,7 +76,7 @@ def run_results(
     config: Mapping[str, Any],
     changed: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The content of ``results.json``: outcome, provenance, seconds of all sessions, and the log of every update."""
+    """Returns the content of ``results.json``: outcome, provenance, seconds of all sessions, log of every update."""
     before, after = evaluations.results.get("before"), evaluations.results["after"]
     facts, name = facts_of(trainer, before, after), job.policy
     content = facts | {

@@ -1,4 +1,4 @@
-"""A recipe's run, once its command line is known to make sense: evaluate, train, evaluate."""
+"""The run of a recipe, once its command line is checked: evaluate, train, evaluate."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def run(
 
     Args:
         changed: settings that differ from the preset.
-        machine: what to say of it.
+        machine: line about the machine.
 
     Raises:
         PushFailed: if the finished run could not be pushed; everything is in its folder.
         RunFolderError: if the folder is in use, or holds a run that this one does not continue.
     """
     args = job.args
-    disable_progress_bar()  # of files; what a run does is shown by its own lines
+    disable_progress_bar()  # bars of files; a run shows its own lines
     with setup():
         check_launch(launched(), args)
         job.check()
@@ -54,7 +54,7 @@ def run(
         folder = claim_together(args.output_dir, job.configuration(), resume, args.overwrite_output_dir)
     readable = f"nobody reads this run's output any more; it goes on, and its numbers are in {folder.path / LOG_FILE}"
     with claimed(folder), outlives_its_readers(readable):
-        config = args.to_dict()  # as it was asked for: the trainer adds to it
+        config = args.to_dict()  # as the user set it: the trainer adds to it
         if folder.writes:
             said = opening_facts(job) | ({"machine": machine} if machine else {})
             print(opening(said, changed or {}, folder), flush=True)
@@ -82,7 +82,7 @@ def run(
 
 
 def _push(folder: Path, model: str | None, trajectories: str | None, args: AlignOPSDConfig) -> None:
-    """Both repositories are tried, whatever becomes of the first."""
+    """Pushes to both repositories, also if the first push fails."""
     failed = []
     for push, repository in ((push_run, model), (push_trajectories, trajectories)):
         try:

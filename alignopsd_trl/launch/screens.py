@@ -1,4 +1,4 @@
-"""The screen before the first update and the one after the last."""
+"""The screen before the first update, and the one after the last."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LABEL = 14
 
 
 def opening(facts: Mapping[str, Any], changed: Mapping[str, Any], folder: RunFolder) -> str:
-    """What runs.
+    """Returns the screen that introduces a run.
 
     Args:
-        facts: name -> what to say of it.
+        facts: name -> text about it.
         changed: settings that differ from the preset.
-        folder: of the run.
+        folder: folder of the run.
     """
     width = min(columns() or WIDE, 120)
     rows = [_row(name, value, width) for name, value in facts.items()]
@@ -33,7 +33,7 @@ def opening(facts: Mapping[str, Any], changed: Mapping[str, Any], folder: RunFol
 
 
 def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: RunFolder) -> str:
-    """Before and after by category, the difference paired by task, and where everything lies."""
+    """Returns the screen at the end: before and after by category, the difference paired by task, and the paths."""
     width = min(columns() or WIDE, WIDE)
     names = [*after["categories"], "all"] if len(after["categories"]) > 1 else ["all"]
     first = 14 if width < WIDE else 30
@@ -61,7 +61,7 @@ def closing(before: Mapping[str, Any] | None, after: Mapping[str, Any], folder: 
 
 
 def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any], category: str, what: str) -> str:
-    """The mean difference over the tasks of a category that both played, in percentage points."""
+    """Returns the mean difference over the tasks of a category that both played, in percentage points."""
     if before is None:
         return "-"
     old = {one["task_id"]: one for one in before["outcomes"]}

@@ -1,4 +1,4 @@
-"""Values that somebody wrote, on a command line or in a file: YAML, JSON, and which argument they were for."""
+"""Reads values from a command line or a file: YAML, JSON, and the argument that each belongs to."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 def policy_of(model: ModelConfig) -> str:
-    """The policy's id or path, which every preset names."""
+    """Returns the policy's id or path, which every preset names."""
     assert model.model_name_or_path is not None, "presets are checked for model_name_or_path"
     return model.model_name_or_path
 
 
 def read_value(text: str, given: str) -> Any:
-    """A value on a command line, as YAML reads it.
+    """Reads a value of a command line as YAML.
 
     Args:
-        given: what it was part of, for the message.
+        given: argument that holds the value, for the message.
 
     Raises:
-        ValueError: if it is no YAML.
+        ValueError: if the text is no YAML.
     """
     import yaml
 
@@ -36,7 +36,7 @@ def read_value(text: str, given: str) -> Any:
 
 
 def read_yaml(path: str | Path, flag: str = "--config ", such_as: str = "learning_rate: 1.0e-6") -> dict[str, Any]:
-    """The mapping of a ``--config`` file, or of another that messages name by ``flag`` and explain by ``such_as``.
+    """Returns the mapping of a YAML file; messages name the file by ``flag`` and show ``such_as``.
 
     Raises:
         ValueError: names the file, and the line that can't be read.
@@ -62,7 +62,7 @@ def read_yaml(path: str | Path, flag: str = "--config ", such_as: str = "learnin
 
 
 def _once_each(yaml: Any) -> Any:
-    """A loader that refuses a name that stands twice in a mapping, whose first value would be lost."""
+    """Returns a loader that raises for a name that occurs twice in a mapping, where YAML would drop the first value."""
 
     class Loader(yaml.SafeLoader):
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
@@ -79,12 +79,12 @@ def _once_each(yaml: Any) -> Any:
 
 
 def environment_options(given: Any) -> dict[str, Any]:
-    """``--environment_options`` as a mapping."""
+    """Returns ``--environment_options`` as a mapping."""
     return json_mapping("environment_options", given, '{"data_dir": "DATA"}')
 
 
 def json_mapping(flag: str, given: Any, example: str) -> dict[str, Any]:
-    """What a flag such as ``--environment_options`` holds as JSON, or a YAML file as a mapping."""
+    """Returns the JSON of a flag such as ``--environment_options``, or its YAML file, as a mapping."""
     if not given:
         return {}
     try:
@@ -97,7 +97,7 @@ def json_mapping(flag: str, given: Any, example: str) -> dict[str, Any]:
 
 
 def named(flag: str, value: Any, call: Callable[[], Any]) -> Any:
-    """What a call returns; its `ValueError` says which argument it is about."""
+    """Returns the value of a call; adds the argument's name to its `ValueError`."""
     try:
         return call()
     except (ValueError, KeyError) as error:

@@ -1,1 +1,1 @@
-"""What makes a run one that can be killed, resumed and believed: its folder, its checkpoints, what ends it."""
+"""The parts that let a run be killed, resumed and trusted: its folder, its checkpoints and the checks that end it."""

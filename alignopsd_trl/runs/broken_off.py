@@ -1,7 +1,7 @@
-"""A run that ended without a word: it was killed, or code in it, such as the environment's, called `os._exit`.
+"""Detects a run that broke off: it was killed, or its code, such as the environment's, called `os._exit`.
 
-Nothing of the process is left to say so, and its exit status may be 0. But a session that ends, well or with an error,
-notes in ``run.json`` that it gave the folder back: one without this note, in a folder that nobody uses, broke off.
+Such a process leaves no message, and its exit status may be 0. A session that ends, well or with an error, notes in
+``run.json`` that it released the folder. A session without this note, in a folder that no process uses, broke off.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ RELEASED = "released"
 
 
 def broken_off(folder: str | os.PathLike, ours: bool = False) -> str:
-    """What to say of a folder whose run broke off in the middle; nothing of another one.
+    """Returns the message about a folder whose run broke off, or an empty text for any other folder.
 
     Args:
-        ours: this process has locked the folder, to go on there.
+        ours: this process holds the folder's lock, to resume the run.
     """
     path = Path(folder)
     run = read_json(path / RUN_FILE)

@@ -1,7 +1,7 @@
-"""Which checkpoints of a run are whole, and what of ours goes into one.
+"""Finds the checkpoints of a run that are whole, and saves this package's own state in each.
 
-transformers writes a checkpoint's trainer state last; the trainer sees to it that every process's own files are there
-before that, and that a checkpoint which is written anew loses its old trainer state first.
+transformers writes a checkpoint's trainer state last. Before that, the trainer waits for the files of every process.
+It removes the old trainer state of a checkpoint before it writes that checkpoint again.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ STATE_FILE, MARK = "run_state.json", "trainer_state.json"
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Whether a checkpoint was written to its end: its trainer state, the last file, can be read."""
+    """Returns whether a checkpoint was written to its end: its trainer state, the last file, can be read."""
     return read_json(checkpoint / MARK) is not None
 
 
 def damage(checkpoint: Path) -> str | None:
-    """What is wrong with the first file that was cut or lost after it had been written; `None` where all can be read.
+    """Returns the damage of the first file that was cut or lost after it was written; `None` if all can be read.
 
-    A safetensors file says how long it is, the files of torch are zip archives, whose directory is at the end, and what
-    is no JSON was cut.
+    A safetensors file holds its own length. A torch file is a zip archive with its directory at the end. A JSON file
+    that can't be parsed was cut.
     """
     for file in sorted(path for path in checkpoint.rglob("*") if path.is_file()):
         check = _CHECKS.get(file.suffix)
@@ -39,7 +39,7 @@ def damage(checkpoint: Path) -> str | None:
 
 
 STATES = ("optimizer*", "scheduler.pt", "rng_state*.pth")
-"""What training goes on from beside the weights: all of it is in a checkpoint, or none (``save_only_model``).
+"""Files that resume training, beside the weights. A checkpoint has all or none of them (``save_only_model``).
 DeepSpeed has a folder of its own."""
 
 
@@ -57,7 +57,7 @@ def _short_safetensors(file: Path) -> str | None:
 
 
 def _short_archive(file: Path) -> str | None:
-    """Files of torch that are no archives come from others, and have no end to look for."""
+    """Returns the damage of a torch file that is cut. A file that is no zip archive has another source and passes."""
     with file.open("rb") as content:
         begins = content.read(2)
     cut = not zipfile.is_zipfile(file) and (begins == b"PK" or len(begins) < 2)
@@ -80,7 +80,7 @@ _CHECKS: dict[str, Callable[[Path], str | None]] = {
 
 
 def whole_checkpoints(output_dir: str | Path) -> tuple[Path, ...]:
-    """The checkpoints of a run that a kill did not cut short, oldest first."""
+    """Returns the checkpoints of a run that are whole, oldest first."""
     numbered = [path for path in Path(output_dir).glob(f"{PREFIX}-*") if is_numbered(path)]
     return tuple(sorted(filter(is_whole, numbered), key=update_of))
 
@@ -94,17 +94,17 @@ def update_of(checkpoint: Path) -> int:
 
 
 def last_good(output_dir: str | Path) -> str:
-    """The newest whole checkpoint as a message names it."""
+    """Returns the name of the newest whole checkpoint for a message."""
     found = whole_checkpoints(output_dir)
     return f"the last good checkpoint is {found[-1]}" if found else "there is no checkpoint yet"
 
 
 def save_state(checkpoint: Path, state: Mapping[str, Any]) -> None:
-    """What a run must know to go on as if nothing had happened, beside what transformers keeps."""
+    """Saves the state that a run needs to resume exactly, beside the state that transformers saves."""
     write_json(checkpoint / STATE_FILE, state)
 
 
 def load_state(checkpoint: str | Path | None) -> dict[str, Any]:
-    """`save_state`'s content; empty for no checkpoint or one that has none."""
+    """Returns the state that `save_state` wrote; empty without a checkpoint or without such a state."""
     state = read_json(Path(checkpoint) / STATE_FILE) if checkpoint else None
     return state if isinstance(state, dict) else {}

@@ -1,4 +1,4 @@
-"""A command line of few arguments: what a user can mend is told in one line, with status 2."""
+"""A parser for commands of few arguments: an error that the user can fix ends them with one line and status 2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from alignopsd_trl.options import whole_path
 
 
 def place(text: str) -> Path:
-    """Returns a path of the command line as it is meant at the start."""
+    """Returns a path of the command line, resolved against the folder where the process started."""
     return Path(whole_path(text))
 
 
@@ -22,7 +22,7 @@ _CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<known
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Arguments of ``alignopsd COMMAND``; their errors come without the usage."""
+    """The parser of ``alignopsd COMMAND``; its errors come without the usage."""
 
     def error(self, message: str) -> NoReturn:
         if found := _CHOICE.search(message):
@@ -32,14 +32,14 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; --help shows the arguments\n")
 
     def at_least(self, given: argparse.Namespace, least: Mapping[str, int]) -> None:
-        """Ends the process where an argument that was given is smaller than it may be."""
+        """Ends the process where a given argument is below its minimum."""
         for name, low in least.items():
             if (value := getattr(given, name)) is not None and value < low:
                 self.error(f"--{name} {value} must be {low} or more")
 
     @contextmanager
     def told(self) -> Generator[None]:
-        """Ends the process with the message of an error that a user can mend: files, values, missing extras."""
+        """Ends the process with the message of an error that a user can fix: files, values, missing extras."""
         try:
             yield
         except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""What a run shows: one line an update, and on a terminal what the update is doing just now.
+"""The output of a run: one line an update and, on a terminal, the phase that runs now.
 
 Everything else is in ``log.jsonl`` and with the trackers.
 """
@@ -26,13 +26,13 @@ _PHASES = {
     "credit": ("credit", "scoring"),
     "update": ("update",),
 }
-"""Columns of the share of seconds, and the phases that each holds."""
+"""Columns of the seconds' shares, and the phases in each."""
 _NOTED = (
     ("turns/truncated", "cut", 0.05),
     ("turns/invalid_actions", "invalid", 0.1),
     ("turns/repeated", "repeated", 0.1),
 )
-"""Shares of turns, and from where on they are unusual."""
+"""Shares of turns, their names on the console, and the least values that are unusual."""
 LEAST_SAMPLE = 0.5  # effective sample size of a round's later steps, as a share of its tokens
 LEGEND = (
     f"{'':>9}  trend: less the first update's, whose tasks are others; ? where both intervals allow none\n"
@@ -41,7 +41,7 @@ LEGEND = (
 
 
 class Lines(TrainerCallback):
-    """One line a round, on the first process, when its last update is made and its seconds are known."""
+    """Prints one line a round on the first process, once the last update is made and its seconds are known."""
 
     def __init__(self) -> None:
         self._curve: list[Interval] = []
@@ -70,7 +70,7 @@ class Lines(TrainerCallback):
         print(line(place, found, self._curve, episodes, columns()), flush=True)
 
     def _other(self, logs: Mapping[str, Any], state: Any) -> None:
-        """An update in the middle of its round, or an evaluation of the trainer's."""
+        """Prints an update in the middle of its round, or an evaluation by the trainer."""
         measure, place = measure_of(logs, "eval_episodes/"), f"{state.global_step}/{state.max_steps}".rjust(9)
         if measure in logs:
             print(f"{place}  evaluation: {measure.partition('/')[2]} {100 * logs[measure]:.1f} %", flush=True)
@@ -79,14 +79,14 @@ class Lines(TrainerCallback):
 
 
 def _counts(args: Any) -> tuple[float, int]:
-    """Tasks and episodes of a line; none where lines do not come by the update."""
+    """Returns the tasks and the episodes of a line; zeros where lines do not come by the update."""
     rounds = max(args.logging_steps / args.steps_per_round, 1) if args.logging_steps >= 1 else 0
     episodes = args.generation_batch_size * rounds
     return float(episodes / args.num_generations), int(episodes)
 
 
 def outcome(logs: Mapping[str, Any], tasks: float, episodes: int) -> Interval:
-    """Success of a line, with the interval of `share_of_tasks` from five episodes on; the score has none."""
+    """Returns the success of a line, with the interval of `share_of_tasks` from five episodes on; a score has none."""
     measure = measure_of(logs)
     if measure.endswith("score") or episodes < 5 or SQUARES not in logs:
         return Interval(logs[measure])
@@ -94,12 +94,12 @@ def outcome(logs: Mapping[str, Any], tasks: float, episodes: int) -> Interval:
 
 
 def measure_of(logs: Mapping[str, Any], prefix: str = "episodes/") -> str:
-    """What a line shows first: success, or the score where an environment does not know who won."""
+    """Returns the name of the measure that a line shows first: success, or the score where success is unknown."""
     return f"{prefix}success" if f"{prefix}success" in logs or f"{prefix}score" not in logs else f"{prefix}score"
 
 
 def columns() -> int | None:
-    """Of the terminal; `None` where there is none."""
+    """Returns the width of the terminal; `None` without one."""
     return shutil.get_terminal_size((WIDE, 24)).columns if sys.stdout.isatty() else None
 
 
@@ -110,14 +110,14 @@ def header(width: int | None, measure: str = "episodes/success") -> str:
 
 
 def line(place: str, logs: Mapping[str, Any], curve: Sequence[Interval], episodes: int, width: int | None) -> str:
-    """One round.
+    """Returns the line of one round.
 
     Args:
-        place: update of updates.
-        logs: its numbers.
+        place: number of the update, of all updates.
+        logs: numbers of the round.
         curve: success of all rounds so far, this one last; the score where success is unknown.
-        episodes: that its success is a share of.
-        width: columns at most before what is unusual goes on below; no limit if `None`.
+        episodes: number of episodes behind the success.
+        width: columns before the warnings wrap to the next line; no limit if `None`.
     """
     change = f"{100 * (curve[-1].value - curve[0].value):+6.1f}"
     doubt = " " if len(curve) < 2 or surely_apart(curve[0], curve[-1]) else "?"
@@ -130,13 +130,13 @@ def line(place: str, logs: Mapping[str, Any], curve: Sequence[Interval], episode
 
 
 def share(found: Interval) -> str:
-    """In percent, with its interval where that is known."""
+    """Formats a share in percent, with its interval where that is known."""
     ends = "" if math.isnan(found.low) else f" [{100 * found.low:.0f}, {100 * found.high:.0f}]"
     return f"{100 * found.value:5.1f}{ends}"
 
 
 def spark(curve: list[float], places: int = 8) -> str:
-    """The curve in eight characters, between 0 and 100: each the mean of its part."""
+    """Draws a curve between 0 and 100 in eight characters: each is the mean of its part."""
     count = min(places, len(curve))
     edges = [len(curve) * place // count for place in range(count + 1)]
     means = [sum(curve[a:b]) / (b - a) for a, b in zip(edges[:-1], edges[1:], strict=True)]
@@ -144,7 +144,7 @@ def spark(curve: list[float], places: int = 8) -> str:
 
 
 def shares(logs: Mapping[str, Any]) -> str:
-    """Whole percents of the seconds by phase."""
+    """Returns the share of the seconds that each phase took, in whole percents."""
     total = _seconds(logs) or 1.0
     parts = [sum(logs.get(f"seconds/{name}") or 0.0 for name in names) for names in _PHASES.values()]
     return "/".join(f"{100 * part / total:.0f}" for part in parts)
@@ -155,7 +155,7 @@ def _seconds(logs: Mapping[str, Any]) -> float:
 
 
 def unusual(logs: Mapping[str, Any], episodes: int) -> str:
-    """What should not go by unseen: failed episodes, prompts that did not fit, cut, invalid and repeated responses."""
+    """Returns a round's warnings: failed episodes, prompts that did not fit, cut, invalid and repeated responses."""
     failed = round((logs.get("stop/environment_error") or 0.0) * episodes)
     long = round((logs.get("stop/prompt_too_long") or 0.0) * episodes)
     counts = [f"{failed} failed" if failed else "", f"{long} too long" if long else ""]
@@ -168,7 +168,7 @@ def unusual(logs: Mapping[str, Any], episodes: int) -> str:
 
 
 def drifted(logs: Mapping[str, Any]) -> str:
-    """Says that a step's policy has left the one that sampled its round; empty if none has."""
+    """Returns a warning if a step's policy has drifted from the one that sampled its round; else empty."""
     sizes = {name.split("/")[1]: value for name, value in logs.items() if re.fullmatch(r"drift/step_\d+/ess", name)}
     if not sizes or min(sizes.values()) >= LEAST_SAMPLE:
         return ""
@@ -177,13 +177,13 @@ def drifted(logs: Mapping[str, Any]) -> str:
 
 
 def show_note(text: str) -> None:
-    """A line among those of the updates: wrapped on a terminal, whole in a file."""
+    """Prints a note between the lines of updates: wrapped on a terminal, whole in a file."""
     clear_status()
     print(wrapped(f"{'':>9}  ", " ".join(text.split()), columns()), flush=True)
 
 
 def wrapped(before: str, text: str, width: int | None) -> str:
-    """A text behind what stands before it, which goes on below where a terminal is too narrow."""
+    """Appends a text to a prefix; the text wraps where a terminal is too narrow."""
     if width is None or len(before + text) <= width:
         return before + text
     below = " " * (len(before) if len(before) <= width // 2 else 11)

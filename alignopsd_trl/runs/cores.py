@@ -1,4 +1,4 @@
-"""A run on the CPU uses its cores, waits for them shortly and keeps its memory."""
+"""Settings for a run on the CPU: the number of threads, short waits between them, and memory that stays allocated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, MutableMapping
 
 LAUNCHERS = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # glibc's numbers of the parameters
+TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # glibc's numbers of these parameters
 SPINS = "10000"  # turns of libgomp's waiting loop, some ten microseconds
 KEPT = {TRIM_THRESHOLD: 1 << 30, TOP_PAD: 64 << 20, MMAP_THRESHOLD: 32 << 20}
 
@@ -19,8 +19,8 @@ def threads(environment: Mapping[str, str], cores: int) -> int:
     torchrun set OMP_NUM_THREADS to 1 by themselves; from them a 1 does not count (``--threads 1`` does).
 
     Args:
-        environment: of the process.
-        cores: that the process may use.
+        environment: variables of the process.
+        cores: number of cores that the process may use.
     """
     given = environment.get("OMP_NUM_THREADS", "")
     launched = any(name in environment for name in LAUNCHERS)
@@ -30,14 +30,13 @@ def threads(environment: Mapping[str, str], cores: int) -> int:
 
 
 def wait_shortly(environment: MutableMapping[str, str]) -> None:
-    """Makes threads that wait for each other between two operations sleep soon. GNU OpenMP lets them turn for a
-    millisecond, in which they keep a core from the thread that they wait for as soon as anything else runs on the
-    machine.
+    """Makes threads that wait for each other between two operations sleep soon. By default GNU OpenMP spins for a
+    millisecond; a spinning thread keeps its core from the awaited one as soon as anything else runs on the machine.
 
-    To be called before torch is imported, which brings the library that reads the variable. One of the user's stays.
+    Call it before torch is imported, which loads the library that reads the variable. The user's own value stays.
 
     Args:
-        environment: of the process, changed in place.
+        environment: variables of the process, changed in place.
     """
     if not _chosen_by_user(environment):
         environment["GOMP_SPINCOUNT"] = SPINS
@@ -55,14 +54,14 @@ _chosen = False
 
 
 def use_machine(wanted: int | None = None) -> str:
-    """Sets the number of threads, and tells glibc to keep freed memory for the next sub-chunk, not to give it back to
+    """Sets the number of threads, and makes glibc keep freed memory for the next sub-chunk instead of returning it to
     the system page by page.
 
     Args:
-        wanted: threads; `None` for the rule of `threads`.
+        wanted: number of threads; `None` for the rule of `threads`.
 
     Returns:
-        What was done, as a line for the log.
+        The settings, as a line for the log.
     """
     global _chosen
     import torch
@@ -75,11 +74,11 @@ def use_machine(wanted: int | None = None) -> str:
 
 
 def use_what_is_left() -> str:
-    """`use_machine` for a trainer in a Python program, which may have set torch's threads itself: no more than those,
-    unless a launcher set them. Nothing if the process has chosen before.
+    """Calls `use_machine` for a trainer in a Python program. Threads that the program set for torch are the upper
+    limit, unless a launcher set them. Does nothing if the process has chosen before.
 
     Returns:
-        What the user should know, or nothing.
+        A note for the user, or an empty text.
     """
     if _chosen:
         return ""
@@ -93,14 +92,14 @@ def use_what_is_left() -> str:
 
 
 def available_cores() -> int:
-    """Returns the cores that the process may use: of the machine, its affinity and a container's quota the fewest."""
+    """Returns the number of cores that the process may use: the least of machine, affinity and container quota."""
     import joblib
 
     return joblib.cpu_count()
 
 
 def keep_memory() -> bool:
-    """Asks glibc to keep freed memory; returns whether it took the settings. One that the user gave as MALLOC_..._
+    """Makes glibc keep freed memory; returns whether it accepted the settings. A user's own MALLOC_... variable
     stays."""
     if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
         return False

@@ -1,4 +1,4 @@
-"""Files that readers see whole or not at all, and JSON that any parser reads."""
+"""Writes files that readers see whole or not at all, and JSON that any parser reads."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-    """`write_bytes` of text in UTF-8."""
+    """Writes text in UTF-8 by `write_bytes`."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: str | os.PathLike, content: bytes) -> Path:
-    """Replaces a file in one step: whoever looks sees the old content or the new, also if this process is killed.
-    Returns its path."""
+    """Replaces a file in one step and returns its path. A reader sees the old content or the new, also if this process
+    is killed."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -42,18 +42,18 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> Path:
 
 
 def write_json(path: str | os.PathLike, content: Any) -> None:
-    """`write_text` of strict JSON: a number that is not finite becomes ``null``."""
+    """Writes strict JSON by `write_text`: a number that is not finite becomes ``null``."""
     write_text(path, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
 
 
 def json_line(content: Mapping[str, Any]) -> str:
-    """Strict JSON on one line."""
+    """Returns strict JSON on one line."""
     return json.dumps(plain(content), allow_nan=False)
 
 
 def plain(content: Any) -> Any:
-    """The content in JSON's own types: enums by value, dataclasses by their fields, numbers that are not finite as
-    `None`, anything else as text."""
+    """Converts content to JSON's own types: enums by value, dataclasses by their fields, numbers that are not finite to
+    `None`, anything else to text."""
     if isinstance(content, Enum):
         return plain(content.value)
     if is_dataclass(content) and not isinstance(content, type):
@@ -66,12 +66,12 @@ def plain(content: Any) -> Any:
         return {str(name): plain(value) for name, value in content.items()}
     if isinstance(content, list | tuple | set | frozenset):
         return [plain(value) for value in content]
-    is_number = getattr(content, "ndim", None) == 0 and hasattr(content, "item")  # of NumPy's or PyTorch's
+    is_number = getattr(content, "ndim", None) == 0 and hasattr(content, "item")  # from NumPy or PyTorch
     return plain(content.item()) if is_number else str(content)
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """The content of a JSON file, or `None` where there is none that can be read to its end."""
+    """Returns the content of a JSON file, or `None` if the file is missing or damaged."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -79,7 +79,7 @@ def read_json(path: str | os.PathLike) -> Any:
 
 
 def whole_json(path: str | os.PathLike) -> dict[str, Any] | None:
-    """The JSON object of a file, or `None` where there is none.
+    """Returns the JSON object of a file, or `None` without a file.
 
     Raises:
         ValueError: if it is damaged, or holds something else; names the file and the line.
@@ -89,8 +89,8 @@ def whole_json(path: str | os.PathLike) -> dict[str, Any] | None:
 
 
 def json_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
-    """The objects of a file of one a line, none where there is no file. A last line without its end is still being
-    written, and left out.
+    """Returns the objects of a JSON-lines file; empty without a file. Leaves out a last line without its end, which is
+    still being written.
 
     Raises:
         ValueError: if it is damaged; names the file and the line.
@@ -108,7 +108,7 @@ def _text(path: Path) -> str:
 
 
 def _object(text: str, path: Path, before: int = 0) -> dict[str, Any]:
-    """The JSON object of a text that begins after ``before`` lines of a file."""
+    """Returns the JSON object of a text that begins after ``before`` lines of a file."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -124,7 +124,7 @@ def _damaged(path: Path, line: int) -> ValueError:
 
 @contextmanager
 def full_disk_named(folder: str | os.PathLike, what: str) -> Generator[None]:
-    """An error for want of room names the disk and what was being written; libraries that write name neither.
+    """Adds the disk and the written file to an error of a full disk; the libraries that write name neither.
 
     Raises:
         OSError: with the number of a full disk.
@@ -144,13 +144,13 @@ def full_disk_named(folder: str | os.PathLike, what: str) -> Generator[None]:
 
 
 def in_units(size: float) -> str:
-    """A number of bytes with the unit that it reads best in."""
+    """Formats a number of bytes with the unit that reads best."""
     power = next((power for power in (3, 2, 1) if size >= 1024**power), 0)
     return f"{size / 1024**power:.3g} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
 
 
 def _for_want_of_room(error: BaseException) -> bool:
-    """safetensors keeps the number in its text, torch keeps only that it failed to write or to close a file."""
+    """Returns whether a full disk caused the error. safetensors gives its number in the text, torch gives none."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _NO_ROOM
     told = [f"os error {number}" for number in _NO_ROOM] + ["PytorchStreamWriter failed writing", "] . unexpected pos "]
@@ -159,8 +159,8 @@ def _for_want_of_room(error: BaseException) -> bool:
 
 @contextmanager
 def replacing(folder: str | os.PathLike) -> Generator[Path]:
-    """A folder to write files into. They take their places in another one, each in one step; a folder that is not
-    there yet appears whole, or not at all."""
+    """Yields a folder to write files into. At the end each file replaces its namesake in the target in one step; a
+    target that does not exist yet appears whole or not at all."""
     folder = Path(folder)
     new = not folder.exists()
     home, name = (folder.parent, folder.name) if new else (folder, "files")
@@ -179,12 +179,12 @@ def replacing(folder: str | os.PathLike) -> Generator[Path]:
 
 
 def _owner(process: int) -> str:
-    """A process's name in those of its partial folders; other machines may write to the same disk."""
+    """Returns the label of a process for its partial folders; other machines may write to the same disk."""
     return f"{socket.gethostname()}-{process}"
 
 
 def _sweep_dead(home: Path, name: str) -> None:
-    """Removes what killed processes of this machine left of a folder."""
+    """Removes the partial folders that killed processes of this machine left."""
     for left in home.glob(f".{glob.escape(name)}.{glob.escape(socket.gethostname())}-*.partial"):
         process = left.name.removesuffix(".partial").rpartition(".")[0].rpartition("-")[2]
         if process.isdigit() and not _alive(int(process)):
@@ -196,7 +196,7 @@ def _alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # another user's
+    except PermissionError:  # the process of another user
         return True
     return True
 
@@ -209,20 +209,20 @@ def _move_files(source: Path, folder: Path) -> None:
 
 
 def readable_as_others(folder: Path) -> None:
-    """Gives weights the mode that every other new file has; safetensors writes them for their owner alone."""
+    """Gives weights the file mode of other new files; safetensors makes them readable for their owner only."""
     for weights in folder.glob("*.safetensors"):
         weights.chmod(0o666 & ~_hidden())
 
 
 def _hidden() -> int:
-    """The permissions that new files of this process lack."""
+    """Returns the umask of this process."""
     hidden = os.umask(0o077)
     os.umask(hidden)
     return hidden
 
 
 def sweep_partials(folder: str | os.PathLike) -> None:
-    """Removes what killed writers left behind, in the folder and one level below."""
+    """Removes the partial files of killed writers, in the folder and one level below."""
     for pattern in (".*.partial", "*/.*.partial"):
         for left in Path(folder).glob(pattern):
             if left.is_dir():
@@ -232,7 +232,7 @@ def sweep_partials(folder: str | os.PathLike) -> None:
 
 
 def check_folder(name: str, argument: str = "output_dir") -> None:
-    """Raises before anything is played where a file stands in the way of a folder, or nothing can be written there."""
+    """Raises before the first episode if a file is in the place of the folder, or the folder is not writable."""
     path = Path(name)
     while not path.exists() and path != path.parent:
         path = path.parent

@@ -1,6 +1,6 @@
-"""A run owns its output folder: one process at a time writes there, and what it writes is one run's.
+"""A run owns its output folder: one process at a time writes there, and all files belong to one run.
 
-``run.json`` says whose folder it is: an id, the configuration, checksums of code and weights, one entry a session.
+``run.json`` identifies the run: its id, configuration, checksums of code and weights, and one entry a session.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ SCHEMA = 1
 LOG_FILE = "log.jsonl"
 _LEFT_FILES = (RESULTS_FILE, "evaluation_before.json", "evaluation_after.json", LOG_FILE)
 _LEFT_FOLDERS = ("trajectories", "completions")
-_LEFT = (*_LEFT_FILES, *_LEFT_FOLDERS, "checkpoint-*/", RUN_FILE)  # the last says whose it is
+_LEFT = (*_LEFT_FILES, *_LEFT_FOLDERS, "checkpoint-*/", RUN_FILE)  # the last identifies the run
 _MODEL_FILES = (
     *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
     *("tokenizer*", "*.jinja", "training_args.bin", "README.md"),
 )
-_SHOWN = 6  # differences that a message names
+_SHOWN = 6  # most differences in a message
 
 FREE_ON_RESUME = frozenset(
-    # where and how often things are written or shown
+    # where and how often the run writes or shows something
     "output_dir overwrite_output_dir resume_from_checkpoint plan plan_for gpu_gib debug run_name project "
     "trackio_space_id trackio_bucket_id trackio_static_space_id report_to tracked_trajectories "
     "logging_dir logging_strategy logging_first_step logging_steps logging_nan_inf_filter "
@@ -46,7 +46,7 @@ FREE_ON_RESUME = frozenset(
     "log_unique_prompts save_strategy save_steps save_rounds save_total_limit save_on_each_node save_only_model "
     "enable_jit_checkpoint trajectories_hub_repo push_to_hub hub_model_id hub_strategy hub_token hub_private_repo "
     "hub_always_push hub_revision licence "
-    # how long it goes on, and when it gives up
+    # how long the run lasts, and when it gives up
     "max_steps rounds num_train_epochs max_failed_share environment_time_limit ddp_timeout "
     # how the same arithmetic is spread over memory and processes
     "per_device_train_batch_size per_device_eval_batch_size rows_per_forward tokens_per_forward scoring_tokens "
@@ -58,7 +58,7 @@ FREE_ON_RESUME = frozenset(
     "vllm_requests_in_flight vllm_request_tries vllm_request_backoff vllm_request_timeout "
     "ds3_gather_for_generation".split()
 )
-"""Settings that a resumed run may change: they leave what was computed so far as it is."""
+"""Settings that a resumed run may change, because they do not affect earlier results."""
 
 
 @dataclass
@@ -67,9 +67,9 @@ class RunFolder:
 
     Args:
         path: the folder.
-        id: of the run; the same after a resume, in every row of the records and in every result.
-        resume: the checkpoint to go on from, or `None`.
-        sessions: how often the run was started.
+        id: id of the run; the same after a resume, in every record and in every result.
+        resume: the checkpoint to resume from, or `None`.
+        sessions: number of starts of the run.
         writes: whether this process writes (rank 0 does).
     """
 
@@ -93,10 +93,10 @@ class RunFolder:
         """Locks the folder and makes it this run's.
 
         Args:
-            configuration: flat, whatever decides what the run computes.
-            resume: as ``resume_from_checkpoint``; ``True`` starts at the beginning where no checkpoint is whole yet.
-            overwrite: remove what another run left.
-            say: gets each line that the user should read.
+            configuration: flat mapping of the settings that decide what the run computes.
+            resume: as ``resume_from_checkpoint``; with ``True``, a run without a whole checkpoint starts anew.
+            overwrite: remove the files of another run.
+            say: called with each line for the user.
             aside: move a finished run to a folder beside this one.
 
         Raises:
@@ -134,21 +134,21 @@ class RunFolder:
 
     @property
     def update(self) -> int:
-        """The update from which the run goes on."""
+        """Returns the update at which the run resumes."""
         return int(self._state.get("global_step", 0))
 
     @property
     def _state(self) -> dict[str, Any]:
-        """The state that transformers keeps in the checkpoint."""
+        """Returns the trainer state that transformers saved in the checkpoint."""
         return (read_json(Path(self.resume) / MARK) if self.resume else None) or {}
 
     def end(self) -> None:
-        """Notes that the run has made all its updates."""
+        """Notes in ``run.json`` that the run has made all its updates."""
         self._note("ended")
 
     def release(self) -> None:
-        """Unlocks the folder, and notes it: a session without this note broke off (`broken_off`)."""
-        with contextlib.suppress(OSError):  # what ends the run may be a full disk
+        """Unlocks the folder and notes it; a session without this note broke off (`broken_off`)."""
+        with contextlib.suppress(OSError):  # a full disk may be the reason for the end
             self._note(RELEASED)
         self.unlock()
 
@@ -159,7 +159,7 @@ class RunFolder:
             write_json(self.path / RUN_FILE, run)
 
     def forget_after(self, update: int, say: Callable[[str], None] = print) -> None:
-        """Removes what was written beyond the update from which the run goes on: it will be written again."""
+        """Removes the files that were written after the update at which the run resumes; the run writes them again."""
         if not self.writes:
             return
         for file in (self.path / "trajectories").glob("step_*.parquet"):
@@ -168,7 +168,7 @@ class RunFolder:
         self._mend_log(update, say)
 
     def _mend_log(self, update: int, say: Callable[[str], None]) -> None:
-        """Cuts the log at an update; takes lines that are gone from the checkpoint, which has them all."""
+        """Cuts the log at an update; restores missing lines from the checkpoint, which has them all."""
         log = self.path / LOG_FILE
         text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
         kept = [line for line in text.splitlines() if _update_of(line) <= update]
@@ -184,7 +184,7 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class Left:
-    """What a folder holds before a run begins."""
+    """The content of a folder before a run begins."""
 
     path: Path
     run: dict[str, Any] | None
@@ -195,12 +195,12 @@ class Left:
 
     @property
     def ended(self) -> bool:
-        """Whether its run made all its updates, with a recipe's results or without."""
+        """Returns whether its run made all its updates, with or without a recipe's results."""
         sessions = self.run["sessions"] if self.run else []
         return self.finished or bool(sessions and "ended" in sessions[-1])
 
     def refusal(self, configuration: Mapping[str, Any], resume: str | bool | None) -> str | None:
-        """Says why a run of this configuration may not use the folder; `None` if it may."""
+        """Returns the reason why a run of this configuration may not use the folder; `None` if it may."""
         if self.damaged:
             return (
                 f"{self.path / RUN_FILE} is damaged, and says no more which run this is; bring it back, choose another "
@@ -236,7 +236,7 @@ class Left:
                 f"{self.path} holds a run of {before} processes, whose random states this launch of {_processes()} "
                 f"can't take up; launch it on {before} processes, or choose another output_dir"
             )
-        newer = configuration.keys() ^ run["configuration"].keys()  # a setting of newer code is not a change
+        newer = configuration.keys() ^ run["configuration"].keys()  # a setting that newer code added is not a change
         changed = differences(run["configuration"], configuration, FREE_ON_RESUME | newer)
         if changed and (self.anything or self.checkpoints):
             return (
@@ -247,7 +247,7 @@ class Left:
 
 
 def look(path: Path) -> Left:
-    """Returns what a folder holds; changes nothing."""
+    """Returns the content of a folder; changes nothing."""
     run = read_json(path / RUN_FILE)
     if not (isinstance(run, dict) and isinstance(run.get("configuration"), dict) and "id" in run):
         run = None
@@ -258,7 +258,7 @@ def look(path: Path) -> Left:
 
 
 def clear(path: Path) -> None:
-    """Removes what a run leaves; other files of the folder stay."""
+    """Removes the files of a run; other files of the folder stay."""
 
     def remove(found: Path) -> None:
         shutil.rmtree(found) if found.is_dir() else found.unlink()
@@ -267,7 +267,7 @@ def clear(path: Path) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Moves what a run leaves into a new folder beside its own, under the first free number."""
+    """Moves the files of a run into a new folder beside its own, under the first free number."""
     whole = path.resolve()
     place = next(one for one in (whole.with_name(f"{whole.name}.{number}") for number in count(1)) if not one.exists())
     place.mkdir()
@@ -279,13 +279,13 @@ def _take_away(path: Path, patterns: Sequence[str], take: Callable[[Path], objec
     for found in [one for pattern in patterns for one in sorted(path.glob(pattern))]:
         take(found)
         if found.name in _LEFT_FOLDERS:
-            found.mkdir()  # TRL makes its own when a trainer is made, which was before
+            found.mkdir()  # TRL has already made the run's own, with the trainer
 
 
 def differences(
     before: Mapping[str, Any], now: Mapping[str, Any], without: Collection[str] = ()
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns the settings that are not the same, each with its values before and now."""
+    """Returns the settings that differ, each with its values before and now."""
     names = [name for name in {**before, **now} if name not in without]
     return {name: (before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name)}
 
@@ -315,7 +315,7 @@ def claim_together(
 
 
 def configuration_of(args: Any, tasks: Any, **facts: Any) -> dict[str, Any]:
-    """Returns what decides a run's results: the arguments, the tasks in their order, and other facts."""
+    """Returns the facts that decide a run's results: the arguments, the tasks in their order, and other facts."""
     ids = tasks["task_id"] if hasattr(tasks, "__len__") and tasks is not None else []
     digest = hashlib.sha256("\x1f".join(map(str, ids)).encode()).hexdigest()[:16]
     return {**args.to_dict(), **facts, "tasks": f"{len(ids)} ({digest})"}
@@ -323,7 +323,7 @@ def configuration_of(args: Any, tasks: Any, **facts: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def claimed(run: RunFolder) -> Generator[RunFolder]:
-    """Unlocks the folder at the end, whatever happens; sets ``kept`` of an error to the name of the last whole
+    """Unlocks the folder at the end, also after an error; sets ``kept`` of an error to the name of the last whole
     checkpoint."""
     try:
         yield run
@@ -345,7 +345,7 @@ def _wanted(resume: str | bool | None) -> bool:
 
 
 def _checkpoint(resume: str | bool | None, left: Left) -> Path | None:
-    """Returns the undamaged checkpoint from which the run goes on; `None` if there is none yet."""
+    """Returns the undamaged checkpoint to resume from; `None` if there is none yet."""
     if not _wanted(resume):
         return None
     newest = resume in (True, "True", "true")
@@ -395,7 +395,7 @@ def _processes() -> int:
 
 
 def _note_changes(run: Mapping[str, Any], configuration: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Tells which settings, and whether the code, differ from the session before."""
+    """Reports the settings that differ from the session before, and whether the code differs."""
     if changed := differences(run["configuration"], configuration, ("resume_from_checkpoint", "output_dir")):
         say(f"resumed with changes: {_shown(changed)}")
     if run["sessions"]:
@@ -405,7 +405,7 @@ def _note_changes(run: Mapping[str, Any], configuration: Mapping[str, Any], say:
 
 
 def _update_of(line: str) -> float:
-    """Returns the update of a line of the log; infinity for a line that a kill cut short."""
+    """Returns the update number of a line of the log; infinity for a line that a kill cut short."""
     try:
         return json.loads(line)["step"]
     except (ValueError, KeyError, TypeError):

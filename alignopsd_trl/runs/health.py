@@ -1,4 +1,4 @@
-"""What ends a run: rounds without usable episodes, too many failed ones, numbers that are not finite."""
+"""Conditions that end a run: rounds without usable episodes, too many failed ones, numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch.nn.utils import get_total_norm
 
 from alignopsd_trl.turns import Trajectory
 
-ROUNDS = 3  # over which the share of failed episodes is taken
+ROUNDS = 3  # rounds behind the share of failed episodes
 
 
 class RunStopped(RuntimeError):
-    """The run can't go on. The message says why and from where it can be taken up again."""
+    """Raised when a run can't go on. The message gives the reason and the checkpoint to resume from."""
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Of the episodes of one round: all, those that their environment failed, those that can be trained on."""
+    """Counts of the episodes of one round: all, failed by their environment, usable for training."""
 
     episodes: int
     failed: int
@@ -66,7 +66,7 @@ class FailedShare:
         self.recent: list[list[int]] = []
 
     def problem(self, tally: Tally) -> str | None:
-        """Why the run must end after this round; `None` if it need not."""
+        """Returns the reason why the run must end after this round; `None` if it need not."""
         self.recent = [*self.recent, [tally.failed, tally.episodes]][-ROUNDS:]
         if tally.usable == 0:
             return f"no episode of this round can be trained on. The first reason: {tally.message}"
@@ -80,12 +80,12 @@ class FailedShare:
 
 
 class Decay:
-    """Notices, once, that a number gets worse: its mean over the last rounds is below what the first ones allow.
+    """Reports once that a number gets worse: its mean over the last rounds falls below a floor.
 
     Args:
-        name: what to call it.
-        floor: mean of the first rounds -> the least that is no decay.
-        digits: that are shown.
+        name: name of the number in messages.
+        floor: maps the mean of the first rounds to the least mean that is no decay.
+        digits: number of digits in messages.
     """
 
     def __init__(self, name: str, floor: Callable[[float], float], digits: int = 2) -> None:
@@ -94,7 +94,7 @@ class Decay:
         self._told = False
 
     def problem(self, value: float) -> str | None:
-        """What to say after a round with this value; `None` if there is nothing to say."""
+        """Returns the message after a round with this value; `None` without decay."""
         self._values.append(value)
         if self._told or len(self._values) < 2 * ROUNDS:
             return None
@@ -106,7 +106,7 @@ class Decay:
 
 @torch.no_grad()
 def weights_are_finite(model: torch.nn.Module) -> bool:
-    """Of this process's part of the weights; the host waits once."""
+    """Returns whether this process's part of the weights is finite; synchronises with the device once."""
     parts = (getattr(parameter, "ds_tensor", parameter) for parameter in model.parameters())
     whole = (values.to_local() if isinstance(values, DTensor) else values for values in parts)
     given = [values for values in whole if values.is_floating_point() and values.numel()]

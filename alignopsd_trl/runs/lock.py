@@ -1,4 +1,4 @@
-"""One process at a time uses a run's folder. The lock is the operating system's, so that a killed run leaves none."""
+"""A lock that lets one process at a time use a run's folder. It is the operating system's: a killed run leaves none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOCK_FILE = "run.lock"
 
 
 class RunFolderError(ValueError):
-    """An output folder that this run may not write to. The message says why and what to do."""
+    """Raised for an output folder that this run may not write to. The message gives the reason and the remedy."""
 
 
 class Lock:
@@ -61,7 +61,7 @@ class Lock:
 
 
 def in_use(path: Path) -> bool:
-    """Whether a process holds the lock of a folder. Its own lock would be lost by a look at the file."""
+    """Returns whether a process holds the lock of a folder. Opening the file would lose this process's own lock."""
     if path.resolve() in Lock._held:
         return True
     try:

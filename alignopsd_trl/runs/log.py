@@ -1,4 +1,4 @@
-"""``log.jsonl``: every number of every update, whatever the console shows of them."""
+"""Writes ``log.jsonl``: every number of every update."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from alignopsd_trl.runs.files import full_disk_named, json_line
 
 
 class LogFile(TrainerCallback):
-    """Every logged number, one JSON object an update, in a file that a resumed run continues."""
+    """Writes every logged number, one JSON object an update, to a file that a resumed run continues."""
 
     def __init__(self, path: Path):
         self._path = path

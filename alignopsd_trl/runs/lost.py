@@ -1,4 +1,4 @@
-"""One process of a run ends: how the others notice, and which of them says so."""
+"""Handles the loss of one process of a run: how the others notice, and which of them reports it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PATIENCE = timedelta(seconds=5)
 
 
 STOPS = (signal.SIGTERM, signal.SIGHUP)
-"""What asks a process to end, beside Ctrl-C: a launcher or a scheduler, and a terminal that is closed."""
+"""Signals that end a process, beside Ctrl-C: from a launcher, a scheduler, or a terminal that closes."""
 
 
 class Terminated(BaseException):
-    """One of `STOPS`, such as a launcher sends to the processes that are left when one has ended."""
+    """Raised for one of `STOPS`. A launcher sends such a signal to the remaining processes when one has ended."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
@@ -27,15 +27,15 @@ class Terminated(BaseException):
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether an error of the process group says that another process is gone. gloo has no class for it."""
+    """Returns whether an error of the process group means that another process is gone. gloo has no class for it."""
     named = any(kind.__name__ in _FROM_THE_GROUP for kind in type(error).__mro__)
     return named or (isinstance(error, RuntimeError) and "gloo" in str(error))
 
 
 @contextlib.contextmanager
 def terminable() -> Generator[None]:
-    """`STOPS` raise `Terminated`, once, in this process alone: children that were forked in between die of it. What is
-    ignored, as ``nohup`` ignores SIGHUP, stays ignored."""
+    """Makes `STOPS` raise `Terminated`, once, in this process alone; children forked in between die of the signal. An
+    ignored signal, such as SIGHUP under ``nohup``, stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -53,7 +53,7 @@ def terminable() -> Generator[None]:
 
 @contextlib.contextmanager
 def handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Generator[None]:
-    """`STOPS` that are not ignored have this handler for a while."""
+    """Installs a handler for those `STOPS` that are not ignored, and restores the old handlers at the end."""
     before = {number: signal.getsignal(number) for number in STOPS}
     heard = [number for number in STOPS if before[number] != signal.SIG_IGN]
     for number in heard:
@@ -66,8 +66,8 @@ def handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers) 
 
 
 def speaks() -> bool:
-    """Whether this process is the first of the run to ask, which the launcher's store knows. Where the store went with
-    its process, every process that is left speaks."""
+    """Returns whether this process is the first of the run to call this, by a count in the launcher's store. If the
+    store died with its process, every remaining process reports."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return True
     from torch.distributed import DistNetworkError, TCPStore

@@ -1,4 +1,4 @@
-"""The order of tasks and of checkpoints, such that a resumed run repeats what an uninterrupted one does."""
+"""The order of tasks and the times of checkpoints, which let a resumed run repeat an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from trl.trainer.utils import RepeatSampler
 
 
 class EpochSampler(RepeatSampler):
-    """TRL's sampler, which draws a new order each time it is iterated, told which epoch it is in: a run that resumes in
-    the third epoch gets the third order and not the first again."""
+    """TRL's sampler, which draws a new order per iteration, with the epoch set: a run that resumes in the third epoch
+    gets the third order instead of the first."""
 
     epoch = 0
 
@@ -37,27 +37,27 @@ class EpochSampler(RepeatSampler):
 
 
 class Upcoming:
-    """Which tasks come next, known a round ahead of the data loader, which is not touched: a resumed run skips in it
-    what was trained, as ever.
+    """Predicts the tasks of the next round without touching the data loader, so that a resumed run still skips trained
+    tasks there.
 
     Args:
-        order: of tasks; one that no seed decides can't be foreseen.
-        accumulated: batches of the data loader that are an update.
-        process, processes: whose part of a round is asked for, and of how many.
+        order: sampler of the tasks; without a seed, its order can't be predicted.
+        accumulated: batches of the data loader in one update.
+        process, processes: rank whose part of a round is returned, and number of ranks.
     """
 
     def __init__(self, order: EpochSampler, accumulated: int, process: int, processes: int):
         self._order, self._accumulated = order, accumulated
         self._process, self._processes = process, processes
-        self._rounds = order.num_samples // order.batch_size  # of an epoch
+        self._rounds = order.num_samples // order.batch_size  # rounds of an epoch
         self._known: tuple[int, list[int]] = (-1, [])
 
     def begin(self, epoch: int, batches: int) -> None:
-        """An epoch goes on behind so many of its batches."""
+        """Sets the position: this epoch, after this many of its batches."""
         self._epoch, self._round = epoch, batches // self._order.repeat_count
 
     def after(self) -> tuple[list[Any], int]:
-        """Called once in each round: rows of the next round, and updates from this round to it."""
+        """Returns the rows of the next round, and the number of updates until it starts. Call it once in each round."""
         here = self._update()
         self._round += 1
         if self._round == self._rounds:
@@ -75,7 +75,7 @@ class Upcoming:
         return self._epoch * an_epoch + self._round * batches // self._accumulated
 
     def _tasks(self, epoch: int) -> list[int]:
-        """Numbers of an epoch's tasks in their order."""
+        """Returns the indices of an epoch's tasks in their order."""
         if self._known[0] != epoch:
             order = self._order
             once = EpochSampler(order.data_source, 1, order.batch_size, 1, order.shuffle, order.seed)
@@ -85,16 +85,16 @@ class Upcoming:
 
 
 def round_ends(state: Any, updates: int) -> bool:
-    """Whether a round of so many updates ends with the one that was made last."""
+    """Returns whether the last update ends a round of ``updates`` updates."""
     return state.global_step % updates == 0 or state.global_step >= state.max_steps
 
 
 class WholeRounds(TrainerCallback):
-    """Puts a checkpoint that would fall into the middle of a rollout round off to its end: nothing of a rollout is
-    saved, so a run that resumed in its middle would play it anew with other weights."""
+    """Delays a checkpoint in the middle of a rollout round to the round's end. No rollout is saved, so a run that
+    resumed in its middle would play it again with other weights."""
 
     def __init__(self, updates: Fraction):
-        self._updates = updates.numerator  # after so many an update and a round end together
+        self._updates = updates.numerator  # updates until an update and a round end together
         self._due = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""What goes on just now: one live line on a terminal, a line now and then in log files and notebooks."""
+"""Shows progress: one live line on a terminal, an occasional line in log files and notebooks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ AT_ONCE = 0.1  # seconds between two states of the live line
 
 
 class Bar:
-    """``with Bar(...) as progress: progress(ended, turns)``, on standard error.
+    """A progress bar on standard error: ``with Bar(...) as progress: progress(ended, turns)``.
 
-    How long it still takes is estimated as for episodes that end at each turn with equal chance: those that have not
-    ended are expected to last as many turns more as there were turns an ended episode.
+    The estimate of the time left assumes that an episode ends at each turn with equal chance: each running
+    episode needs as many more turns as were played for each ended one.
 
     Args:
-        total: episodes.
-        title: of what.
+        total: number of episodes.
+        title: text before the bar.
         disable: show nothing.
-        most_turns: of an episode.
-        beyond: what is known of the time after this.
-        in_flight: requests that wait for their response just now.
+        most_turns: limit of an episode's turns.
+        beyond: returns a text about the time after these episodes.
+        in_flight: returns the number of requests that wait for their response.
     """
 
     clock = staticmethod(time.monotonic)
@@ -47,7 +47,7 @@ class Bar:
         return self
 
     def __call__(self, ended: int, turns: int = 0) -> None:
-        """Adds episodes that ended and turns that were played."""
+        """Adds ended episodes and played turns."""
         self.ended, self.turns = self.ended + ended, self.turns + turns
         now, live = self.clock(), sys.stderr.isatty()
         if self.disable or now - self._shown < (AT_ONCE if live else NOW_AND_THEN):
@@ -71,7 +71,7 @@ class Bar:
         return "; ".join([f"{self.title}: {self.ended}/{self.total} episodes ended{turns}", *filter(None, told)])
 
     def seconds_left(self) -> float | None:
-        """An estimate; `None` before anything is known."""
+        """Returns an estimate of the seconds left; `None` before anything is known."""
         spent, waiting = self.clock() - self._began, self.total - self.ended
         if self.turns:
             lasts = min(self.turns / max(self.ended, 1), self._most_turns or float("inf"))
@@ -80,7 +80,7 @@ class Bar:
 
 
 def duration(seconds: float) -> str:
-    """``1:05``, or ``2:01:05`` from an hour on."""
+    """Formats seconds as ``1:05``, or ``2:01:05`` from an hour on."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
@@ -91,7 +91,7 @@ def cut(text: str, width: int) -> str:
 
 
 def show_status(text: str) -> None:
-    """One line on a terminal's standard error, in the place of the one before."""
+    """Shows one line on a terminal's standard error, in place of the line before."""
     if sys.stderr.isatty():
         sys.stderr.write("\r" + cut(text, shutil.get_terminal_size((WIDE, 24)).columns - 1) + "\x1b[K")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What a result must record to be traced: checksums of code and weights, versions of packages."""
+"""Records that make a result traceable: checksums of code and weights, versions of packages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SAMPLE = 2**20
 
 
 def versions() -> dict[str, str | None]:
-    """Of the packages that a result depends on."""
+    """Returns the versions of the packages that a result depends on."""
     return {package: _version(package) for package in PACKAGES}
 
 
@@ -28,7 +28,7 @@ def _version(package: str) -> str | None:
 
 @cache
 def code_checksum() -> str:
-    """First 16 hex digits of the sha256 over this project's Python files: a version that needs no repository."""
+    """Returns the first 16 hex digits of the sha256 over this project's Python files; needs no repository."""
     from alignopsd_trl.environments import base
 
     digest = hashlib.sha256()
@@ -39,7 +39,7 @@ def code_checksum() -> str:
 
 
 def machine() -> dict[str, str | int]:
-    """What a run was made on."""
+    """Returns the facts of the machine that a run uses."""
     import joblib
     import torch
 
@@ -49,8 +49,8 @@ def machine() -> dict[str, str | int]:
 
 
 def model_name(model: Any) -> str:
-    """What a model was loaded from: a hub id, a path, or the name of a shipped policy; for one that was made in Python,
-    that and its class."""
+    """Returns the source of a model: a hub id, a path, or the name of a shipped policy; for a model that was made in
+    Python, that fact and its class."""
     from alignopsd_trl.models import SHIPPED_MODELS
 
     given = str(getattr(model.config, "_name_or_path", "") or "")
@@ -60,15 +60,15 @@ def model_name(model: Any) -> str:
 
 
 def is_shipped(name: str) -> bool:
-    """Whether a model's name is that of a policy that comes with the package."""
+    """Returns whether a model's name is that of a policy that comes with the package."""
     from alignopsd_trl.models import SHIPPED_MODELS
 
     return name in SHIPPED_MODELS
 
 
 def weights_checksum(model: str) -> str:
-    """Of a local folder: first 16 hex digits of the sha256 over name, size, first and last MiB of each weight file (all
-    of it where a model is small). A hub id is its own name."""
+    """Returns the checksum of a local folder: first 16 hex digits of the sha256 over name, size, first and last MiB of
+    each weight file (all of it where a model is small). A hub id is its own checksum."""
     from alignopsd_trl.models import resolve_model
 
     folder = Path(resolve_model(model))

@@ -1,4 +1,4 @@
-"""Whoever reads what a command prints may leave before its end, as ``head`` does."""
+"""Handles a reader of a command's output that leaves before the end, as ``head`` does."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Any
 
 @contextmanager
 def ends_with_its_reader() -> Generator[None]:
-    """Ends the process quietly, with status 0, where whoever reads its output has read enough."""
+    """Ends the process quietly, with status 0, once the reader of its output has left."""
     try:
         yield
         if sys.stdout:
             sys.stdout.flush()
     except BrokenPipeError:
         if not _is_left(sys.stdout):
-            raise  # another pipe's
+            raise  # the error of another pipe
         _to_nowhere(sys.stdout)
         raise SystemExit(0) from None
 
 
 @contextmanager
 def outlives_its_readers(told: str) -> Generator[None]:
-    """What is printed after the reader has left goes nowhere; standard error, if it is still read, is told so once."""
+    """Discards the output after its reader has left; prints a note once on standard error, if that is still read."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _Stream(before[0], lambda: print(told, file=sys.stderr)), _Stream(before[1], lambda: None)
     try:
@@ -36,7 +36,7 @@ def outlives_its_readers(told: str) -> Generator[None]:
 
 
 class _Stream:
-    """A stream that is written to without an error when nobody reads it."""
+    """A stream whose writes raise no error when nobody reads it."""
 
     def __init__(self, stream: Any, leaves: Callable[[], None]):
         self._stream, self._leaves = stream, leaves
@@ -57,7 +57,7 @@ class _Stream:
         except BrokenPipeError:
             _to_nowhere(self._stream)
             self._leaves()
-        except ValueError:  # code of a task has closed it
+        except ValueError:  # a task's code has closed it
             if not self._stream.closed:
                 raise
             self._stream = open(os.devnull, "w")

@@ -1,7 +1,7 @@
-"""Checks what reward functions return, since they are the user's code, before it becomes a gradient.
+"""Checks the values that reward functions, which are the user's code, return, before they become a gradient.
 
 Each function is called on the episodes that their environment did not fail, and must return one finite number per
-episode, or `None` where it has nothing to say (TRL's convention), which is counted. Anything else ends the run, on all
+episode, or `None` for no reward (TRL's convention), which is counted. Any other value ends the run, on all
 processes, with the function, the episode and the value.
 """
 
@@ -18,24 +18,24 @@ from alignopsd_trl.runs.progress import cut
 
 
 class RewardError(ValueError):
-    """A reward that can't be trained on. The message names function, episode and value."""
+    """Raised for a reward that can't be trained on. The message names function, episode and value."""
 
 
 class RewardCheck:
-    """Wraps reward functions; `problem` is the first thing that was wrong since `take`."""
+    """Wraps reward functions; `problem` is the first error since the last `take`."""
 
     def __init__(self) -> None:
         self._problem: str | None = None
         self._silent: dict[str, int] = {}
 
     def take(self) -> tuple[str | None, dict[str, int]]:
-        """The problem, and how often each function said `None`, since the last call."""
+        """Returns the problem, and how often each function returned `None`, since the last call."""
         taken = self._problem, self._silent
         self._problem, self._silent = None, {}
         return taken
 
     def wrap(self, function: Any) -> Any:
-        """The function with its answers checked; a model or its name is TRL's to call and stays as it is."""
+        """Returns the function with a check of its values; a model or its name, which TRL calls, stays as it is."""
         if isinstance(function, str) or not callable(function) or hasattr(function, "forward"):
             return function
         name = _name(function)
@@ -57,7 +57,7 @@ class RewardCheck:
         return wrapped
 
     def _checked(self, name: str, given: Mapping[str, Any], usable: Sequence[int], answer: Any) -> list[float | None]:
-        """One number per episode; 0 for one that its environment failed, which is left out of everything."""
+        """Returns one number per episode; 0 for one that its environment failed, which is left out of everything."""
         trajectories = given["trajectory"]
         rewards: list[float | None] = [0.0] * len(trajectories)
         values = _listed(answer)
@@ -91,7 +91,7 @@ class RewardCheck:
 
 
 def _usable(given: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
-    """The places of the episodes that did not fail, and the arguments cut down to them."""
+    """Returns the indices of the episodes that did not fail, and the arguments reduced to these."""
     trajectories = given["trajectory"]
     count = len(trajectories)
     places = [place for place, one in enumerate(trajectories) if not one.failed]

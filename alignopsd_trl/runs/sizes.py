@@ -1,4 +1,4 @@
-"""What prompts and responses a policy was trained with, in a small file beside its weights."""
+"""The prompt and response sizes that a policy was trained with, in a small file beside its weights."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from alignopsd_trl.runs.files import whole_json, write_json
 SIZES_FILE = "recipe.json"
 _OWN: dict[str, Any] = {"max_completion_length": 512, "skill_tokens": None}
 USUAL: dict[str, Any] = dict.fromkeys(("max_prompt_length", *_OWN)) | _OWN | PlayOptions.usual()
-"""Sizes by their names in [`AlignOPSDConfig`], and what holds where neither a user nor the policy says."""
+"""Sizes by their names in [`AlignOPSDConfig`], with the defaults where neither a user nor the policy sets them."""
 
 
 def write_sizes(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Writes the sizes among these settings beside a policy's weights, but those that are left to defaults."""
+    """Writes the sizes among these settings beside a policy's weights; skips those left to their defaults."""
     write_json(folder / SIZES_FILE, {name: settings[name] for name in USUAL if settings.get(name)})
 
 
 def read_sizes(model: str) -> dict[str, Any]:
-    """The sizes beside the weights of a policy, given by name or path; empty where there are none.
+    """Reads the sizes beside the weights of a policy, given by name or path; empty if there are none.
 
     Raises:
         ValueError: for a file that can't be read.
@@ -34,11 +34,11 @@ def read_sizes(model: str) -> dict[str, Any]:
 def choose_sizes(
     model: str, named: Mapping[str, Any], usual: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], str]:
-    """The sizes to play a policy with, and which of them comes from where.
+    """Returns the sizes to play a policy with, and the source of each.
 
     Args:
-        named: settings of a command line, which go before the policy's own.
-        usual: settings that hold where neither says; `USUAL` is below them.
+        named: settings of a command line, which override the policy's own.
+        usual: settings for sizes that neither command line nor policy sets; `USUAL` has the rest.
     """
     own, last = read_sizes(model), USUAL | dict(usual or {})
     taken: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""A few trajectories of a round as a table for trackers: what was done, how it ended, which credit each turn got.
+"""Sends a few trajectories of a round to trackers as a table: actions, outcome, and the credit of each turn.
 
 Numbers go to every tracker through transformers' own callbacks. This adds the table to those that can show one: W&B,
-trackio and TensorBoard (as text). Nothing but records of episodes goes into it, and of those little.
+trackio and TensorBoard (as text). The table holds only a few columns of the records of episodes.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from alignopsd_trl.turns import Trajectory
 
 NAME = "trajectories"
 MOST_ROWS, MOST_CHARACTERS = 100, 300
-"""Of one round's table, and of one text in it."""
+"""Limits of one round's table and of one text in it."""
 
 
 def table_rows(
     trajectories: Sequence[Trajectory], credit: Mapping[str, Sequence[Any]], step: int, most: int
 ) -> list[dict[str, Any]]:
-    """One row a turn of some siblings of one task.
+    """Returns a table of one row a turn, for some siblings of one task.
 
-    The task is the first whose siblings did not all get the same reward; of these the best and the worst are taken, so
-    that what made the difference is on one page.
+    The task is the first whose siblings did not all get the same reward. The rows are its best and worst siblings, so
+    that the table shows what made the difference.
 
     Args:
-        trajectories: those of a process, whole sibling groups.
+        trajectories: trajectories of one process, in whole sibling groups.
         credit: columns with a value for each row of the turns' batch (`Turn.row`).
         step: training step of the rollout.
-        most: trajectories at most.
+        most: maximum number of trajectories.
     """
     rows = []
     for one in _chosen(trajectories, most):
@@ -63,7 +63,7 @@ def send_table(rows: Sequence[Mapping[str, Any]], step: int, trackers: Sequence[
     """Sends a table to those trackers of a run that can show it.
 
     Args:
-        rows: of `table_rows`; nothing is sent where there are none.
+        rows: rows of `table_rows`; nothing is sent if there are none.
         step: training step that it belongs to.
         trackers: the run's ``report_to``.
         callbacks: the trainer's callbacks: TensorBoard's holds the writer.
@@ -87,7 +87,7 @@ def send_table(rows: Sequence[Mapping[str, Any]], step: int, trackers: Sequence[
 
 
 def markdown(columns: Sequence[str], data: Sequence[Sequence[Any]]) -> str:
-    """A table as TensorBoard shows it; texts of an environment are inert in it."""
+    """Returns a table as TensorBoard shows it; the environment's texts are escaped."""
     lines = [columns, ["---"] * len(columns), *data]
     return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
 

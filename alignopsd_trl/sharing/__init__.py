@@ -1,1 +1,1 @@
-"""What a run leaves, made worth sharing: a card of its own, one push of the model, trajectories as a data set."""
+"""Shares the results of a run: a model card, one push of the model, trajectories as a data set."""

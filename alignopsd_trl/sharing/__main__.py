@@ -1,4 +1,4 @@
-"""alignopsd push RUN [REPOSITORY] [--trajectories REPOSITORY]: a finished run to the Hub."""
+"""The command ``alignopsd push RUN [REPOSITORY] [--trajectories REPOSITORY]``: pushes a finished run to the Hub."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from alignopsd_trl.runs.command import CommandParser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """``alignopsd push``."""
+    """Runs ``alignopsd push``."""
     parser = CommandParser(prog="alignopsd push", description="A finished run to the Hub, as one commit.")
     parser.add_argument("run", help="output folder of a finished run")
     parser.add_argument("repository", nargs="?", help="id of the model's repository")

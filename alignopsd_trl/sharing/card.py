@@ -1,6 +1,6 @@
-"""The model card of a run, from its ``results.json`` alone: how well, on what, how it was made, how to play it.
+"""The model card of a run, from its ``results.json`` alone: results, settings, and the command that plays it.
 
-A trainer that was made in Python has no such file; `sharing.facts` says the same of it, as far as it is known.
+A trainer that was made in Python has no such file; `sharing.facts` returns the same content, as far as it is known.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-_WITHOUT_MEANING = frozenset(  # where a run writes and what it is called: no settings of the method
+_WITHOUT_MEANING = frozenset(  # paths and names of a run: no settings of the method
     "output_dir run_name logging_dir report_to push_to_hub hub_model_id hub_token hub_strategy resume_from_checkpoint "
     "overwrite_output_dir model_init_kwargs disable_tqdm save_total_limit save_steps logging_steps seed debug "
     "accelerator_config dataloader_pin_memory include_for_metrics".split()
@@ -48,10 +48,10 @@ def model_card(
 
     Args:
         results: content of ``results.json``.
-        name: of the model.
-        licence: licence id of the weights; by default the run's ``licence``, and of a policy that comes with the
-            package the package's. Without one the card says that it is the base model's.
-        place: where the model can be loaded from: a repository's id or a folder. ``name`` by default.
+        name: name of the model.
+        licence: licence id of the weights; by default the run's ``licence``, and for a policy that comes with the
+            package the package's. Without one the card names the base model's licence.
+        place: source to load the model from, a repository's id or a folder; ``name`` by default.
         base_model: hub id of the base, where the run loaded it from a folder.
     """
     base = base_model or results["model"]["name"]
@@ -72,7 +72,7 @@ def model_card(
     body = _TEMPLATES.get_template("model_card.md.jinja").render(
         name=name,
         place=place or name,
-        base=base if is_hub_id(base) else Path(base).name,  # of a folder of this machine, its name
+        base=base if is_hub_id(base) else Path(base).name,  # a local folder's name, without its path
         own=", which comes with the package" if is_shipped(base) else "",
         checksum=checksum if checksum != base else None,
         licence=licence,
@@ -91,8 +91,7 @@ def model_card(
 
 
 def paper() -> str:
-    """Returns the method's paper as ``CITATION.cff`` names it: authors, title, year, and the address where one is
-    known."""
+    """Returns the method's paper as ``CITATION.cff`` has it: authors, title, year and, where known, the address."""
     found = yaml.safe_load((files("alignopsd_trl.sharing") / "CITATION.cff").read_text(encoding="utf-8"))
     cited = found["preferred-citation"]
     authors = ", ".join(f"{one['given-names']} {one['family-names']}" for one in cited["authors"])
@@ -104,13 +103,13 @@ def _arguments(options: Mapping[str, Any]) -> str:
 
 
 def is_hub_id(name: str) -> bool:
-    """Returns whether a model's name can be one on the Hub (``owner/name``), and is no folder of this machine."""
+    """Returns whether a model's name can be one on the Hub (``owner/name``) and is no local folder."""
     return name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()
 
 
 def evaluation_results(results: Mapping[str, Any]) -> Iterator[EvalResult]:
     """Yields success and score for the card's ``model-index``, after training and before, of all tasks and by category;
-    panel and checksum go with them."""
+    each with panel (evaluation set) and checksum."""
     categories = ("all", *results["after"]["categories"]) if results["after"] else ()
     for category, when, kind in product(categories, ("after", "before"), ("success", "score")):
         result = results.get(when) or {}
@@ -132,7 +131,7 @@ def evaluation_results(results: Mapping[str, Any]) -> Iterator[EvalResult]:
 
 
 def result_rows(results: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Yields a row a category and one for all: success and score before and after, in percent with 95 % intervals."""
+    """Yields one row a category and one for all: success and score before and after, in percent with 95 % intervals."""
     for category in ("all", *results["after"]["categories"]):
         row = {"category": category, "episodes": str(_part(results["after"], category)["success"]["episodes"])}
         for when, kind in product(("before", "after"), ("success", "score")):
@@ -157,7 +156,7 @@ def _interval(estimate: Mapping[str, Any]) -> str:
 
 
 def changed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a run that differ from the defaults of `AlignOPSDConfig`; never a token."""
+    """Returns the settings of a run that differ from the defaults of `AlignOPSDConfig`, without tokens."""
     from alignopsd_trl.config import AlignOPSDConfig
 
     defaults = {one.name: one.default for one in dataclasses.fields(AlignOPSDConfig)}
@@ -172,15 +171,14 @@ def changed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_AS_EVALUATED = {  # what `evaluate` does untold
+_AS_EVALUATED = {  # the defaults of `evaluate`
     **{"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0},
     **PlayOptions.usual(),
 }
 
 
 def play_options(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of `evaluate` that play as the card's evaluation did, those that it would not take by
-    itself."""
+    """Returns the arguments that make `evaluate` play as the card's evaluation did; leaves out its defaults."""
     config, after = results["config"], results["after"]
     wanted = {
         "temperature": after["temperature"] if after else config.get("eval_temperature", 0.4),
@@ -193,7 +191,7 @@ def play_options(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def skill_lines(results: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns bank, encoder and budget of an evaluation that had skills in its prompt."""
+    """Returns bank, encoder and budget of an evaluation with skills in its prompt."""
     if not (results["after"] and results["after"]["skills"]):
         return None
     recipe, config = results["recipe"], results["config"]
@@ -203,8 +201,7 @@ def skill_lines(results: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def evaluation_command(results: Mapping[str, Any], place: str) -> str | None:
-    """Returns the command that plays the panel of the card again; `None` where the environment is not known by a
-    name."""
+    """Returns the command that plays the card's panel again; `None` for an environment without a name."""
     recipe, skills = results["recipe"], skill_lines(results)
     if not recipe["environment"]:
         return None

@@ -1,4 +1,4 @@
-"""A run's trajectories as a data set that the Hub's viewer reads: one file of turns, one of episodes, and a card."""
+"""Writes a run's trajectories as a data set for the Hub's viewer: one file of turns, one of episodes, and a card."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write_dataset(run: Path, target: Path) -> None:
 
     Args:
         run: output folder of a finished run.
-        target: a folder that is there.
+        target: an existing folder.
     """
     results, frame = whole_json(run / "results.json") or {}, read_records(run / "trajectories")
     turns = frame[frame.turn.notna()]

@@ -1,4 +1,4 @@
-"""What a trainer knows of its run, in the form of ``results.json``: a card is made of it, with a recipe or without."""
+"""The facts of a trainer's run in the form of ``results.json``, from which a card is made with or without a recipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def facts_of(trainer: Any, before: Mapping[str, Any] | None, after: Mapping[str,
     """Returns model, method, privileged text, outcome, versions, machine and seconds of a trainer's run.
 
     Args:
-        trainer: as it is now.
+        trainer: trainer in its present state.
         before, after: `EvaluationResult.to_dict` of the panel before and after training; `None` where it was not
             played.
     """
@@ -45,12 +45,12 @@ def facts_of(trainer: Any, before: Mapping[str, Any] | None, after: Mapping[str,
 
 
 def trainer_results(trainer: Any, factory: Callable[[], Any], results: Mapping[str, Mapping[str, Any]]) -> dict:
-    """Returns what a recipe writes to ``results.json``, for a trainer that was made in Python.
+    """Returns the content of ``results.json`` for a trainer that was made in Python.
 
     Args:
-        trainer: as it is now.
-        factory: its ``environment_factory``; one of `alignopsd_trl.environments.load` is recognised.
-        results: the evaluations that it made, ``before`` its first update and the last one ``after``.
+        trainer: trainer in its present state.
+        factory: its ``environment_factory``; a factory of `alignopsd_trl.environments.load` is recognised.
+        results: the trainer's evaluations, ``before`` its first update and the last one ``after``.
     """
     before, after = results.get("before"), results.get("after")
     if before and after and any(before[key] != after[key] for key in ("checksum", "skills")):
@@ -67,7 +67,7 @@ def trainer_results(trainer: Any, factory: Callable[[], Any], results: Mapping[s
 
 
 def _environment(factory: Callable[[], Any], result: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns name, options and panel by which the environment can be loaded again; `None` where that isn't known."""
+    """Returns name, options and panel that load the environment again; `None` if they are unknown."""
     loaded = loaded_as(factory)
     if loaded is None or plain(loaded.options) != loaded.options:
         return {"environment": None, "environment_options": None, "panel": None, "panel_limit": None}

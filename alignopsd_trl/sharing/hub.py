@@ -1,6 +1,6 @@
-"""One push of a run to the Hub: model, tokenizer, results and card; trajectories as a data set of their own.
+"""Pushes a run to the Hub: model, tokenizer, results and card in one commit; trajectories as a separate data set.
 
-A push that fails costs nothing of the run: everything lies in its folder already, and the error names the command that
+A failed push loses nothing: everything is already in the run's folder, and the error names the command that
 pushes again.
 """
 
@@ -41,12 +41,12 @@ OF_A_MODEL = (
     "*.py",
 )
 OF_A_RUN = (*OF_A_MODEL, SIZES_FILE, "README.md", "results.json", "evaluation_*.json")
-"""What goes into the model's repository. Whatever else lies in a run's folder (trajectories, the viewer's pages, a
+"""Files that go into the model's repository. All others in a run's folder (trajectories, the viewer's pages, a
 tracker's files, pickled arguments, your notes) stays there."""
 
 
 class PushFailed(RuntimeError):
-    """A push did not get through; the run's folder is whole and can be pushed again."""
+    """Raised if a push fails; the run's folder is whole and can be pushed again."""
 
 
 def push_run(
@@ -61,14 +61,14 @@ def push_run(
 
     Args:
         folder: output folder of a finished run.
-        repository: id of the model's repository; made if it isn't there.
-        token: of the Hub; the stored login by default.
-        private: of a repository that is made.
+        repository: id of the model's repository; created if it does not exist.
+        token: token of the Hub; the stored login by default.
+        private: makes a new repository private.
         licence: licence id of the weights, for the card; the run's by default.
         base_model: Hub id of an adapter's base, where the run loaded it from a folder.
 
     Returns:
-        Address of the commit.
+        The address of the commit.
 
     Raises:
         FileNotFoundError: if the run isn't finished.
@@ -102,8 +102,8 @@ def _finished(folder: str | os.PathLike) -> Path:
 
 
 def _card(licence: str | None, base_model: str | None, folder: Path, repository: str) -> dict[str, bytes]:
-    """Returns the card as it is in the repository, where the model is loaded by the repository's id; one that was
-    edited by hand stays as it is."""
+    """Returns the card for the repository, which loads the model by the repository's id; a card that was edited by hand
+    stays as it is."""
     results = read_json(folder / "results.json")
     hub_id, own = results["config"].get("hub_model_id"), results["config"]["output_dir"]
     written = model_card(results, hub_id or Path(own).name, place=hub_id or own)
@@ -123,19 +123,19 @@ def push_files(
     kind: str = "model",
     **options: Any,
 ) -> CommitInfo:
-    """Uploads files of a folder as one commit, and makes the repository if it isn't there.
+    """Uploads files of a folder as one commit; creates the repository if it does not exist.
 
     Args:
         folder, repository:
-            From where to where.
-        again: what to do when it fails, for the message.
-        token, private: of the Hub; of a repository that is made.
-        patterns: names of the files that go, of those directly in the folder; all files by default.
-        instead: from the folder and the repository's whole id to contents that replace files.
+            Source and target.
+        again: remedy after a failure, for the message.
+        token, private: as in `push_run`.
+        patterns: names of the files to upload, directly in the folder; all files by default.
+        instead: maps the folder and the repository's whole id to contents that replace files.
         base_model: Hub id of an adapter's base, in place of the one that its config names.
-        kind: or ``"dataset"``.
+        kind: ``"model"`` or ``"dataset"``.
         options:
-            Handed to ``HfApi.create_commit``.
+            Passed to ``HfApi.create_commit``.
 
     Raises:
         PushFailed: if the Hub refused or could not be reached, or others can't load the base of an adapter.
@@ -154,7 +154,7 @@ def push_files(
             reason = reason.replace(secret, "(token)")
         if not (token or get_token()):
             reason = "there is no token of the Hub; run hf auth login, set HF_TOKEN or pass --token"
-        elif isinstance(error, HTTPError | ConnectionError) and not isinstance(error, HfHubHTTPError):  # no answer
+        elif isinstance(error, HTTPError | ConnectionError) and not isinstance(error, HfHubHTTPError):  # no reply
             reason = f"{api.endpoint} can't be reached ({reason}); check the network, or set HF_ENDPOINT"
         raise PushFailed(
             f"nothing was pushed to {repository!r}: {reason}. The run is whole; push again: {again}"
@@ -162,7 +162,7 @@ def push_files(
 
 
 def _adapter(files: Mapping[str, Path], base_model: str | None, repository: str) -> dict[str, bytes]:
-    """Returns the config of an adapter, whose base must be on the Hub."""
+    """Returns the config of an adapter with its base, which must be on the Hub."""
     if ADAPTER not in files:
         return {}
     config = read_json(files[ADAPTER])

@@ -1,4 +1,4 @@
-"""Methods x environments x seeds under one protocol, and the tables and figures made of their rows.
+"""Runs methods x environments x seeds under one protocol, and makes tables and figures from the rows.
 
 spec ─► planning ─► run ─► cell (a process each) ─► rows.parquet ─► tables, figures
                                                         ▲

@@ -1,6 +1,6 @@
 """Runs a study, or renders the rows that it has so far.
 
-python -m alignopsd_trl.study STUDY.yaml            # what is not finished runs; then tables and figures
+python -m alignopsd_trl.study STUDY.yaml            # unfinished cells run; then tables and figures
 python -m alignopsd_trl.study STUDY.yaml --plan     # the cells, and which are finished
 python -m alignopsd_trl.study STUDY.yaml --render   # tables and figures from the rows alone, at any time
 """
@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def command(argv: Sequence[str] | None = None) -> int:
-    """`main` as a command of its own: what a user can mend is one line and status 2; a signal ends the cells too."""
+    """Calls `main`; an error that the user can fix ends it with one line and status 2, a signal ends the cells too."""
     try:
         with stoppable("alignopsd study", resumes=""):
             return main(argv)

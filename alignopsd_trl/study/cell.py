@@ -1,6 +1,6 @@
-"""One cell in a process of its own: ``python -m alignopsd_trl.study.cell FOLDER``.
+"""Runs one cell in a process of its own: ``python -m alignopsd_trl.study.cell FOLDER``.
 
-FOLDER holds ``cell.json``. A training cell is a run of the recipe's entry and continues from its last whole checkpoint;
+FOLDER holds ``cell.json``. A training cell runs the recipe's entry and resumes from its last whole checkpoint;
 an evaluation goes through `alignopsd_trl.launch.evaluate`. Its result is ``row.parquet``, written last and atomically.
 """
 
@@ -60,7 +60,7 @@ def main(folder: Path) -> None:
 
 
 def _yaml(folder: Path, cell: dict[str, Any]) -> Path:
-    """Writes the YAML file of the recipe, with which a user can also repeat the cell by hand."""
+    """Writes the recipe's YAML file, with which a user can also repeat the cell by hand."""
     flat = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in cell["config"].items()}
     flat |= {"output_dir": str(folder / "run"), "evaluate_first": False, "disable_tqdm": True}
     path = folder / "config.yaml"
@@ -71,7 +71,7 @@ def _yaml(folder: Path, cell: dict[str, Any]) -> Path:
 
 def _train(folder: Path, job: Job) -> dict[str, Any]:
     args = job.args
-    args.resume_from_checkpoint = "True"  # whatever there is of it
+    args.resume_from_checkpoint = "True"  # resumes from any whole checkpoint
     results = run(job, callbacks=[Progress(folder / "progress.json")])
     trained = rows.training_columns(results["history"])
     played = args.generation_batch_size * math.ceil(trained["updates"] / args.steps_per_round)
@@ -80,7 +80,7 @@ def _train(folder: Path, job: Job) -> dict[str, Any]:
 
 
 def _words(value: Any) -> list[str]:
-    """A value as a command line has it."""
+    """Returns a value as words of a command line."""
     if isinstance(value, list | tuple):
         return [str(one) for one in value]
     return [json.dumps(value) if isinstance(value, dict) else str(value)]
@@ -108,7 +108,7 @@ def _evaluate(folder: Path, cell: dict[str, Any], job: Job) -> dict[str, Any]:
 
 
 def _reporting(folder: Path) -> None:
-    """Writes the reason of a failure to a file of its own, apart from a launcher's messages."""
+    """Writes the reason for a failure to its own file, apart from a launcher's messages."""
     try:
         main(folder)
     except Exception as error:

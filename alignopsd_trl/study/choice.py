@@ -1,8 +1,8 @@
-"""How many optimiser steps a round a line should take: chosen on training tasks, by a rule that is fixed beforehand.
+"""Chooses the number of optimiser steps a round for a line, on training tasks, by a rule that is fixed beforehand.
 
-Of lines that differ in their steps alone, each gets one number a seed: its mean success over the last third of the
-rounds. The line with the fewest steps is taken whose mean over seeds is within one standard error (of the best line) of
-the best mean. No test task has a say.
+The candidates are lines that differ in their steps alone. The number of a seed is its mean success over the last third
+of the rounds. The rule takes the line with the fewest steps whose mean over seeds is within one standard error (of the
+best line) of the best mean. Test tasks have no influence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from alignopsd_trl.study.spec import STEPS
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for one method and its settings.
+    """The chosen number of steps for one method and its settings.
 
     Args:
         found: optimiser steps of a whole run -> training success of each seed, in percent.
@@ -54,7 +54,7 @@ def fewest_near_best(found: Mapping[int, Sequence[float]]) -> int:
     """Returns the fewest steps whose mean is within one standard error of the best mean.
 
     Args:
-        found: steps -> one number a seed. With a single seed the error is 0.
+        found: steps -> one number for each seed. With a single seed the error is 0.
     """
     means = {steps: mean(values).value for steps, values in found.items()}
     best = max(means, key=lambda steps: (means[steps], -steps))

@@ -1,4 +1,4 @@
-"""The figure of differences to a reference, paired by seed: a panel a method."""
+"""Draws the figure of differences to a reference, paired by seed, with one axis per method."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from alignopsd_trl.study.figures import Figure, curves, draw, grid, trained
 from alignopsd_trl.study.tables import Column, Entry, columns, entries, per_seed
 
 ACROSS = 4
-"""Panels side by side."""
+"""Number of axes in one row of the figure."""
 
 
 def difference_figure(rows: pd.DataFrame, table: str, reference: Entry | None) -> Figure | None:
-    """Draws a panel for each environment and trained line: success of the rollouts, smoothed as in the training curves,
+    """Draws one axis per environment and trained line: success of the rollouts, smoothed as in the training curves,
     minus the reference's with the same seed. Grey: seeds; black: their mean with its 95 % interval; above it the
     differences on the panel. `None` without a reference or another trained line."""
     if reference is None or not trained(reference):
@@ -50,6 +50,6 @@ def difference_figure(rows: pd.DataFrame, table: str, reference: Entry | None) -
 
 
 def _told(line: Entry, reference: Entry, head: Column) -> str:
-    """Returns the difference in one average over the panel."""
+    """Returns a label with the difference in one average over the panel (evaluation set)."""
     found = paired(per_seed(line, head), per_seed(reference, head))
     return f"{head.title}: none" if found is None else f"{head.title} {found:+.1f}"

@@ -1,4 +1,4 @@
-"""Figures of a study as PNG and SVG, from its rows alone: training curves and sensitivity."""
+"""Draws the figures of a study as PNG and SVG, from its rows alone: training curves and sensitivity."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
 
 
 SPAN = 7
-"""Updates of the exponential moving average, as in the paper's figure of training curves."""
+"""Span of the exponential moving average in updates, as in the paper's figure of training curves."""
 
 _STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
@@ -40,7 +40,7 @@ _TITLES = {"max_sources": "top-K", "similarity_threshold": r"$\gamma_H$", "credi
 
 
 def training_figure(rows: pd.DataFrame, table: str, curve: str = "success") -> Figure | None:
-    """Draws a panel per environment: the rollouts' success (or another ``curve_*`` column), smoothed over `SPAN`
+    """Draws one axis per environment: the rollouts' success (or another ``curve_*`` column), smoothed over `SPAN`
     updates; lines are means over seeds, bands their 95 % intervals. `None` without trained rows."""
     lines = [line for line in entries(rows, table) if trained(line)]
     if not lines:
@@ -72,7 +72,7 @@ def _draw_curve(axis: Axes, line: Entry, environment: str, curve: str, number: i
 
 
 def curves(line: Entry, environment: str, curve: str = "success") -> pd.DataFrame:
-    """Returns a column a seed: a curve by update, its moving average over `SPAN` updates."""
+    """Returns one column per seed: a curve by update, as its moving average over `SPAN` updates."""
     scale = 100.0 if _percent(curve) else 1.0
     rows = line.rows.get(environment, {}).items()
     found = {seed: pd.Series(row[f"curve_{curve}"], row["curve_update"], float) * scale for seed, row in rows}
@@ -80,7 +80,7 @@ def curves(line: Entry, environment: str, curve: str = "success") -> pd.DataFram
 
 
 def draw(axis: Axes, seeds: pd.DataFrame, color: Any, alpha: float, **style: Any) -> None:
-    """Draws the mean of the columns over the updates that all have, in a band of the 95 % interval over seeds."""
+    """Draws the mean over seeds of the updates that all seeds have, with a band of the 95 % interval."""
     seeds = seeds.dropna()
     if len(seeds):
         center, half = _ends([mean(values) for values in seeds.to_numpy().tolist()])
@@ -99,7 +99,7 @@ def sweeps(rows: pd.DataFrame) -> list[str]:
 
 
 def sensitivity_figure(rows: pd.DataFrame, reference: Entry | None = None) -> Figure | None:
-    """Draws a panel per environment and swept field: averages over the panel, means over seeds with 95 % intervals;
+    """Draws one axis per environment and swept field: averages over the panel, means over seeds with 95 % intervals;
     dashed: the reference. `None` without sweeps."""
     names = sweeps(rows)
     if not names:

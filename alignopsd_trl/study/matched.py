@@ -1,4 +1,4 @@
-"""Compares the protocols that the rows recorded of their runs, for a paragraph of the results."""
+"""Compares the protocols that the rows recorded, for a paragraph of the results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ALL = {
 
 
 def matched(rows: pd.DataFrame) -> list[str]:
-    """Returns one sentence per environment and property: the value that all rows share, or who departs from it."""
+    """Returns one sentence per environment and property: the value that all rows share, or the rows that differ."""
     found = []
     for environment, group in rows[rows["status"] == "finished"].groupby("environment", sort=False):
         facts = [_shared(group, name, title) for name, title in _ALL.items()]

@@ -1,4 +1,4 @@
-"""From a study to its cells: one per environment, line and seed; a line that occurs in several tables runs once."""
+"""Divides a study into cells: one per environment, line and seed. A line that occurs in several tables runs once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from alignopsd_trl.study.spec import Benchmark, Line, Study, StudyError
 
 @dataclass(frozen=True)
 class Place:
-    """Where a cell's row appears: a line of the table ``methods`` or ``ablations``, or a point of a sweep."""
+    """The position of a cell's row: a line of the table ``methods`` or ``ablations``, or a point of a sweep."""
 
     table: str
     position: int
@@ -28,11 +28,11 @@ class Cell:
     """One run of one method on one environment with one seed.
 
     Args:
-        config: what the recipe reads as YAML: the protocol, the method, its own settings, the seed.
-        trains: a run of the recipe; otherwise an evaluation alone.
-        skills: evaluated with skills in the policy's prompt.
+        config: mapping that the recipe reads as YAML: the protocol, the method, its own settings, the seed.
+        trains: the cell is a run of the recipe; otherwise an evaluation alone.
+        skills: the evaluation has skills in the policy's prompt.
         source: the cell whose last checkpoint is evaluated; `None`: the initial weights.
-        folder: named by a fingerprint of all of the above, so that a finished cell is found again by any study.
+        folder: folder named by a fingerprint of all of the above, by which any study finds a finished cell.
     """
 
     benchmark: Benchmark
@@ -55,7 +55,7 @@ class Cell:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The columns of a row that the study knows and the run does not."""
+        """Returns the columns of a row that the study knows and the run does not."""
         return {
             "environment": self.benchmark.label,
             "method": self.line.method,
@@ -69,8 +69,8 @@ class Cell:
 
 
 def plan(study: Study) -> list[Cell]:
-    """Returns all cells, seed by seed, so that a study that is cut short has whole seeds; sources before what needs
-    them.
+    """Returns all cells, seed by seed, so that an interrupted study has whole seeds; sources come before the cells that
+    need them.
 
     Raises:
         StudyError: for an unknown method, an ill-placed starred line, or a setting that does not exist.
@@ -102,7 +102,7 @@ def _lines(study: Study, benchmark: Benchmark) -> Iterator[tuple[Line, Place]]:
 
 
 def _without_defaults(study: Study, benchmark: Benchmark, line: Line) -> Line:
-    """Drops settings that equal the defaults, so that lines which mean the same share one cell."""
+    """Drops settings that equal the defaults, so that equivalent lines share one cell."""
     if not line.settings:
         return line
     from alignopsd_trl.config import AlignOPSDConfig

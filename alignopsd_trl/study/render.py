@@ -1,4 +1,4 @@
-"""``results.md`` and the figures of a study, from its rows alone."""
+"""Writes ``results.md`` and the figures of a study, from its rows alone."""
 
 from __future__ import annotations
 

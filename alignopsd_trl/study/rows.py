@@ -1,6 +1,6 @@
 """The columns of a cell's row, and the rows of a study as one parquet file.
 
-Everything that tables and figures need is in the rows; lists are columns of their own, mappings are JSON.
+The rows hold everything that tables and figures need; lists are columns of their own, mappings are JSON.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _json(content: Mapping[str, Any]) -> str:
 
 
 def task_order(folder: Path) -> str | None:
-    """Returns the checksum of the tasks that were played, round by round, or `None` without trajectories
+    """Returns the checksum of the played tasks, round by round, or `None` without trajectories
     (`save_trajectories`)."""
     rounds: dict[int, list[str]] = defaultdict(list)
     for file in sorted(folder.glob("step_*.parquet")):

@@ -1,7 +1,7 @@
-"""Runs the cells of a study: a process each, pinned to cores of its own, each at most once.
+"""Runs the cells of a study, each at most once, in a process that is pinned to cores of its own.
 
-A finished cell has its row and is skipped. A broken cell is reported with the end of its log, and the others go on. The
-next call tries it again and continues interrupted cells.
+A finished cell has its row and is skipped. A broken cell is reported with the end of its log; the others continue. The
+next call retries it and resumes interrupted cells.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from alignopsd_trl.study.rows import ROWS, collect
 from alignopsd_trl.study.spec import Study, StudyError
 
 _PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
-_PERIOD = 0.1  # seconds between two looks at the cells' progress
+_PERIOD = 0.1  # seconds between two reads of the cells' progress
 
 
 def split_cores(processes: int) -> list[list[int]]:
-    """Returns the cores this process may use, in as many contiguous parts.
+    """Divides the cores that this process may use into ``processes`` contiguous parts.
 
     Raises:
         StudyError: if there are fewer cores than processes.
@@ -50,7 +50,7 @@ def split_cores(processes: int) -> list[list[int]]:
 
 @dataclass
 class _Running:
-    """A cell's process, and the cores and the device that it has to itself."""
+    """A cell's process, with its exclusive cores and device."""
 
     cell: Cell
     process: subprocess.Popen
@@ -59,13 +59,13 @@ class _Running:
 
 
 def run_study(study: Study, cells: Sequence[Cell], console: Console) -> dict[Path, str]:
-    """Runs what is not finished and keeps ``rows.parquet`` up to date.
+    """Runs the unfinished cells and keeps ``rows.parquet`` up to date.
 
     Returns:
         The errors of broken cells, by folder.
 
     Raises:
-        StudyError: if another study runs on the same folder of cells, or for more processes than cores.
+        StudyError: if another study uses the same folder of cells, or for more processes than cores.
     """
     errors: dict[Path, str] = {}
     running: list[_Running] = []
@@ -103,14 +103,14 @@ def run_study(study: Study, cells: Sequence[Cell], console: Console) -> dict[Pat
 
 
 def save_rows(study: Study, cells: Sequence[Cell], errors: dict[Path, str]) -> None:
-    """Writes the rows of all cells that ended, at once and whole."""
+    """Writes the rows of all cells that ended, in one step."""
     if rows := collect(cells, errors):
         write_records(study.output / ROWS, rows)
 
 
 @contextlib.contextmanager
 def _ended(running: Sequence[_Running]) -> Generator[None]:
-    """Ends the processes that still run, whatever the reason for leaving."""
+    """Ends the processes that still run, also after an error."""
     try:
         yield
     finally:
@@ -122,8 +122,8 @@ def _ended(running: Sequence[_Running]) -> Generator[None]:
 
 
 def _start(cell: Cell, study: Study, place: tuple[list[int], str | None], lock: int) -> subprocess.Popen:
-    """Starts a cell's process in a group of its own. The process inherits the lock of the cells' folder, so that no
-    other study starts the same cell if this process is killed; and the cores of the thread that starts it."""
+    """Starts a cell's process in a group of its own. The process inherits the cores of the calling thread, and the lock
+    of the cells' folder: no other study starts the same cell if this process is killed."""
     cores, device = place
     command = _prepare(cell, study)
     (cell.folder / "error.txt").unlink(missing_ok=True)
@@ -143,7 +143,7 @@ def _start(cell: Cell, study: Study, place: tuple[list[int], str | None], lock: 
 
 @contextlib.contextmanager
 def _pinned(cores: Sequence[int]) -> Generator[None]:
-    """Pins the calling thread for a while; on Linux each thread has its own affinity."""
+    """Pins the calling thread to cores for a while; on Linux each thread has its own affinity."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

@@ -1,4 +1,4 @@
-"""The study file: a YAML mapping, read into dataclasses and checked before anything runs."""
+"""Reads the study file, a YAML mapping, into dataclasses and checks it before anything runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LABELS = {
     "monte_carlo": "Monte Carlo",
     "agent_opsd": "AgentOPSD",
 }
-"""The rows' names in the paper's Table 1. A star: evaluated with skills."""
+"""The rows' names in the paper's Table 1. A star means an evaluation with skills."""
 
 _TEACHER = (
     "teacher_model_kind",
@@ -41,9 +41,9 @@ _TEACHER = (
     "privileged_rounds",
 )
 STEPS = ("num_iterations", "updates_per_round")
-"""Settings of a row that say how many optimiser steps a round is used for."""
+"""Settings of a row that decide the optimiser steps of a round."""
 METHOD_FIELDS = ("method_options", *OPTION_NAMES, *_TEACHER, *STEPS)
-"""What one row may set for itself: a round is as large for all, and used for as many steps as the row says. Everything
+"""Settings that a row may have of its own. All rounds have the same size; a row chooses its steps a round. Everything
 else is protocol and the same for all rows."""
 
 _OWNED = ("method", "seed", "output_dir", "evaluate_first", "resume_from_checkpoint", "plan", "config", "disable_tqdm")
@@ -51,14 +51,14 @@ _AVERAGES = ("score", "success", "success_macro")
 
 
 class StudyError(ValueError):
-    """A study that can't be run as it is written. The message names place, value and remedy."""
+    """Raised for a study that can't run as it is written. The message names place, value and remedy."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a table: a method and what it sets for itself.
+    """One line of a table: a method and its own settings.
 
-    ``skills``: the checkpoint of the same method and settings, evaluated with skills (a starred row).
+    ``skills``: evaluates the checkpoint of the same method and settings with skills (a starred row).
     """
 
     method: str = "align_opsd"
@@ -73,11 +73,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark: the defaults of a recipe and what the study sets there for every row.
+    """A benchmark: the defaults of a recipe, and the study's settings for every row.
 
     Args:
-        recipe: ``<benchmark>_<backbone>``, or a module of the user's with a mapping ``PRESET``.
-        categories: the order of the table's columns; categories that are not named follow in alphabetical order.
+        recipe: ``<benchmark>_<backbone>``, or a user's module with a mapping ``PRESET``.
+        categories: order of the table's columns; unnamed categories follow in alphabetical order.
         averages: columns after the categories: ``score``, ``success`` (over episodes) or ``success_macro`` (over
             categories), each with its title.
     """
@@ -91,14 +91,14 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class Study:
-    """What runs, where its results go, and how many processes share the machine.
+    """A study: its lines, the folders of its results, and the number of processes that share the machine.
 
     Args:
         cells: folder of the finished cells; studies with the same folder and protocol share cells.
         methods, ablations: lines of Table 1 and of the ablation table.
         sweeps: field of AlignOPSD -> its values, for the sensitivity curves.
-        reference: the method that differences and costs are compared with.
-        processes: cells that run at the same time; the cores are divided among them.
+        reference: method to compare differences and costs with.
+        processes: number of cells that run at the same time, with an equal share of the cores.
         launcher: command that starts a training cell, such as ``accelerate launch ...``; plain Python by default.
         devices: ``CUDA_VISIBLE_DEVICES`` of each process.
     """
@@ -119,7 +119,7 @@ class Study:
 
 
 def read_study(path: str | Path) -> Study:
-    """Reads the study of a YAML file.
+    """Reads a study from a YAML file.
 
     Raises:
         StudyError: for a file that can't be read, unknown or missing keys, protocol settings in a row, or values out of

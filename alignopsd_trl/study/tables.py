@@ -1,6 +1,6 @@
-"""Tables of a study as markdown, from its rows alone.
+"""Makes the tables of a study as markdown, from its rows alone.
 
-A category without episodes prints empty. Best and second best are found among the printed figures, so that equal ones
+A category without episodes stays empty. Best and second best are chosen among the printed figures, so that equal ones
 share a mark.
 """
 
@@ -31,7 +31,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a table: its label and the finished rows behind it, per environment and seed."""
+    """A line of a table: its label and its finished rows, per environment and seed."""
 
     label: str
     method: str
@@ -93,8 +93,8 @@ def results_table(rows: pd.DataFrame, table: str, averages_only: bool = False) -
 
 
 def differences_table(rows: pd.DataFrame, table: str, reference: Entry) -> str:
-    """Returns a table of lines x averages: mean over seeds of the difference to a reference with the same seed ± half a
-    95 % interval."""
+    """Returns a table of lines x averages: the difference to the reference with the same seed, as mean over seeds ±
+    half a 95 % interval."""
     heads = columns(rows, averages_only=True)
     base = [per_seed(reference, head) for head in heads]
     body = []
@@ -106,7 +106,7 @@ def differences_table(rows: pd.DataFrame, table: str, reference: Entry) -> str:
 
 
 def cost_table(rows: pd.DataFrame, table: str, reference: Entry | None) -> str:
-    """Returns a table of lines x phases: wall seconds per rollout round, mean over seeds, and the whole as a multiple
+    """Returns a table of lines x phases: wall seconds per rollout round, mean over seeds, and their sum as a multiple
     of the reference."""
     body, wanted = [], [f"seconds/{phase}" for phase in PHASES]
     for environment in dict.fromkeys(rows["environment"]):
@@ -125,13 +125,13 @@ def cost_table(rows: pd.DataFrame, table: str, reference: Entry | None) -> str:
 
 
 def _seconds(line: Entry, environment: str) -> pd.DataFrame:
-    """Returns the rows of a line that were trained, by seed."""
+    """Returns the rows of a line that come from trainings, by seed."""
     rows = pd.DataFrame.from_dict(line.rows.get(environment, {}), orient="index")
     return rows.dropna(subset=["seconds"]) if "seconds" in rows else pd.DataFrame(columns=["seconds"])
 
 
 def reference_entry(rows: pd.DataFrame, method: str, settings: str = "{}") -> Entry | None:
-    """Returns the line of a method with nothing set, from whatever table it is in."""
+    """Returns the line of a method without own settings, from any table."""
     tables = {place["table"] for places in rows["places"] for place in json.loads(places)}
     lines = (line for table in sorted(tables) for line in entries(rows, table))
     return next((x for x in lines if x.method == method and x.settings == settings and not _starred(x)), None)
@@ -157,7 +157,7 @@ def _titles(heads: Sequence[Column]) -> list[str]:
 
 
 def _corner(heads: Sequence[Column]) -> str:
-    """Returns the environment, if there is one only; else it is in the titles."""
+    """Returns the environment if there is only one; else the titles name it."""
     names = list(dict.fromkeys(head.environment for head in heads))
     return names[0] if len(names) == 1 else ""
 
