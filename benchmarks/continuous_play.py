@@ -37,7 +37,7 @@ from alignopsd_trl.environments.batch import SerialBatch
 from alignopsd_trl.experimental.server_backend import ServerSampler
 from alignopsd_trl.experimental.servers import Servers
 from alignopsd_trl.rollout import AnySampler, Continuous, Lockstep, Player, Request, Response, Responses
-from alignopsd_trl.rollout.driver import Driver, Gathered, answer
+from alignopsd_trl.rollout.driver import BatchedCalls, Driver, result_of
 from alignopsd_trl.turns import Seeds
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -305,15 +305,15 @@ def overhead(episodes: int, turns: int) -> float:
 
     def seconds() -> float:
         sampler = Lockstep(Nothing(), lambda number: number, lambda: [0])
-        desks = [Gathered(lambda slots, questions: questions) for _ in range(2)]
+        queues = [BatchedCalls(lambda slots, questions: questions) for _ in range(2)]
 
         async def episode(number: int) -> None:
             for _ in range(turns):
-                await answer(desks[0].ask(number, number))
-                await answer(sampler.submit(Request([0], episode=number)))
-                await answer(desks[1].ask(number, number))
+                await result_of(queues[0].submit(number, number))
+                await result_of(sampler.submit(Request([0], episode=number)))
+                await result_of(queues[1].submit(number, number))
 
-        driver = Driver([episode(number) for number in range(episodes)], [sampler], desks)
+        driver = Driver([episode(number) for number in range(episodes)], [sampler], queues)
         began = time.thread_time()
         while driver.live:
             driver.run()

@@ -219,7 +219,7 @@ def test_a_run_whose_push_is_refused_is_whole_and_pushed_later(
     argv = arguments(tmp_path / "run", save_policy(tmp_path / "policy"), rounds=1, save_rounds=1, **where)
     with Hub(refuse=True) as hub:
         endpoint(hub.endpoint)
-        with pytest.raises(PushFailed, match="pushed to somebody/toy(.|\n)*pushed to somebody/trips") as failed:
+        with pytest.raises(PushFailed, match="pushed to 'somebody/toy'(.|\n)*pushed to 'somebody/trips'") as failed:
             recipe("webshop_tiny", [*argv, "--hub_token", TOKEN])
     assert results(tmp_path / "run")["after"]["episodes"] == 4 and (tmp_path / "run" / "checkpoint-1").is_dir()
     with Hub() as hub:
