@@ -72,9 +72,9 @@ def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedMode
         if not (isinstance(config.architectures, list) and config.architectures):
             raise ValueError("it lists no architectures")
         kind = getattr(transformers, config.architectures[0], None)  # as TRL finds it
-        options = {} if kind else {"trust_remote_code": trust_remote_code}
-        made_by: Any = kind or transformers.AutoModelForCausalLM
-        model = made_by._from_config(config, **options)
+        remote: Any = transformers.AutoModelForCausalLM
+        # the class itself: transformers' other ways would put it into shards where ZeRO-3 is configured
+        model = kind(config) if kind else remote.from_config(config, trust_remote_code=trust_remote_code)
         if not model.can_generate():
             raise ValueError(f"architectures={config.architectures} is no language model that generates")
     with unreadable(folder, "generation_config.json"):
