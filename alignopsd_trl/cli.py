@@ -111,11 +111,11 @@ COMMANDS = {
     "train": (train, "a recipe: alignopsd train webshop_tiny [--method grpo ...]; --plan says what it would run"),
     "evaluate": ("alignopsd_trl.launch.evaluate:command", "play a panel with a policy"),
     "fidelity": (
-        "alignopsd_trl.measure.fidelity:command",
+        "alignopsd_trl.measure.commands:fidelity",
         "is the credit right: methods against Monte Carlo advantages of the same turns",
     ),
     "tune": (
-        "alignopsd_trl.measure.tune:command",
+        "alignopsd_trl.measure.commands:tune",
         "what to train with: lift of the skills and credit of methods, measured before training",
     ),
     "study": (study, "methods x environments x seeds under one protocol"),

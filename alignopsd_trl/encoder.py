@@ -127,8 +127,11 @@ def load_encoder(
     if isinstance(spec, str):
         return _frozen(_load_weights(spec, device), spec, device)
     if isinstance(spec, torch.nn.Module):
-        loaded: Any = spec
-        return _frozen(loaded, _module_name(loaded), device)
+        from sentence_transformers import SentenceTransformer
+
+        if not isinstance(spec, SentenceTransformer):
+            raise ValueError(f"encoder of type {type(spec).__name__} is no SentenceTransformer; {_CHOICES}")
+        return _frozen(spec, spec.model_card_data.base_model or type(spec).__name__, device)
     if callable(spec):
         return Encoder(spec, getattr(spec, "name", None) or getattr(spec, "__qualname__", type(spec).__name__), device)
     raise ValueError(f"encoder={spec!r} is unknown; {_CHOICES}")
@@ -180,16 +183,10 @@ def _lexical() -> Callable[[list[str]], torch.Tensor]:
     return encode
 
 
-def _folder(spec: str) -> Path:
-    """Returns the folder in which a model of this name would be."""
-    if spec == OFFLINE_ENCODER:
-        return minilm()
-    return _SHIPPED / spec if spec in SHIPPED_ENCODERS else Path(spec).expanduser()
-
-
 def _load_weights(spec: str, device: torch.device | str | None) -> SentenceTransformer:
     check_encoder(spec)
-    folder = _folder(spec)
+    shipped = _SHIPPED / spec if spec in SHIPPED_ENCODERS else Path(spec).expanduser()
+    folder = minilm() if spec == OFFLINE_ENCODER else shipped
     is_folder = folder.is_dir()
     from sentence_transformers import SentenceTransformer
 
@@ -206,14 +203,6 @@ def _load_weights(spec: str, device: torch.device | str | None) -> SentenceTrans
             f"access (`hf download {spec} --local-dir FOLDER`) and pass encoder=FOLDER, or use encoder='lexical', "
             "which needs no weights"
         ) from error
-
-
-def _module_name(module: torch.nn.Module) -> str:
-    from sentence_transformers import SentenceTransformer
-
-    if not isinstance(module, SentenceTransformer):
-        raise ValueError(f"encoder of type {type(module).__name__} is no SentenceTransformer; {_CHOICES}")
-    return module.model_card_data.base_model or type(module).__name__
 
 
 def _frozen(model: SentenceTransformer, name: str, device: torch.device | str | None) -> Encoder:

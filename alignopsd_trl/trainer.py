@@ -9,6 +9,7 @@ rows, the `recorder` records, and `checkpoints` save the run. None holds the tra
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,6 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProgressCallback, TrainerCallback
 
-from alignopsd_trl.backends import backend_of
 from alignopsd_trl.chat.reading import require_tools
 from alignopsd_trl.checks.intended import Intended, check
 from alignopsd_trl.checks.model_files import check_loaded
@@ -30,6 +30,7 @@ from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation import EvaluationResult
 from alignopsd_trl.experimental.rounds_ahead import RolloutsAhead
+from alignopsd_trl.experimental.server_backend import ServerBackend, teacher_servers
 from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.models import resolve_model
 from alignopsd_trl.options import path_as_given
@@ -46,29 +47,28 @@ from alignopsd_trl.runs.order import EpochSampler, Upcoming, WholeRounds
 from alignopsd_trl.runs.reward_check import RewardCheck
 from alignopsd_trl.runs.sizes import write_sizes
 from alignopsd_trl.sampling.backend import Backend
+from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.scoring.teacher_weights import FollowingTeacher, TeacherWeights
 from alignopsd_trl.sharing.card import model_card
 from alignopsd_trl.sharing.facts import trainer_results
+from alignopsd_trl.sharing.hub import OF_A_MODEL, OF_A_RUN, PushFailed, push_files
 from alignopsd_trl.skills import SkillSpec, load_skills, skill_source
-from alignopsd_trl.training.checkpoints import Checkpoints, Seconds
+from alignopsd_trl.training.checkpoints import Checkpoints
 from alignopsd_trl.training.checks import check_policy, shares_prefixes, weights_of_rewards
 from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted
-from alignopsd_trl.training.drift import Drift
 from alignopsd_trl.training.panels import Panels
-from alignopsd_trl.training.phases import Phases
+from alignopsd_trl.training.phases import Phases, Seconds, Status
 from alignopsd_trl.training.recorder import Recorder, SecondsOfRounds
 from alignopsd_trl.training.rewards import Rewards, environment_reward
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
-from alignopsd_trl.training.round import Listener, Replays, Round, Snapshot
-from alignopsd_trl.training.rows import RowMaker
-from alignopsd_trl.training.samplers import Samplers
+from alignopsd_trl.training.round import Listener, Replays, Round, Samplers, Snapshot
 from alignopsd_trl.training.scorer import Scorer
-from alignopsd_trl.training.sharing import push, push_checkpoint
-from alignopsd_trl.training.status import Status
-from alignopsd_trl.training.update import Update
-from alignopsd_trl.trl_compat.log import TrainerLog
+from alignopsd_trl.training.turn_rows import RowMaker
+from alignopsd_trl.training.update import Drift, Update
 from alignopsd_trl.trl_compat.model import initial_weights, loaded_whole, made_for_turns
-from alignopsd_trl.trl_compat.policy import TrainedPolicy
+from alignopsd_trl.trl_compat.own_loop import OwnBackend
+from alignopsd_trl.trl_compat.policy import TrainedPolicy, TrainerLog
+from alignopsd_trl.trl_compat.sampling import ColocatedBackend, EngineBackend
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
@@ -76,6 +76,8 @@ if TYPE_CHECKING:
     from alignopsd_trl.trl_compat import Trainer as GRPOTrainer
 else:
     from trl import GRPOTrainer
+
+logger = logging.getLogger(__name__)
 
 
 class AlignOPSDTrainer(GRPOTrainer):
@@ -282,19 +284,25 @@ class AlignOPSDTrainer(GRPOTrainer):
         """Plays a round of whole sibling groups and returns TRL's rows. Every process makes the same calls."""
         self.checkpoints.check_weights(self.state.global_step)
         with self._saved_if_down(), self.samplers.snapshot() as snapshot:
-            update = self.state.global_step
+            number, update = self._round, self.state.global_step
             with self.phases("rollout"):
                 trajectories = self.rollouts.play(self._to_play(inputs, update, snapshot))
+                replays = self.rollouts.replays(snapshot.sampler, self.method, number)
                 self.rewards.give(inputs, trajectories, update)
                 if isinstance(self.rollouts, RolloutsAhead):
                     self._begin_next(self.rollouts, snapshot)
             with self.phases("credit"):
-                batch = self._batch(trajectories, snapshot)
                 teacher = self.scorer.teacher(snapshot, self.rollouts.reader)
-                credit = checked_credit(self.method, batch, teacher, self._round)
-                rows = self.row_maker.rows(batch, credit, self.method.coefficients(self._round).policy)
-            played = Round(self._round, update, trajectories, batch, credit, self._replays(snapshot))
-            self._listen(played)
+                batch = self._batch(trajectories, teacher, replays)
+                credit = checked_credit(self.method, batch, teacher, number)
+                rows = self.row_maker.rows(batch, credit, self.method.coefficients(number).policy)
+            played = Round(number, update, trajectories, batch, credit, replays)
+            for listener in self._listeners:
+                if listener.listens(number):
+                    self.rollouts.settle()
+                    with self.phases("walks"):
+                        found = listener.hear(played)
+                    self.recorder.metrics("train", found)
         self.recorder.record(played, self.run_id, self.rollouts.take_counters())
         return rows
 
@@ -320,13 +328,20 @@ class AlignOPSDTrainer(GRPOTrainer):
             raise
 
     def make_backend(self) -> Backend:
-        """Makes the decoding back end, once. Override it to use another one for rollouts and evaluations."""
-        return backend_of(self, self.processes)
+        """Makes the decoding back end, once. A collective with servers. Override it to use another one for rollouts and
+        evaluations."""
+        if not self.use_vllm:
+            return OwnBackend(self)
+        if not self.args.continuous_play:
+            return EngineBackend(self)
+        kind = ServerBackend.joined if self.vllm_mode == "server" else ColocatedBackend
+        backend = kind(self, self.processes)
+        backend.teacher = teacher_servers(self, self.processes)
+        return backend
 
-    def _batch(self, trajectories: Sequence[Trajectory], snapshot: Snapshot) -> TurnBatch:
+    def _batch(self, trajectories: Sequence[Trajectory], teacher: PrivilegedTeacher, replays: Replays) -> TurnBatch:
         """Makes the batch of a round's turns with all inputs of the method."""
         batch = self.scorer.batch(trajectories, self.method)
-        teacher = self.scorer.teacher(snapshot, self.rollouts.reader, Phases())
         self.recorder.metrics("train", self.scorer.self_check(batch, teacher, self.method))
         if not self.method.needs_turn_advantages:
             return batch
@@ -335,19 +350,8 @@ class AlignOPSDTrainer(GRPOTrainer):
         self.rollouts.settle()
         with self.phases("walks"):
             rollouts = self.method.options.walks
-            found = monte_carlo_advantages(self._replays(snapshot), trajectories, batch, rollouts)
+            found = monte_carlo_advantages(replays, trajectories, batch, rollouts)
             return replace(batch, turn_advantages=found)
-
-    def _replays(self, snapshot: Snapshot) -> Replays:
-        return self.rollouts.replays(snapshot.sampler, self.method, self._round)
-
-    def _listen(self, played: Round) -> None:
-        for listener in self._listeners:
-            if listener.listens(played.number):
-                self.rollouts.settle()
-                with self.phases("walks"):
-                    found = listener.hear(played)
-                self.recorder.metrics("train", found)
 
     @property
     def _round(self) -> int:
@@ -556,19 +560,37 @@ class AlignOPSDTrainer(GRPOTrainer):
         if not self.is_world_process_zero():
             return None
 
-        def write(repository: str) -> None:
+        def own_card(_: Path, repository: str) -> dict[str, bytes]:
             self.hub_model_id = repository
             self.create_model_card(**card)
+            return {}
 
         folder = Path(self.args.output_dir)
         chosen = self.hub_model_id or self.args.hub_model_id or folder.name
-        write(chosen)
-        return push(self.args, folder, chosen, commit_message, write, token, revision, blocking, private)
+        own_card(folder, chosen)
+        more = {"token": token, "private": private, "revision": revision, "run_as_future": not blocking}
+        return self._push(folder, chosen, commit_message, patterns=OF_A_RUN, instead=own_card, **more)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Pushes a checkpoint's model during training (``hub_strategy``)."""
-        if self.is_world_process_zero() and self.args.hub_strategy != "end":
-            push_checkpoint(self.args, Path(checkpoint_folder), str(self.hub_model_id), self.state.global_step)
+        """Pushes a checkpoint's model during training (``hub_strategy``). A failed push does not end the run."""
+        if not self.is_world_process_zero() or self.args.hub_strategy == "end":
+            return
+        message = f"Training in progress, step {self.state.global_step}"
+        try:
+            self._push(Path(checkpoint_folder), str(self.hub_model_id), message, patterns=OF_A_MODEL)
+        except PushFailed as error:
+            logger.warning(f"checkpoint of update {self.state.global_step}: {error}")
+
+    def _push(self, folder: Path, repository: str, message: str | None, **given: Any) -> Any:
+        """Pushes files in one commit; the configuration has the token, privacy and revision that are not given."""
+        args = self.args
+        usual: dict[str, Any] = {
+            "token": args.hub_token,
+            "private": args.hub_private_repo,
+            "revision": args.hub_revision,
+        }
+        options = usual | {name: value for name, value in given.items() if value is not None}
+        return push_files(folder, repository, "trainer.push_to_hub()", commit_message=message, **options)
 
 
 def _listeners(config: AlignOPSDConfig) -> list[Listener]:

@@ -253,6 +253,15 @@ class TurnBatch:
         """The optimised tokens of the turns that are scored, ``(M, L)`` bool."""
         return self.policy_mask if self.scored is None else self.policy_mask & self.scored[:, None]
 
+    def sampling_log_probs(self) -> torch.Tensor:
+        """Returns the sampler's log-probs, ``(M, L)`` float32 on the batch's device: NaN where it gave none, 0 past a
+        response's end."""
+        kept = torch.zeros(self.policy_mask.shape)
+        for row, turn in enumerate(self.turns):
+            given = turn.sampling_log_probs or [None] * len(turn.response_ids)
+            kept[row, : len(given)] = torch.tensor([math.nan if one is None else one for one in given])
+        return kept.to(self.policy_mask.device)
+
     @cached_property
     def groups(self) -> Groups:
         """The groups of turns by task and by rollout."""

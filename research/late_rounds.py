@@ -21,10 +21,9 @@ from typing import Any
 from alignopsd_trl import trainer as trainer_module
 from alignopsd_trl.launch.recipe import main as recipe
 from alignopsd_trl.patched import patched
-from alignopsd_trl.sampling.teacher import TeacherSampler
+from alignopsd_trl.sampling.backend import TeacherSampler
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.training.round import Snapshot
-from alignopsd_trl.trl_compat.own_loop import kept_prefixes
 from alignopsd_trl.trl_compat.policy import TrainedPolicy
 
 
@@ -59,7 +58,7 @@ class LateTrainer(trainer_module.AlignOPSDTrainer):
     def _late_snapshot(self) -> Generator[Snapshot]:
         if not self.late:
             self.older.follow(1.0)
-        with kept_prefixes(self, 2) as old, kept_prefixes(self, 2) as own:
+        with self.backend.prefixes(2) as old, self.backend.prefixes(2) as own:
             sampler = self.backend.sampler(self.temperature, self.max_completion_length, old)
             yield Snapshot(TeacherSampler(sampler, self.older), self.samplers.thinker(own))
         self.older.follow(1.0)

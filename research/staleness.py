@@ -20,35 +20,32 @@ from typing import Any
 import numpy as np
 from transformers import AutoModelForCausalLM
 
-from alignopsd_trl.measure.measurement import assign_credit
+from alignopsd_trl.measure.commands import read_fidelity
+from alignopsd_trl.measure.measurement import Cache, assign_credit, cpu_seconds, measured
 from alignopsd_trl.measure.metrics import agreement, reliability
-from alignopsd_trl.measure.options import read_fidelity
-from alignopsd_trl.measure.session import Cache, cpu_seconds, draw_tasks, identity_of, measured
 from alignopsd_trl.measure.setup import prepare
+from alignopsd_trl.measure.table import credit_of, measured_rows, turns_of
 from alignopsd_trl.runs.files import write_json
 
 
 def measure(arguments: argparse.Namespace, newer: Sequence[str]) -> dict[str, Any]:
     """Figures of each variant's credit by how many folders further its weights are."""
-    subject, bench, variants = prepare(arguments)
-    with closing(bench.player.environments):
-        identity = identity_of(arguments, subject, bench.player.skills_in_rollout)
-        cache = Cache(arguments.output / "parts", identity, cpu_seconds)
-        rows = draw_tasks(subject.tasks, arguments.tasks, arguments.seed)
-        found = measured(arguments, subject, bench, variants, rows, cache)
-        credit = {f"{one.label} +0": found.credit(one.label) for one in variants}
+    session = prepare(arguments)
+    with closing(session.player.environments):
+        cache = Cache(arguments.output / "parts", session.identity())
+        found = measured(session, session.draw_tasks(arguments.tasks), cache)
+        known = measured_rows([found.table])
+        credit = {f"{label} +0": values for label, values in credit_of(known).items()}
         for place, folder in enumerate(newer, 1):
-            weights = AutoModelForCausalLM.from_pretrained(folder, dtype=subject.model.dtype).state_dict()
-            subject.model.load_state_dict(weights)
-            asked = (variants, arguments.tasks_per_batch, arguments.seed, arguments.step)
-            parts = list(assign_credit(bench, found.played, *asked))
-            for one in variants:
-                values = np.concatenate([part.column(one.label) for part in parts])
-                credit[f"{one.label} +{place}"] = values[found.known]
-    first = f"{variants[0].label} +0"
+            weights = AutoModelForCausalLM.from_pretrained(folder, dtype=session.model.dtype).state_dict()
+            session.model.load_state_dict(weights)
+            again = credit_of(measured_rows([assign_credit(session, found.tree)]))
+            credit |= {f"{label} +{place}": values for label, values in again.items()}
+    turns = turns_of(known)
+    first = f"{next(iter(session.variants))} +0"
     same = {label: float(np.corrcoef(credit[first], values)[0, 1]) for label, values in credit.items()}
-    figures = agreement(found.turns, credit, first, arguments.seed)
-    facts = {"turns": int(found.known.sum()), "tasks": found.turns.tasks, "reliability": reliability(found.turns)}
+    figures = agreement(turns, credit, first, arguments.seed)
+    facts = {"turns": len(known), "tasks": turns.tasks, "reliability": reliability(turns)}
     facts |= {"rollouts": found.tree.taken, "cpu_seconds": cpu_seconds()}
     return {"command": " ".join(sys.argv), **facts, "correlation_with_first": same, "figures": figures}
 

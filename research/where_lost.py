@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as parquet
 
 from alignopsd_trl.measure.metrics import Turns, task_mean
-from alignopsd_trl.measure.pooling import pooled
+from alignopsd_trl.measure.report import pooled
+from alignopsd_trl.measure.table import credit_of, turns_of
 from alignopsd_trl.runs.files import plain
 from research.pools import short
 
@@ -31,8 +31,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--variants", nargs="+", default=["align_opsd", "rlsd"])
     parser.add_argument("--output", type=Path, help="JSON")
     arguments = parser.parse_args(argv)
-    turns, credit, _ = pooled(arguments.folders)
-    names = np.array([decision(one) for one in thoughts(arguments.folders)])
+    measured = pooled(arguments.folders)
+    turns, credit = turns_of(measured), credit_of(measured)
+    names = np.array([decision(one) for one in measured.thinking])
     found = plain({side: table(turns, names, credit, chosen, arguments.variants) for side, chosen in sides(turns)})
     for side, rows in found.items():
         print(f"\n{side}\n| decision | turns | A_MC | share of A_MC^2 |", *(f"{one} |" for one in arguments.variants))
@@ -41,16 +42,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             print(f"| {row['decision']} | {row['turns']} | {short(row['a_mc'])} | {row['share']:.2f} | {parts} |")
     if arguments.output:
         arguments.output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    return found
-
-
-def thoughts(folders: Sequence[Path]) -> list[str]:
-    """Of the turns that `pooled` has, in its order."""
-    found = []
-    for folder in folders:
-        table = parquet.read_table(folder / "turns.parquet", columns=["thinking", "a_mc"]).to_pydict()
-        known = [value is not None and not np.isnan(value) for value in table["a_mc"]]
-        found += [text for text, keep in zip(table["thinking"], known, strict=True) if keep]
     return found
 
 

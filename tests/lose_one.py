@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 PLACES = {
-    "sampling": ("alignopsd_trl.rollout.sampler", "Lockstep", "advance"),
+    "sampling": ("alignopsd_trl.rollout.driver", "Lockstep", "advance"),
     "crediting": ("alignopsd_trl.turns", "TurnBatch", "of"),
     "update": ("alignopsd_trl.trainer", "AlignOPSDTrainer", "training_step"),
     "saving": ("alignopsd_trl.trainer", "AlignOPSDTrainer", "_save_rng_state"),

@@ -37,7 +37,6 @@ MAY_IMPORT = {
     "distributed": ("patched", "distributed"),
     "scoring": ("turns", "chat", "rollout", "patched", "distributed", "scoring"),
     "sampling": ("turns", "chat", "rollout", "scoring", "sampling"),
-    "backends": ("distributed", "experimental", "sampling", "trl_compat"),
     "experimental": (
         "config",
         "distributed",
@@ -64,11 +63,11 @@ MAY_IMPORT = {
         "turns",
     ),
     "training": (
-        *("chat", "config", "distributed", "evaluation", "methods", "records", "rollout", "runs"),
-        *("sampling", "scoring", "sharing", "trl_compat", "turns", "training"),
+        *("chat", "config", "distributed", "evaluation", "methods", "patched", "records", "rollout", "runs"),
+        *("sampling", "scoring", "trl_compat", "turns", "training"),
     ),
     "trainer": (
-        *("backends", "chat", "checks", "config", "distributed", "encoder", "evaluation", "experimental"),
+        *("chat", "checks", "config", "distributed", "encoder", "evaluation", "experimental"),
         *("methods", "models", "options", "patched", "rollout", "runs", "sampling", "scoring"),
         *("sharing", "skills", "training"),
         *("trl_compat", "turns"),
@@ -78,7 +77,7 @@ MAY_IMPORT = {
         *("chat.options", "runs", "scoring", "sharing", "skills", "trainer"),
     ),
     "measure": (
-        *("analysis.drawing", "checks", "config", "encoder", "evaluation", "launch", "measure", "methods", "options"),
+        *("checks", "config", "encoder", "evaluation", "launch", "measure", "methods", "options"),
         *("chat", "models", "records", "rollout", "runs", "sampling", "scoring", "skills", "statistics", "training"),
         "turns",
     ),

@@ -19,8 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from alignopsd_trl.environments.base import EnvironmentsDown, Step
 from alignopsd_trl.environments.panel import TaskPanel
-from alignopsd_trl.rollout import Request, RequestFailed, Response
-from alignopsd_trl.rollout.sampler import Continuous, Lockstep
+from alignopsd_trl.rollout import Continuous, Lockstep, Request, RequestFailed, Response
 from alignopsd_trl.turns import StopReason, Trajectory
 
 # Equal, whatever the order

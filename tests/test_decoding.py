@@ -26,7 +26,7 @@ from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import score_pairs
 from alignopsd_trl.training.round import Snapshot
-from alignopsd_trl.trl_compat.own_loop import kept_prefixes, samples_plainly
+from alignopsd_trl.trl_compat.own_loop import samples_plainly
 from alignopsd_trl.trl_compat.policy import TrainedPolicy
 from alignopsd_trl.trl_compat.scoring import PolicyScorer
 from alignopsd_trl.turns import NO_THOUGHT, Thought, Trajectory, Turn, TurnBatch
@@ -87,7 +87,7 @@ def test_kept_log_probs_are_those_of_scoring(tmp_path: Path, options: dict) -> N
     trainer.model.train()
     assert samples_plainly(trainer) and TrainedPolicy(trainer).scores_as_sampled
     prompts = [[5 + row % 3, 9, 3, *[4] * (row % 7)] for row in range(40)]
-    with kept_prefixes(trainer) as prefixes:
+    with trainer.backend.prefixes() as prefixes:
         responses, kept = trainer.backend.sampler(0.8, 12, prefixes).respond(prompts)
     rows = torch.arange(len(prompts))
     scores = score_pairs(
@@ -165,7 +165,7 @@ def test_thoughts_without_actions_are_sampled_until_they_end(tmp_path: Path, mon
     batch = TurnBatch.of([Trajectory({}, "task", str(one.number), turns=[one]) for one in turns], 0)
     counted = Counted(trainer.model)
     for actions, thought, steps in ((True, Thought("go", "left"), script.width), (False, Thought("go", ""), 3)):
-        with kept_prefixes(trainer) as prefixes:
+        with trainer.backend.prefixes() as prefixes:
             snapshot = Snapshot(
                 trainer.backend.sampler(1.0, 12, prefixes), trainer.samplers.thinker(prefixes), prefixes
             )
@@ -179,7 +179,7 @@ def test_other_ways_to_sample_are_left_to_generate(tmp_path: Path) -> None:
     assert not samples_plainly(make_trainer(tmp_path / "k", script=False, top_k=5))
     assert not samples_plainly(make_trainer(tmp_path / "p", script=False, top_p=0.9))
     penalised = make_trainer(tmp_path / "r", script=False, repetition_penalty=1.1)
-    with kept_prefixes(penalised) as prefixes:
+    with penalised.backend.prefixes() as prefixes:
         responses, kept = penalised.backend.sampler(1.0, 12, prefixes).respond([[5, 6], [7]])
     assert kept is None and len(responses) == 2
 

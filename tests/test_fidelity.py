@@ -21,21 +21,22 @@ from fakes.corridor import (
 
 from alignopsd_trl import statistics
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.measure.mc_rollouts import ReplayError, together
-from alignopsd_trl.measure.measurement import Bench, Credited, columns, play_groups, take_rollouts, turn_advantages
+from alignopsd_trl.measure.mc_rollouts import ReplayError, play_groups, take_rollouts
 from alignopsd_trl.measure.metrics import NAMES, Turns, agreement, by_kind, kinds, reliability
 from alignopsd_trl.measure.plan import enough_for, further_rollouts, rollout_lengths, worth_measuring
 from alignopsd_trl.measure.report import page
+from alignopsd_trl.measure.table import measured_rows, turn_table, turns_of
 from alignopsd_trl.measure.training import FidelityListener
-from alignopsd_trl.measure.tree import Tree, back_up, doubts
+from alignopsd_trl.measure.tree import Tree, back_up, turn_advantages
+from alignopsd_trl.measure.variants import turn_credit
 from alignopsd_trl.methods import Credit, grpo
 from alignopsd_trl.runs.files import plain
 from alignopsd_trl.training.round import Replays, Round
 from alignopsd_trl.turns import TurnBatch
 
 
-def _bench(policy: Flips, factory: type = Corridor, slots: int = 64) -> Bench:
-    return Bench(player(policy, factory, slots), slots, None, None, 0)
+def _bench(policy: Flips, factory: type = Corridor, slots: int = 64) -> Replays:
+    return Replays(player(policy, factory, slots), slots, 0)
 
 
 def _measured(seed: int, rollouts: int, everywhere: bool = False):
@@ -43,7 +44,7 @@ def _measured(seed: int, rollouts: int, everywhere: bool = False):
     bench = _bench(policy)
     played = play_groups(bench, corridor_tasks(), 4)
     tree = take_rollouts(bench, played, rollouts, everywhere=everywhere)
-    return played, tree, turn_advantages(tree, played)
+    return played, tree, turn_advantages(tree)
 
 
 def _exact(played) -> np.ndarray:
@@ -78,7 +79,7 @@ def test_rollouts_end_where_the_environment_says_that_all_is_lost() -> None:
             played_turns[factory] += sum(tree.rollout_turns)
             assert all(len(one.turns) == 3 for one in played), "the episodes themselves are played to their ends"
             if factory is KnowingCorridor:
-                found = turn_advantages(tree, played)
+                found = turn_advantages(tree)
                 difference, known = found.advantage - _exact(played), np.isfinite(found.advantage)
                 differences.append(difference[known].mean())
                 scores.append(np.mean((difference / found.error)[known] ** 2))
@@ -134,15 +135,15 @@ def test_siblings_share_states_and_values_are_backed_up() -> None:
 def test_the_second_round_goes_where_the_error_is() -> None:
     played = play_groups(_bench(Flips(2)), corridor_tasks(2), 4)
     tree = Tree(played)
-    states = worth_measuring(tree, played, everywhere=True)
+    tree.outcomes = [0.0] * 4 + [1.0] * 4
+    states = worth_measuring(tree, everywhere=True)
     sure = {row for row, state in enumerate(tree.states) if state.path.count("right") >= 2}
     for row in states:
         for number in range(4):
             outcome = 1.0 if row in sure else float(number % 2)
             for half in (0, 1):
                 tree.add_rollout(half, row, [("?", "?")], outcome)
-    doubt = [doubts(tree, half, [0.0] * 4 + [1.0] * 4) for half in (0, 1)]
-    wanted = further_rollouts(tree, states, rollout_lengths(tree, played), 24, 1.0, doubt)
+    wanted = further_rollouts(tree, states, 24, 1.0)
     depth = {row: len(state.path) for row, state in enumerate(tree.states)}
     taken = {row: sum(n for _, state, n in wanted if state == row) / len(tree.states[row].visits) for row in states}
     for row in sure:
@@ -159,9 +160,7 @@ def test_walking_ends_when_values_are_known_well_enough() -> None:
         tree = take_rollouts(bench, played, 60, enough=enough)
         played_turns[enough] = sum(tree.rollout_turns)
     assert played_turns[0.5] < 0.5 * played_turns[1.0] and played_turns[0.5] <= played_turns[None] <= played_turns[1.0]
-    assert played_turns[1.0] == pytest.approx(
-        60 * sum(rollout_lengths(tree, played)[worth_measuring(tree, played)]), rel=0.1
-    )
+    assert played_turns[1.0] == pytest.approx(60 * sum(rollout_lengths(tree)[worth_measuring(tree)]), rel=0.1)
 
 
 def test_chance_outside_the_seed_is_an_error_that_says_so() -> None:
@@ -171,16 +170,6 @@ def test_chance_outside_the_seed_is_an_error_that_says_so() -> None:
         ReplayError, match="not deterministic: after [123] replayed actions of task 'corridor/.*observation"
     ):
         take_rollouts(bench, played, 4, everywhere=True)
-
-
-def test_a_replay_that_fails_on_one_process_ends_all() -> None:
-    def fails() -> None:
-        raise ReplayError("here")
-
-    assert together(lambda number: number, lambda: 3) == 3
-    for act, message in ((fails, "here"), (lambda: 3, "another process")):
-        with pytest.raises(ReplayError, match=message):
-            together(lambda number: max(number, 1), act)
 
 
 def test_rollouts_are_the_same_when_portions_are_kept_and_read_again() -> None:
@@ -204,19 +193,19 @@ def test_praise_and_blame_in_training_are_those_of_the_outcome(tmp_path: Path) -
     """Rewards that are no 0 and 1, of episodes of 1 to 6 turns: what the command makes of them is what is logged."""
     bench = _bench(Flips(7), Climb)
     played = play_groups(bench, corridor_tasks(12), 8)
-    batch = TurnBatch.of(played, bench.pad_id, "cpu")
+    batch = TurnBatch.of(played, 0, "cpu")
     values = torch.randn(batch.policy_mask.shape, generator=torch.Generator().manual_seed(0))
     credit = Credit(values * batch.policy_mask)
     walks = {"fidelity_tasks": 12, "fidelity_walks": 4}
     config = AlignOPSDConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", **walks)
-    again = _bench(Flips(11), Climb)
-    logged = FidelityListener(config).hear(Round(0, 0, played, batch, credit, Replays(again.player, again.slots, 0)))
+    logged = FidelityListener(config).hear(Round(0, 0, played, batch, credit, _bench(Flips(11), Climb)))
     tree = take_rollouts(_bench(Flips(11), Climb), played, 4, value="reward", enough=None)
     sides = grpo.outcome(batch, config).advantage.numpy()
     episodes = sorted(played, key=lambda one: (one.task, one.rollout))
-    turns, known, _ = columns(episodes, tree, played, sides, "reward")
-    figures = agreement(turns, {"c": Credited(batch, episodes, {"c": credit}).column("c")[known]}, "c")["c"]
-    assert logged["fidelity/turns"] == known.sum() > 60
+    found = turn_advantages(tree, episodes)
+    table = measured_rows([turn_table(episodes, found, sides).assign(credit=turn_credit(credit, batch).numpy())])
+    figures = agreement(turns_of(table), {"c": table.credit.to_numpy()}, "c")["c"]
+    assert logged["fidelity/turns"] == found.known.sum() > 60
     for name in NAMES:
         assert logged[f"fidelity/{name}"] == pytest.approx(figures[name].value), name
 

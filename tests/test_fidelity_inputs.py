@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from alignopsd_trl import AlignOPSDConfig
 from alignopsd_trl.environments import Suite, TaskPanel
 from alignopsd_trl.launch.evaluate import main as evaluate
-from alignopsd_trl.measure.fidelity import main
+from alignopsd_trl.measure.commands import run_fidelity as main
 from alignopsd_trl.measure.mc_rollouts import ReplayError
 from alignopsd_trl.measure.policy import make_sampler
 from alignopsd_trl.models import load_tokenizer
@@ -43,7 +43,7 @@ def _game(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _measure(model: Path, output: Path, *more: str, environment: str = "corridor_game") -> dict:
     limits = ["--set", "max_prompt_length=600", "--set", "max_completion_length=14", "--set", "skill_tokens=20"]
-    few = ["--tasks", "4", "--rollouts", "2", "--quiet", "--no_pictures"]
+    few = ["--tasks", "4", "--rollouts", "2", "--quiet"]
     return main(["--model", str(model), "--environment", environment, "--output", str(output), *limits, *few, *more])
 
 

@@ -19,8 +19,8 @@ from alignopsd_trl.environments.adapters import ToolEnvironment
 from alignopsd_trl.environments.base import EnvironmentsDown
 from alignopsd_trl.environments.batch import SerialBatch
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.own_task.every_row import faults, open_all
 from alignopsd_trl.own_task.playing import Answer, play
+from alignopsd_trl.own_task.starting import faults, open_all
 from alignopsd_trl.rollout import Player, no_skills
 from alignopsd_trl.skills import load_skills, skill_source
 from alignopsd_trl.turns import Seeds

@@ -44,7 +44,7 @@ def test_logits_are_made_tile_by_tile(options: dict[str, Any], tmp_path: Path, m
     if options["method"] == "opsd":
         options = options | {"method_options": {"form": "vocabulary"}}
     expected, whole = _trained(tmp_path / "whole", **options)
-    monkeypatch.setattr("alignopsd_trl.trl_compat.head.TILE", TILE)
+    monkeypatch.setattr("alignopsd_trl.trl_compat.scoring.TILE", TILE)
     monkeypatch.setattr(trl_utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", VOCABULARY)
     monkeypatch.setattr(chunked_logprob, "TOKEN_CHUNK_SIZE", TILE)
     found, rows = _trained(tmp_path / "tiles", **options)

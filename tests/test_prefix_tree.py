@@ -11,12 +11,10 @@ from fakes.trainers import make_trainer
 from transformers import AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from alignopsd_trl.scoring.packing import PROVEN, Packed, TreeRow
-from alignopsd_trl.scoring.prefix_tree import Pairs, PairsOfRow, rows_of_pairs
+from alignopsd_trl.scoring.packing import PROVEN, Packed, Pairs, PairsOfRow, TreeRow, rows_of_pairs
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import score_pairs
-from alignopsd_trl.trl_compat.head import head_on_labels
-from alignopsd_trl.trl_compat.scoring import PolicyScorer
+from alignopsd_trl.trl_compat.scoring import PolicyScorer, head_on_labels
 
 
 def _pairs(*texts: tuple[list[int], list[int]]) -> Pairs:

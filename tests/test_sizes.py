@@ -11,7 +11,7 @@ from fakes.toy_suite import save_policy
 from fakes.trainers import make_trainer
 
 from alignopsd_trl.launch import evaluate
-from alignopsd_trl.measure.setup import Settings
+from alignopsd_trl.measure.setup import configure
 from alignopsd_trl.models import SHIPPED_MODELS
 from alignopsd_trl.runs.sizes import SIZES_FILE, choose_sizes, read_sizes
 
@@ -54,5 +54,5 @@ def test_a_measurement_of_fidelity_takes_them_too(tmp_path: Path) -> None:
     policy = save_policy(tmp_path / "policy")
     (policy / SIZES_FILE).write_text(json.dumps({"skill_tokens": 7, "max_prompt_length": 99}))
     given = read_sizes(str(policy)) | {"max_prompt_length": 55}
-    config = Settings(tmp_path, "webshop_tiny", given, "cpu")("grpo", {})
+    config = configure(tmp_path, "webshop_tiny", given, "cpu", "grpo", {})
     assert config.skill_tokens == 7 and config.max_prompt_length == 55 and config.max_completion_length == 40

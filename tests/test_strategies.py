@@ -118,7 +118,7 @@ def test_environments_down_elsewhere_end_the_play_here(tmp_path: Path) -> None:
     def player(*arguments: Any) -> Any:
         made = inner(*arguments)
         made.agree = lambda number: 1  # "is any process down?" is what it asks first
-        made.each = lambda own: [own, (0, "the shop of another process is closed")]
+        made.each = lambda own: [own, EnvironmentsDown("the shop of another process is closed")]
         return made
 
     trainer.rollouts.player = player

@@ -14,8 +14,7 @@ from transformers import AutoTokenizer
 
 from alignopsd_trl.methods.token_gaps import token_gaps
 from alignopsd_trl.models import resolve_model
-from alignopsd_trl.records import read_records
-from alignopsd_trl.training.token_texts import TokenTexts
+from alignopsd_trl.records import TokenTexts, read_records
 from alignopsd_trl.viewer.run import read_run, step_content
 
 

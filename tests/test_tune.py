@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from fakes import corridor
@@ -16,12 +17,12 @@ from fakes import corridor
 from alignopsd_trl import cli
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.presets import preset
-from alignopsd_trl.measure import batches
-from alignopsd_trl.measure.batches import joined
+from alignopsd_trl.measure import commands, measurement, tune
+from alignopsd_trl.measure.commands import run_tune as main
 from alignopsd_trl.measure.metrics import Turns, agreement
 from alignopsd_trl.measure.ranking import ABOVE, BELOW, EVERYTHING, UNTOLD, advise, rank, successes
-from alignopsd_trl.measure.tune import main
-from alignopsd_trl.measure.tune_page import yaml_text
+from alignopsd_trl.measure.table import measured_rows, turns_of
+from alignopsd_trl.measure.tune import yaml_text
 from alignopsd_trl.statistics import Interval, for_several
 
 
@@ -118,17 +119,24 @@ def test_advice_follows_from_what_is_clear_and_is_a_file_that_train_takes(
     assert advice.settings == expected and len(advice.reasons) == 2
     assert all(words in reason for words, reason in zip(told, advice.reasons, strict=True))
     file = tmp_path / "tuned.yaml"
-    file.write_text(yaml_text("webshop_tiny", "report.md", advice.settings, advice))
+    file.write_text(yaml_text("webshop_tiny", advice.settings, advice))
     _, args, _ = parse("webshop_tiny", ["--config", str(file), "--output_dir", str(tmp_path)])
     assert {name: getattr(args, name) for name in expected} == expected
 
 
+def table(one: Turns) -> pd.DataFrame:
+    """Turns as a measurement's table has them, with equal names of tasks in every table."""
+    columns = {"task": one.task, "rollout": one.trajectory % 2, "outcome_advantage": one.outcome}
+    halves = {"a_mc_half_0": one.halves[0], "a_mc_half_1": one.halves[1]}
+    return pd.DataFrame({**columns, "a_mc": one.advantage, "a_mc_error": one.error, **halves})
+
+
 def test_batches_of_tasks_are_joined_as_different_tasks() -> None:
     parts = [turns(2, 0), turns(3, 1)]
-    both = joined(parts)
+    both = turns_of(measured_rows([table(one) for one in parts]))
     assert both.tasks == 5 and len(np.unique(both.trajectory)) == 10 and both.halves.shape == (2, 40)
     assert both.task.tolist() == (np.arange(40) // 8).tolist()
-    assert joined(parts[:1]).trajectory.tolist() == parts[0].trajectory.tolist()
+    assert turns_of(measured_rows([table(parts[0])])).trajectory.tolist() == parts[0].trajectory.tolist()
 
 
 # The command
@@ -169,7 +177,7 @@ FEW = ["--seed", "1", "--tasks", "12", "--rollouts", "2", "--methods", "gagpo,rl
 def test_the_command_measures_a_recipe_of_ones_own_and_goes_on_with_more_tasks(
     game: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(batches, "BATCH", 6)
+    monkeypatch.setattr(commands, "BATCH", 6)
     found = main(["walk", *FEW, "--vary", "rlsd.band=0.4"])
     folder = game / "outputs" / "tune_walk"
     assert {path.name for path in folder.iterdir()} == {"parts", "report.md", "tune.json", "tuned.yaml"}
@@ -186,7 +194,8 @@ def test_the_command_measures_a_recipe_of_ones_own_and_goes_on_with_more_tasks(
     def no_play(*given: object) -> None:
         raise AssertionError("played again")
 
-    monkeypatch.setattr(batches, "play_groups", no_play)
+    for module in (measurement, tune):
+        monkeypatch.setattr(module, "play_groups", no_play)
     again = main(["walk", *FEW, "--vary", "rlsd.band=0.4"])
     assert again["figures"] == found["figures"] and again["success"] == found["success"]
     refusal = "holds a measurement with rollouts=2, this one has 3; choose another --output"
@@ -196,7 +205,7 @@ def test_the_command_measures_a_recipe_of_ones_own_and_goes_on_with_more_tasks(
 
 @pytest.mark.full
 def test_time_and_methods_without_a_teacher(game: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "BATCH", 2)
+    monkeypatch.setattr(commands, "BATCH", 2)
     found = main(["walk", *FEW, "--methods", "gigpo", "--minutes", "0.001", "--set", "temperature=0.9"])
     assert found["tasks"] == 2 and found["teacher_agreement"] is None and found["success"]["all"]["tasks"] == 2
     written = yaml.safe_load((game / "outputs" / "tune_walk" / "tuned.yaml").read_text())
@@ -262,7 +271,6 @@ def test_a_written_task_is_tuned_by_its_name_and_trains_with_what_is_advised(
         ([], "required: RECIPE"),
         (["webshop_tny"], "did you mean 'webshop_tiny'?"),
         (["webshop_tiny", "--tasks", "1"], "--tasks 1 must be 2 or more"),
-        (["webshop_tiny", "--walks", "6"], "--walks 6 is --rollouts now; write --rollouts 6"),
         (["webshop_tiny", "--rollouts", "0"], "--rollouts 0 must be 1 or more"),
         (["webshop_tiny", "--minutes", "0"], "--minutes 0 must be more than 0"),
         (["webshop_tiny", "--minutes", "soon"], "argument --minutes: invalid float value: 'soon'"),

@@ -7,11 +7,11 @@ A deterministic environment can be replayed from (row, seed, actions). V(s), the
 of the policy's Monte Carlo rollouts from s. A turn's true advantage A_MC is V(next state) - V(state); after the last
 turn the outcome replaces V(next state).
 
+    commands                     the command lines
+    setup, policy, variants      objects from names; sampling and scoring; methods and settings that share a teacher
     tree, plan, mc_rollouts      states of a batch, number of rollouts from each, replay and play
-    policy, variants             sampling and scoring; credit of methods and settings over one batch
-    measurement, training        the whole measurement without files; the same of a training round
-    metrics, pooling             agreement of credit and advantage with intervals; several folders in one table
-    options, setup, session      the command lines; objects from names; the cache in a folder
-    fidelity, report             the command ``fidelity`` and its page
-    tune, batches, ranking, tune_page  the command ``tune``: batches of tasks, advice, its page
+    measurement, training        a measurement, with its cache in a folder; the same of a training round
+    metrics                      agreement of credit and advantage with intervals
+    fidelity, report             the command ``fidelity``; its page, and several folders in one table
+    tune, ranking                the command ``tune``: batches of tasks, its page; advice
 """

@@ -1,206 +1,70 @@
-"""Plays groups and rollouts, assigns every variant's credit and joins both, without files (see `session`)."""
+"""Measures tasks: episodes, Monte Carlo rollouts from their states, and every variant's credit of their turns.
+
+Episodes and rollouts are kept in a folder for later commands.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import os
+import pickle
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
-from alignopsd_trl.measure.mc_rollouts import MCRollout, portions, roll_out, together, verify
-from alignopsd_trl.measure.metrics import Turns
-from alignopsd_trl.measure.plan import rounds, worth_measuring
-from alignopsd_trl.measure.tree import HALVES, Advantages, Tree, advantages, doubts
-from alignopsd_trl.measure.variants import CachedTeacher, Variant, turn_credit
-from alignopsd_trl.methods import Credit, Teacher, checked_credit
-from alignopsd_trl.rollout import Player, episode_seeds
-from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
+from alignopsd_trl.launch.errors import setup
+from alignopsd_trl.measure.mc_rollouts import ReplayError, play_groups, take_rollouts
+from alignopsd_trl.measure.setup import Session
+from alignopsd_trl.measure.table import CREDIT, turn_table
+from alignopsd_trl.measure.tree import Tree, outcome, turn_advantages
+from alignopsd_trl.measure.variants import CachedTeacher, turn_credit
+from alignopsd_trl.methods import checked_credit, grpo
+from alignopsd_trl.runs.files import plain, read_json, write_bytes, write_json
+from alignopsd_trl.runs.folder import differences
+from alignopsd_trl.runs.progress import Bar
+from alignopsd_trl.turns import Trajectory, TurnBatch
+
+GAPS = "token_identity_gaps"
+"""The column of the sums of each turn's identity gaps, from the first method that computes them."""
 
 
-def _won(one: Trajectory) -> float:
-    if one.won is None:
-        raise ValueError("this environment does not know who won; measure against value='reward'")
-    return float(one.won)
-
-
-OUTCOMES: dict[str, Callable[[Trajectory], float]] = {"success": _won, "reward": lambda one: float(one.reward)}
-"""Functions that return an episode's outcome. The mean outcome is the value of a state."""
-
-Bars = Callable[[int, str], AbstractContextManager[Callable[..., None]]]
-"""(episodes, title) -> a progress bar."""
-Portion = Callable[[str, Callable[[], list[MCRollout]]], list[MCRollout]]
-"""A cache of portions: (name, play) -> the rollouts of the portion, from a file or from ``play``."""
-
-
-def silent(total: int, title: str) -> AbstractContextManager[Callable[..., None]]:
-    return nullcontext(lambda ended, turns=0: None)
-
-
-@dataclass
-class Bench:
-    """A policy in its environment, as the measurement needs it.
+class Cache:
+    """Episodes and rollouts in a folder.
 
     Args:
-        player: plays episodes of the policy at the training temperature, with skills as in training.
-        slots: number of episodes that it plays side by side.
-        teacher: the privileged view of the same policy; `None` if no method needs it.
-        score: returns log-probs ``(M, L)`` of a batch's responses under their own prompts.
-        pad_id: of the tokenizer.
-        device: of the model.
-    """
-
-    player: Player
-    slots: int
-    teacher: Teacher | None
-    score: Callable[[TurnBatch], torch.Tensor] | None
-    pad_id: int
-    device: torch.device | str = "cpu"
-    bars: Bars = silent
-
-    def rollout_player(self, progress: Callable[..., None], until_lost: bool) -> Player:
-        """Makes the player of Monte Carlo rollouts, which needs no privileged prompts."""
-        return replace(self.player, progress=progress, privileged=False, until_lost=until_lost)
-
-
-def play_groups(bench: Bench, rows: Sequence[Mapping[str, Any]], siblings: int, step: int = 0) -> list[Trajectory]:
-    """Plays sibling groups of the rows, as training does at an optimiser step."""
-    wanted = [(row, sibling) for row in rows for sibling in range(siblings)]
-    played: list[Trajectory] = []
-    group = max(bench.slots // siblings, 1) * siblings
-    with bench.bars(len(wanted), "groups") as progress:
-        player = replace(bench.player, progress=progress)
-        for first in range(0, len(wanted), group):
-            part = wanted[first : first + group]
-            seeds = [episode_seeds(row["task_id"], step, sibling) for row, sibling in part]
-            played += player.play([row for row, _ in part], seeds, [row["task_id"] for row, _ in part])
-    return played
-
-
-def take_rollouts(
-    bench: Bench,
-    trajectories: Sequence[Trajectory],
-    rollouts: int,
-    *,
-    value: str = "success",
-    everywhere: bool = False,
-    enough: float | None = 1.0,
-    seed: int = 0,
-    kept: Portion = lambda name, play: play(),
-) -> Tree:
-    """Builds the tree of a batch and fills it with Monte Carlo rollouts.
-
-    Args:
-        trajectories: played episodes without environment errors.
-        rollouts: maximum of rollouts per state on average; a third is even, the rest goes to states with large errors.
-        value: a key of `OUTCOMES`.
-        everywhere: whether to measure groups whose rewards are equal, too.
-        enough: reliability of A_MC at which rollouts stop; 1 plays them all, `None` is `plan.enough_for`.
-        kept: a cache of portions.
+        identity: settings that the content depends on.
 
     Raises:
-        ReplayError: if the environment is not deterministic.
+        ValueError: if the folder holds the parts of another measurement.
     """
-    tree, outcome = Tree(trajectories), OUTCOMES[value]
-    states = worth_measuring(tree, trajectories, everywhere)
-    tasks = {tree.states[state].task for state in states}
-    verify(bench.player, [one for one in trajectories if one.task in tasks], bench.slots)
-    ends, until_lost, agree = [outcome(one) for one in trajectories], value == "success", bench.player.agree
-    for number, wanted in enumerate(rounds(tree, trajectories, states, ends, rollouts, enough, until_lost), 1):
-        parts = portions(tree, wanted, bench.slots)
-        # All processes of a launch play equally often: a round of generation may hold collectives.
-        parts += [[]] * (agree(len(parts)) - len(parts))
-        with bench.bars(sum(map(len, parts)), f"Monte Carlo rollouts, round {number}") as progress:
-            player = bench.rollout_player(progress, until_lost)
-            for place, starts in enumerate(parts):
-                own = seed + 7919 * place + number
-                play = partial(roll_out, player, trajectories, tree, starts, outcome, own)
-                for one in together(agree, partial(kept, f"rollouts_{number}_{place:04d}", play)):
-                    tree.add_rollout(one.half, one.state, one.steps, one.outcome)
-    return tree
 
-
-def turn_advantages(
-    tree: Tree,
-    trajectories: Sequence[Trajectory],
-    value: str = "success",
-    episodes: Sequence[Trajectory] | None = None,
-) -> Advantages:
-    """Computes A_MC of the turns of some episodes, in their order.
-
-    Args:
-        trajectories: the tree's trajectories.
-        episodes: some of them; all by default.
-    """
-    row = {(one.task, one.rollout): number for number, one in enumerate(trajectories)}
-    chosen = trajectories if episodes is None else episodes
-    place = [(row[one.task, one.rollout], turn.number) for one in chosen for turn in one.turns]
-    outcome = OUTCOMES[value]
-    ends = [outcome(one) for one in trajectories]
-    return advantages(tree, place, ends, [doubts(tree, half, ends) for half in HALVES])
-
-
-@dataclass
-class Credited:
-    """A batch with every variant's credit. Its rows are the turns of its ``episodes``, in order."""
-
-    batch: TurnBatch
-    episodes: Sequence[Trajectory]
-    credits: dict[str, Credit]
-
-    def column(self, label: str) -> np.ndarray:
-        return turn_credit(self.credits[label], self.batch).cpu().numpy()
-
-
-def assign_credit(
-    bench: Bench,
-    trajectories: Sequence[Trajectory],
-    variants: Sequence[Variant],
-    tasks_per_batch: int,
-    seed: int = 0,
-    step: int = 0,
-) -> Iterator[Credited]:
-    """Assigns every variant's credit in batches of ``tasks_per_batch`` sibling groups, the number of a training
-    round."""
-    order = list(dict.fromkeys(one.task for one in trajectories))
-    methods = [variant.method for variant in variants]
-    with bench.bars(len(order), "credit") as progress:
-        for first in range(0, len(order), tasks_per_batch):
-            chosen = set(order[first : first + tasks_per_batch])
-            episodes = sorted(
-                (one for one in trajectories if one.task in chosen), key=lambda one: (one.task, one.rollout)
+    def __init__(self, folder: Path, identity: Mapping[str, Any]):
+        self.folder, self._identity = folder, plain(identity)
+        before = read_json(folder / "identity.json") or self._identity
+        if changed := differences(before, self._identity):
+            shown = [f"{name}={there!r}, this one has {here!r}" for name, (there, here) in changed.items()]
+            raise ValueError(
+                f"{folder.parent} holds a measurement with {'; '.join(shown)}; choose another --output or remove the "
+                "folder"
             )
-            batch = TurnBatch.of(episodes, bench.pad_id, bench.device)
-            torch.manual_seed(seed + first)
-            if bench.score is not None and any(method.needs_student_log_probs for method in methods):
-                batch = replace(batch, student_log_probs=bench.score(batch))
-            assert bench.teacher is not None, "a bench whose variants get credit has a teacher"
-            teacher = CachedTeacher(bench.teacher, batch)
-            yield Credited(
-                batch, episodes, {one.label: checked_credit(one.method, batch, teacher, step) for one in variants}
-            )
-            progress(len(chosen))
+
+    def take(self, name: str, play: Callable[[], list[Any]]) -> list[Any]:
+        """Returns the content of a name; plays it if the folder has none."""
+        path = self.folder / f"{name}.pkl"
+        if not path.is_file():
+            played = play()  # played first: an error leaves the folder free for another measurement
+            write_json(self.folder / "identity.json", self._identity)
+            write_bytes(path, pickle.dumps(played))
+        return pickle.loads(path.read_bytes())
 
 
-def columns(
-    episodes: Sequence[Trajectory], tree: Tree, trajectories: Sequence[Trajectory], outcome: np.ndarray, value: str
-) -> tuple[Turns, np.ndarray, Advantages]:
-    """Returns the measured turns for `metrics`, their mask among all turns, and A_MC of all turns.
-
-    Args:
-        outcome: the outcome advantage of each turn.
-    """
-    found = turn_advantages(tree, trajectories, value, episodes)
-    known = np.isfinite(found.advantage) & np.isfinite(found.error)
-    owners = [one for one in episodes for _ in one.turns]
-    owners = [one for one, keep in zip(owners, known, strict=True) if keep]
-    names = [(one.task, one.rollout) for one in owners]
-    task, trajectory = _numbers([name for name, _ in names]), _numbers(names)
-    columns = found.advantage[known], found.error[known], found.halves[:, known]
-    return Turns(task, trajectory, outcome[known], *columns), known, found
+def cpu_seconds() -> float:
+    """Returns the CPU seconds of this process and of its ended children."""
+    return sum(os.times()[:4])
 
 
 @dataclass(frozen=True)
@@ -210,30 +74,78 @@ class Measurement:
     Args:
         everyone, played: all episodes, and those without environment errors.
         tree: with the Monte Carlo rollouts.
-        credited: batches of sibling groups with their credit.
-        outcome: the outcome advantage of each turn.
-        turns, known, found: see `columns`.
+        table: see `table`.
     """
 
     everyone: Sequence[Trajectory]
     played: Sequence[Trajectory]
     tree: Tree
-    credited: Sequence[Credited]
-    outcome: np.ndarray
-    turns: Turns
-    known: np.ndarray
-    found: Advantages
-
-    @property
-    def turns_of(self) -> list[tuple[Trajectory, Turn]]:
-        """Pairs of episode and turn, in the order of the columns."""
-        return [(one, turn) for part in self.credited for one in part.episodes for turn in one.turns]
-
-    def credit(self, label: str) -> np.ndarray:
-        """Returns a variant's credit of the measured turns."""
-        return np.concatenate([part.column(label) for part in self.credited])[self.known]
+    table: pd.DataFrame
 
 
-def _numbers(names: Iterable[Any]) -> np.ndarray:
-    place: dict[Any, int] = {}
-    return np.array([place.setdefault(name, len(place)) for name in names], dtype=np.int64)
+def measured(session: Session, rows: Sequence[Mapping[str, Any]], cache: Cache) -> Measurement:
+    """Plays sibling groups of the rows and Monte Carlo rollouts from their states, and assigns every variant's
+    credit."""
+    asked = session.arguments
+    torch.manual_seed(asked.seed)
+
+    def play() -> list[Trajectory]:
+        found = play_groups(session.replays, rows, session.config.num_generations, asked.quiet)
+        with setup():
+            playable(found, asked.value)
+        return found
+
+    everyone = cache.take("played", play)
+    played = playable(everyone, asked.value)
+    choices = {name: getattr(asked, name) for name in ("value", "everywhere", "enough", "quiet")}
+    try:
+        tree = take_rollouts(session.replays, played, asked.rollouts, **choices, kept=cache.take)
+    except ReplayError as error:
+        raise ReplayError(f"{error}; what was played is kept in {cache.folder}, remove that after a change") from error
+    return Measurement(everyone, played, tree, assign_credit(session, tree))
+
+
+def assign_credit(session: Session, tree: Tree) -> pd.DataFrame:
+    """Assigns every variant's credit in batches of ``tasks_per_batch`` sibling groups, the number of a training
+    round. Returns the table of the turns."""
+    asked, tables = session.arguments, []
+    order = list(dict.fromkeys(one.task for one in tree.trajectories))
+    with Bar(len(order), "credit", disable=asked.quiet) as progress:
+        for first in range(0, len(order), asked.tasks_per_batch):
+            chosen = order[first : first + asked.tasks_per_batch]
+            episodes = [one for one in tree.trajectories if one.task in chosen]
+            torch.manual_seed(asked.seed + first)
+            tables.append(_credited(session, tree, sorted(episodes, key=lambda one: (one.task, one.rollout))))
+            progress(len(chosen))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _credited(session: Session, tree: Tree, episodes: Sequence[Trajectory]) -> pd.DataFrame:
+    methods, step = session.variants, session.arguments.step
+    batch = TurnBatch.of(episodes, session.tokenizer.pad_token_id, session.model.device)
+    if any(method.needs_student_log_probs for method in methods.values()):
+        batch = replace(batch, student_log_probs=session.score(batch))
+    teacher = CachedTeacher(session.teacher)
+    credits = {label: checked_credit(method, batch, teacher, step) for label, method in methods.items()}
+    sides = grpo.outcome(batch, session.config).advantage.cpu().numpy()
+    table = turn_table(episodes, turn_advantages(tree, episodes), sides)
+    table = table.assign(**{CREDIT + label: turn_credit(one, batch).cpu().numpy() for label, one in credits.items()})
+    gaps = next((one.trace[GAPS] for one in credits.values() if GAPS in one.trace), None)
+    if gaps is None:
+        return table
+    return table.assign(**{GAPS: [0.0 if row is None else float(np.sum(row, dtype=np.float64)) for row in gaps]})
+
+
+def playable(played: Sequence[Trajectory], value: str) -> list[Trajectory]:
+    """Returns the episodes that can be measured.
+
+    Raises:
+        ValueError: if there are none, or their environment does not report the value.
+    """
+    kept = [one for one in played if not one.failed and one.turns]
+    if not kept:
+        why = next((one.message for one in played if one.message), "no prompt fits max_prompt_length")
+        raise ValueError(f"every episode failed; the first: {why}")
+    for one in kept:
+        outcome(one, value)
+    return kept

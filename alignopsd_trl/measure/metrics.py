@@ -7,8 +7,8 @@ would contain its noise; the product of its two independent halves is summed ins
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,6 @@ from alignopsd_trl.statistics import Interval, resampled, task_draws
 FLAT = 1e-9  # relative deviation below which credit counts as equal on all turns of its trajectories
 PIVOTAL = 2.0  # standard errors
 NAMES = ("r_within", "r_praised", "r_blamed", "spearman", "cosine", "slope", "sign_agreement", "lift")
-COLUMNS = {  # of `_sums`
-    **{name: slice(3 * place, 3 * place + 3) for place, name in enumerate(NAMES[:5])},
-    **{"slope": slice(0, 3), "sign_agreement": slice(15, 17), "lift": slice(17, 19)},
-}
 UNBOUNDED = (-np.inf, np.inf)
 LIMITS = {"spearman": (-1.0, 1.0), "sign_agreement": (0.0, 1.0)}  # other figures may exceed 1, since noise is removed
 COMPARED = ("r_within", "r_praised", "r_blamed", "cosine", "lift")
@@ -77,9 +73,12 @@ class Turns:
 
     def within(self, values: np.ndarray) -> np.ndarray:
         """Subtracts from values ``(M,)`` their mean over each trajectory."""
-        count = np.bincount(self.trajectory)
-        mean = np.bincount(self.trajectory, weights=values) / np.maximum(count, 1)
-        return values - mean[self.trajectory]
+        return values - group_means(self.trajectory, values)
+
+
+def group_means(group: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Computes ``(M,)`` the mean of the values of each entry's group."""
+    return (np.bincount(group, weights=values) / np.maximum(np.bincount(group), 1))[group]
 
 
 def agreement(turns: Turns, credit: Mapping[str, np.ndarray], reference: str, seed: int = 0) -> dict[str, dict]:
@@ -91,17 +90,19 @@ def agreement(turns: Turns, credit: Mapping[str, np.ndarray], reference: str, se
         reference: the variant that is subtracted, on the same resampled tasks.
     """
     weights = task_draws(turns.tasks, seed)
-    sums = {label: _sums(turns, values) for label, values in credit.items()}
-    drawn = {label: _figures(weights @ one) for label, one in sums.items()}
-    tasks = {label: _tasks(one) for label, one in sums.items()}
+    drawn: dict[str, dict[str, np.ndarray]] = {label: {} for label in credit}
+    tasks: dict[str, dict[str, int]] = {label: {} for label in credit}  # that enter a figure
+    for label, values in credit.items():
+        for name, (form, columns) in _terms(turns, values).items():
+            sums = turns.by_task(columns)
+            drawn[label][name], tasks[label][name] = form(*(weights @ sums).T), int((sums != 0).any(1).sum())
     result = {}
-    for label, figures in drawn.items():
-        own = tasks[label]
-        result[label] = {name: resampled(figures[name], own[name], LIMITS.get(name, UNBOUNDED)) for name in NAMES}
-        if label != reference:
-            for name in COMPARED:
-                difference, fewer = figures[name] - drawn[reference][name], min(own[name], tasks[reference][name])
-                result[label][f"{name}_minus_{reference}"] = resampled(difference, fewer)
+    for label, own in drawn.items():
+        counts = tasks[label]
+        result[label] = {name: resampled(own[name], counts[name], LIMITS.get(name, UNBOUNDED)) for name in NAMES}
+        for name in COMPARED if label != reference else ():
+            fewer = min(counts[name], tasks[reference][name])
+            result[label][f"{name}_minus_{reference}"] = resampled(own[name] - drawn[reference][name], fewer)
     return result
 
 
@@ -111,24 +112,26 @@ def reliability(turns: Turns) -> float:
     return float((turns.within(turns.halves[0]) * turns.within(turns.halves[1])).sum() / total) if total else np.nan
 
 
-def _sums(turns: Turns, credit: np.ndarray) -> np.ndarray:
-    """Computes ``(tasks, columns)`` sums for `_figures`, see `COLUMNS`."""
+Term = tuple[Callable[..., np.ndarray], Sequence[np.ndarray]]
+
+
+def _terms(turns: Turns, credit: np.ndarray) -> dict[str, Term]:
+    """Returns for each figure its form and the columns whose sums over turns it takes."""
     inside, truth = turns.within(credit), turns.within(turns.advantage)
-    flat = (inside**2).sum() <= FLAT**2 * (credit**2).sum()
-    inside = np.zeros_like(inside) if flat else inside
-    clean = turns.within(turns.halves[0]) * turns.within(turns.halves[1])
-    praised, blamed = turns.outcome > 0, turns.outcome < 0
-    ranks = _ranks(inside), _ranks(truth)
-    pivotal = turns.pivotal
-    count = np.maximum(np.bincount(turns.trajectory), 1)[turns.trajectory]
-    share = np.bincount(turns.trajectory, weights=pivotal)[turns.trajectory] / count
-    columns = [inside**2, inside * truth, clean]
-    columns += [column * praised for column in columns[:3]] + [column * blamed for column in columns[:3]]
-    columns += [ranks[0] ** 2 * (not flat), ranks[0] * ranks[1] * (not flat), ranks[1] ** 2]
-    columns += [credit**2, credit * turns.advantage, turns.halves[0] * turns.halves[1]]
-    columns += [pivotal & (np.sign(credit) == np.sign(turns.advantage)) & (credit != 0), pivotal & (credit != 0)]
-    columns += [np.abs(credit) * pivotal, np.abs(credit) * share]
-    return turns.by_task(columns)
+    inside = inside * ((inside**2).sum() > FLAT**2 * (credit**2).sum())
+    products = inside**2, inside * truth, turns.within(turns.halves[0]) * turns.within(turns.halves[1])
+    ranks, true_ranks = _ranks(inside), _ranks(truth)
+    size, told = np.abs(credit), turns.pivotal & (credit != 0)
+    return {
+        "r_within": (_correlation, products),
+        "r_praised": (_correlation, [one * (turns.outcome > 0) for one in products]),
+        "r_blamed": (_correlation, [one * (turns.outcome < 0) for one in products]),
+        "spearman": (_correlation, [ranks**2, ranks * true_ranks, true_ranks**2]),
+        "cosine": (_correlation, [credit**2, credit * turns.advantage, turns.halves[0] * turns.halves[1]]),
+        "slope": (_slope, products),
+        "sign_agreement": (_ratio, [told & (np.sign(credit) == np.sign(turns.advantage)), told]),
+        "lift": (_ratio, [size * turns.pivotal, size * group_means(turns.trajectory, turns.pivotal)]),
+    }
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
@@ -137,27 +140,16 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return rankdata(np.round(values / step) if step else values) - (len(values) + 1) / 2
 
 
-def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
-    """Computes the figures of each row of sums."""
-
-    def correlation(own: np.ndarray, both: np.ndarray, other: np.ndarray) -> np.ndarray:
-        return _ratio(both, np.sqrt(np.clip(own * other, 0, None)))
-
-    def slope(own: np.ndarray, both: np.ndarray, other: np.ndarray) -> np.ndarray:
-        return _ratio(np.where(own > 0, both, np.nan), other)
-
-    made = {"slope": slope, "sign_agreement": _ratio, "lift": _ratio}
-    return {name: made.get(name, correlation)(*sums[:, COLUMNS[name]].T) for name in NAMES}
+def _correlation(own: np.ndarray, both: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return _ratio(both, np.sqrt(np.clip(own * other, 0, None)))
 
 
-def _tasks(sums: np.ndarray) -> dict[str, int]:
-    """Counts the tasks that enter each figure."""
-    return {name: int((sums[:, COLUMNS[name]] != 0).any(1).sum()) for name in NAMES}
+def _slope(own: np.ndarray, both: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return _ratio(np.where(own > 0, both, np.nan), other)
 
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    safe = np.where(denominator > 0, denominator, np.nan)
-    return numerator / safe
+    return numerator / np.where(denominator > 0, denominator, np.nan)
 
 
 # Kinds of decision
@@ -166,22 +158,19 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 def kinds(actions: Sequence[str], tasks: Sequence[str], least: float = 0.03) -> list[str]:
     """Names the kind of each action: its longest prefix, in words, that a share ``least`` of the actions have and that
     occurs in three tasks (in all if there are fewer)."""
-    words = [_words(action) for action in actions]
-    counts: Counter[tuple[str, ...]] = Counter()
-    met: dict[tuple[str, ...], set[str]] = {}
-    for parts, task in zip(words, tasks, strict=True):
-        for length in range(1, len(parts) + 1):
-            counts[tuple(parts[:length])] += 1
-            met.setdefault(tuple(parts[:length]), set()).add(task)
+    met = defaultdict(list)  # a beginning -> the tasks of its actions
+    beginnings = [["".join(words[: place + 1]) for place in range(len(words))] for words in map(_words, actions)]
+    for own, task in zip(beginnings, tasks, strict=True):
+        for one in own:
+            met[one].append(task)
     needed, spread = max(2.0, least * len(actions)), min(3, len(set(tasks)))
+    frequent = {one for one, found in met.items() if len(found) >= needed and len(set(found)) >= spread}
 
-    def name(parts: list[str]) -> str:
-        beginnings = (tuple(parts[:length]) for length in range(len(parts), 0, -1))
-        found = next((one for one in beginnings if counts[one] >= needed and len(met[one]) >= spread), ())
-        shown = "".join(found).strip()
-        return (shown + (" ..." if len(found) < len(parts) else "")) if found else "other"
+    def name(own: Sequence[str]) -> str:
+        found = next((one for one in reversed(own) if one in frequent), None)
+        return "other" if found is None else found.strip() + (" ..." if found != own[-1] else "")
 
-    return [name(parts) for parts in words]
+    return [name(own) for own in beginnings]
 
 
 def _words(action: str) -> list[str]:
@@ -195,26 +184,17 @@ def by_kind(
     """Makes one row per kind and sign of the trajectory's advantage: turns, mean A_MC (`Interval`), share of pivotal
     turns, and the ratio of each variant's credit to a flat split's (`Interval`)."""
     label, side, size = np.array(names), np.sign(turns.outcome), np.abs(turns.outcome)
+    weights = {one: values * side / np.where(size, size, 1) for one, values in credit.items()}
     rows = []
     for kind in sorted(set(names), key=lambda one: -names.count(one)):
         for name, sign in (("praised", 1), ("blamed", -1)):
             here = (side == sign) & (label == kind)
-            if not here.any():
-                continue
-            rows.append(
-                {
-                    "kind": kind,
-                    "side": name,
-                    "turns": int(here.sum()),
-                    "tasks": len(set(turns.task[here])),
-                    "a_mc": task_mean(turns, turns.advantage, here, seed),
-                    "pivotal": float(turns.pivotal[here].mean()),
-                    "weight": {
-                        one: task_mean(turns, values * side / np.where(size, size, 1), here * size, seed)
-                        for one, values in credit.items()
-                    },
-                }
-            )
+            if here.any():
+                row: dict[str, Any] = {"kind": kind, "side": name, "turns": int(here.sum())}
+                row |= {"tasks": len(set(turns.task[here])), "a_mc": task_mean(turns, turns.advantage, here, seed)}
+                row["pivotal"] = float(turns.pivotal[here].mean())
+                row["weight"] = {one: task_mean(turns, own, here * size, seed) for one, own in weights.items()}
+                rows.append(row)
     return rows
 
 

@@ -7,11 +7,13 @@ it, its value would be biased: a state that looked hopeless at first would never
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from alignopsd_trl.measure.tree import HALVES, Advantages, Tree, advantages, back_up, doubts
+from alignopsd_trl.measure.metrics import group_means
+from alignopsd_trl.measure.tree import HALVES, Tree, back_up, doubts, turn_advantages
 from alignopsd_trl.turns import Trajectory
 
 FIRST_SHARE = 1 / 3  # share of the rollouts that are even over states
@@ -23,61 +25,48 @@ MOST = 10  # maximum of a state's rollouts, as a multiple of the even share
 Wanted = tuple[int, int, int]  # half, state, number of rollouts
 
 
-def worth_measuring(tree: Tree, trajectories: Sequence[Trajectory], everywhere: bool = False) -> list[int]:
+def worth_measuring(tree: Tree, everywhere: bool = False) -> list[int]:
     """Returns the states of groups whose rewards differ. In the other groups all credit is 0."""
-    differ = tasks_that_differ(trajectories)
+    differ = tasks_that_differ(tree.trajectories)
     return [row for row, state in enumerate(tree.states) if everywhere or state.task in differ]
 
 
 def tasks_that_differ(trajectories: Sequence[Trajectory]) -> list[str]:
     """Returns the tasks whose siblings have different rewards, in order."""
-    rewards: dict[str, set[float]] = {}
+    rewards: dict[str, set[float]] = defaultdict(set)
     for one in trajectories:
-        rewards.setdefault(one.task, set()).add(one.reward)
+        rewards[one.task].add(one.reward)
     return [task for task, values in rewards.items() if len(values) > 1]
 
 
-def rollout_lengths(tree: Tree, trajectories: Sequence[Trajectory], until_lost: bool = False) -> np.ndarray:
-    """Estimates ``(S,)`` the remaining turns from each state, at least one, from the episodes that visited it.
-
-    Args:
-        until_lost: whether an episode ends where it is lost.
-    """
-    ends = [len(one.turns) if one.lost is None or not until_lost else one.lost for one in trajectories]
+def rollout_lengths(tree: Tree) -> np.ndarray:
+    """Estimates ``(S,)`` the remaining turns from each state, at least one, from the episodes that visited it. Rollouts
+    of success end where all is lost."""
+    early = tree.value == "success"
+    ends = [one.lost if early and one.lost is not None else len(one.turns) for one in tree.trajectories]
     return np.array(
         [np.mean([max(ends[place] - number, 1) for place, number in state.visits]) for state in tree.states]
     )
 
 
-def rounds(
-    tree: Tree,
-    trajectories: Sequence[Trajectory],
-    states: Sequence[int],
-    ends: Sequence[float],
-    rollouts: int,
-    enough: float | None,
-    until_lost: bool = False,
-) -> Iterator[list[Wanted]]:
+def rounds(tree: Tree, states: Sequence[int], rollouts: int, enough: float | None) -> Iterator[list[Wanted]]:
     """Yields the rollouts of each round. The caller adds them to the tree before it draws the next round. The number of
     rounds is fixed; some may be empty.
 
     Args:
-        ends: outcomes of the trajectories.
+        states: those to measure.
         rollouts: the whole budget, in rollouts per state.
         enough: reliability of A_MC at which rollouts stop; `None` is `enough_for`.
-        until_lost: whether rollouts end where they are lost.
     """
-    lengths = rollout_lengths(tree, trajectories, until_lost)
     for odd in (0, 1):
         yield first_rollouts(tree, states, rollouts, odd)
     tasks = {tree.states[state].task for state in states}
-    turns = [(row, turn.number) for row, one in enumerate(trajectories) if one.task in tasks for turn in one.turns]
+    episodes = [one for one in tree.trajectories if one.task in tasks]
     enough = enough_for(len(states)) if enough is None else enough
     for share in FURTHER_SHARES:
-        doubt = [doubts(tree, half, ends) for half in HALVES]
-        found = advantages(tree, turns, ends, doubt)
-        unsure = [half for half in HALVES if states and expected_reliability(found, turns, 1 - half) < enough]
-        yield further_rollouts(tree, states, lengths, rollouts, share, doubt, unsure)
+        reliable = expected_reliability(tree, episodes)
+        unsure = [half for half in HALVES if states and reliable[1 - half] < enough]
+        yield further_rollouts(tree, states, rollouts, share, unsure)
 
 
 def enough_for(states: int) -> float:
@@ -89,19 +78,18 @@ def enough_for(states: int) -> float:
     return min(max(needed, LEAST_RELIABLE), MOST_RELIABLE)
 
 
-def expected_reliability(found: Advantages, turns: Sequence[tuple[int, int]], half: int) -> float:
-    """Predicts the reliability of A_MC from two halves like this one.
-
-    Args:
-        turns: (trajectory, turn number) of the rows of ``found``.
-    """
-    known = np.isfinite(found.halves[half])
-    values = found.halves[half][known]
-    group = np.unique(np.array([trajectory for trajectory, _ in turns])[known], return_inverse=True)[1]
-    means = np.bincount(group, weights=values) / np.maximum(np.bincount(group), 1)
-    total, noise = ((values - means[group]) ** 2).sum(), found.variances[half][known].sum()
-    signal = max(total - noise, 0.0)
-    return float(signal / (signal + noise / 2)) if signal else 0.0
+def expected_reliability(tree: Tree, episodes: Sequence[Trajectory]) -> list[float]:
+    """Predicts for either half the reliability of A_MC from two halves like it."""
+    found = turn_advantages(tree, episodes)
+    group = np.array([row for row, one in enumerate(episodes) for _ in one.turns], dtype=np.int64)
+    result = []
+    for values, variances in zip(found.halves, found.variances, strict=True):
+        known = np.isfinite(values)
+        within = values[known] - group_means(group[known], values[known])
+        noise = variances[known].sum()
+        signal = max((within**2).sum() - noise, 0.0)
+        result.append(float(signal / (signal + noise / 2)) if signal else 0.0)
+    return result
 
 
 def first_rollouts(tree: Tree, states: Sequence[int], rollouts: int, odd: int) -> list[Wanted]:
@@ -117,13 +105,7 @@ def first_rollouts(tree: Tree, states: Sequence[int], rollouts: int, odd: int) -
 
 
 def further_rollouts(
-    tree: Tree,
-    states: Sequence[int],
-    lengths: np.ndarray,
-    rollouts: int,
-    share: float,
-    doubt: Sequence[float | np.ndarray],
-    halves: Sequence[int] = HALVES,
+    tree: Tree, states: Sequence[int], rollouts: int, share: float, halves: Sequence[int] = HALVES
 ) -> list[Wanted]:
     """Allocates the rollouts of a later round.
 
@@ -132,21 +114,19 @@ def further_rollouts(
     in it and once for each turn that led to it.
 
     Args:
-        lengths: ``(S,)`` cost of a rollout from each state, in turns.
         rollouts: the whole budget, in rollouts per state.
         share: share of the budget spent by the end of this round.
-        doubt: prior variances of either half, see `tree.back_up`.
         halves: the halves that get rollouts.
     """
     rows = np.array(states, dtype=np.int64)
+    cost = rollout_lengths(tree)[rows]
     turns = np.array([len(tree.states[row].visits) * (2 if tree.states[row].path else 1) for row in states])
     chosen = []
     for half in halves:
-        spread = back_up(tree, 1 - half, doubt[1 - half]).spread[rows]
+        spread = back_up(tree, 1 - half, doubts(tree, 1 - half)).spread[rows]
         had = np.array([tree.seen[row][half].count for row in rows])
-        budget = rollouts / 2 * share * lengths[rows].sum() - tree.rollout_turns[half]
-        wanted = np.sqrt(turns * np.nan_to_num(spread) / lengths[rows])
-        more = _fill(wanted, had, lengths[rows], budget, MOST * rollouts // 2)
+        budget = rollouts / 2 * share * cost.sum() - tree.rollout_turns[half]
+        more = _fill(np.sqrt(turns * np.nan_to_num(spread) / cost), had, cost, budget, MOST * rollouts // 2)
         chosen += [(half, int(row), int(number)) for row, number in zip(rows, more, strict=True) if number]
     return chosen
 

@@ -65,7 +65,7 @@ class ModelScorer:
 
     @torch.no_grad()
     def plain(self, prompt: Padded, response: Padded) -> torch.Tensor:
-        return self._log_probs(_response_logits(self._model, prompt, response), response.ids)
+        return self._log_probs(self._response_logits(prompt, response), response.ids)
 
     @torch.no_grad()
     def shared(self, rows: Packed, before: Cache | None = None) -> torch.Tensor:
@@ -87,7 +87,7 @@ class ModelScorer:
     def largest(
         self, prompt: Padded, response: Padded, count: int, views: int = 1, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = _response_logits(self._model, prompt, response)
+        logits = self._response_logits(prompt, response)
         if mix is not None:
             several = logits.unflatten(0, (len(logits) // views, views)).transpose(1, 2)  # (n, T, views, V)
             rows = torch.arange(len(several), device=logits.device).repeat_interleave(several.size(1))
@@ -108,12 +108,11 @@ class ModelScorer:
         scaled = logits.float() / self._temperature
         return scaled.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - scaled.logsumexp(-1)
 
-
-def _response_logits(model: torch.nn.Module, prompt: Padded, response: Padded) -> torch.Tensor:
-    """Computes the logits ``(rows, T, V)`` that predict responses."""
-    output = model(
-        input_ids=torch.cat([prompt.ids, response.ids], dim=1),
-        attention_mask=torch.cat([prompt.mask, response.mask], dim=1),
-        logits_to_keep=response.ids.size(1) + 1,
-    )
-    return output.logits[:, :-1]
+    def _response_logits(self, prompt: Padded, response: Padded) -> torch.Tensor:
+        """Computes the logits ``(rows, T, V)`` that predict responses."""
+        output = self._model(
+            input_ids=torch.cat([prompt.ids, response.ids], dim=1),
+            attention_mask=torch.cat([prompt.mask, response.mask], dim=1),
+            logits_to_keep=response.ids.size(1) + 1,
+        )
+        return output.logits[:, :-1]

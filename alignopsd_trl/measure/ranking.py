@@ -25,6 +25,9 @@ STANDING_TEACHER = {"teacher_model_kind": "base", "num_iterations": 4}
 TAUGHT_BY = "align_opsd"  # the method whose views are mixed into the distribution
 DISTRIBUTION = {"auxiliary_loss": "distribution", "distribution_coefficient": 10.0}
 
+Outcomes = Mapping[str, Sequence[float]]
+"""Task -> the outcomes of its episodes."""
+
 
 @dataclass(frozen=True)
 class Success:
@@ -42,15 +45,12 @@ class Success:
 
 
 def successes(
-    without: Mapping[str, Sequence[float]],
-    skilled: Mapping[str, Sequence[float]],
-    category: Mapping[str, str],
-    highest: float = 1.0,
+    without: Outcomes, skilled: Outcomes, category: Mapping[str, str], highest: float = 1.0
 ) -> dict[str, Success]:
     """Computes success with and without the skill, over all tasks (`EVERYTHING`) and for each of several categories.
 
     Args:
-        without, skilled: task -> outcomes of its episodes. Tasks that only one of them has are left out.
+        without, skilled: tasks that only one of them has are left out.
         category: task -> its category.
         highest: the largest outcome, if 0 is the smallest; infinite where neither is known.
     """
@@ -62,12 +62,7 @@ def successes(
     return {name: _success(without, skilled, own, highest) for name, own in groups.items() if own}
 
 
-def _success(
-    without: Mapping[str, Sequence[float]],
-    skilled: Mapping[str, Sequence[float]],
-    tasks: Sequence[str],
-    highest: float,
-) -> Success:
+def _success(without: Outcomes, skilled: Outcomes, tasks: Sequence[str], highest: float) -> Success:
     before, after = (np.array([np.mean(side[task]) for task in tasks]) for side in (without, skilled))
     lowest = 0.0 if math.isfinite(highest) else -math.inf
     own = ((before, lowest), (after, lowest), (after - before, -highest))
@@ -128,10 +123,7 @@ class Advice:
 
 
 def advise(
-    ranking: Sequence[Standing],
-    settings: Mapping[str, Mapping[str, Any]],
-    lift: Interval | None,
-    siblings: int,
+    ranking: Sequence[Standing], settings: Mapping[str, Mapping[str, Any]], lift: Interval | None, siblings: int
 ) -> Advice:
     """Advises the best setting that is clearly above GRPO, else GRPO. If the lift is clearly above 0, it advises the
     teacher's distribution with AlignOPSD's credit, and names privileged play as the cheaper way.
@@ -141,16 +133,14 @@ def advise(
         lift: of the privileged view; `None` without skills.
         siblings: number of siblings in a group.
     """
-    better = [one for one in ranking if one.verdict == ABOVE]
-    if better:
-        best = better[0]
-        chosen = dict(settings[best.label])
+    best = next((one for one in ranking if one.verdict == ABOVE), None)
+    chosen = dict(settings[best.label]) if best else {"method": REFERENCE}
+    if best:
         credit = (
             f"Credit: {best.label}. Its cosine with A_MC is {best.difference:+.2f} to GRPO's, clear of 0 with "
             f"{len(ranking) - 1} settings compared."
         )
     else:
-        chosen = {"method": REFERENCE}
         credit = f"Credit: nothing can be told from GRPO here{MORE_TASKS if ranking else NO_DIFFERENCE}"
     if lift is None:
         return Advice(chosen, [credit, "Teacher: there are no skills that it could read."])

@@ -1,73 +1,48 @@
-"""Writes a measurement's figures (JSON), turns (parquet), picture and page of text."""
+"""The page of a measurement, and several measurements of different tasks taken together (``fidelity --pool``)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from alignopsd_trl.measure.measurement import Measurement
-from alignopsd_trl.measure.metrics import MEANING, PIVOTAL
+from alignopsd_trl.measure.metrics import MEANING, PIVOTAL, agreement
+from alignopsd_trl.measure.table import credit_of, measured_rows, turns_of
+from alignopsd_trl.runs.files import plain, read_json, write_json
 from alignopsd_trl.statistics import Interval
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SHOWN = ("r_within", "r_praised", "r_blamed", "spearman", "cosine", "sign_agreement", "lift")
 MOST_KINDS = 8
-
-
-def turn_table(one: Measurement, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Makes one record per turn: the turn, its Monte Carlo value and every variant's credit.
-
-    Args:
-        names: the kind of each turn's action.
-    """
-    found = one.found
-    columns = {
-        "outcome_advantage": one.outcome,
-        "a_mc": found.advantage,
-        "a_mc_error": found.error,
-        "a_mc_half_0": found.halves[0],
-        "a_mc_half_1": found.halves[1],
-        "value_before": found.before,
-        "value_after": found.after,
-        "walks": found.rollouts,
-    }
-    for label in one.credited[0].credits:
-        columns[f"credit {label}"] = np.concatenate([part.column(label) for part in one.credited])
-    records = []
-    for row, ((episode, turn), kind) in enumerate(zip(one.turns_of, names, strict=True)):
-        records.append(
-            {
-                **{name: getattr(episode, name) for name in ("task", "rollout", "category", "won", "reward")},
-                **{"turn": turn.number, "kind": kind, "thinking": turn.thought.thinking, "action": turn.action},
-                **{name: values[row].item() for name, values in columns.items()},
-            }
-        )
-    return records
+MOST_VARIANTS = 6  # columns of the table of kinds
 
 
 def page(
     facts: Mapping[str, Any], figures: Mapping[str, Mapping[str, Interval]], kinds: Sequence[Mapping[str, Any]]
 ) -> str:
     """Returns the page of text (Markdown)."""
-    lines = ["# Credit fidelity", "", facts["command"], "", _summary(facts), *_failed(facts), ""]
+    lines = ["# Credit fidelity", "", facts["command"], "", _summary(facts), ""]
+    if facts.get("failed_rollouts"):
+        first = facts["first_failure"] or "no prompt fits max_prompt_length"
+        lines += [f"Left out: {facts['failed_rollouts']} rollouts that failed; the first: {first}", ""]
     if not figures:
         return "\n".join([*lines, "No group differs in its rewards: there is no credit to measure.", ""])
-    lines += figure_lines(figures)
-    lines += ["", *(f"{name}: {MEANING[name]}." for name in SHOWN)]
+    lines += [*figure_lines(figures), "", *(f"{name}: {MEANING[name]}." for name in SHOWN)]
     lines += ["'-' where credit is the same on all turns of a trajectory. Intervals: 95 %, resampled tasks.", ""]
-    lines += _kind_lines(kinds)
-    return "\n".join(lines)
+    return "\n".join([*lines, *_kind_lines(kinds)])
+
+
+def markdown(head: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
+    """Returns the lines of a table (Markdown)."""
+    head = list(head)
+    return ["| " + " | ".join(map(str, row)) + " |" for row in [head, ["---"] * len(head), *rows]]
 
 
 def figure_lines(figures: Mapping[str, Mapping[str, Interval]]) -> list[str]:
     """Returns a table with one row per variant (Markdown)."""
-    lines = ["| variant | " + " | ".join(SHOWN) + " |", "|---" * (len(SHOWN) + 1) + "|"]
-    rows = (" | ".join(str(row[name]) for name in SHOWN) for row in figures.values())
-    return [*lines, *(f"| {label} | {row} |" for label, row in zip(figures, rows, strict=True))]
+    return markdown(["variant", *SHOWN], ([label, *(row[name] for name in SHOWN)] for label, row in figures.items()))
 
 
 def _summary(facts: Mapping[str, Any]) -> str:
@@ -76,23 +51,9 @@ def _summary(facts: Mapping[str, Any]) -> str:
         f"{facts['rollouts']} rollouts of {facts['tasks']} tasks, {won}; {facts['turns']} turns, "
         f"{facts['measured_turns']} of them in the {facts['measured_tasks']} groups that differ. {facts['walks']} "
         f"Monte Carlo rollouts ({facts['walked_turns']} turns), median {facts['median_walks']:.0f} through a "
-        f"turn's state. "
-        f"Reliability of A_MC {_number(facts['reliability'])}; {_number(facts['pivotal'])} of the turns are pivotal "
-        f"(|A_MC| above {PIVOTAL:g} standard errors). {_seconds(facts)}."
+        f"turn's state. Reliability of A_MC {_number(facts['reliability'])}; {_number(facts['pivotal'])} of the turns "
+        f"are pivotal (|A_MC| above {PIVOTAL:g} standard errors). {facts['cpu_seconds']:.0f} CPU seconds."
     )
-
-
-def _failed(facts: Mapping[str, Any]) -> list[str]:
-    if not facts.get("failed_rollouts"):
-        return []
-    first = facts["first_failure"] or "no prompt fits max_prompt_length"
-    return ["", f"Left out: {facts['failed_rollouts']} rollouts that failed; the first: {first}"]
-
-
-def _seconds(facts: Mapping[str, Any]) -> str:
-    total = facts["cpu_seconds"]
-    here = facts.get("cpu_seconds_of_this_command", total)
-    return f"{total:.0f} CPU seconds" + (f", {here:.0f} of them in this command" if total - here >= 0.5 else "")
 
 
 def _number(value: float) -> str:
@@ -102,44 +63,52 @@ def _number(value: float) -> str:
 def _kind_lines(kinds: Sequence[Mapping[str, Any]]) -> list[str]:
     if not kinds:
         return []
-    labels = list(kinds[0]["weight"])[:6]
+    labels = list(kinds[0]["weight"])[:MOST_VARIANTS]
     names = list(dict.fromkeys(row["kind"] for row in kinds))[:MOST_KINDS]
-    lines = ["## By kind of decision", "", "Weight: credit over the outcome advantage, 1 for a flat split.", ""]
-    head = ["decision", "side", "turns", "tasks", "A_MC", "pivotal", *(f"weight {one}" for one in labels)]
-    lines += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    rows = []
     for row in kinds:
         if row["kind"] in names:
-            shown = [row["kind"].replace("|", "\\|"), row["side"], str(row["turns"]), str(row["tasks"])]
-            shown += [f"{row['a_mc']:+.2f}", f"{row['pivotal']:.2f}", *(str(row["weight"][one]) for one in labels)]
-            lines.append("| " + " | ".join(shown) + " |")
-    return [*lines, ""]
+            shown = [row["kind"].replace("|", "\\|"), row["side"], row["turns"], row["tasks"], f"{row['a_mc']:+.2f}"]
+            rows.append([*shown, f"{row['pivotal']:.2f}", *(row["weight"][one] for one in labels)])
+    head = ["decision", "side", "turns", "tasks", "A_MC", "pivotal", *(f"weight {one}" for one in labels)]
+    about = ["## By kind of decision", "", "Weight: credit over the outcome advantage, 1 for a flat split.", ""]
+    return [*about, *markdown(head, rows), ""]
 
 
-PANELS = {
-    "r_within": "r with A_MC, within trajectories",
-    "r_praised": "above the group",
-    "r_blamed": "below the group",
-    "lift": "lift on pivotal turns",
-}
+# Several measurements
 
 
-def picture(figures: Mapping[str, Mapping[str, Interval]], title: str) -> Figure:
-    """Draws one subplot per figure, with one line per variant: the value and its interval."""
-    try:
-        from alignopsd_trl.analysis.drawing import BLUE, GREY, label, panels
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "pictures need matplotlib: pip install 'alignopsd-trl[studies]', or --no_pictures"
-        ) from error
-    figure, axes = panels(len(PANELS), width=3.0, height=1.2 + 0.28 * len(figures))
-    for axis, (name, words) in zip(axes, PANELS.items(), strict=True):
-        axis.axvline(1.0 if name == "lift" else 0.0, color=GREY, linewidth=1)
-        for place, one in enumerate(row[name] for row in figures.values()):
-            if np.isfinite(one.value):
-                axis.plot([one.low, one.high], [place, place], color=BLUE, linewidth=1.5)
-                axis.plot(one.value, place, "o", color=BLUE, markersize=4)
-        axis.set_yticks(range(len(figures)), list(figures) if axis is axes[0] else [])
-        axis.invert_yaxis()
-        label(axis, words, "", "")
-    figure.suptitle(title)
-    return figure
+def pool(folders: Sequence[Path], output: Path | None = None) -> dict[str, Any]:
+    """Prints the figures of all measured turns together and writes them to ``pooled.json`` in ``output``.
+
+    Raises:
+        ValueError: if a folder holds no finished measurement, or their variants differ.
+    """
+    table = pooled(folders)
+    turns, credit = turns_of(table), credit_of(table)
+    figures = agreement(turns, credit, "align_opsd" if "align_opsd" in credit else next(iter(credit)))
+    commands = [read_json(folder / "fidelity.json")["command"].strip() for folder in folders]
+    counts = {"measured_tasks": turns.tasks, "measured_turns": len(table)}
+    print(f"{len(table)} measured turns of {turns.tasks} groups that differ", *figure_lines(figures), sep="\n")
+    found = plain({"commands": commands, **counts, "figures": figures})
+    if output is not None:
+        write_json(output / "pooled.json", found)
+    return found
+
+
+def pooled(folders: Sequence[Path]) -> pd.DataFrame:
+    """Reads the measured turns of all folders."""
+    tables = [_read(folder) for folder in folders]
+    for folder, own in zip(folders, tables, strict=True):
+        if differ := sorted(set(credit_of(tables[0])) ^ set(credit_of(own))):
+            raise ValueError(
+                f"--pool {folder}: only this folder or the first one has {', '.join(differ)}; measure both with the "
+                "same --methods and --vary"
+            )
+    return measured_rows(tables)
+
+
+def _read(folder: Path) -> pd.DataFrame:
+    if not all((folder / name).is_file() for name in ("fidelity.json", "turns.parquet")):
+        raise ValueError(f"--pool {folder}: no finished measurement there; name folders that fidelity's --output was")
+    return pd.read_parquet(folder / "turns.parquet")

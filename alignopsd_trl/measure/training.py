@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from alignopsd_trl.config import AlignOPSDConfig
-from alignopsd_trl.measure.measurement import Bench, columns, take_rollouts, turn_advantages
+from alignopsd_trl.measure.mc_rollouts import take_rollouts
 from alignopsd_trl.measure.metrics import NAMES, agreement
 from alignopsd_trl.measure.plan import tasks_that_differ
-from alignopsd_trl.measure.tree import Tree
+from alignopsd_trl.measure.table import measured_rows, turn_table, turns_of
+from alignopsd_trl.measure.tree import Advantages, turn_advantages
 from alignopsd_trl.measure.variants import turn_credit
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.training.round import Replays, Round
@@ -24,9 +25,8 @@ def monte_carlo_advantages(
     """Measures ``(M,)`` float64 A_MC of a batch's turns, NaN in groups whose rewards are all equal. Every process must
     make the same calls."""
     counted = _counted(trajectories)
-    found = turn_advantages(_tree(replays, counted, rollouts, value), counted, value).advantage
     result = np.empty(len(batch))
-    result[[turn.row for one in counted for turn in one.turns]] = found
+    result[_rows(counted)] = _measured(replays, counted, rollouts, value).advantage
     return torch.from_numpy(result).to(batch.task.device)
 
 
@@ -47,32 +47,35 @@ class FidelityListener:
         """Returns scalars for the log: the agreement of a round's credit with A_MC on this process's first
         ``fidelity_tasks`` groups whose rewards differ. Values are of success, or of rewards where success is
         unknown."""
-        config, batch, replays = self._config, played.batch, played.replays
-        counted = _counted(played.trajectories)
+        config, counted = self._config, _counted(played.trajectories)
         chosen = tasks_that_differ(counted)[: config.fidelity_tasks]
         counted = [one for one in counted if one.task in chosen]
         value = "reward" if any(one.won is None for one in counted) else "success"
-        tree = _tree(replays, counted, config.fidelity_walks, value, enough=None)
-        rows = [turn.row for one in counted for turn in one.turns]
-        sides = outcome(batch, config).advantage.cpu().numpy()[rows]
-        measured, known, _ = columns(counted, tree, counted, sides, value)
-        metrics = {"fidelity/tasks": float(len(chosen)), "fidelity/turns": float(known.sum())}
-        if not known.any():
+        found = _measured(played.replays, counted, config.fidelity_walks, value, enough=None)
+        metrics = {"fidelity/tasks": float(len(chosen)), "fidelity/turns": float(found.known.sum())}
+        if not found.known.any():
             return metrics
-        values = turn_credit(played.credit, batch).cpu().numpy()[rows][known]
-        figures = agreement(measured, {"credit": values}, "credit")["credit"]
-        shown = {name: figures[name].value for name in NAMES} | measured.quality
+        rows = _rows(counted)
+        table = turn_table(counted, found, outcome(played.batch, config).advantage.cpu().numpy()[rows])
+        table["credit"] = turn_credit(played.credit, played.batch).cpu().numpy()[rows]
+        table = measured_rows([table])
+        turns = turns_of(table)
+        figures = agreement(turns, {"credit": table["credit"].to_numpy()}, "credit")["credit"]
+        shown = {name: figures[name].value for name in NAMES} | turns.quality
         return metrics | {f"fidelity/{name}": value for name, value in shown.items() if np.isfinite(value)}
 
 
-def _tree(
+def _measured(
     replays: Replays, trajectories: Sequence[Trajectory], rollouts: int, value: str, enough: float | None = 1.0
-) -> Tree:
+) -> Advantages:
     """Plays Monte Carlo rollouts and keeps the random state of training unchanged."""
-    bench = Bench(replays.player, replays.slots, None, None, 0)
     with torch.random.fork_rng():
-        return take_rollouts(bench, trajectories, rollouts, value=value, enough=enough, seed=replays.seed)
+        return turn_advantages(take_rollouts(replays, trajectories, rollouts, value=value, enough=enough))
 
 
 def _counted(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     return [one for one in trajectories if not one.failed and one.turns]
+
+
+def _rows(trajectories: Sequence[Trajectory]) -> np.ndarray:
+    return np.array([turn.row for one in trajectories for turn in one.turns], dtype=np.int64)

@@ -7,7 +7,7 @@ that state's value, since more rollouts passed that state. Each rollout belongs 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,12 +27,14 @@ class State:
     Args:
         task: of the sibling group.
         path: actions since the reset.
+        parent: the state before; `None` after a reset.
         visits: (trajectory, turn) of the turns taken in this state, as positions in the played batch.
         children: step -> next state, for next states in the tree.
     """
 
     task: str
     path: tuple[str, ...]
+    parent: int | None
     visits: list[tuple[int, int]] = field(default_factory=list)
     children: dict[Step, int] = field(default_factory=dict)
 
@@ -54,19 +56,21 @@ class Tree:
 
     Args:
         trajectories: of a batch; all trajectories of a task have the same ``task``.
+        value: ``"success"`` or ``"reward"``, the outcome of an episode whose mean is the value of a state.
+
+    Raises:
+        ValueError: if the value is success and the environment does not report it.
     """
 
-    def __init__(self, trajectories: Sequence[Trajectory]):
+    def __init__(self, trajectories: Sequence[Trajectory], value: str = "success"):
+        self.trajectories, self.value = trajectories, value
+        self.outcomes = [outcome(one, value) for one in trajectories]
         self.states: list[State] = []
         self.turns: dict[tuple[int, int], tuple[int, int | None]] = {}  # turn -> state before, state after
         self._roots: dict[tuple[str, str], int] = {}
         for place, trajectory in enumerate(trajectories):
             self._add(place, trajectory)
         self.seen: list[tuple[Seen, Seen]] = [(Seen(), Seen()) for _ in self.states]
-        self.parents = [-1] * len(self.states)
-        for row, state in enumerate(self.states):
-            for child in state.children.values():
-                self.parents[child] = row
         self.rollout_turns = [0, 0]  # by half
         self.begun = [[0, 0] for _ in self.states]  # number of rollouts that started there, by half
 
@@ -76,21 +80,18 @@ class Tree:
         return sum(len(seen.left) for halves in self.seen for seen in halves)
 
     def _add(self, place: int, trajectory: Trajectory) -> None:
-        before: int | None = None
+        before, known, path = None, self._roots, ()
+        step = (trajectory.task, trajectory.turns[0].prompt_text if trajectory.turns else "")
         for number, turn in enumerate(trajectory.turns):
-            known, step, path = self._roots, (trajectory.task, turn.prompt_text), ()
-            if before is not None:
-                last, known = trajectory.turns[number - 1], self.states[before].children
-                step, path = (last.action, last.observation), (*self.states[before].path, last.action)
-            if step not in known:
-                known[step] = len(self.states)
-                self.states.append(State(trajectory.task, path))
-            state = known[step]
+            state = known.setdefault(step, len(self.states))
+            if state == len(self.states):
+                self.states.append(State(trajectory.task, path, before))
             if before is not None:
                 self.turns[place, number - 1] = (before, state)
-            self.states[state].visits.append((place, number))
             self.turns[place, number] = (state, None)
-            before = state
+            self.states[state].visits.append((place, number))
+            before, known = state, self.states[state].children
+            step, path = (turn.action, turn.observation), (*path, turn.action)
 
     def add_rollout(self, half: int, start: int, steps: Sequence[Step], outcome: float) -> None:
         """Adds a rollout of `steps` from the state `start` to its outcome."""
@@ -106,6 +107,15 @@ class Tree:
         self.seen[state][half].left.append(outcome)
 
 
+def outcome(one: Trajectory, value: str) -> float:
+    """Returns an episode's outcome: its reward, or 1 if it was won and 0 if not."""
+    if value == "reward":
+        return float(one.reward)
+    if one.won is None:
+        raise ValueError("this environment does not say who won (Step.won is None); take --value reward")
+    return float(one.won)
+
+
 @dataclass(frozen=True)
 class Values:
     """Values of states from Monte Carlo rollouts.
@@ -114,13 +124,11 @@ class Values:
         value: ``(S,)`` V; NaN without rollouts.
         variance: ``(S,)`` of its error.
         spread: ``(S,)`` variance of one more rollout's contribution to V.
-        visits: ``(S,)`` number of rollouts that passed.
     """
 
     value: np.ndarray
     variance: np.ndarray
     spread: np.ndarray
-    visits: np.ndarray
 
 
 def back_up(tree: Tree, half: int, doubt: float | np.ndarray) -> Values:
@@ -133,19 +141,47 @@ def back_up(tree: Tree, half: int, doubt: float | np.ndarray) -> Values:
     count = len(tree.states)
     doubts = np.broadcast_to(doubt, count)
     value, variance, spread = (np.full(count, np.nan) for _ in range(3))
-    visits = np.array([seen[half].count for seen in tree.seen], dtype=np.int64)
     for state in reversed(range(count)):  # a state's number is higher than its parent's
         seen = tree.seen[state][half]
         if not seen.count:
             continue
         values = [(value[child], times) for child, times in seen.onward.items()] + [(out, 1) for out in seen.left]
-        mean = sum(one * times for one, times in values) / seen.count
-        squares = sum(times * (one - mean) ** 2 for one, times in values)
-        value[state] = mean
+        value[state] = sum(one * times for one, times in values) / seen.count
+        squares = sum(times * (one - value[state]) ** 2 for one, times in values)
         spread[state] = (squares + doubts[state]) / (seen.count + 1)
         below = sum((times / seen.count) ** 2 * variance[child] for child, times in seen.onward.items())
         variance[state] = spread[state] / seen.count + below
-    return Values(value, variance, spread, visits)
+    return Values(value, variance, spread)
+
+
+def doubts(tree: Tree, half: int) -> np.ndarray:
+    """Estimates ``(S,)`` the prior variance of a rollout's outcome in each state, from one half and the played
+    episodes.
+
+    It uses the rollouts of neighbouring states, since states next to a lost one are most likely lost too, and one more
+    rollout with the mean outcome of the group.
+    """
+    count = np.array([seen[half].count for seen in tree.seen], dtype=np.float64)
+    total = np.nan_to_num(back_up(tree, half, 0.0).value) * count
+    near, number = _group_means(tree), np.ones(len(tree.states))
+    for row, state in enumerate(tree.states):
+        for one, other in [] if state.parent is None else [(row, state.parent), (state.parent, row)]:
+            near[one] += total[other]
+            number[one] += count[other]
+    near /= number
+    seen = [*tree.outcomes, *(out for halves in tree.seen for out in halves[half].left)] or [0.0]
+    low = min(seen)
+    high = max(seen) if max(seen) > low else low + 1
+    return np.clip((near - low) * (high - near), LEAST_DOUBT * (high - low) ** 2, None)
+
+
+def _group_means(tree: Tree) -> np.ndarray:
+    """Computes ``(S,)`` the mean outcome of all episodes of a state's task."""
+    outcomes = defaultdict(list)
+    for one, reached in zip(tree.trajectories, tree.outcomes, strict=True):
+        outcomes[one.task] += [reached] if one.turns else []
+    means = {task: float(np.mean(found)) for task, found in outcomes.items() if found}
+    return np.array([means[state.task] for state in tree.states])
 
 
 @dataclass(frozen=True)
@@ -167,59 +203,26 @@ class Advantages:
     after: np.ndarray
     rollouts: np.ndarray
 
-
-def doubts(tree: Tree, half: int, outcomes: Sequence[float]) -> np.ndarray:
-    """Estimates ``(S,)`` the prior variance of a rollout's outcome in each state, from one half and the played
-    episodes.
-
-    It uses the rollouts of neighbouring states, since states next to a lost one are most likely lost too, and one more
-    rollout with the mean outcome of the group.
-
-    Args:
-        outcomes: outcome of each trajectory.
-    """
-    values, number = back_up(tree, half, 0.0), np.ones(len(tree.states))
-    total, count = np.nan_to_num(values.value) * values.visits, values.visits.astype(np.float64)
-    near = _group_means(tree, outcomes)
-    for row, parent in enumerate(tree.parents):
-        if parent >= 0:
-            near[row], number[row] = near[row] + total[parent], number[row] + count[parent]
-            near[parent], number[parent] = near[parent] + total[row], number[parent] + count[row]
-    near /= number
-    seen = [*outcomes, *(out for halves in tree.seen for out in halves[half].left)] or [0.0]
-    low = min(seen)
-    high = max(seen) if max(seen) > low else low + 1
-    return np.clip((near - low) * (high - near), LEAST_DOUBT * (high - low) ** 2, None)
+    @property
+    def known(self) -> np.ndarray:
+        return np.isfinite(self.advantage) & np.isfinite(self.error)
 
 
-def _group_means(tree: Tree, outcomes: Sequence[float]) -> np.ndarray:
-    """Computes ``(S,)`` the mean outcome of all episodes of a state's task."""
-    places: dict[str, set[int]] = {}
-    for state in tree.states:
-        places.setdefault(state.task, set()).update(place for place, _ in state.visits)
-    means = {task: float(np.mean([outcomes[place] for place in found])) for task, found in places.items()}
-    return np.array([means[state.task] for state in tree.states])
-
-
-def advantages(
-    tree: Tree, turns: Sequence[tuple[int, int]], outcomes: Sequence[float], doubt: Sequence[float | np.ndarray]
-) -> Advantages:
-    """Computes A_MC of turns as the mean over both halves, each backed up by itself.
-
-    Args:
-        turns: (trajectory, turn number).
-        outcomes: outcome of each trajectory, in place of V after its last turn.
-        doubt: prior variances of either half, see `back_up`.
-    """
-    found = [back_up(tree, half, doubt[half]) for half in HALVES]
+def turn_advantages(tree: Tree, episodes: Sequence[Trajectory] | None = None) -> Advantages:
+    """Computes A_MC of the turns of some episodes of the tree (by default all), in their order: the mean over both
+    halves, each backed up by itself. An episode's outcome stands for V after its last turn."""
+    place = {(one.task, one.rollout): number for number, one in enumerate(tree.trajectories)}
+    chosen = tree.trajectories if episodes is None else episodes
+    turns = [(place[one.task, one.rollout], number) for one in chosen for number in range(len(one.turns))]
     before, after, variance = (np.full((2, len(turns)), np.nan) for _ in range(3))
-    for row, (trajectory, number) in enumerate(turns):
-        state, following = tree.turns[trajectory, number]
-        for half, values in enumerate(found):
+    for half in HALVES:
+        values = back_up(tree, half, doubts(tree, half))
+        for row, (trajectory, number) in enumerate(turns):
+            state, following = tree.turns[trajectory, number]
             seen = tree.seen[state][half]
             before[half, row], variance[half, row] = values.value[state], values.variance[state]
             if following is None:
-                after[half, row] = outcomes[trajectory]
+                after[half, row] = tree.outcomes[trajectory]
                 continue
             after[half, row] = values.value[following]
             share = seen.onward[following] / seen.count if seen.count else 0.0

@@ -1,9 +1,9 @@
-"""Assigns one batch's credit with several methods and settings that share a teacher's scores and reasoning traces."""
+"""Methods under several settings, whose credit of one batch shares a teacher's scores and reasoning traces."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -16,23 +16,14 @@ from alignopsd_trl.methods.align_opsd.options import OPTION_NAMES
 from alignopsd_trl.scoring.teacher_forcing import Mix
 from alignopsd_trl.turns import Thought, TurnBatch
 
-
-@dataclass(frozen=True)
-class Variant:
-    """A method with its settings."""
-
-    label: str
-    method: Method
-
-
 Configure = Callable[[str, Mapping[str, Any]], AlignOPSDConfig]
 """(method, settings) -> the configuration of the method under these settings."""
 
 
 def make_variants(
     configure: Configure, methods: Sequence[str], vary: Sequence[Mapping[str, Any]] = ()
-) -> list[Variant]:
-    """Makes variants: every method as configured, then with each of the settings in ``vary``.
+) -> dict[str, Method]:
+    """Makes variants by their labels: every method as configured, then with each of the settings in ``vary``.
 
     An option of AlignOPSD makes variants of AlignOPSD alone; ``METHOD.OPTION`` makes variants of that method.
 
@@ -42,25 +33,24 @@ def make_variants(
             without (their rollouts differ).
     """
     _check(methods)
-    variants = [Variant(name, get_method(name)(configure(name, {}))) for name in methods]
+    found = {name: get_method(name)(configure(name, {})) for name in methods}
     for settings in vary:
-        method = _method_of(settings, methods)
-        made = get_method(method)(configure(method, settings))
-        variants.append(Variant(" ".join([method, *(_shown(made, name) for name in settings)]), made))
-    return list({variant.label: variant for variant in variants}.values())
+        name = _method_of(settings, methods)
+        method = get_method(name)(configure(name, settings))
+        found[" ".join([name, *(_shown(method, one) for one in settings)])] = method
+    return found
 
 
 def read_vary(text: str) -> list[dict[str, Any]]:
     """Reads ``credit_temperature=0.05,0.1`` as two settings, ``rectify=false+allocation=turn`` as one of two
     options."""
-    names, values = [], []
+    several = {}
     for part in text.split("+"):
-        name, equals, several = part.partition("=")
-        if not equals or not name or not several:
+        name, equals, values = part.partition("=")
+        if not equals or not name or not values:
             raise ValueError(f"vary={text!r} is not NAME=VALUE,VALUE or NAME=VALUE+NAME=VALUE")
-        names.append(name.strip())
-        values.append([read_value(value, f"--vary {text}") for value in several.split(",")])
-    return [dict(zip(names, chosen, strict=True)) for chosen in product(*values)]
+        several[name.strip()] = [read_value(value, f"--vary {text}") for value in values.split(",")]
+    return [dict(zip(several, chosen, strict=True)) for chosen in product(*several.values())]
 
 
 def _shown(method: Method, name: str) -> str:
@@ -77,10 +67,9 @@ def _method_of(settings: Mapping[str, Any], methods: Sequence[str]) -> str:
                 f"not its own; --set it for all rows, in a folder of its own. What may be varied: METHOD.OPTION, "
                 f"{', '.join(OPTION_NAMES)}"
             )
-    owners = {name.partition(".")[0] if "." in name else "align_opsd" for name in settings}
-    if len(owners) > 1:
-        raise ValueError(f"vary={dict(settings)} mixes settings of {', '.join(sorted(owners))}; vary them apart")
-    owner = owners.pop()
+    owner, *others = sorted({name.partition(".")[0] if "." in name else "align_opsd" for name in settings})
+    if others:
+        raise ValueError(f"vary={dict(settings)} mixes settings of {owner}, {', '.join(others)}; vary them apart")
     if owner not in methods:
         raise ValueError(f"vary={dict(settings)} is about {owner!r}, which is not among the methods {list(methods)}")
     return owner
@@ -95,8 +84,8 @@ def _check(methods: Sequence[str]) -> None:
             raise ValueError(f"method {name!r} trains nothing, so it gives no credit; leave it out")
         if method.needs_turn_advantages:
             raise ValueError(f"method {name!r} is what the others are measured against here; leave it out")
-    if len({method.skills_in_rollout for method in found.values()}) > 1:
-        skilled = [name for name, method in found.items() if method.skills_in_rollout]
+    skilled = [name for name, method in found.items() if method.skills_in_rollout]
+    if 0 < len(skilled) < len(found):
         raise ValueError(
             f"{', '.join(skilled)} play with the skill in the policy's own prompt, so that their rollouts are not "
             "those of the other methods; measure them in a run of their own"
@@ -109,18 +98,15 @@ class CachedTeacher:
     Privileged reasoning traces are sampled once, so that all variants see the same ones.
     """
 
-    def __init__(self, teacher: Teacher, batch: TurnBatch):
-        self._teacher, self._batch = teacher, batch
+    def __init__(self, teacher: Teacher):
+        self._teacher = teacher
         self._thoughts: list[Thought] | None = None
         self._scores: dict[tuple[int, int], torch.Tensor] = {}
-        self._largest: tuple[torch.Tensor, torch.Tensor] | None = None
         self._vectors: dict[str, torch.Tensor] = {}
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        self._own(batch)
         views = list(zip(source.tolist(), target.tolist(), strict=True))
-        new = [view for view in dict.fromkeys(views) if view not in self._scores]
-        if new:
+        if new := [view for view in dict.fromkeys(views) if view not in self._scores]:
             rows = self._teacher.score(batch, *(torch.tensor(side) for side in zip(*new, strict=True)))
             self._scores |= zip(new, rows, strict=True)
         if not views:
@@ -130,32 +116,21 @@ class CachedTeacher:
     def vocabulary(
         self, batch: TurnBatch, count: int, sources: torch.Tensor | None = None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        self._own(batch)
-        if sources is not None:
-            return self._teacher.vocabulary(batch, count, sources, mix)
-        if self._largest is None or self._largest[0].size(-1) < count:
-            self._largest = self._teacher.vocabulary(batch, count)
-        return self._largest[0][..., :count], self._largest[1][..., :count]
+        return self._teacher.vocabulary(batch, count, sources, mix)
 
     def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None, actions: bool = True) -> list[Thought]:
-        self._own(batch)
         if self._thoughts is None:
             self._thoughts = self._teacher.thoughts(batch)
         found = self._thoughts if rows is None else [self._thoughts[row] for row in rows.tolist()]
         return found if actions else [replace(thought, action="") for thought in found]
 
     def encode(self, texts: Sequence[str]) -> torch.Tensor:
-        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
-        if new:
+        if new := [text for text in dict.fromkeys(texts) if text not in self._vectors]:
             self._vectors |= zip(new, self._teacher.encode(new), strict=True)
         return torch.stack([self._vectors[text] for text in texts]) if texts else self._teacher.encode([])
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         return self._teacher.gather(values)
-
-    def _own(self, batch: TurnBatch) -> None:
-        if batch.turns is not self._batch.turns:
-            raise ValueError("a CachedTeacher answers for the batch that it was made for only")
 
 
 def turn_credit(credit: Credit, batch: TurnBatch) -> torch.Tensor:

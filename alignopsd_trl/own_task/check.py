@@ -16,14 +16,12 @@ from alignopsd_trl.checks.tasks import FAILED_RESET, splits, starts
 from alignopsd_trl.encoder import load_encoder
 from alignopsd_trl.environments.base import Opening
 from alignopsd_trl.environments.loading import find_module
-from alignopsd_trl.own_task import contest, earned, outcomes, starting
+from alignopsd_trl.own_task import contest, outcomes, starting
 from alignopsd_trl.own_task.contest import PLAYER, RANDOM
-from alignopsd_trl.own_task.demonstrations import skills_of
-from alignopsd_trl.own_task.every_row import faults, open_all
+from alignopsd_trl.own_task.demonstrations import skills_of, texts_of
 from alignopsd_trl.own_task.options import TIME_LIMIT
 from alignopsd_trl.own_task.players import AtRandom, PlayerError, Scripted, scripted
 from alignopsd_trl.own_task.playing import Actor, PlayedEpisode, check_room, play
-from alignopsd_trl.own_task.stages import Stages
 from alignopsd_trl.own_task.task import Task, find_task
 from alignopsd_trl.own_task.tiny import tiny_tokenizer
 from alignopsd_trl.own_task.tokenizer import WordCount
@@ -75,7 +73,7 @@ def check_task(
     encoder: str = "lexical",
     time_limit: float = TIME_LIMIT,
     seed: int = 0,
-    stages: Stages | None = None,
+    stage: Callable[[str], None] = lambda name: None,
 ) -> Report:
     """Checks a task by random play and its scripted player, if there is one, until their difference is known.
 
@@ -86,44 +84,42 @@ def check_task(
         tokenizer: the policy's; by default that of a `tiny` policy for the task's words.
         max_prompt_length, max_completion_length: the policy's limits in tokens; by default the recipe's.
         time_limit: seconds that one call of the environment may take.
-        stages: reports progress.
+        stage: called with the name of each stage when it begins.
 
     Raises:
         ValueError: if the task can't be checked.
     """
     task = find_task(task) if isinstance(task, str) else task
     task.require_text("check")
-    stages = stages or Stages("check_task")
-    stages.begin("rows and resets")
     rows, report = task.rows("train"), Report()
-    chosen = starting.drawn(rows, max(episodes, contest.MOST), seed)
-    check_room(task.suite.factory, chosen[:episodes], time_limit)
+    shuffled = random.Random(seed).sample(rows, len(rows))
+    check_room(task.suite.factory, shuffled[:episodes], time_limit)
     add = report.findings.extend
+    stage("rows and resets")
     add(_splits(task, rows))
-    add(starts(task.suite.factory, chosen, time_limit))
-    add(starting.unknown_actions(task, chosen[0], time_limit))
+    add(starts(task.suite.factory, shuffled, time_limit))
+    add(starting.unknown_actions(task, shuffled[0], time_limit))
     limit = report.max_prompt_length = task.limit("max_prompt_length", max_prompt_length)
     skills, bank = _skills(task, tokenizer, limit, skill_bank, encoder, report)
     actors = _actors(task, player, seed, report)
 
     def part(who: str, some: Sequence[Any]) -> list[PlayedEpisode]:
-        stages.begin(who)
+        stage(who)
         return _play(task, some, actors[who], skills, time_limit, report)
 
-    played = contest.play_on(part, list(actors), chosen, episodes, lambda: report.ruined)
+    played = contest.play_on(part, list(actors), shuffled[: max(episodes, contest.MOST)], episodes)
+    seen = [one for part in played.values() for one in part]
     _tell(played, report)
-    stages.begin("findings and replays")
-    _judge(task, rows, played, time_limit, report)
-    all_played = [one for part in played.values() for one in part]
-    stages.begin("openings and skills")
-    opened = open_all(task, starting.drawn(rows, len(rows), seed), time_limit)
-    add(faults(rows, opened, no_skills if isinstance(bank, SkillBank) else skills))  # a bank has no code that fails
+    stage("findings and replays")
+    _judge(task, played, seen, time_limit, report)
+    stage("openings and skills")
+    opened = starting.open_all(task, shuffled, time_limit)
+    add(starting.faults(rows, opened, no_skills if isinstance(bank, SkillBank) else skills))  # a bank's code is ours
     if bank is not None:
-        add(outcomes.retrieval(task, bank, all_played, [one for _, one in opened if isinstance(one, Opening)][:OPENED]))
-    seen = [one for one in all_played if one.turns]
-    if seen:
-        stages.begin("prompts")
-        tokenizer = tokenizer or tiny_tokenizer(_texts(task, seen))
+        add(outcomes.retrieval(task, bank, seen, [one for _, one in opened if isinstance(one, Opening)][:OPENED]))
+    if seen := [one for one in seen if one.turns]:
+        stage("prompts")
+        tokenizer = tokenizer or tiny_tokenizer(texts_of(task, seen))
         answer = task.limit("max_completion_length", max_completion_length)
         add(outcomes.prompts(task, tokenizer, played.get(PLAYER) or seen, limit, answer))
         _show(task, tokenizer, seen[0], report)
@@ -144,22 +140,21 @@ def _splits(task: Task, rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 
 
 def _judge(
-    task: Task, rows: Sequence[Any], played: Mapping[str, list[PlayedEpisode]], time_limit: float, report: Report
+    task: Task, played: contest.Played, episodes: Sequence[PlayedEpisode], time_limit: float, report: Report
 ) -> None:
     """Adds findings about all played episodes to the report."""
-    episodes = [one for part in played.values() for one in part]
-    add = report.findings.extend
-    add(outcomes.failures(episodes))
-    add(outcomes.rewards(episodes))
-    add(outcomes.victories(dict(played)))
-    add(earned.paid_twice(episodes))
-    add(contest.findings(played))
-    add(outcomes.ends(dict(played), task.suite.factory().max_turns))
-    add(outcomes.seconds(episodes, time_limit))
-    add(outcomes.actions(dict(played)))
+    report.findings += [
+        *outcomes.failures(episodes),
+        *outcomes.rewards(episodes),
+        *outcomes.victories(played[RANDOM]),
+        *outcomes.paid_twice(episodes),
+        *contest.findings(played),
+        *outcomes.ends(episodes, task.suite.factory().max_turns),
+        *outcomes.seconds(episodes, time_limit),
+        *outcomes.actions(played),
+    ]
     if not any(one.about in ("siblings", "reset", FAILED_RESET, "failure") for one in report.findings):
-        add(starting.repeats(task, episodes, time_limit))
-        add(starting.alike(task, rows, episodes, time_limit))
+        report.findings += starting.repeats(task, episodes, time_limit)
 
 
 def _skills(
@@ -197,9 +192,8 @@ def _play(
     task: Task, rows: Sequence[Any], actor: Actor, skills: SkillSource, time_limit: float, report: Report
 ) -> list[PlayedEpisode]:
     """Plays episodes, every second one with the skill; returns an empty list if the player fails."""
-    half: Callable[[int], bool] = lambda number: skills is not no_skills and number % 2 == 1  # noqa: E731
     try:
-        return play(task.suite.factory, rows, actor, skills=skills, skilled=half, time_limit=time_limit)
+        return play(task.suite.factory, rows, actor, skills=skills, time_limit=time_limit)
     except PlayerError as error:
         report.findings.append(Finding("player", str(error)))
     return []
@@ -209,10 +203,8 @@ def _tell(played: contest.Played, report: Report) -> None:
     """Adds the results of play to the report."""
     report.success = {who: _success(part) for who, part in played.items()}
     if found := contest.difference(played):
-        report.success["difference in reward"] = str(found)
-    shown = earned.most_told(played.get(PLAYER) or played[RANDOM])
-    if shown is not None:
-        report.rewards = f"{earned.told(shown)}, task {shown.row['task_id']!r}"
+        report.success["difference in reward"] = f"{found:+.3g}"
+    report.rewards = outcomes.told(played.get(PLAYER) or played[RANDOM])
 
 
 def _success(episodes: Sequence[PlayedEpisode]) -> str:
@@ -221,12 +213,6 @@ def _success(episodes: Sequence[PlayedEpisode]) -> str:
     won = "unknown how many" if all(one.won is None for one in episodes) else sum(bool(one.won) for one in episodes)
     mean = sum(one.reward for one in episodes) / len(episodes)
     return f"{won} of {len(episodes)} won, reward {mean:.3g} on average"
-
-
-def _texts(task: Task, episodes: Sequence[PlayedEpisode]) -> list[str]:
-    prompt = task.suite.factory().prompt
-    turns = [(one, turn) for one in episodes for turn in one.turns]
-    return [text for one, turn in turns for text in (text_of(prompt.render(turn.view, one.skill)), turn.response)]
 
 
 def _show(task: Task, tokenizer: Any, episode: PlayedEpisode, report: Report) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -13,7 +14,6 @@ from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options
 from alignopsd_trl.options import path_as_given
 from alignopsd_trl.own_task.options import ASKED, SCRIPTED, TIME_LIMIT
-from alignopsd_trl.own_task.stages import Stages
 from alignopsd_trl.runs.command import CommandParser, place
 from alignopsd_trl.runs.files import check_folder
 
@@ -52,23 +52,19 @@ def check(argv: Sequence[str]) -> int:
     parser.add_argument("--time_limit", type=float, default=TIME_LIMIT, help="seconds of one call of the environment")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
-    with reported("alignopsd check", quietly=True, resumes=None), setup(), Stages("alignopsd check") as stages:
+    with reported("alignopsd check", quietly=True, resumes=None), setup():
         _at_least_one(episodes=given.episodes, max_prompt_length=given.max_prompt_length)
         from alignopsd_trl.own_task.check import check_task
 
-        kept = (
-            "episodes",
-            "player",
-            "max_prompt_length",
-            "max_completion_length",
-            "skill_bank",
-            "encoder",
-            "time_limit",
-        )
-        options = {name: getattr(given, name) for name in kept}
-        report = check_task(_task(given), tokenizer=_tokenizer(given.model), stages=stages, **options)
+        here = ("task", "environment_options", "rows", "model", "json")
+        options = {name: value for name, value in vars(given).items() if name not in here}
+        report = check_task(_task(given), tokenizer=_tokenizer(given.model), stage=_say, **options)
         print(json.dumps(report.to_dict(), indent=2) if given.json else report.told())
     return int(report.ruined)
+
+
+def _say(stage: str) -> None:
+    print(f"alignopsd check: {stage}", file=sys.stderr, flush=True)
 
 
 def demonstrate(argv: Sequence[str]) -> None:
@@ -134,7 +130,7 @@ def warm_start(argv: Sequence[str]) -> None:
             kept = ("tasks", "panel", "skill_bank", "encoder")
             options = {name: getattr(given, name) for name in kept} | {"temperature": given.eval_temperature}
             results = what_it_can(task, made.model, made.tokenizer, **options)
-            print("\n".join(filter(None, (told(results), advice(results, rows, made)))))
+            print("\n".join(filter(None, (told(results), advice(results, rows)))))
 
 
 def _parser(name: str, description: str) -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,6 @@ from alignopsd_trl.rollout import SkillSource, no_skills
 from alignopsd_trl.runs.files import write_text
 from alignopsd_trl.skills import load_skills, skill_budget, skill_source
 
-FILE = "demonstrations.jsonl"
-
 
 class NoDemonstrations(ValueError):
     """Raised if there are no demonstrations to learn from."""
@@ -46,15 +44,12 @@ class Demonstrations:
 
     def told(self) -> str:
         """Returns a summary in one line."""
-        played = Counter(one.stop for one in self.episodes)
-        parts = [f"{_won(part)} {what}" for what, part in self._parts() if part]
-        ends = ", ".join(f"{count} {stop}" for stop, count in played.most_common())
+        named = {"without the skill": False, "with it": True}
+        parts = {name: [one for one in self.episodes if one.skilled is kind] for name, kind in named.items()}
+        won = ", ".join(f"{_won(part)} {name}" for name, part in parts.items() if part)
+        ends = ", ".join(f"{count} {stop}" for stop, count in Counter(one.stop for one in self.episodes).most_common())
         cut = f"; {self.too_long} turns left out: their prompt is too long" if self.too_long else ""
-        return f"{len(self.rows)} turns of {len(self.episodes)} episodes ({ends}); {', '.join(parts)}{cut}"
-
-    def _parts(self) -> list[tuple[str, list[PlayedEpisode]]]:
-        plain = [one for one in self.episodes if not one.skilled]
-        return [("without the skill", plain), ("with it", [one for one in self.episodes if one.skilled])]
+        return f"{len(self.rows)} turns of {len(self.episodes)} episodes ({ends}); {won}{cut}"
 
 
 def _won(episodes: Sequence[PlayedEpisode]) -> str:
@@ -101,8 +96,7 @@ def demonstrate(
     rows = _drawn(task.rows("train"), episodes, seed)
     check_room(task.suite.factory, rows, time_limit)
     skills = skills_of(task, tokenizer or WordCount(), limit, skill_bank, encoder)
-    odd = (lambda number: number % 2 == 1) if skills is not no_skills else (lambda number: False)
-    played = play(task.suite.factory, rows, actor, skills=skills, skilled=odd, time_limit=time_limit)
+    played = play(task.suite.factory, rows, actor, skills=skills, time_limit=time_limit)
     kept = [one for one in played if one.stop != FAILED and (one.won or not won_only)]
     if not any(turn.valid for one in kept for turn in one.turns):
         raise NoDemonstrations(
@@ -160,7 +154,7 @@ def _rows(
     """Returns the rows, and the number of turns whose prompt is too long."""
     prompt = task.suite.factory().prompt
     if tokenizer is None:
-        tokenizer = tiny_tokenizer(_texts(prompt.render, episodes))
+        tokenizer = tiny_tokenizer(texts_of(task, episodes))
     renderer = Renderer(tokenizer, prompt, PlayOptions(limit))
     rows, too_long = [], 0
     for episode in episodes:
@@ -174,23 +168,19 @@ def _rows(
     return rows, too_long
 
 
-def _texts(render: Callable[..., Any], episodes: Sequence[PlayedEpisode]) -> list[str]:
+def texts_of(task: Task, episodes: Sequence[PlayedEpisode]) -> list[str]:
     """Returns all prompts and responses of the episodes."""
+    prompt = task.suite.factory().prompt
     turns = [(episode, turn) for episode in episodes for turn in episode.turns]
-    return [text for episode, turn in turns for text in (text_of(render(turn.view, episode.skill)), turn.response)]
+    return [text for one, turn in turns for text in (text_of(prompt.render(turn.view, one.skill)), turn.response)]
 
 
 def _row(episode: PlayedEpisode, number: int, shown: Any, response: str) -> dict[str, Any]:
-    tools = tools_of(shown)
-    return {
-        "prompt": messages_of(shown),
-        "completion": [{"role": "assistant", "content": response}],
-        **({"tools": tools} if tools else {}),
-        "task_id": episode.row["task_id"],
-        "turn": number,
-        "skilled": episode.skilled,
-        "won": episode.won,
-    }
+    said = [{"role": "assistant", "content": response}]
+    learnt = {"prompt": messages_of(shown), "completion": said} | (
+        {"tools": tools} if (tools := tools_of(shown)) else {}
+    )
+    return learnt | {"task_id": episode.row["task_id"], "turn": number, "skilled": episode.skilled, "won": episode.won}
 
 
 def write_demonstrations(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:

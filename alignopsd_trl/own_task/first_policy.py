@@ -48,34 +48,21 @@ def first_policy(
                 f"there is no policy in {folder} yet; make it with alignopsd demonstrate {task} and alignopsd "
                 f"warm_start {task}, or start the recipe once as one process"
             )
-        _make(task, Path(folder), config or WarmStartConfig(), episodes, player, won_only, preset)
+        from alignopsd_trl.own_task.demonstrations import demonstrate
+        from alignopsd_trl.own_task.players import Scripted, scripted
+        from alignopsd_trl.own_task.task import find_task
+        from alignopsd_trl.own_task.warm_start import known_tokenizer, warm_start
 
-
-def _make(
-    name: str,
-    folder: Path,
-    config: WarmStartConfig,
-    episodes: int,
-    player: str | None,
-    won_only: bool,
-    preset: Mapping[str, Any] | None,
-) -> None:
-    from alignopsd_trl.own_task.demonstrations import demonstrate
-    from alignopsd_trl.own_task.players import Scripted, scripted
-    from alignopsd_trl.own_task.task import find_task
-    from alignopsd_trl.own_task.warm_start import known_tokenizer, warm_start
-
-    task = find_task(name)
-    task = replace(task, preset=preset or task.preset)
-    print(f"{folder} holds no policy: the scripted player demonstrates, {config.model} learns from it", flush=True)
-    actor = Scripted(scripted(task.name, player), random.Random(config.seed))
-    found = demonstrate(
-        task,
-        actor,
-        episodes=episodes,
-        tokenizer=known_tokenizer(config.model),
-        encoder=task.preset.get("encoder", "lexical"),
-        won_only=won_only,
-    )
-    print(found.told(), flush=True)
-    warm_start(found.rows, folder, config, settings=task.preset)
+        config, known = config or WarmStartConfig(), find_task(task)
+        known = replace(known, preset=preset or known.preset)
+        print(f"{folder} holds no policy: the scripted player demonstrates, {config.model} learns from it", flush=True)
+        found = demonstrate(
+            known,
+            Scripted(scripted(known.name, player), random.Random(config.seed)),
+            episodes=episodes,
+            tokenizer=known_tokenizer(config.model),
+            encoder=known.preset.get("encoder", "lexical"),
+            won_only=won_only,
+        )
+        print(found.told(), flush=True)
+        warm_start(found.rows, folder, config, settings=known.preset)

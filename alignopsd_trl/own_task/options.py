@@ -15,15 +15,12 @@ TIME_LIMIT = 10.0
 
 @dataclass
 class WarmStartConfig:
-    """The settings of a warm start. A learning rate of `None` depends on the model: high for a fresh model, low for a
-    pretrained one."""
+    """The settings of a warm start. Minutes and a learning rate of `None` depend on the model: few and high for a fresh
+    model, more and low for a pretrained one."""
 
     model: str = field(default=FRESH, metadata={"help": "hub id, path, or 'tiny': a fresh model for these words"})
-    minutes: float = field(
-        default=10.0,
-        metadata={"help": "by the clock at most, 10 by default; training ends before, where held-out turns are learnt"},
-    )
-    max_steps: int = field(default=-1, metadata={"help": "exactly so many updates, on all turns"})
+    minutes: float | None = field(default=None, metadata={"help": "of training by the clock; 2 for 'tiny', else 10"})
+    max_steps: int = field(default=-1, metadata={"help": "so many updates on all turns, in place of minutes"})
     batch_size: int = field(default=16, metadata={"help": "turns of an update"})
     learning_rate: float | None = field(default=None, metadata={"help": "2e-3 for 'tiny', 2e-4 with LoRA, else 2e-5"})
     use_peft: bool = field(default=False, metadata={"help": "train LoRA adapters, which are merged at the end"})
@@ -32,21 +29,23 @@ class WarmStartConfig:
     seed: int = field(default=0, metadata={"help": "of weights and order"})
 
     def __post_init__(self) -> None:
-        for name in ("minutes", "batch_size", "lora_r", "layers"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"--{name} {getattr(self, name)} must be a number above 0")
+        for name in ("minutes", "learning_rate", "batch_size", "lora_r", "layers"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"--{name} {value} must be a number above 0")
         if self.max_steps == 0 or self.max_steps < -1:
-            raise ValueError(
-                f"--max_steps {self.max_steps} must be 1 or more, or -1 to end where held-out turns are learnt"
-            )
-        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"--learning_rate {self.learning_rate} must be a number above 0")
+            raise ValueError(f"--max_steps {self.max_steps} must be 1 or more, or -1 for --minutes")
         if self.use_peft and self.fresh:
             raise ValueError("--use_peft needs a model that knows something; leave it out with --model tiny")
 
     @property
     def fresh(self) -> bool:
         return self.model == FRESH
+
+    @property
+    def time(self) -> float:
+        """The minutes of training."""
+        return self.minutes or (2.0 if self.fresh else 10.0)
 
     @property
     def rate(self) -> float:

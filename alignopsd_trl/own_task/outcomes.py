@@ -12,13 +12,16 @@ from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer, text_of
 from alignopsd_trl.checks.findings import Finding
 from alignopsd_trl.environments.base import Opening
-from alignopsd_trl.own_task.playing import ENDED, FAILED, TURN_LIMIT, PlayedEpisode, PlayedTurn
+from alignopsd_trl.own_task.playing import ENDED, FAILED, TURN_LIMIT, PlayedEpisode
 from alignopsd_trl.own_task.task import Task
 
 OVERDUE = "no answer within"  # start of the message of a call that exceeds the time limit
 SLOW = 1.0  # mean seconds of a turn's steps above which they are slow
 LARGE = 100.0
 """A reward above this, or above this many times the median reward, is too large."""
+SHOWN = 8  # rewards of an episode that are printed
+FEWEST, NEARLY_ALL = 4, 0.9
+"""Episodes, and their share, needed to tell a rule of rewards from chance."""
 
 
 def failures(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
@@ -55,27 +58,48 @@ def rewards(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
         yield Finding("won", "no episode says whether it was won; results report the score alone", ruins=False)
 
 
-def victories(played: Mapping[str, Sequence[PlayedEpisode]]) -> Iterator[Finding]:
-    """Yields findings if random play always wins, or if rewards repeat the score."""
-    at_random, scripted = (
-        [one for one in played.get(who, ()) if one.stop != FAILED] for who in ("random play", "scripted player")
-    )
-    if len(at_random) > 1 and all(one.won for one in at_random):
-        yield Finding("won", f"random play won all {len(at_random)} episodes; mend Step.won, or give harder tasks")
-    if _adds_up([*at_random, *scripted]):
+def victories(at_random: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+    """Yields a finding if random play always wins."""
+    whole = [one for one in at_random if one.stop != FAILED]
+    if len(whole) > 1 and all(one.won for one in whole):
+        yield Finding("won", f"random play won all {len(whole)} episodes; mend Step.won, or give harder tasks")
+
+
+def told(episodes: Sequence[PlayedEpisode]) -> str:
+    """Returns the nonzero rewards of the episode with the most rewarded turns as text, each with its turn; an empty
+    text if all episodes failed."""
+    whole = [one for one in episodes if one.stop != FAILED]
+    if not whole:
+        return ""
+    episode = max(whole, key=lambda one: (sum(map(bool, _earned(one))), len(one.turns)))
+    names = [*(f"turn {number}" for number in range(1, len(episode.turns) + 1)), "finish"]
+    parts = [f"{name}: {reward:g}" for name, reward in zip(names, _earned(episode), strict=True) if reward]
+    if len(parts) > SHOWN:
+        parts = [*parts[: SHOWN // 2], "...", *parts[-SHOWN // 2 :]]
+    ending = f"turns: {len(episode.turns)}; in all {episode.reward:g}"
+    return f"{', '.join(parts) or 'none'} ({ending}), task {episode.row['task_id']!r}"
+
+
+def _earned(episode: PlayedEpisode) -> list[float]:
+    """Returns the rewards of the turns, and that of `finish`."""
+    turns = [turn.step.reward for turn in episode.turns]
+    return [*turns, round(episode.reward - sum(turns), 6)]
+
+
+def paid_twice(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
+    """Yields a finding if the last reward of nearly all episodes with several earlier ones is their sum, and these sums
+    differ."""
+    parts = [[reward for reward in _earned(one) if reward] for one in episodes if one.stop == ENDED]
+    several = [(round(sum(before), 6), last) for *before, last in filter(None, parts) if len(before) > 1]
+    sums = {total for total, last in several if abs(total - last) < 1e-6}
+    again = sum(abs(total - last) < 1e-6 for total, last in several)
+    if again >= max(FEWEST, NEARLY_ALL * len(several)) and len(sums) > 1:
         yield Finding(
             "reward",
-            "the reward is the score at every turn, so that early gains count again and again; a reward is what its "
-            "own turn earned, the score is the episode's so far",
+            f"in {again} of {len(several)} episodes with several rewards the last one is the sum of those before it: "
+            "all is paid twice; give each turn what it earned alone",
             ruins=False,
         )
-
-
-def _adds_up(episodes: Sequence[PlayedEpisode]) -> bool:
-    """Returns whether each turn's reward is the score so far, so that early gains count again."""
-    scored = [[turn.step for turn in one.turns] for one in episodes if len(one.turns) > 1]
-    same = all(step.reward == step.score for steps in scored for step in steps)
-    return same and any(sum(step.reward != 0 for step in steps) > 1 for steps in scored)
 
 
 def _proportion(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
@@ -92,9 +116,9 @@ def _proportion(episodes: Sequence[PlayedEpisode]) -> Iterator[Finding]:
         )
 
 
-def ends(played: dict[str, list[PlayedEpisode]], max_turns: int) -> Iterator[Finding]:
+def ends(episodes: Sequence[PlayedEpisode], max_turns: int) -> Iterator[Finding]:
     """Yields findings about episodes that end too late or too early."""
-    whole = [one for part in played.values() for one in part if one.stop != FAILED]
+    whole = [one for one in episodes if one.stop != FAILED]
     if whole and all(one.stop == TURN_LIMIT for one in whole):
         yield Finding(
             "end", f"no episode ended within max_turns={max_turns}; set Step.done where it is over, or raise max_turns"
@@ -118,7 +142,7 @@ def seconds(episodes: Sequence[PlayedEpisode], time_limit: float) -> Iterator[Fi
         )
 
 
-def actions(played: dict[str, list[PlayedEpisode]]) -> Iterator[Finding]:
+def actions(played: Mapping[str, Sequence[PlayedEpisode]]) -> Iterator[Finding]:
     """Yields findings about refused offers, invalid responses of the scripted player and turns without actions."""
     for who, episodes in played.items():
         turns = [turn for one in episodes for turn in one.turns]
@@ -134,14 +158,11 @@ def actions(played: dict[str, list[PlayedEpisode]]) -> Iterator[Finding]:
                 f"{len(other)} of {len(turns)} of the scripted player's responses are invalid actions, such as "
                 f"{other[0].response!r:.80}; answer as the prompt asks",
             )
-        stuck = next((turn for turn in turns if _stuck(turn)), None)
-        if stuck is not None:
-            yield Finding("action", f"after {stuck.action!r} nothing is offered and the episode goes on; set Step.done")
-
-
-def _stuck(turn: PlayedTurn) -> bool:
-    """Returns whether the environment offered actions before the turn and none after it, though the episode goes on."""
-    return bool(turn.view.admissible) and not turn.step.admissible and not turn.step.done
+        stuck = [turn for turn in turns if turn.view.admissible and not turn.step.admissible and not turn.step.done]
+        if stuck:
+            yield Finding(
+                "action", f"after {stuck[0].action!r} nothing is offered and the episode goes on; set Step.done"
+            )
 
 
 def prompts(

@@ -101,15 +101,13 @@ def play(
     actor: Actor,
     *,
     skills: SkillSource = no_skills,
-    skilled: Callable[[int], bool] = lambda number: False,
     time_limit: float = 60.0,
     round_number: int = 0,
 ) -> list[PlayedEpisode]:
-    """Plays one episode per row, `SLOTS` at once.
+    """Plays one episode per row, `SLOTS` at once. In every second one the player reads the skill, if there are skills.
 
     Args:
         skills: gives the skill of a task.
-        skilled: maps an episode's number to whether its player reads the skill.
         round_number: changes the seeds of the episodes.
     """
     slots = max(1, min(SLOTS, len(rows)))
@@ -118,7 +116,8 @@ def play(
         played = []
         with Bar(len(rows), "play", most_turns=batch.max_turns) as progress:
             for first in range(0, len(rows), slots):
-                part = [PlayedEpisode(row, skilled(first + at)) for at, row in enumerate(rows[first : first + slots])]
+                numbered = enumerate(rows[first : first + slots], start=first)
+                part = [PlayedEpisode(row, skills is not no_skills and number % 2 == 1) for number, row in numbered]
                 _play_together(batch, part, actor, skills, round_number, progress)
                 played += part
         return played

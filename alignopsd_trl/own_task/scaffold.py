@@ -32,7 +32,7 @@ def write_task(folder: str | Path, kind: str = "environment", address: str = "")
     name = folder.resolve().name
     _check(folder, name)
     with replacing(folder) as partial:
-        for file in sorted((TEMPLATES / kind).iterdir()):
+        for file in (*(TEMPLATES / "shared").iterdir(), *(TEMPLATES / kind).iterdir()):  # the later overwrites
             if file.is_file():
                 _write(file, partial, name, address)
     following = (f"cd {folder}", f"alignopsd check {name}", "python train.py")

@@ -1,22 +1,69 @@
-"""Checks unknown actions, repeated episodes, and whether tasks differ. Needs no policy."""
+"""Checks of a task without a policy: all rows open, unknown actions are refused, episodes repeat themselves."""
 
 from __future__ import annotations
 
-import random
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from alignopsd_trl.checks.findings import Finding
-from alignopsd_trl.checks.tasks import TRIED, content, seeded
-from alignopsd_trl.environments.base import Failure, Step
-from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
-from alignopsd_trl.own_task.playing import PlayedEpisode
+from alignopsd_trl.checks.tasks import FAILED_RESET, TRIED, content, seeded
+from alignopsd_trl.environments.base import Failure, Opening, Step
+from alignopsd_trl.environments.batch import open_batch
+from alignopsd_trl.own_task.playing import SLOTS, PlayedEpisode
 from alignopsd_trl.own_task.task import Task
+from alignopsd_trl.rollout import SkillSource, skill_of
 
 UNKNOWN = ("", "no such action")
+SECONDS = 30.0  # after which no more tasks are opened
+
+Row = Mapping[str, Any]
+Opened = list[tuple[Row, Opening | Failure]]
 
 
-def unknown_actions(task: Task, row: Mapping[str, Any], time_limit: float) -> Iterator[Finding]:
+def open_all(task: Task, rows: Sequence[Row], time_limit: float) -> Opened:
+    """Opens tasks in the order of their rows, as many as time allows, and returns rows with their reset results."""
+    slots, end = max(1, min(SLOTS, len(rows))), time.monotonic() + SECONDS
+    batch, opened = open_batch(task.suite.factory, slots, time_limit), []
+    try:
+        for first in range(0, len(rows), slots):
+            part = rows[first : first + slots]
+            opened += zip(part, batch.reset(range(len(part)), [seeded(batch, row) for row in part]), strict=True)
+            if time.monotonic() > end:
+                break
+    finally:
+        batch.close()
+    return opened
+
+
+def faults(rows: Sequence[Row], opened: Opened, skills: SkillSource) -> Iterator[Finding]:
+    """Yields findings about tasks that don't open, skills that fail, tasks that are one, and tasks left out for lack of
+    time."""
+    closed = [(row, one) for row, one in opened if isinstance(one, Failure)]
+    asked = [(row, skill_of(skills, one, row)) for row, one in opened if isinstance(one, Opening)]
+    yield from _failed(FAILED_RESET, closed, len(opened), "mend reset()")
+    unskilled = [(row, one) for row, one in asked if isinstance(one, Failure)]
+    yield from _failed("skill", unskilled, len(asked), "mend it there, or give '' for no skill")
+    if len(opened) < len(rows):
+        yield Finding("tasks", f"{len(opened)} of {len(rows)} tasks were opened in {SECONDS:g} s", ruins=False)
+    shown = {(one.observation, one.task_text) for _, one in opened if isinstance(one, Opening)}
+    if len(rows) > 1 and len(shown) == 1 and len({content(row) for row in rows}) == 1:
+        yield Finding(
+            "tasks",
+            f"all {len(rows)} tasks are one: their columns are equal and they open alike; the columns must differ, or "
+            "reset() draw from 'seed'",
+            ruins=False,
+        )
+
+
+def _failed(about: str, failed: Sequence[tuple[Row, Failure]], tried: int, remedy: str) -> Iterator[Finding]:
+    if failed:
+        row, failure = failed[0]
+        text = f"{len(failed)} of {tried} tasks failed, the first {row['task_id']!r} with: {failure.message}; {remedy}"
+        yield Finding(about, text)
+
+
+def unknown_actions(task: Task, row: Row, time_limit: float) -> Iterator[Finding]:
     """Executes unknown actions, such as an untrained policy writes; yields a finding if one is not refused."""
     batch = open_batch(task.suite.factory, 1, time_limit)
     try:
@@ -25,29 +72,23 @@ def unknown_actions(task: Task, row: Mapping[str, Any], time_limit: float) -> It
             if isinstance(opening, Failure):
                 return
             (step,) = batch.step([0], [action])
-            text = _refusal_missing(step, offers=bool(opening.admissible))
+            text, ruins = _unrefused(step, offers=bool(opening.admissible))
             if text:
-                yield Finding(
-                    "action", f"step({action!r}), which is no action, {text}", isinstance(step, Failure) or _gains(step)
-                )
+                yield Finding("action", f"step({action!r}), which is no action, {text}", ruins)
                 return
     finally:
         batch.close()
 
 
-def _refusal_missing(step: Step | Failure, offers: bool) -> str:
-    """Returns the fault in the step of an unknown action; an empty text if the action is refused."""
+def _unrefused(step: Step | Failure, offers: bool) -> tuple[str, bool]:
+    """Returns the fault in an unknown action's step, and whether it ruins a run; an empty text if it is refused."""
     if isinstance(step, Failure):
-        return f"failed with {step.message}; answer any string, with valid=False"
-    if offers and _gains(step):
-        return f"got the reward {step.reward:g} and won={step.won}; give nothing for it, with valid=False"
+        return f"failed with {step.message}; answer any string, with valid=False", True
+    if offers and (step.reward > 0 or step.won):
+        return f"got the reward {step.reward:g} and won={step.won}; give nothing for it, with valid=False", True
     if offers and step.valid:
-        return "counts as valid; return Step(valid=False), so that the log counts it"
-    return ""
-
-
-def _gains(step: Step) -> bool:
-    return step.reward > 0 or bool(step.won)
+        return "counts as valid; return Step(valid=False), so that the log counts it", False
+    return "", False
 
 
 def repeats(task: Task, played: Sequence[PlayedEpisode], time_limit: float) -> Iterator[Finding]:
@@ -58,7 +99,9 @@ def repeats(task: Task, played: Sequence[PlayedEpisode], time_limit: float) -> I
             batch.reset([0], [seeded(batch, episode.row)])
             for number, turn in enumerate(episode.turns, start=1):
                 (step,) = batch.step([0], [turn.action])
-                if isinstance(step, Step) and _told(step) != _told(turn.step):
+                if isinstance(step, Failure):
+                    break
+                if _told(step) != _told(turn.step):
                     yield Finding(
                         "replay",
                         f"task {episode.row['task_id']!r}: the same actions came out otherwise at turn {number}, "
@@ -66,56 +109,9 @@ def repeats(task: Task, played: Sequence[PlayedEpisode], time_limit: float) -> I
                         "chance on the way is meant, from 'dynamics_seed'",
                     )
                     return
-                if isinstance(step, Failure):
-                    break
     finally:
         batch.close()
-
-
-def alike(
-    task: Task, rows: Sequence[Mapping[str, Any]], played: Sequence[PlayedEpisode], time_limit: float
-) -> Iterator[Finding]:
-    """Plays the longest episode's actions in several tasks; yields a finding if these never differ. Tasks with equal
-    columns may differ by their seed, which comes from the ``task_id``."""
-    differing = list({content(row): row for row in rows}.values())
-    others = (differing if len(differing) > 1 else rows)[:TRIED]
-    longest = max((one for one in played if one.opening and one.turns), key=lambda one: len(one.turns), default=None)
-    if longest is None or len(others) == 1:
-        return
-    batch = open_batch(task.suite.factory, 1, time_limit)
-    try:
-        seen = {_course(batch, row, longest) for row in others}
-    finally:
-        batch.close()
-    if len(seen) > 1:
-        return
-    if len(differing) == 1:
-        yield Finding("tasks", f"all {len(rows)} tasks are one; their columns must differ, or reset() draw from 'seed'")
-        return
-    yield Finding(
-        "tasks",
-        f"{len(others)} tasks open and go on alike; if they are meant to differ, reset() must read their columns by "
-        "name",
-        ruins=False,
-    )
-
-
-def _course(batch: ValidatedBatch, row: Mapping[str, Any], episode: PlayedEpisode) -> str:
-    """Returns the texts that a task shows while an episode's actions are played."""
-    (opening,) = batch.reset([0], [seeded(batch, row)])
-    shown = [getattr(opening, "observation", ""), getattr(opening, "task_text", "")]
-    for turn in episode.turns:
-        (step,) = batch.step([0], [turn.action])
-        if not isinstance(step, Step) or step.done:
-            return repr([*shown, repr(step)])
-        shown.append(step.observation)
-    return repr([*shown, repr(batch.finish([0]))])
 
 
 def _told(step: Step) -> tuple[Any, ...]:
     return step.observation, step.reward, step.done, step.won, step.admissible
-
-
-def drawn(rows: Sequence[Mapping[str, Any]], count: int, seed: int) -> list[Mapping[str, Any]]:
-    """Draws some rows in random order."""
-    return random.Random(seed).sample(list(rows), min(count, len(rows)))

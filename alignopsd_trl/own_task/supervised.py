@@ -1,4 +1,5 @@
-"""Trains on demonstrations with TRL's `SFTTrainer`, and stops when the held-out loss no longer falls."""
+"""Trains on demonstrations with TRL's `SFTTrainer`: a warm-up and a cosine over a budget of minutes or of updates, and
+the weights of the lowest held-out loss."""
 
 from __future__ import annotations
 
@@ -28,119 +29,76 @@ from transformers.utils.logging import disable_progress_bar
 from trl import SFTConfig, SFTTrainer
 
 from alignopsd_trl.own_task.options import WarmStartConfig
-from alignopsd_trl.own_task.tokenizer import OPEN
 from alignopsd_trl.runs.lost import Terminated
 from alignopsd_trl.runs.progress import duration
 
 IGNORED = -100
-PROMPT_WEIGHT = 0.25
-"""Weight of the loss on prompts, from which a fresh model learns to copy. A pretrained model learns responses alone."""
-EXCHANGED = 0.5
-"""Share of the rows whose words are exchanged while prompts are learnt."""
-PROMPTS_FIRST = 0.3  # share of the updates that learn prompts, if their number is given
+PROMPT_WEIGHT, PROMPTS_FIRST = 0.25, 0.3
+"""Weight of the loss on prompts, and the share of the budget in which a fresh model learns to copy from them."""
+WARM_UP = 0.05
+"""Share of the budget in which the learning rate rises."""
+EVALUATIONS = 8
+"""Evaluations on held-out turns, at equal distances in time; the last one is at the end."""
 HELD_OUT, HELD_TURNS = 0.1, {True: 128, False: 32}
-"""Share of held-out tasks, and their turns at most, for a fresh and a pretrained model; their loss ends training."""
-WARM_UP, WARM_UP_SHARE = {True: 50, False: 5}, 0.05
-"""Updates in which the learning rate rises, for a fresh and a pretrained model; their share with ``max_steps``."""
-BETTER = 0.99
-"""A loss below this share of the best one counts as an improvement."""
-PATIENCE = (8, 3, 3)
-"""Evaluations without an improvement before each fall of the learning rate; the last number ends training."""
-TIMES = (0.6, 0.8, 1.0)
-"""Shares of the time at which the learning rate falls in any case; the last one ends training."""
-FALL = 0.25
-SAID_EVERY = 15.0  # seconds between two lines of progress
+"""Share of held-out tasks, and their turns at most, for a fresh and a pretrained model."""
+WINDOW = 4
+"""Batches that are sorted by length together: short rows, such as first pages, come in each so many updates."""
+SAID_EVERY = 15.0
+"""Seconds between two lines of progress."""
+USED = ("prompt", "completion", "tools", "input_ids", "completion_mask")
+"""Columns of the demonstrations that training reads."""
 
 
 class Budget(TrainerCallback):
-    """Lowers the learning rate when the held-out loss stops falling or a share of the time is spent, and ends training
-    the third time. Prints one line per evaluation.
+    """Ends training when its minutes or updates are spent, prints its progress, and keeps the best weights.
 
     Args:
-        minutes: wall-clock time of training.
-        warm_up: updates in which the learning rate rises.
+        minutes: wall-clock time of training; `None` if the number of updates is given, which has no evaluations.
 
     Attributes:
-        kept: trained weights at the best evaluation after the first update, for an interrupted run.
-        kept_at: the update of these weights; 0 if there are none.
+        best: trained weights of the lowest held-out loss; empty before the first evaluation.
+        best_at: the update of these weights.
     """
 
-    def __init__(self, minutes: float, warm_up: int):
-        self.minutes, self.warm_up = minutes, warm_up
-        self.begun = time.monotonic()
-        self.falls, self.without_better, self.best = 0, 0, math.inf
-        self.kept, self.kept_at = dict[str, Tensor](), 0
-        self.out_of_time = False
+    def __init__(self, minutes: float | None):
+        self.minutes = minutes
+        self.begun = self.said = time.monotonic()
+        self.evaluated, self.lowest = 0, math.inf
+        self.best, self.best_at = dict[str, Tensor](), 0
 
-    @property
-    def spent(self) -> float:
-        """Minutes since this object was made."""
-        return (time.monotonic() - self.begun) / 60
+    def spent(self, state: TrainerState) -> float:
+        """Returns the spent share of the budget."""
+        if self.minutes is None:
+            return state.global_step / state.max_steps
+        return (time.monotonic() - self.begun) / (60 * self.minutes)
 
-    def rate(self, update: int) -> float:
-        """Returns the learning rate as a share of its peak."""
-        return min(1.0, (update + 1) / self.warm_up) * FALL**self.falls
-
-    def on_evaluate(
-        self,
-        args: Any,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: Mapping[str, float] | None = None,
-        model: Any = None,
-        **_: Any,
-    ) -> None:
-        loss = (metrics or {})["eval_loss"]
-        print(f"{state.global_step} updates, {self.spent:.1f} min: held-out loss {loss:.3f}", flush=True)
-        if model is not None and state.global_step and (loss < self.best or not self.kept):
-            self.kept, self.kept_at = _trained_weights(model), state.global_step
-        better = loss < BETTER * self.best
-        self.best, self.without_better = min(loss, self.best), 0 if better else self.without_better + 1
-        if self.falls < len(PATIENCE) and self.without_better >= PATIENCE[self.falls]:
-            self._fall(control)
-
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self.spent >= TIMES[self.falls] * self.minutes:
-            self.out_of_time = True
-            self._fall(control)
-
-    def _fall(self, control: TrainerControl) -> None:
-        self.falls, self.without_better = self.falls + 1, 0
-        if self.falls == len(TIMES):
-            control.should_training_stop = True
-
-
-def _trained_weights(model: Any) -> dict[str, Tensor]:
-    named = ((name, one) for name, one in model.named_parameters() if one.requires_grad)
-    return {name: one.detach().to("cpu", copy=True) for name, one in named}
-
-
-class Progress(TrainerCallback):
-    """Prints the progress of training every `SAID_EVERY` seconds.
-
-    Args:
-        budget: the time budget; `None` if the number of updates is given.
-    """
-
-    def __init__(self, budget: Budget | None):
-        self.budget, self.loss = budget, torch.tensor(math.nan)
+    def on_train_begin(self, *given: Any, **_: Any) -> None:
         self.begun = self.said = time.monotonic()
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        now, done = time.monotonic(), state.global_step
-        if now - self.said < SAID_EVERY:
-            return
-        self.said = now
-        if self.budget is None:
-            left = f"about {duration((now - self.begun) / done * (state.max_steps - done))} left"
-        else:
-            left = f"{duration(max(0.0, 60 * (self.budget.minutes - self.budget.spent)))} left at most"
-        print(f"{done} updates: loss {float(self.loss):.3f}, {left}", flush=True)
+        spent = self.spent(state)
+        control.should_log = spent >= 1 or time.monotonic() - self.said >= SAID_EVERY
+        if self.minutes is not None:
+            control.should_training_stop = spent >= 1
+            control.should_evaluate = spent * EVALUATIONS >= self.evaluated + 1
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **given: Any) -> None:
+        if "loss" in (logs := given["logs"]):
+            self.said, spent = time.monotonic(), self.spent(state)
+            left = max(0.0, (self.said - self.begun) * (1 / spent - 1))
+            print(f"{state.global_step} updates: loss {logs['loss']:.3f}, {duration(left)} left", flush=True)
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **given: Any) -> None:
+        loss, self.evaluated = given["metrics"]["eval_loss"], int(self.spent(state) * EVALUATIONS)
+        print(f"{state.global_step} updates: held-out loss {loss:.3f}", flush=True)
+        if loss < self.lowest:
+            self.lowest, self.best_at = loss, state.global_step
+            trained = ((name, one) for name, one in given["model"].named_parameters() if one.requires_grad)
+            self.best = {name: one.detach().to("cpu", copy=True) for name, one in trained}
 
 
 class SimilarLengths(Sampler[int]):
-    """Samples rows so that each batch holds rows of similar length and batches come in random order. `transformers`
-    sorts every 50 batches by falling length, so the shortest rows (first pages) come at the end of each 50.
+    """Draws random rows for `WINDOW` batches, and puts rows of similar length into the same batch.
 
     Args:
         lengths: tokens of each row.
@@ -154,65 +112,51 @@ class SimilarLengths(Sampler[int]):
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[int]:
-        order = get_length_grouped_indices(self.lengths, self.batch_size)
-        whole = len(order) // self.batch_size
-        batches = torch.tensor(order[: whole * self.batch_size]).view(whole, self.batch_size)
-        yield from batches[torch.randperm(whole)].flatten().tolist()
-        yield from order[whole * self.batch_size :]
+        yield from get_length_grouped_indices(self.lengths, self.batch_size, mega_batch_mult=WINDOW)
 
 
 class WarmStartTrainer(SFTTrainer):
-    """An `SFTTrainer` that also trains fresh models, which at first learn prompts too, with a smaller weight.
+    """An `SFTTrainer` with a `Budget`, which also trains fresh models.
 
     Args:
-        budget: the time budget; `None` if the number of updates is given.
-        fresh: whether the model starts from random weights.
+        budget: the budget.
+        fresh: whether the model starts from random weights, and so learns prompts at first.
 
     Attributes:
-        interrupted: the error of Ctrl-C or SIGTERM, after which the model has its best weights so far; else `None`.
+        interrupted: the error of Ctrl-C or SIGTERM that ended training; else `None`.
     """
 
     interrupted: KeyboardInterrupt | Terminated | None = None
 
-    def __init__(self, *given: Any, budget: Budget | None, fresh: bool, **more: Any):
+    def __init__(self, *given: Any, budget: Budget, fresh: bool, **more: Any):
         self.budget, self.fresh = budget, fresh
-        super().__init__(*given, **more)
+        super().__init__(*given, callbacks=[budget], **more)
         self.remove_callback(PrinterCallback)
-        self.progress = Progress(budget)
-        self.add_callback(self.progress)
-        if budget is not None:
-            self.add_callback(budget)
-        self.words = words_of(self.processing_class) if fresh and budget is not None else None
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SimilarLengths:
         rows: Any = train_dataset or self.train_dataset
         return SimilarLengths([len(ids) for ids in rows["input_ids"]], self.args.train_batch_size)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Makes a scheduler that follows the budget, if there is one."""
-        if self.budget is None:
+        """Makes a scheduler whose rate follows the spent minutes; TRL's own if the number of updates is given."""
+        if self.budget.minutes is None:
             return super().create_scheduler(num_training_steps, optimizer)
         chosen: Any = optimizer or self.optimizer
-        self.lr_scheduler = LambdaLR(chosen, self.budget.rate)
+        self.lr_scheduler = LambdaLR(chosen, lambda _: rate(self.budget.spent(self.state)))
         return self.lr_scheduler
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Returns the loss of response tokens, and of prompt tokens while a fresh model learns prompts. TRL's own
-        loss computes the logits of all tokens, which takes two fifths of the time if responses are short."""
-        reads_prompts = self.fresh and model.training and self._reads_prompts()
-        if reads_prompts and self.words is not None:
-            inputs = inputs | {"input_ids": exchanged(inputs["input_ids"], self.words)}
+        """Returns the loss of responses, and of prompts while a fresh model learns these. TRL's own loss also computes
+        entropies and accuracies, with which a tiny model makes a third fewer updates in the same time."""
+        reads_prompts = self.fresh and model.training and self.budget.spent(self.state) < PROMPTS_FIRST
         with self.accelerator.autocast():
-            loss = loss_of(self.accelerator.unwrap_model(model), inputs, reads_prompts)
-        if model.training:
-            self.progress.loss = loss.detach()
-        return loss
+            return loss_of(self.accelerator.unwrap_model(model), inputs, reads_prompts)
 
-    def train_or_keep_the_best(self) -> None:
-        """Trains. After an interrupt the model gets the weights of the best evaluation so far. With a given number of
-        updates there are no evaluations, and the model keeps its last weights.
+    def train_and_keep_the_best(self) -> int:
+        """Trains until the budget is spent or an interrupt. The model then has the weights of the lowest held-out
+        loss, or the last ones if the number of updates is given. Returns the update that made them.
 
         Raises:
             KeyboardInterrupt, Terminated: if there are no weights to keep.
@@ -220,45 +164,11 @@ class WarmStartTrainer(SFTTrainer):
         try:
             self.train()
         except (KeyboardInterrupt, Terminated) as stop:
-            if not (self.budget.kept_at if self.budget is not None else self.state.global_step):
+            if not (self.budget.best if self.eval_dataset is not None else self.state.global_step):
                 raise
             self.interrupted = stop
-            if self.budget is not None:
-                self.accelerator.unwrap_model(self.model).load_state_dict(self.budget.kept, strict=False)
-
-    @property
-    def kept_at(self) -> int:
-        """The update that made the model's weights."""
-        return self.budget.kept_at if self.budget is not None and self.interrupted else self.state.global_step
-
-    def _reads_prompts(self) -> bool:
-        if self.budget is None:
-            return self.state.global_step < PROMPTS_FIRST * self.state.max_steps
-        return self.budget.falls == 0
-
-
-def words_of(tokenizer: Any) -> Tensor:
-    """Returns the ids of whole words in a word-level tokenizer."""
-    return torch.tensor([id for token, id in tokenizer.get_vocab().items() if token.startswith(OPEN)])
-
-
-def exchanged(ids: Tensor, words: Tensor) -> Tensor:
-    """Returns the rows, half of them with some words exchanged, each word in the same way all over a row. The next word
-    then follows only from earlier places in the row, so the model learns to copy.
-
-    Args:
-        ids: of shape `(B, T)`.
-        words: ids that may be exchanged.
-    """
-    rows = [_exchange(row, words) if torch.rand(()) < EXCHANGED else row for row in ids]
-    return torch.stack(rows)
-
-
-def _exchange(row: Tensor, words: Tensor) -> Tensor:
-    some = words[torch.rand(len(words)) < torch.rand(())]
-    named = torch.arange(int(max(words.max(), row.max())) + 1)
-    named[some] = some[torch.randperm(len(some))]
-    return named.to(row.device)[row]
+        self.accelerator.unwrap_model(self.model).load_state_dict(self.budget.best, strict=False)
+        return self.budget.best_at if self.budget.best else self.state.global_step
 
 
 def loss_of(model: PreTrainedModel, inputs: Mapping[str, Tensor], reads_prompts: bool) -> Tensor:
@@ -281,16 +191,20 @@ def _loss(model: PreTrainedModel, hidden: Tensor, ids: Tensor, chosen: Tensor) -
     return functional.cross_entropy(logits.float(), ids[:, 1:][chosen])
 
 
+def rate(spent: float) -> float:
+    """Returns the learning rate, as a share of its peak, when a share of the budget is spent."""
+    return min(1.0, spent / WARM_UP) * 0.5 * (1 + math.cos(math.pi * min(1.0, spent)))
+
+
 def held_out(rows: Sequence[Mapping[str, Any]], turns: int) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Splits rows by task into training rows and at most ``turns`` held-out rows; a single task's rows are both."""
-    names = sorted({str(row.get("task_id", number)) for number, row in enumerate(rows)})
+    tasks = [str(row.get("task_id", number)) for number, row in enumerate(rows)]
+    names = sorted(set(tasks))
     if len(names) < 2:
         return list(rows), list(rows)
     held = set(random.Random(0).sample(names, max(1, int(HELD_OUT * len(names)))))
-    parts: tuple[list[Any], list[Any]] = ([], [])
-    for number, row in enumerate(rows):
-        parts[str(row.get("task_id", number)) in held].append(row)
-    learnt, kept = parts
+    kept = [row for row, task in zip(rows, tasks, strict=True) if task in held]
+    learnt = [row for row, task in zip(rows, tasks, strict=True) if task not in held]
     return learnt, random.Random(0).sample(kept, min(turns, len(kept)))
 
 
@@ -300,7 +214,7 @@ def train(
     rows: Sequence[Mapping[str, Any]],
     folder: Path,
     config: WarmStartConfig,
-) -> WarmStartTrainer:
+) -> tuple[WarmStartTrainer, int]:
     """Trains a model on rows of TRL's conversational prompt-completion form, or of ``input_ids`` and
     ``completion_mask``.
 
@@ -308,26 +222,25 @@ def train(
         folder: output folder of the trainer.
 
     Returns:
-        The trainer, which holds the trained model.
+        The trainer, which holds the trained model, and the update of its weights.
     """
     disable_progress_bar()
     disable_progress_bars()
-    learnt, held = (list(rows), []) if config.max_steps > 0 else held_out(rows, HELD_TURNS[config.fresh])
-    budget = None if config.max_steps > 0 else Budget(config.minutes, WARM_UP[config.fresh])
+    counted = config.max_steps > 0
+    learnt, held = (list(rows), []) if counted else held_out(rows, HELD_TURNS[config.fresh])
     trainer = WarmStartTrainer(
         model,
-        args=_arguments(folder, config, len(learnt), max(_lengths(tokenizer, rows))),
+        args=_arguments(folder, config, len(learnt)),
         train_dataset=_dataset(learnt),
         eval_dataset=_dataset(held) if held else None,
         processing_class=tokenizer,
         peft_config=_adapters(config) if config.use_peft else None,
-        budget=budget,
+        budget=Budget(None if counted else config.time),
         fresh=config.fresh,
     )
-    longest = f"{config.max_steps} updates" if budget is None else f"at most {config.minutes:g} min"
+    longest = f"{config.max_steps} updates" if counted else f"{config.time:g} min"
     print(f"{config.model} learns from {len(learnt)} turns, {longest}", flush=True)
-    trainer.train_or_keep_the_best()
-    return trainer
+    return trainer, trainer.train_and_keep_the_best()
 
 
 def _adapters(config: WarmStartConfig) -> Any:
@@ -336,54 +249,37 @@ def _adapters(config: WarmStartConfig) -> Any:
     return LoraConfig(r=config.lora_r, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
-USED = ("prompt", "completion", "tools", "input_ids", "completion_mask")
-
-
 def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset:
     return Dataset.from_list([{name: row[name] for name in USED if row.get(name)} for row in rows])
 
 
-def _lengths(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Returns the number of tokens of each row."""
-    if "input_ids" in rows[0]:
-        return [len(row["input_ids"]) for row in rows]
-    whole = [[*row["prompt"], *row["completion"]] for row in rows]
-    tools = rows[0].get("tools")
-    options: dict[str, Any] = {"tools": tools} if tools else {}
-    encoded: Any = tokenizer.apply_chat_template(whole, **options, return_dict=True)
-    return [len(one) for one in encoded["input_ids"]]
-
-
-def _fast_bfloat16(on_gpu: bool) -> bool:
+def _fast_bfloat16() -> bool:
     """Returns whether the GPU, or without one the CPU, multiplies bfloat16 matrices in hardware."""
-    if on_gpu:
+    if torch.cuda.is_available():
         return torch.cuda.is_bf16_supported()
-    return bool(getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16"))
+    able = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(able.get("amx_bf16") or able.get("avx512_bf16"))
 
 
-def _arguments(folder: Path, config: WarmStartConfig, rows: int, longest: int) -> SFTConfig:
-    on_gpu, counted = torch.cuda.is_available(), config.max_steps > 0
+def _arguments(folder: Path, config: WarmStartConfig, rows: int) -> SFTConfig:
     return SFTConfig(
         output_dir=str(folder),
-        max_steps=config.max_steps if counted else 10**6,
+        max_steps=config.max_steps if config.max_steps > 0 else 10**6,
         per_device_train_batch_size=min(config.batch_size, rows),
         per_device_eval_batch_size=config.batch_size,
-        eval_strategy="no" if counted else "steps",
-        eval_steps=50 if config.fresh else 20,  # a pretrained model learns a task in fewer updates
-        eval_on_start=not counted,
         learning_rate=config.rate,
         lr_scheduler_type="cosine",
+        warmup_steps=WARM_UP,
         adam_beta2=0.98,
-        warmup_steps=WARM_UP_SHARE,
         weight_decay=0.01,
-        max_length=longest,
+        max_length=None,
         completion_only_loss=True,
-        use_cpu=not on_gpu,
-        bf16=not config.fresh and _fast_bfloat16(on_gpu),
+        use_cpu=not torch.cuda.is_available(),
+        bf16=not config.fresh and _fast_bfloat16(),
         gradient_checkpointing=False,
         seed=config.seed,
         save_strategy="no",
+        logging_strategy="no",
         report_to="none",
         disable_tqdm=True,
-        logging_steps=20,
     )

@@ -31,12 +31,11 @@ MANY_INVALID, MUCH_WORSE = 0.05, 0.75
 
 @dataclass(frozen=True)
 class WarmStarted:
-    """A first policy, the number of its updates, and whether its training ran out of time."""
+    """A first policy, and the number of updates that made it."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     updates: int
-    out_of_time: bool
 
 
 def warm_start(
@@ -62,7 +61,7 @@ def warm_start(
 
     model, tokenizer = _start(rows, config, extra_texts)
     with replacing(output) as partial:
-        trainer = train(model, tokenizer, rows, partial, config)
+        trainer, updates = train(model, tokenizer, rows, partial, config)
         trained = trainer.accelerator.unwrap_model(trainer.model)
         trained = trained.merge_and_unload() if config.use_peft else trained
         trained.save_pretrained(partial)
@@ -70,12 +69,9 @@ def warm_start(
         write_sizes(partial, settings or {})
         readable_as_others(partial)
     if trainer.interrupted is not None:
-        vars(trainer.interrupted)["left"] = (
-            f"{path_as_given(output)} holds the best so far, after {trainer.kept_at} updates"
-        )
+        vars(trainer.interrupted)["left"] = f"{path_as_given(output)} holds the best so far, after {updates} updates"
         raise trainer.interrupted
-    budget = trainer.budget
-    return WarmStarted(trained.eval(), tokenizer, trainer.state.global_step, budget is not None and budget.out_of_time)
+    return WarmStarted(trained.eval(), tokenizer, updates)
 
 
 def _start(
@@ -125,7 +121,7 @@ def told(results: Mapping[str, EvaluationResult]) -> str:
     return "\n".join(f"{name}:\n{result.table()}" for name, result in results.items())
 
 
-def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]], made: WarmStarted) -> str:
+def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns a warning with a remedy for a policy far below its demonstrations; an empty text for a good one."""
     faults = []
     for view, result in results.items():
@@ -135,12 +131,5 @@ def advice(results: Mapping[str, EvaluationResult], rows: Sequence[Mapping[str, 
             faults.append(f"{view} {result.invalid_actions:.0%} of its actions are invalid")
         if result.success.mean / 100 < MUCH_WORSE * shown:  # false for NaN, an unknown rate
             faults.append(f"{view} it won {result.success.mean:.0f}% where its demonstrations won {shown:.0%}")
-    return f"look: {', '.join(faults)}; {_remedy(len(rows), made)}" if faults else ""
-
-
-def _remedy(turns: int, made: WarmStarted) -> str:
-    if made.out_of_time:
-        return "its training ran out of time: raise --minutes"
-    if turns < ENOUGH_TURNS:
-        return f"it learnt from {turns} turns: demonstrate more, with --episodes"
-    return "more demonstrations (--episodes), a larger model (--layers 4) or shorter prompts may help"
+    few = f"it learnt from {len(rows)} turns, demonstrate more, with --episodes; " if len(rows) < ENOUGH_TURNS else ""
+    return f"look: {', '.join(faults)}; {few}raise --minutes, or show shorter prompts" if faults else ""

@@ -3,26 +3,25 @@ makes the prompt of each turn, and a `sampler` samples the response."""
 
 from __future__ import annotations
 
-from alignopsd_trl.rollout.faults import RequestFailed, SamplerDown
-from alignopsd_trl.rollout.making import make_player
+from alignopsd_trl.rollout.driver import Lockstep
 from alignopsd_trl.rollout.metrics import (
-    Counters,
     conversation_metrics,
     privileged_metrics,
     rollout_metrics,
     staleness_metrics,
 )
-from alignopsd_trl.rollout.player import ENDS, Player
+from alignopsd_trl.rollout.player import ENDS, Player, make_player
 from alignopsd_trl.rollout.prompting import SkillSource, no_skills, skill_of
 from alignopsd_trl.rollout.sampler import (
     AnySampler,
     BatchSampler,
     Continuous,
-    Lockstep,
     Request,
+    RequestFailed,
     Response,
     Responses,
     Sampler,
+    SamplerDown,
     SortedByLength,
 )
 from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, episode_seed, episode_seeds, siblings_before
@@ -32,7 +31,6 @@ __all__ = [
     "AnySampler",
     "BatchSampler",
     "Continuous",
-    "Counters",
     "Lockstep",
     "Player",
     "Request",

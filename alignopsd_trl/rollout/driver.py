@@ -1,4 +1,4 @@
-"""Runs coroutines that await futures, in the caller's thread.
+"""Runs coroutines that await futures, in the caller's thread, and the queues that make and fulfil these.
 
 There is no event loop, since a notebook runs one in the same thread. The caller's autocast, `no_grad` and Ctrl-C apply.
 """
@@ -6,13 +6,16 @@ There is no event loop, since a notebook runs one in the same thread. The caller
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future
 from types import coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
-from alignopsd_trl.rollout.sampler import PATIENCE, Sampler
+from alignopsd_trl.environments.base import Failure, Step
+from alignopsd_trl.environments.batch import ValidatedBatch
+from alignopsd_trl.rollout.sampler import PATIENCE, BatchSampler, Request, Response, Sampler
 
 SLICE = 60.0  # seconds between two collectives of processes that play on their own
 Argument = TypeVar("Argument")
@@ -63,6 +66,47 @@ class BatchedCalls(Generic[Argument, Result]):
 
     def close(self) -> None:
         self._waiting = []
+
+
+class Lockstep:
+    """A [`BatchSampler`] as a [`Sampler`]: one batch for all episodes of all processes.
+
+    Args:
+        sampler: samples the batches.
+        agree: all-reduces the maximum of a number.
+        filler: makes a prompt for processes with fewer live episodes, since sampling may run collectives.
+    """
+
+    waits_for_all = True
+
+    def __init__(self, sampler: BatchSampler, agree: Callable[[int], int], filler: Callable[[], list[int]]):
+        self._sampler, self._agree, self._filler = sampler, agree, filler
+        self._asked: list[tuple[Request, Future[Response]]] = []
+
+    @property
+    def waiting(self) -> int:
+        return len(self._asked)
+
+    def submit(self, request: Request) -> Future[Response]:
+        future: Future[Response] = Future()
+        self._asked.append((request, future))
+        return future
+
+    def advance(self) -> bool:
+        asked = sorted(self._asked, key=lambda one: one[0].episode)
+        self._asked = []
+        width = self._agree(len(asked))
+        if not width:
+            return False
+        missing = width - len(asked)
+        prompts = [list(request.prompt_ids) for request, _ in asked] + ([self._filler()] * missing if missing else [])
+        ids, log_probs = self._sampler.respond(prompts)
+        for row, (_, future) in enumerate(asked):
+            future.set_result(Response(ids[row], None if log_probs is None else log_probs[row]))
+        return True
+
+    def drop(self) -> None:
+        self._asked = []
 
 
 class Driver:
@@ -130,3 +174,53 @@ class Driver:
                 self.live -= 1
             else:
                 awaited.add_done_callback(lambda _, work=work: self._ready.put(work))
+
+
+Call = tuple[int, str, "Future[Step | Failure]"]  # slot, action, where the result goes
+
+
+class Workers:
+    """A [`CallQueue`] with one thread for each worker of a batch (`EnvironmentBatch`). Actions that are
+    submitted while a worker is busy make up its next call.
+
+    The threads are daemons: a call that hangs does not keep a program from ending.
+    """
+
+    def __init__(self, environments: ValidatedBatch, worker: Callable[[int], int]):
+        self._environments, self._worker_of = environments, worker
+        self._queues: dict[int, queue.SimpleQueue[Call | None]] = {}
+
+    def submit(self, episode: int, action: str) -> Future[Step | Failure]:
+        future: Future[Step | Failure] = Future()
+        self._queue(self._worker_of(episode)).put((episode, action, future))
+        return future
+
+    def flush(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        for calls in self._queues.values():
+            calls.put(None)
+
+    def _queue(self, worker: int) -> queue.SimpleQueue[Call | None]:
+        if worker not in self._queues:
+            self._queues[worker] = queue.SimpleQueue()
+            threading.Thread(target=self._run, args=[self._queues[worker]], daemon=True, name="worker").start()
+        return self._queues[worker]
+
+    def _run(self, waiting: queue.SimpleQueue[Call | None]) -> None:
+        while (first := waiting.get()) is not None:
+            taken: list[Call | None] = [first]
+            while not waiting.empty():
+                taken.append(waiting.get())
+            calls = [one for one in taken if one is not None]
+            try:
+                steps = self._environments.step([one[0] for one in calls], [one[1] for one in calls])
+            except BaseException as error:  # raised again where the result is awaited
+                for _, _, future in calls:
+                    future.set_exception(error)
+            else:
+                for (_, _, future), step in zip(calls, steps, strict=True):
+                    future.set_result(step)
+            if None in taken:
+                return

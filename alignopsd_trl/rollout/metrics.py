@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from alignopsd_trl.environments.batch import ValidatedBatch
 from alignopsd_trl.turns import StopReason, Trajectory
 
 SQUARES = "tasks/squared_success"
@@ -83,22 +82,3 @@ def _last_numbers(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         for name, value in trajectory.turns[-1].metrics.items() if trajectory.turns else ():
             found.setdefault(name, []).append(float(value))
     return {f"last_step/{name}": sum(values) / len(values) for name, values in sorted(found.items())}
-
-
-class Counters:
-    """Turns the totals that an environment batch may keep (``metrics()``) into counts per round.
-
-    Args:
-        environments: the batch. What it has counted before belongs to no round.
-    """
-
-    def __init__(self, environments: ValidatedBatch) -> None:
-        self._environments = environments
-        self._before = environments.metrics()
-
-    def take(self) -> dict[str, float]:
-        """Returns the increase since the last call as ``environment/<name>``; empty for a batch without counters."""
-        now = self._environments.metrics()
-        added = {f"environment/{name}": value - self._before.get(name, 0.0) for name, value in now.items()}
-        self._before = now
-        return added

@@ -14,17 +14,15 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.chat.reading import Reader, reader_for
 from alignopsd_trl.environments.base import EnvironmentsDown, Failure, Projection, Step
 from alignopsd_trl.environments.batch import ValidatedBatch
-from alignopsd_trl.rollout.driver import BatchedCalls, Driver, result_of
-from alignopsd_trl.rollout.episode import Episode, blank_turn
-from alignopsd_trl.rollout.faults import RequestFailed, SamplerDown
-from alignopsd_trl.rollout.prompting import Prompting, SkillSource, no_skills, skill_of
-from alignopsd_trl.rollout.sampler import AnySampler, Request, Sampler, as_sampler
-from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, sampling_seed, turn_seed
-from alignopsd_trl.rollout.workers import Workers
+from alignopsd_trl.rollout.driver import BatchedCalls, Driver, Lockstep, Workers, result_of
+from alignopsd_trl.rollout.prompting import Episode, Prompting, SkillSource, blank_turn, no_skills, skill_of
+from alignopsd_trl.rollout.sampler import AnySampler, Request, RequestFailed, Sampler, SamplerDown
+from alignopsd_trl.rollout.siblings import SiblingsDiffer, check_openings, episode_seed
 from alignopsd_trl.turns import Seeds, Trajectory, Turn
 
 ENDS = (EnvironmentsDown, SiblingsDiffer, SamplerDown)
@@ -65,7 +63,8 @@ class Player:
         privileged_siblings: the number of episodes of each group that are played with the skill in the prompt, the
             first ones. They are trained on the ordinary prompt, so the sampler's log-probs of their turns are dropped.
         teacher: samples these episodes; by default ``sampler``.
-        sampling_seed: part of the seed of each request (`turn_seed`), beside the episode's seeds and the turn's number.
+        sampling_seed: part of the seed of each request, beside the episode's seeds, its number among equal ones, its
+            label in ``draws`` and the turn's number.
         update: the number of updates before these episodes are trained on, for `Turn.staleness`.
     """
 
@@ -152,13 +151,12 @@ class Player:
         except ENDS as error:
             problem = error
         if self.agree(int(problem is not None)):
-            kind = next((place for place, kind in enumerate(ENDS) if isinstance(problem, kind)), None)
-            raised = [(place, text) for place, text in self.each((kind, str(problem))) if place is not None]
-            raise problem or ENDS[raised[0][0]](raised[0][1])
+            problems = [one for one in self.each(problem) if one is not None]
+            raise problem or problems[0]
 
     def _queues(self) -> Queues:
         own, other = (
-            as_sampler(one, self.agree, lambda: self.renderer.encode(["."])[0])
+            one if isinstance(one, Sampler) else Lockstep(one, self.agree, lambda: self.renderer.encode(["."])[0])
             for one in (self.sampler, self.teacher or self.sampler)
         )
         other = other if self.teacher else own
@@ -188,7 +186,7 @@ class Player:
         """Samples a response and parses the action in it."""
         privileged = episode.trajectory.privileged
         sampler, prompt = (queues.teacher, turn.privileged_ids) if privileged else (queues.sampler, turn.prompt_ids)
-        seed = turn_seed(episode.sampling_seed, turn.number)
+        seed = episode_seed(episode.sampling_seed, turn.number) % 2**31  # whatever the order of requests
         try:
             response = await result_of(sampler.submit(Request(prompt, seed, episode=episode.slot)))
         except RequestFailed as error:
@@ -222,7 +220,7 @@ class Player:
         episodes = []
         for slot, (row, task) in enumerate(zip(rows, tasks, strict=True)):
             number, again = seen[task], seen[task, seeds[slot]]
-            sampled = sampling_seed(self.sampling_seed, task, seeds[slot], again, draws[slot])
+            sampled = episode_seed(self.sampling_seed, task, *seeds[slot], again, draws[slot])
             privileged = number < self.privileged_siblings
             trajectory = Trajectory(dict(row), task, f"{number:04d}", seeds[slot], privileged=privileged)
             episodes.append(Episode(slot, trajectory, sampled))
@@ -275,3 +273,20 @@ class Player:
                 episode.fail(ending, self.environments.name)
             elif ending is not None:
                 episode.finish(ending)
+
+
+def make_player(
+    environments: ValidatedBatch,
+    tokenizer: PreTrainedTokenizerBase,
+    sampler: AnySampler,
+    end_ids: Sequence[int],
+    options: PlayOptions,
+    **own: Any,
+) -> Player:
+    """Makes a player of environments that plays by options.
+
+    Args:
+        own: further fields of [`Player`].
+    """
+    renderer = Renderer(tokenizer, environments.prompt, options)
+    return Player(environments, renderer, sampler, tokenizer, end_ids, max_turns=options.max_turns, **own)

@@ -1,7 +1,7 @@
 """Samplers of responses: all that rollouts and privileged thinking know of a policy.
 
 A [`Sampler`] takes requests one by one and fulfils each as soon as it can. A [`BatchSampler`] samples for many prompts
-in one call; [`Lockstep`] turns it into a `Sampler` of synchronous batches.
+in one call; [`driver.Lockstep`] turns it into a `Sampler` of synchronous batches.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 
 from alignopsd_trl.chat.reading import Reader
-from alignopsd_trl.rollout.faults import RequestFailed
 
 logger = logging.getLogger(__name__)
 
 PATIENCE = 0.2  # seconds that a wait for other threads takes at most
+
+
+class RequestFailed(RuntimeError):
+    """Raised when a request got no response in all its tries. It ends its own episode only."""
+
+
+class SamplerDown(RuntimeError):
+    """Raised when a sampler can't be used any more. It ends the play of all processes."""
 
 
 class Request(NamedTuple):
@@ -109,47 +116,6 @@ class Sampler(Protocol):
 AnySampler = Sampler | BatchSampler
 
 
-class Lockstep:
-    """A [`BatchSampler`] as a [`Sampler`]: one batch for all episodes of all processes.
-
-    Args:
-        sampler: samples the batches.
-        agree: all-reduces the maximum of a number.
-        filler: makes a prompt for processes with fewer live episodes, since sampling may run collectives.
-    """
-
-    waits_for_all = True
-
-    def __init__(self, sampler: BatchSampler, agree: Callable[[int], int], filler: Callable[[], list[int]]):
-        self._sampler, self._agree, self._filler = sampler, agree, filler
-        self._asked: list[tuple[Request, Future[Response]]] = []
-
-    @property
-    def waiting(self) -> int:
-        return len(self._asked)
-
-    def submit(self, request: Request) -> Future[Response]:
-        future: Future[Response] = Future()
-        self._asked.append((request, future))
-        return future
-
-    def advance(self) -> bool:
-        asked = sorted(self._asked, key=lambda one: one[0].episode)
-        self._asked = []
-        width = self._agree(len(asked))
-        if not width:
-            return False
-        missing = width - len(asked)
-        prompts = [list(request.prompt_ids) for request, _ in asked] + ([self._filler()] * missing if missing else [])
-        ids, log_probs = self._sampler.respond(prompts)
-        for row, (_, future) in enumerate(asked):
-            future.set_result(Response(ids[row], None if log_probs is None else log_probs[row]))
-        return True
-
-    def drop(self) -> None:
-        self._asked = []
-
-
 class Continuous(Sampler):
     """Base of samplers that fulfil each request on its own, so that no episode waits for another. They are also a
     [`BatchSampler`], without collectives. Subclasses implement the rest of [`Sampler`]."""
@@ -180,11 +146,6 @@ def _or_empty(future: Future[Response]) -> Response:
     except RequestFailed as error:
         logger.warning(f"A request failed and counts as an empty response: {error}")
         return Response([], [])
-
-
-def as_sampler(sampler: AnySampler, agree: Callable[[int], int], filler: Callable[[], list[int]]) -> Sampler:
-    """Returns the sampler itself if it takes requests one by one, else a `Lockstep` around it."""
-    return sampler if isinstance(sampler, Sampler) else Lockstep(sampler, agree, filler)
 
 
 class SortedByLength:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from os.path import commonprefix
 from typing import Any
 
 from alignopsd_trl.environments.base import Failure, Opening
@@ -17,30 +18,8 @@ def episode_seeds(task_id: str, step: int, sibling: int) -> Seeds:
     return Seeds(episode_seed(task_id, step, 0), episode_seed(task_id, step, sibling))
 
 
-def episode_seed(task_id: str, step: int, sibling: int) -> int:
-    """Returns a seed that depends on the task, the training step and the sibling index alone."""
-    return _number(task_id, step, sibling)
-
-
-def sampling_seed(run: int, task: str, seeds: Seeds, again: int, draw: str) -> int:
-    """Returns the seed of all that is sampled in an episode.
-
-    Args:
-        run: seed of the run or evaluation.
-        task, seeds: of the episode.
-        again: the number of earlier episodes in the same play with equal task and seeds.
-        draw: tells plays of the same episodes apart.
-    """
-    return _number(run, task, *seeds, again, draw)
-
-
-def turn_seed(episode: int, turn: int) -> int:
-    """Returns the seed of a turn's response, below 2**31. It depends on the episode's `sampling_seed` and the turn's
-    number alone, so that the order of requests changes nothing."""
-    return _number(episode, turn) % 2**31
-
-
-def _number(*parts: object) -> int:
+def episode_seed(*parts: object) -> int:
+    """Returns a seed below 2**32 that depends on its parts alone; an episode's are task, training step and sibling."""
     digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:4], "big")
 
@@ -70,35 +49,29 @@ def check_openings(openings: Sequence[Opening | Failure], tasks: Sequence[str], 
     for task, opening in zip(tasks, openings, strict=True):
         if not isinstance(opening, Opening):
             continue
-        field = _where_they_differ(first.setdefault(task, opening), opening)
-        if field is not None:
-            one, other = _excerpts(getattr(first[task], field), getattr(opening, field))
-            raise SiblingsDiffer(
-                f"environment {environment}, task {task!r}: siblings open differently, {one!r} and {other!r} "
-                f"({field}). A group is several tries at one task. Give reset() a parameter 'seed' and draw everything "
-                "from it (siblings get the same), or put what it draws into columns of the dataset; set "
-                "openings_may_differ = True if they are meant to"
-            )
+        for name in ("task_text", "observation", "admissible", "context", "category", "task_key", "data_source"):
+            one, other = getattr(first.setdefault(task, opening), name), getattr(opening, name)
+            if _differ(one, other):
+                one, other = _excerpts(str(one), str(other))
+                raise SiblingsDiffer(
+                    f"environment {environment}, task {task!r}: siblings open differently, {one!r} and {other!r} "
+                    f"({name}). A group is several tries at one task. Give reset() a parameter 'seed' and draw "
+                    "everything from it (siblings get the same), or put what it draws into columns of the dataset; "
+                    "set openings_may_differ = True if they are meant to"
+                )
 
 
-def _where_they_differ(one: Opening, other: Opening) -> str | None:
-    """Returns the first field that differs. A context whose class does not define equality is not compared."""
-    for name in ("task_text", "observation", "admissible", "context", "category", "task_key", "data_source"):
-        left, right = getattr(one, name), getattr(other, name)
-        if type(left).__eq__ is not object.__eq__ and _differ(left, right):
-            return name
-    return None
-
-
-def _differ(left: Any, right: Any) -> bool:
+def _differ(one: Any, other: Any) -> bool:
+    """Whether values differ; those whose class does not define equality are not compared."""
+    if one is other or type(one).__eq__ is object.__eq__:
+        return False
     try:
-        return left is not right and bool(left != right)
+        return bool(one != other)
     except ValueError:  # arrays compare by element
         return False
 
 
-def _excerpts(left: Any, right: Any) -> tuple[str, str]:
+def _excerpts(one: str, other: str) -> tuple[str, str]:
     """Returns both texts around the first character that differs."""
-    left, right = str(left), str(right)
-    at = max(next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), 0) - 20, 0)
-    return left[at : at + 60], right[at : at + 60]
+    at = max(len(commonprefix([one, other])) - 20, 0)
+    return one[at : at + 60], other[at : at + 60]

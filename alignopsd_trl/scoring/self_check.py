@@ -9,7 +9,6 @@ an earlier step 0.5.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
@@ -177,12 +176,9 @@ def shortest(batch: TurnBatch, count: int) -> TurnBatch:
 
 def _sampler(few: TurnBatch, like: torch.Tensor) -> torch.Tensor:
     """Returns the sampler's log-probs; missing ones, and those of older weights, are replaced by ``like``."""
-    result = like.clone()
-    for row, turn in enumerate(few.turns):
-        for place, value in enumerate(turn.sampling_log_probs or () if not turn.staleness else ()):
-            if value is not None and not math.isnan(value):
-                result[row, place] = value
-    return result
+    found = few.sampling_log_probs().to(like.device)
+    stale = torch.tensor([turn.staleness > 0 for turn in few.turns], dtype=torch.bool, device=like.device)
+    return torch.where(found.isnan() | stale[:, None], like[:, : found.size(1)], found)
 
 
 def _mean(difference: torch.Tensor, few: TurnBatch) -> float | None:

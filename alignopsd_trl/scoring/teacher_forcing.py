@@ -16,9 +16,8 @@ from typing import Protocol
 import torch
 from transformers import Cache
 
-from alignopsd_trl.scoring.packing import Packed, TreeRow
+from alignopsd_trl.scoring.packing import Packed, Pairs, PairsOfRow, TreeRow, rows_of_pairs
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
-from alignopsd_trl.scoring.prefix_tree import Pairs, PairsOfRow, rows_of_pairs
 from alignopsd_trl.scoring.ragged import Ragged, plan_chunks
 
 Agree = Callable[[int], int]

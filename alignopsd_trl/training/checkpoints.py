@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,42 +18,10 @@ from alignopsd_trl.runs.files import full_disk_named
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
-from alignopsd_trl.training.phases import Phases
+from alignopsd_trl.training.phases import Phases, Seconds
 
 if TYPE_CHECKING:
     from alignopsd_trl.trl_compat.policy import TrainedPolicy
-
-
-class Seconds:
-    """Wall seconds of a run over all its sessions. Work after a session's last checkpoint is repeated and counts
-    once."""
-
-    def __init__(self) -> None:
-        self._total = {"training": 0.0, "evaluation": 0.0}
-        self._began: float | None = None
-        self._evaluated_before = 0.0
-
-    @property
-    def total(self) -> dict[str, float]:
-        """Seconds of ``training`` and ``evaluation``."""
-        if self._began is None:
-            return dict(self._total)
-        evaluated = self._total["evaluation"] - self._evaluated_before
-        return self._total | {"training": self._total["training"] + time.perf_counter() - self._began - evaluated}
-
-    def begin(self) -> None:
-        """Begins to count training seconds; a session without training adds none."""
-        if self._began is None:
-            self._evaluated_before, self._began = self._total["evaluation"], time.perf_counter()
-
-    def end(self) -> None:
-        self._total, self._began = self.total, None
-
-    def evaluated(self, seconds: float) -> None:
-        self._total["evaluation"] += seconds
-
-    def resume(self, training: float) -> None:
-        self._total["training"] = training
 
 
 @dataclass(eq=False)

@@ -13,12 +13,12 @@ from accelerate.utils import gather_object
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.evaluation import EvaluationResult, Outcome, evaluating, play_panel, summarise
-from alignopsd_trl.rollout import AnySampler, episode_seed
+from alignopsd_trl.rollout import AnySampler, episode_seed, episode_seeds, siblings_before
 from alignopsd_trl.runs.health import RunStopped, Tally
-from alignopsd_trl.training.checkpoints import Seconds
+from alignopsd_trl.training.phases import Seconds
 from alignopsd_trl.training.rewards import Rewards
 from alignopsd_trl.training.rollouts import Rollouts
-from alignopsd_trl.training.samplers import Samplers
+from alignopsd_trl.training.round import Samplers
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
@@ -48,39 +48,13 @@ class Panels:
         Raises:
             RunStopped: if no episode could be played.
         """
-        started = time.perf_counter()
-        played = self._play(panel, skills, temperature, seed)
-        outcomes = gather_object([Outcome.of(one) for one in played])
-        tally = Tally.total(gather_object([Tally.of(played)]))
-        self.seconds.evaluated(time.perf_counter() - started)
-        if tally.usable == 0:
-            raise RunStopped(f"panel {panel.name}: no episode could be played. The first reason: {tally.message}")
-        return summarise(panel, outcomes, skills=skills, temperature=temperature, seed=seed)
-
-    def play_rows(self, rows: Sequence[Mapping[str, Any]], skills: bool, temperature: float) -> list[Trajectory]:
-        """Plays an episode of each row. The random state of training stays unchanged."""
-        seed = episode_seed(" ".join(row["task_id"] for row in rows), 0, self.processes.process)
-        with self._sampler(temperature) as sampler, evaluating(self.policy.model, seed):
-            trajectories = self.rollouts.play_rows(rows, sampler, skills)
-            self.rewards.score(trajectories)
-        return trajectories
-
-    @contextlib.contextmanager
-    def _sampler(self, temperature: float) -> Generator[AnySampler]:
-        """Waits for rounds that are played ahead, then opens the sampler of an evaluation."""
-        self.rollouts.settle()
-        with self.samplers.evaluation(temperature) as sampler:
-            yield sampler
-
-    def _play(self, panel: TaskPanel, skills: bool, temperature: float, seed: int) -> list[Trajectory]:
-        """Plays this process's share of a panel's episodes."""
-        process, processes = self.processes.process, self.processes.processes
+        started, process, processes = time.perf_counter(), self.processes.process, self.processes.processes
         own = len(panel.rows[process::processes])
         with (
             self._sampler(temperature) as sampler,
             self.rollouts.bar(own, f"panel {panel.name}", sampler) as progress,
         ):
-            return play_panel(
+            played = play_panel(
                 self.rollouts.player(sampler, skills, skills, progress),
                 self.policy.model,
                 panel,
@@ -90,3 +64,28 @@ class Panels:
                 processes=processes,
                 finished=self.rewards.score,
             )
+        outcomes = gather_object([Outcome.of(one) for one in played])
+        tally = Tally.total(gather_object([Tally.of(played)]))
+        self.seconds.evaluated(time.perf_counter() - started)
+        if tally.usable == 0:
+            raise RunStopped(f"panel {panel.name}: no episode could be played. The first reason: {tally.message}")
+        return summarise(panel, outcomes, skills=skills, temperature=temperature, seed=seed)
+
+    def play_rows(self, rows: Sequence[Mapping[str, Any]], skills: bool, temperature: float) -> list[Trajectory]:
+        """Plays an episode of each row. The random state of training stays unchanged, and a task's seeds do not depend
+        on the batches."""
+        tasks = [row["task_id"] for row in rows]
+        seed = episode_seed(" ".join(tasks), 0, self.processes.process)
+        with self._sampler(temperature) as sampler, evaluating(self.policy.model, seed):
+            places = siblings_before(gather_object([tasks]), self.processes.process)
+            seeds = [episode_seeds(task, 0, place) for task, place in zip(tasks, places, strict=True)]
+            trajectories = self.rollouts.player(sampler, skills, skills).play(rows, seeds, tasks)
+            self.rewards.score(trajectories)
+        return trajectories
+
+    @contextlib.contextmanager
+    def _sampler(self, temperature: float) -> Generator[AnySampler]:
+        """Waits for rounds that are played ahead, then opens the sampler of an evaluation."""
+        self.rollouts.settle()
+        with self.samplers.evaluation(temperature) as sampler:
+            yield sampler

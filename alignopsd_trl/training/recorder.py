@@ -16,7 +16,7 @@ from alignopsd_trl.chat.conversations import note_of_breaks
 from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed.process_group import ProcessGroup
-from alignopsd_trl.records import merge_types, record_schema, trace_types, turn_records, write_records
+from alignopsd_trl.records import TokenTexts, merge_types, record_schema, trace_types, turn_records, write_records
 from alignopsd_trl.rollout import conversation_metrics, privileged_metrics, rollout_metrics, staleness_metrics
 from alignopsd_trl.runs.console import show_note
 from alignopsd_trl.runs.files import full_disk_named
@@ -25,11 +25,10 @@ from alignopsd_trl.runs.order import round_ends
 from alignopsd_trl.runs.trackers import send_table, table_rows
 from alignopsd_trl.training.phases import Phases
 from alignopsd_trl.training.round import Round
-from alignopsd_trl.training.token_texts import TokenTexts
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
-    from alignopsd_trl.trl_compat.log import TrainerLog
+    from alignopsd_trl.trl_compat.policy import TrainerLog
 
 GAP_OF_WON = "teacher/gap_of_won_turns"
 LOST_GAP = 0.01  # nats a token that the gap of won turns lies below 0, and below the first rounds, before a warning
@@ -72,26 +71,23 @@ class Recorder:
         Args:
             counters: the environments' counters.
         """
-        ordinary = [one for one in played.trajectories if not one.privileged]
-        stale = staleness_metrics(played.trajectories) if self.config.rounds_ahead else {}
-        self.metrics("train", rollout_metrics(ordinary) | stale | played.credit.metrics)
-        self._teacher(played)
+        ordinary, privileged = ([one for one in played.trajectories if one.privileged is own] for own in (False, True))
+        found = rollout_metrics(ordinary) | played.credit.metrics | privileged_metrics(privileged) | gap_of_won(played)
+        found |= staleness_metrics(played.trajectories) if self.config.rounds_ahead else {}
         if self.config.history == "conversation":
-            self.metrics("train", conversation_metrics(played.trajectories))
+            found |= conversation_metrics(played.trajectories)
             self._tell_of_breaks(played.trajectories)
-        self.metrics("train", counters)
+        self._warn_of_teacher(self.metrics("train", found | dict(counters)))
         values = (played.credit.advantages.sum(1) / played.batch.policy_mask.sum(1).clamp(min=1)).tolist()
-        self._sample_advantages(played, values)
+        first = [one.turns[0].row if one.turns else None for one in played.trajectories]
+        self.log.samples("advantages", gather_object([0.0 if row is None else values[row] for row in first]))
         if self.config.tracked_trajectories and self.processes.process == 0:
             self._send(played, values)
         if self.config.save_trajectories:
             self._write(played, run_id)
 
-    def _teacher(self, played: Round) -> None:
-        """Logs the teacher's success and its gap on won turns, and warns once where a teacher that follows the policy
-        gets worse."""
-        privileged = [one for one in played.trajectories if one.privileged]
-        logged = self.metrics("train", privileged_metrics(privileged) | gap_of_won(played))
+    def _warn_of_teacher(self, logged: Mapping[str, float]) -> None:
+        """Warns once where a teacher that follows the policy gets worse."""
         kind = self.config.teacher_model_kind
         for name, decay in self._decays.items():
             problem = decay.problem(logged[name]) if name in logged and kind != "base" else None
@@ -99,10 +95,6 @@ class Recorder:
                 show_note(
                     f"{problem}: the teacher moves with the policy (teacher_model_kind={kind!r}); 'base' stands still"
                 )
-
-    def _sample_advantages(self, played: Round, values: Sequence[float]) -> None:
-        first = [one.turns[0].row if one.turns else None for one in played.trajectories]
-        self.log.samples("advantages", gather_object([0.0 if row is None else values[row] for row in first]))
 
     def _send(self, played: Round, values: Sequence[float]) -> None:
         trace = played.credit.trace

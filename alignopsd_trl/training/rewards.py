@@ -18,8 +18,7 @@ from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:
-    from alignopsd_trl.trl_compat.log import TrainerLog
-    from alignopsd_trl.trl_compat.policy import TrainedPolicy
+    from alignopsd_trl.trl_compat.policy import TrainedPolicy, TrainerLog
 
 
 def environment_reward(trajectory: Sequence[Trajectory], **columns: Any) -> list[float | None]:
@@ -57,8 +56,13 @@ class Rewards:
         """
         prompts = [one.task_text for one in trajectories]
         completions = ["\n".join(turn.response_text for turn in one.turns) for one in trajectories]
-        table = self._asked(inputs, trajectories, prompts, completions)
-        self._blank_failed(table, trajectories)
+        rows = [{**row, "trajectory": one} for row, one in zip(inputs, trajectories, strict=True)]
+        environments, asked = None, (prompts, completions)
+        if is_adapted(self.rollouts.factory):  # functions for TRL's tool classes get messages and the environments
+            environments, *asked = self._conversations(trajectories)
+        table = self.policy.rewards(rows, *asked, [_response_ids(one) for one in trajectories], environments)
+        failed = [one for part in self.processes.each([one.failed for one in trajectories]) for one in part]
+        table[torch.tensor(failed, dtype=torch.bool, device=table.device)] = math.nan  # they count nowhere
         self._refuse_infinite(table, update)
         total = (table * self.weights.to(table.device)).nansum(dim=1)
         first, own_weight = self.processes.process * len(trajectories), self.weights[0].item()
@@ -66,7 +70,12 @@ class Rewards:
             one.reward, one.environment_weight = reward, own_weight
             if not self._knows_score:
                 one.score = reward
-        self._show(table, total, prompts, completions)
+        for column, name in enumerate(self.names):
+            self.log.value("train", f"rewards/{name}/mean", torch.nanmean(table[:, column]).item())
+            self.log.reward_samples(name, table[:, column].tolist())
+        self.log.value("train", "reward", torch.nanmean(total).item())
+        self.log.samples("prompt", gather_object(prompts))
+        self.log.samples("completion", gather_object(completions))
 
     def score(self, trajectories: Sequence[Trajectory]) -> None:
         """Sets the score of an evaluation's episodes to the sum of the reward functions, where the environment has no
@@ -104,25 +113,6 @@ class Rewards:
         prompts, completions = map(list, zip(*pairs, strict=True))
         return [getattr(one, "environment", None) for one in played], prompts, completions
 
-    def _asked(
-        self,
-        inputs: Sequence[Mapping[str, Any]],
-        trajectories: Sequence[Trajectory],
-        prompts: Sequence[Any],
-        completions: Sequence[Any],
-    ) -> torch.Tensor:
-        """Calls the functions. Those for TRL's tool classes get messages and the environments themselves."""
-        rows = [{**row, "trajectory": one} for row, one in zip(inputs, trajectories, strict=True)]
-        ids, environments = [_response_ids(one) for one in trajectories], None
-        if is_adapted(self.rollouts.factory):
-            environments, prompts, completions = self._conversations(trajectories)
-        return self.policy.rewards(rows, list(prompts), list(completions), ids, environments)
-
-    def _blank_failed(self, table: torch.Tensor, trajectories: Sequence[Trajectory]) -> None:
-        """Sets the rewards of failed episodes to NaN, since they count nowhere."""
-        failed = [one for part in self.processes.each([one.failed for one in trajectories]) for one in part]
-        table[torch.tensor(failed, dtype=torch.bool, device=table.device)] = math.nan
-
     def _refuse_infinite(self, table: torch.Tensor, update: int) -> None:
         problem, silent = self.check.take()
         problems = [one for one in gather_object([problem]) if one]
@@ -133,17 +123,6 @@ class Rewards:
             raise RewardError(f"update {update + 1}: {problems[0]}")
         for name, count in silent.items():
             self.log.value("train", f"rewards/{name}/none", count)
-
-    def _show(
-        self, table: torch.Tensor, total: torch.Tensor, prompts: Sequence[str], completions: Sequence[str]
-    ) -> None:
-        for column, name in enumerate(self.names):
-            self.log.value("train", f"rewards/{name}/mean", torch.nanmean(table[:, column]).item())
-        self.log.value("train", "reward", torch.nanmean(total).item())
-        self.log.samples("prompt", gather_object(list(prompts)))
-        self.log.samples("completion", gather_object(list(completions)))
-        for column, name in enumerate(self.names):
-            self.log.reward_samples(name, table[:, column].tolist())
 
 
 def _response_ids(trajectory: Trajectory) -> list[int]:

@@ -18,14 +18,12 @@ from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.methods import Method
 from alignopsd_trl.rollout import (
     AnySampler,
-    Counters,
     Player,
     Sampler,
     SkillSource,
     episode_seeds,
     make_player,
     no_skills,
-    siblings_before,
 )
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.console import show_note
@@ -52,6 +50,25 @@ class ToPlay(NamedTuple):
     method: Method
     privileged: int = 0
     teacher: AnySampler | None = None
+
+
+class Counters:
+    """Turns the totals that an environment batch may keep (``metrics()``) into counts per round.
+
+    Args:
+        environments: the batch. What it has counted before belongs to no round.
+    """
+
+    def __init__(self, environments: ValidatedBatch) -> None:
+        self._environments = environments
+        self._before = environments.metrics()
+
+    def take(self) -> dict[str, float]:
+        """Returns the increase since the last call as ``environment/<name>``; empty for a batch without counters."""
+        now = self._environments.metrics()
+        added = {f"environment/{name}": value - self._before.get(name, 0.0) for name, value in now.items()}
+        self._before = now
+        return added
 
 
 @dataclass(eq=False)
@@ -186,13 +203,6 @@ class Rollouts:
             if alone is not None:
                 player.agree, player.each = lambda number: number, lambda value: [value]
             return player.play(asked.rows, seeds, tasks)
-
-    def play_rows(self, inputs: Sequence[Mapping[str, Any]], sampler: AnySampler, skills: bool) -> list[Trajectory]:
-        """Plays the rows of an evaluation. A task's seeds do not depend on the batches."""
-        tasks = [row["task_id"] for row in inputs]
-        places = siblings_before(gather_object([tasks]), self.processes.process)
-        seeds = [episode_seeds(task, 0, place) for task, place in zip(tasks, places, strict=True)]
-        return self.player(sampler, skills, skills).play(inputs, seeds, tasks)
 
     def _bar_of(self, asked: ToPlay) -> Bar:
         return self.bar(len(asked.rows), f"update {asked.update + 1}/{asked.updates}: rollout", asked.sampler)

@@ -1,14 +1,19 @@
-"""The parts of a training round, and its listeners."""
+"""A training round: the samplers of its fixed weights, what was played and credited, and who listens."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
+from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.methods import Credit
-from alignopsd_trl.rollout import AnySampler, BatchSampler, Player
+from alignopsd_trl.rollout import AnySampler, BatchSampler, Player, SortedByLength
+from alignopsd_trl.sampling.backend import Backend
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
+from alignopsd_trl.scoring.teacher_weights import TeacherWeights
 from alignopsd_trl.turns import Trajectory, TurnBatch
 
 
@@ -28,6 +33,57 @@ class Snapshot:
     thinker: BatchSampler
     prefixes: PrefixCache | None = None
     teacher: AnySampler | None = None
+
+
+@dataclass(eq=False)
+class Samplers:
+    """Makes the samplers of a round or an evaluation.
+
+    Args:
+        config: has temperatures and token limits.
+        backend: the back end that samples from the policy.
+        teacher: weights of a separate teacher; `None` if the policy is its own teacher.
+        slots: number of episodes side by side.
+    """
+
+    config: AlignOPSDConfig
+    backend: Backend
+    teacher: TeacherWeights | None
+    slots: int
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Generator[Snapshot]:
+        """Opens the samplers of a round until it is played and credited."""
+        temperature, limit = self.config.temperature, self.config.max_completion_length
+        caches = 1 if self.teacher is None else 2
+        with self.backend.ready(), self.backend.prefixes(caches) as prefixes:
+            sampler = self.backend.sampler(temperature, limit, prefixes)
+            if self.teacher is None:
+                yield Snapshot(sampler, self.thinker(prefixes), prefixes)
+                return
+            with self.backend.prefixes(caches) as own:
+                player = self._of_teacher(self.backend.sampler(temperature, limit, own), limit)
+                yield Snapshot(sampler, self.thinker(own), teacher=player)
+
+    def thinker(self, prefixes: PrefixCache | None = None) -> BatchSampler:
+        """Makes the sampler of privileged reasoning traces, which has its own token limit."""
+        limit = self.config.teacher_max_completion_length or self.config.max_completion_length
+        fits = partial(self.backend.rows_at_once, limit=limit, least=self.slots, prefixes=prefixes)
+        sampler = self._of_teacher(self.backend.sampler(self.config.temperature, limit, prefixes), limit)
+        return self.backend.together(SortedByLength(sampler, fits))
+
+    @contextlib.contextmanager
+    def evaluation(self, temperature: float) -> Generator[AnySampler]:
+        """Opens the sampler of an evaluation."""
+        with self.backend.ready():
+            yield self.backend.sampler(temperature, self.config.max_completion_length)
+
+    def _of_teacher(self, sampler: Any, limit: int) -> Any:
+        return sampler if self.teacher is None else self.backend.of_teacher(sampler, self.teacher, limit)
+
+    def close(self) -> None:
+        """Closes connections of the back end; the next round or evaluation opens new ones."""
+        self.backend.close()
 
 
 @dataclass(frozen=True)

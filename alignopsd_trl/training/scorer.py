@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,8 @@ from alignopsd_trl.chat.reading import Reader
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.methods import Method
+from alignopsd_trl.patched import patched
 from alignopsd_trl.scoring.ragged import Ragged
-from alignopsd_trl.scoring.sampled import sampling_log_probs
 from alignopsd_trl.scoring.self_check import SelfCheck
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
 from alignopsd_trl.scoring.teacher_forcing import ScoringModel, score_pairs
@@ -54,7 +55,7 @@ class Scorer:
     shared: bool
     _checks: int = field(default=0, init=False)
 
-    def teacher(self, snapshot: Snapshot, reader: Reader, phases: Phases | None = None) -> PrivilegedTeacher:
+    def teacher(self, snapshot: Snapshot, reader: Reader) -> PrivilegedTeacher:
         """Makes the privileged view of a snapshot."""
         return PrivilegedTeacher(
             self.privileged or self.policy,
@@ -66,7 +67,7 @@ class Scorer:
             nested=self.config.merges_rows,
             agree=self.processes.agree,
             gather=self.processes.gather,
-            phases=phases or self.phases,
+            phases=self.phases,
             reader=reader,
             prefixes=snapshot.prefixes if self.shared and self.trained.scores_as_sampled else None,
         )
@@ -90,7 +91,7 @@ class Scorer:
         """Returns the policy's log-probs ``(M, L)``: those from sampling where scoring gives the same, else scores."""
         if not self.trained.scores_as_sampled:
             return self.own(batch)
-        found = sampling_log_probs(batch.turns, batch.policy_mask.size(1), self.policy.device)
+        found = batch.sampling_log_probs()
         missing = found.isnan().any(dim=1)
         if not self.processes.agree(int(missing.any())):
             return found
@@ -123,14 +124,10 @@ class Scorer:
 
     def self_check(self, batch: TurnBatch, teacher: PrivilegedTeacher, method: Method) -> dict[str, float]:
         """Compares the ways to score on a few turns of the batch; most checks run in the first round. Policy and
-        reference are equal before the first update.
-
-        Args:
-            teacher: a privileged view whose seconds count for this check alone.
-        """
+        reference are equal before the first update. All seconds count as those of the check."""
         if not self.config.self_check:
             return {}
-        with self.phases("self_check"):
+        with self.phases("self_check"), patched(teacher, phases=lambda name: nullcontext()):
             check = SelfCheck(
                 self.processes,
                 self.policy,

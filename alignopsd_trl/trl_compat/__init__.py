@@ -1,13 +1,11 @@
 """The code that touches private names of TRL, transformers and Accelerate; the tables below list them with reasons.
 
     model       how models are loaded, and what the policy's architecture allows
-    head        the vocabulary head, computed only on positions that are read
-    scoring     log-probs of responses under the policy, its reference or its teacher
+    scoring     the policy's forward, with its head only on positions that are read, and the scores of responses
     sampling    TRL's own ways to sample: vLLM and transformers' ``generate``
     own_loop    the project's own sampling from a trainer's policy
-    policy      the trained policy as a trainer's parts see it: TRL's loss and rewards among the rest
-    correction  TRL's correction for samplers with other log-probs
-    log         TRL's log
+    policy      the trained policy as a trainer's parts see it: TRL's loss, rewards, log, and its correction for
+                samplers with other log-probs
 
 Pinned to ``trl>=1.16,<1.17``; `tests/test_trl_compat.py` fails with the name that a new version of TRL changes.
 """

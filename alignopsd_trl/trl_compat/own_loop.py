@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -48,61 +47,6 @@ def samples_plainly(trainer: Trainer) -> bool:
     )
 
 
-def loop_sampler(trainer: Trainer, temperature: float, max_tokens: int, prefixes: PrefixCache | None) -> LoopSampler:
-    """Makes a `rollout.BatchSampler` of the trained policy with the project's own loop, where it `samples_plainly`."""
-    return LoopSampler(
-        policy_of(trainer),
-        temperature,
-        max_tokens,
-        trainer.eos_token_ids,
-        trainer.processing_class.pad_token_id,
-        attention_of(trainer),
-        trainer.args.scoring_tokens,
-        prefixes,
-        partial(_fitting, trainer, prefixes.limits, max_tokens) if prefixes and prefixes.limits.bounds_rollout else len,
-        trainer.accelerator.autocast,  # around all steps, so that weights are rounded once, not at each token
-    )
-
-
-@contextlib.contextmanager
-def kept_prefixes(trainer: Trainer, caches: int = 1) -> Generator[PrefixCache | None]:
-    """Makes a cache of encoded prompts, valid while the weights are fixed; `None` where the project's own loop does not
-    sample.
-
-    Args:
-        caches: number of caches that share the device's memory: 2 where the teacher has other weights.
-    """
-    if not samples_plainly(trainer):
-        yield None
-        return
-    with without_checkpointing(trainer):
-        yield PrefixCache(
-            policy_of(trainer),
-            trainer.processing_class.pad_token_id,
-            attention_of(trainer),
-            trainer.args.scoring_tokens,
-            computes_in(trainer),
-            _limits(trainer, caches),
-        )
-
-
-def _fitting(trainer: Trainer, kept: CacheLimits, limit: int, prompts: Sequence[Sequence[int]]) -> int:
-    """Returns the number of prompts that fit a batch with responses of ``limit`` tokens, at least one."""
-    longest = max(map(len, prompts), default=0) + limit
-    return max(kept.batch // (longest * _token_bytes(trainer)), 1)
-
-
-def _limits(trainer: Trainer, caches: int = 1) -> CacheLimits:
-    """Returns the limits of each of several caches, from the memory that is free before a round."""
-    longest = trainer.args.max_prompt_length + trainer.args.max_completion_length
-    free = free_memory(trainer.accelerator.device)
-    return cache_limits(free, trainer.args.kv_memory_share / caches, longest * _token_bytes(trainer))
-
-
-def _token_bytes(trainer: Trainer) -> int:
-    return token_bytes(text_config(trainer), computes_in(trainer).itemsize)
-
-
 def free_memory(device: torch.device) -> int | None:
     """Returns the free bytes of a GPU, including torch's own cache; `None` for other devices."""
     if device.type != "cuda":
@@ -119,12 +63,37 @@ class OwnBackend(Backend):
         self._trainer = trainer
 
     def sampler(self, temperature: float, max_tokens: int, prefixes: PrefixCache | None = None) -> AnySampler:
+        trainer = self._trainer
         if prefixes is None:
-            return EngineSampler(self._trainer, temperature, max_tokens)
-        return loop_sampler(self._trainer, temperature, max_tokens, prefixes)
+            return EngineSampler(trainer, temperature, max_tokens)
+        return LoopSampler(
+            policy_of(trainer),
+            temperature,
+            max_tokens,
+            trainer.eos_token_ids,
+            trainer.processing_class.pad_token_id,
+            attention_of(trainer),
+            trainer.args.scoring_tokens,
+            prefixes,
+            partial(self._fitting, prefixes.limits, max_tokens) if prefixes.limits.bounds_rollout else len,
+            trainer.accelerator.autocast,  # around all steps, so that weights are rounded once, not at each token
+        )
 
-    def prefixes(self, caches: int = 1) -> AbstractContextManager[PrefixCache | None]:
-        return kept_prefixes(self._trainer, caches)
+    @contextlib.contextmanager
+    def prefixes(self, caches: int = 1) -> Generator[PrefixCache | None]:
+        trainer = self._trainer
+        if not samples_plainly(trainer):
+            yield None
+            return
+        with without_checkpointing(trainer):
+            yield PrefixCache(
+                policy_of(trainer),
+                trainer.processing_class.pad_token_id,
+                attention_of(trainer),
+                trainer.args.scoring_tokens,
+                computes_in(trainer),
+                self._limits(caches),
+            )
 
     def rows_at_once(
         self, prompts: Sequence[Sequence[int]], limit: int, least: int, prefixes: PrefixCache | None = None
@@ -132,6 +101,21 @@ class OwnBackend(Backend):
         """Returns the number of rows that fit the loop's cache; ``least`` for ``generate``."""
         if not (self._trainer.model.training and samples_plainly(self._trainer)):
             return least
-        kept = prefixes.limits if prefixes else _limits(self._trainer)
-        fitting = _fitting(self._trainer, kept, limit, prompts)
+        kept = prefixes.limits if prefixes else self._limits()
+        fitting = self._fitting(kept, limit, prompts)
         return fitting if kept.bounds_rollout else max(least, fitting)
+
+    @property
+    def _token_bytes(self) -> int:
+        return token_bytes(text_config(self._trainer), computes_in(self._trainer).itemsize)
+
+    def _fitting(self, kept: CacheLimits, limit: int, prompts: Sequence[Sequence[int]]) -> int:
+        """Returns the number of prompts that fit a batch with responses of ``limit`` tokens, at least one."""
+        longest = max(map(len, prompts), default=0) + limit
+        return max(kept.batch // (longest * self._token_bytes), 1)
+
+    def _limits(self, caches: int = 1) -> CacheLimits:
+        """Returns the limits of each of several caches, from the memory that is free before a round."""
+        args = self._trainer.args
+        longest = (args.max_prompt_length + args.max_completion_length) * self._token_bytes
+        return cache_limits(free_memory(self._trainer.accelerator.device), args.kv_memory_share / caches, longest)

@@ -1,9 +1,10 @@
-"""The trained policy, and TRL's functions on it, as the trainer's parts use them."""
+"""The trained policy, TRL's functions on it, and TRL's log, as the trainer's parts use them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,10 +12,8 @@ import torch
 
 from alignopsd_trl.distributed import strategies
 from alignopsd_trl.patched import patched
-from alignopsd_trl.scoring.sampled import sampling_log_probs
-from alignopsd_trl.trl_compat.correction import sampling_metrics, sampling_ratio
-from alignopsd_trl.trl_compat.head import Body, WatchedModel, as_causal, head_in_tiles, head_on_labels, moved_by
 from alignopsd_trl.trl_compat.model import policy_of
+from alignopsd_trl.trl_compat.scoring import Body, WatchedModel, as_causal, head_in_tiles, head_on_labels, moved_by
 from alignopsd_trl.turns import TurnBatch
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ class TrainedPolicy:
         """
         if not self.sampled_by_engine:
             return {}
-        sampled = sampling_log_probs(batch.turns, batch.policy_mask.size(1), self._trainer.accelerator.device)
+        sampled = batch.sampling_log_probs()
         columns = {"sampling_per_token_logps": sampled}
         if self._corrects_sampling:
             assert batch.student_log_probs is not None, "`needs_old_log_probs` asks for them"
@@ -184,3 +183,64 @@ class TrainedPolicy:
         if environments is not None:
             self._trainer.environments = environments
         return self._trainer._calculate_rewards(rows, prompts, completions, ids)
+
+
+class TrainerLog:
+    """TRL's log: numbers since its last line, and the table of completions."""
+
+    def __init__(self, trainer: Trainer):
+        self._trainer = trainer
+
+    @property
+    def callbacks(self) -> Sequence[Any]:
+        """The trainer's callbacks, among them the trackers."""
+        return self._trainer.callback_handler.callbacks
+
+    def value(self, mode: str, name: str, value: float) -> None:
+        """Adds a number to the next line of ``train`` or ``eval``; a line prints means."""
+        self._trainer._metrics[mode][name].append(value)
+
+    def samples(self, column: str, values: list[Any]) -> None:
+        """Extends a column of the table: ``prompt``, ``completion`` or ``advantages``."""
+        log: Any = self._trainer._logs
+        log[column].extend(values)
+
+    def reward_samples(self, name: str, values: list[float]) -> None:
+        """Extends the column of a reward function."""
+        log: Any = self._trainer._logs
+        log["rewards"][name].extend(values)
+
+
+def sampling_ratio(trainer: Trainer, difference: torch.Tensor) -> torch.Tensor:
+    """Returns TRL's importance-sampling correction, in its four modes, from ``(R, T)`` masked differences of trainer
+    and sampler log-probs. A sequence is one turn. A NaN difference (no sampler log-prob) corrects nothing."""
+    difference = torch.nan_to_num(difference, nan=0.0)
+    mode, low, high = (
+        trainer.vllm_importance_sampling_mode,
+        trainer.vllm_importance_sampling_clip_min or 0.0,
+        trainer.vllm_importance_sampling_clip_max,
+    )
+    ratio = torch.exp(difference.sum(dim=-1, keepdim=True) if mode.startswith("sequence") else difference)
+    clipped = ratio.clamp(low, math.inf if high is None else high)
+    return clipped if mode.endswith("truncate") else ratio.masked_fill(clipped != ratio, 0.0)
+
+
+def sampling_metrics(difference: torch.Tensor, ratio: torch.Tensor, mask: torch.Tensor) -> dict[str, float]:
+    """Returns differences of the sampler's log-probs from the trainer's, under TRL's names; empty without tokens.
+
+    Args:
+        difference: ``(R, T)`` trainer minus sampler, NaN where the sampler gave none.
+        ratio: of `sampling_ratio`, ``(R, T)`` or ``(R, 1)``.
+        mask: ``(R, T)`` bool, the optimised tokens.
+    """
+    known = difference[mask & ~difference.isnan()].abs()
+    if not len(known):
+        return {}
+    ratios = ratio[mask.any(dim=1)] if ratio.size(1) == 1 else ratio[mask]
+    return {
+        "sampling/sampling_logp_difference/mean": known.mean().item(),
+        "sampling/sampling_logp_difference/max": known.max().item(),
+        "sampling/importance_sampling_ratio/min": ratios.min().item(),
+        "sampling/importance_sampling_ratio/mean": ratios.mean().item(),
+        "sampling/importance_sampling_ratio/max": ratios.max().item(),
+    }

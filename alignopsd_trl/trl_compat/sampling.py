@@ -17,8 +17,7 @@ from alignopsd_trl.distributed import strategies
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.patched import patched
 from alignopsd_trl.rollout import AnySampler, BatchSampler, Response, Responses, SamplerDown
-from alignopsd_trl.sampling.backend import Backend
-from alignopsd_trl.sampling.teacher import SilentTeacher
+from alignopsd_trl.sampling.backend import Backend, SilentTeacher
 from alignopsd_trl.sampling.vllm import SteppingSampler, TogetherSampler
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
@@ -93,12 +92,9 @@ class ColocatedBackend(EngineBackend):
         super().__init__(trainer)
         self._processes = processes
 
-    def ready(self) -> AbstractContextManager[None]:
-        return self._pushed()
-
     @contextlib.contextmanager
-    def _pushed(self) -> Generator[None]:
-        with super().ready():
+    def ready(self) -> Generator[None]:
+        with awake(self._trainer):
             self.push(self._trainer.state.global_step)
             yield
 
@@ -238,9 +234,8 @@ def stepping_sampler(trainer: Trainer, temperature: float, max_tokens: int) -> S
         chosen.output_kind = type(chosen.output_kind).FINAL_ONLY
         return chosen
 
-    return SteppingSampler(trainer.vllm_generation.llm.llm_engine, parameters, _read_output)
+    def read(output: Any) -> Response:
+        log_probs = vllm_generation.extract_logprobs([output])[0][0]
+        return Response(list(output.outputs[0].token_ids), [one[0] for one in log_probs])
 
-
-def _read_output(output: Any) -> Response:
-    log_probs = vllm_generation.extract_logprobs([output])[0][0]
-    return Response(list(output.outputs[0].token_ids), [one[0] for one in log_probs])
+    return SteppingSampler(trainer.vllm_generation.llm.llm_engine, parameters, read)

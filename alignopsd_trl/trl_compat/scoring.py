@@ -1,26 +1,148 @@
-"""Scores given responses under the policy, its reference or its teacher, with the trainer's own models."""
+"""The policy's forward, with its vocabulary head only on positions that are read, and the scores of given responses
+under the policy, its reference or its teacher."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 from transformers import Cache
+from trl.trainer import utils as trl_utils
 from trl.trainer.utils import use_adapter
 
+from alignopsd_trl.patched import patched
 from alignopsd_trl.scoring.packing import Packed
 from alignopsd_trl.scoring.teacher_forcing import Mix, Padded
 from alignopsd_trl.scoring.teacher_weights import TeacherWeights
-from alignopsd_trl.trl_compat.head import as_causal, head_in_tiles, head_on_labels
-from alignopsd_trl.trl_compat.model import attention_of, policy_of, text_config, without_checkpointing
+from alignopsd_trl.trl_compat.model import attention_of, policy_of, text_config, why_not_shared, without_checkpointing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from alignopsd_trl.trl_compat import Trainer
+
+
+TILE = 1024  # positions whose logits are computed at once
+
+
+def head_on_labels(device: torch.device) -> AbstractContextManager[None]:
+    """Limits TRL's fused head to labelled positions. Where Triton runs the head does so by itself; on CPU and MPS it
+    would also compute every position of the prompt and the padding."""
+    if device.type not in ("cpu", "mps"):
+        return contextlib.nullcontext()
+    return patched(trl_utils, _use_triton=lambda device: True)
+
+
+def head_in_tiles(
+    model: PreTrainedModel, pick: Callable[[torch.Tensor, int], torch.Tensor], views: int = 1
+) -> AbstractContextManager[None]:
+    """Patches a model so that its forward returns ``pick`` of the vocabulary head's logits. Logits exist for `TILE`
+    positions at a time, never for a whole batch; the backward pass computes them again.
+
+    Args:
+        pick: function of logits ``(n, views, V)`` and the number of their first position; returns ``(n, K)``.
+        views: number of consecutive rows that are views of one response; the forward returns one row for them.
+    """
+    head: Any = model.get_output_embeddings()
+    inner = head.forward
+
+    def forward(hidden: torch.Tensor) -> torch.Tensor:
+        shape, size = (len(hidden) // views, hidden.size(1)), max(TILE // views, 1)
+        flat = hidden.unflatten(0, (shape[0], views)).transpose(1, 2).flatten(0, 1)
+        tiles = [
+            checkpoint(lambda part, first: pick(inner(part), first), part, number * size, use_reentrant=False)
+            for number, part in enumerate(flat.split(size))
+        ]
+        return torch.cat(tiles).unflatten(0, shape)
+
+    return patched(head, forward=forward)
+
+
+def as_causal(trainer: Trainer, model: torch.nn.Module) -> Callable:
+    """Returns the model, without masks where it needs none (`padded_behind`). Masks are needed for sliding windows,
+    layers of other kinds, positions that depend on the row's length, and flash attention, which packs tokens by the
+    mask."""
+    return model if why_not_shared(trainer) else partial(padded_behind, model)
+
+
+def moved_by(trainer: Trainer, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Returns ``(R, 1)``, the number of positions by which `as_causal` moves a row's tokens to the front."""
+    first = attention_mask.argmax(dim=1, keepdim=True)
+    return torch.zeros_like(first) if why_not_shared(trainer) else first
+
+
+def padded_behind(
+    model: torch.nn.Module, labels: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor, **inputs: Any
+) -> Any:
+    """Runs the model on left-padded rows ``(R, T)`` with all padding moved behind and no mask, for the fastest
+    attention kernel without repeated keys for grouped heads. This is exact, since no token attends to later ones."""
+    column = torch.arange(input_ids.size(1), device=input_ids.device)
+    first = attention_mask.argmax(dim=1, keepdim=True)
+    forth, back = (column + first) % len(column), (column[:-1] - first) % len(column)
+    output = model(input_ids=input_ids.gather(1, forth), labels=labels.gather(1, forth), **inputs)
+    for name in ("log_probs", "entropy"):  # (R, T - 1): each position predicts the next token
+        if (values := getattr(output, name, None)) is not None:
+            values = values.gather(1, back.clamp(max=len(column) - 2))
+            setattr(output, name, values.masked_fill(labels[:, 1:] == -100, 0.0))
+    return output
+
+
+class Body:
+    """The part of a causal model before its vocabulary head. It runs once, and its hidden states are read twice.
+
+    Args:
+        model: the causal model, or its adapter.
+    """
+
+    def __init__(self, model: Any):
+        self._module = model.get_decoder()
+        self._output: Any = None
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Patches the model so that a forward keeps its hidden states, with their gradient."""
+        inner = self._module.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            self._output = inner(*args, **kwargs)
+            return self._output
+
+        return patched(self._module, forward=forward)
+
+    def replayed(self, places: torch.Tensor) -> AbstractContextManager[None]:
+        """Patches the model so that a forward passes the kept states at ``places`` ``(R, n)`` to its head."""
+        hidden, kind = self._output.last_hidden_state, type(self._output)
+        hidden = hidden.gather(1, places.unsqueeze(-1).expand(-1, -1, hidden.size(-1)))
+        output = kind(**{**self._output, "last_hidden_state": hidden})
+        return patched(self._module, forward=lambda *args, **kwargs: output)
+
+
+class WatchedModel:
+    """The policy as TRL's loss calls it, with labels only on tokens that the loss reads. The environment's texts
+    between the turns of a row need no vocabulary head.
+
+    Args:
+        read: ``(rows, L)`` for the rows' last L tokens, not 0 where the loss reads them.
+
+    Attributes:
+        log_probs, entropies: ``(rows, L)`` of the last forward, with gradient; 0 where the loss does not read them.
+    """
+
+    def __init__(self, model: Callable, read: torch.Tensor):
+        self._model, self._read = model, read
+        self.log_probs = self.entropies = torch.zeros(read.shape, device=read.device)
+
+    def __call__(self, labels: torch.Tensor, **inputs: Any) -> Any:
+        length = self._read.size(1)
+        labels = labels.clone()
+        labels[:, -length:].masked_fill_(self._read == 0, -100)
+        output = self._model(labels=labels, **inputs)
+        self.log_probs, self.entropies = output.log_probs[:, -length:], output.entropy[:, -length:]
+        return output
 
 
 class PolicyScorer:

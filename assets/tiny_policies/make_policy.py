@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         learning_rate=arguments.learning_rate,
         seed=arguments.seed,
     )
-    trainer = train(model, tokenizer, encode(tokenizer, shown, arguments.actions, arguments.seed), output, config)
+    trainer, _ = train(model, tokenizer, encode(tokenizer, shown, arguments.actions, arguments.seed), output, config)
     loss = [one["loss"] for one in trainer.state.log_history if "loss" in one][-1]
     model.save_pretrained(output)
     store_in_half(output)

@@ -47,7 +47,7 @@ def credits(
 ) -> tuple[Any, dict[str, np.ndarray]]:
     """The batch, and turn credit of every one of `VARIANTS`."""
     batch = make_batch(sampled)
-    teacher = CachedTeacher(ExactTeacher(sampled, load_encoder(encoder), draw), batch)
+    teacher = CachedTeacher(ExactTeacher(sampled, load_encoder(encoder), draw))
     return batch, {label: credit_of(*variant, batch, teacher, folder) for label, variant in VARIANTS.items()}
 
 

@@ -25,7 +25,8 @@ import torch
 from transformers import AutoTokenizer
 
 from alignopsd_trl.measure.metrics import Turns, agreement
-from alignopsd_trl.measure.pooling import pooled
+from alignopsd_trl.measure.report import pooled
+from alignopsd_trl.measure.table import turns_of
 from alignopsd_trl.models import resolve_model
 from alignopsd_trl.runs.files import plain
 from alignopsd_trl.turns import Turn
@@ -68,7 +69,7 @@ class Pool:
     """The measured turns of all folders: their A_MC, and columns of what `Views` say of them."""
 
     def __init__(self, folders: Sequence[Path], rounds: Sequence[Sequence[Views]]):
-        self.turns: Turns = pooled(folders)[0]
+        self.turns: Turns = turns_of(pooled(folders))
         self.rounds = [views for one in rounds for views in one]
         self._known = np.concatenate([measured(folder) for folder in folders])
 

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from alignopsd_trl.environments.base import Suite, View
-from alignopsd_trl.measure.measurement import Bench
-from alignopsd_trl.measure.setup import Settings, Subject, environment_preset, make_bench
-from alignopsd_trl.methods import get_method
+from alignopsd_trl.measure.commands import read_fidelity
+from alignopsd_trl.measure.setup import Session, environment_preset, prepare
 from alignopsd_trl.methods.align_opsd.correspondence import correspond
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 from alignopsd_trl.methods.align_opsd.rectification import aligned_log_probs, rectify
@@ -126,14 +125,23 @@ def ask(folder: Path, model: str, encoder: str | None = None) -> Iterator[Views]
     known = json.loads(identity.read_text(encoding="utf-8"))
     if known["environment"] not in WORLDS:
         raise ValueError(f"{folder} is of {known['environment']}; decisions are known in {', '.join(WORLDS)}")
-    config = Settings(folder, known["environment"], {}, "cpu")("align_opsd", {})
-    options = known["environment_options"] or {}
-    subject = Subject.load(model, known["environment"], options, config, "float32", "cpu")
-    if subject.checksum() != known["weights"]:
+    own = json.loads((folder / "fidelity.json").read_text(encoding="utf-8"))["encoder"]
+    asked = {
+        "model": model,
+        "environment": known["environment"],
+        "environment_options": json.dumps(known["environment_options"] or {}),
+        "methods": "align_opsd",
+        "slots": known["slots"],
+        "skill_bank": known["skill_bank"],
+        "encoder": encoder or own,
+        "dtype": "float32",
+        "device": "cpu",
+        "output": folder,
+    }
+    flags = [word for name, value in asked.items() if value for word in (f"--{name}", str(value))]
+    session = prepare(read_fidelity([*flags, "--quiet"]))
+    if session.identity()["weights"] != known["weights"]:
         raise ValueError(f"--model {model} has other weights than those that were measured in {folder}")
-    method = get_method("align_opsd")(config)
-    encoder = encoder or json.loads((folder / "fidelity.json").read_text(encoding="utf-8"))["encoder"]
-    bench = make_bench(subject, [method], known["slots"], 256, known["skill_bank"], encoder, quiet=True)
     played = [one for one in pickle.loads((folder / "parts" / "played.pkl").read_bytes()) if not one.failed]
     per = environment_preset(known["environment"]).get("tasks_per_round", known["tasks"])
     order = list(dict.fromkeys(one.task for one in played))
@@ -141,19 +149,17 @@ def ask(folder: Path, model: str, encoder: str | None = None) -> Iterator[Views]
         for first in range(0, len(order), per):
             chosen = [one for one in played if one.task in order[first : first + per]]
             torch.manual_seed(known["seed"] + first)
-            decisions = _decisions(chosen, subject.suite, WORLDS[known["environment"]][1])
-            yield _views(bench, chosen, decisions, config)
+            decisions = _decisions(chosen, session.suite, WORLDS[known["environment"]][1])
+            yield _views(session, chosen, decisions)
     finally:
-        bench.player.environments.close()
+        session.player.environments.close()
 
 
-def _views(
-    bench: Bench, played: Sequence[Trajectory], decided: Mapping[int, Decision], config: AlignOPSDOptions
-) -> Views:
-    batch = TurnBatch.of(played, bench.pad_id)
-    student, rows = bench.score(batch), torch.arange(len(batch))
-    thoughts = bench.teacher.thoughts(batch)
-    found = correspond(thoughts, torch.ones(len(batch), dtype=torch.bool), batch, bench.teacher.encode, config)
+def _views(session: Session, played: Sequence[Trajectory], decided: Mapping[int, Decision]) -> Views:
+    batch, teacher = TurnBatch.of(played, session.tokenizer.pad_token_id), session.teacher
+    student, rows = session.score(batch), torch.arange(len(batch))
+    thoughts = teacher.thoughts(batch)
+    found = correspond(thoughts, torch.ones(len(batch), dtype=torch.bool), batch, teacher.encode, session.config)
     decisions = [decided[id(turn)] for turn in batch.turns]
     names: dict[Decision, int] = {}
     number = torch.tensor([names.setdefault(one, len(names)) for one in decisions])
@@ -172,14 +178,14 @@ def _views(
         decisions,
         batch.policy_mask,
         student,
-        bench.teacher.score(batch, rows, rows),
+        teacher.score(batch, rows, rows),
         source,
         target,
         similarity,
         retained,
         same,
-        bench.teacher.score(batch, source, target),
-        bench.teacher.score(_without_skills(batch), source, target),
+        teacher.score(batch, source, target),
+        teacher.score(_without_skills(batch), source, target),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from alignopsd_trl.measure.plan import rounds, worth_measuring
-from alignopsd_trl.measure.tree import Advantages, Tree, advantages, doubts
+from alignopsd_trl.measure.tree import Advantages, Tree, turn_advantages
 from research.exact_testbed.__main__ import main
 from research.exact_testbed.games import Game, Sampled, sample_groups
 from research.exact_testbed.measuring import cosine, credits, total_gradient
@@ -93,14 +93,12 @@ def _within(sampled: Sampled, values: np.ndarray) -> np.ndarray:
 
 
 def _measured(sampled: Sampled, rollouts: int, enough: float, draw: random.Random) -> tuple[Tree, Advantages]:
-    trajectories = sampled.trajectories
-    tree, ends = Tree(trajectories), [float(one.won) for one in trajectories]
-    for wanted in rounds(tree, trajectories, worth_measuring(tree, trajectories), ends, rollouts, enough):
+    tree = Tree(sampled.trajectories)
+    for wanted in rounds(tree, worth_measuring(tree), rollouts, enough):
         for half, state, times in wanted:
             for _ in range(times):
                 _roll_out(sampled, tree, half, state, draw)
-    turns = [(row, turn.number) for row, one in enumerate(trajectories) for turn in one.turns]
-    return tree, advantages(tree, turns, ends, [doubts(tree, half, ends) for half in (0, 1)])
+    return tree, turn_advantages(tree)
 
 
 def _roll_out(sampled: Sampled, tree: Tree, half: int, state: int, draw: random.Random) -> None:

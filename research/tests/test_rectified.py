@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from alignopsd_trl.measure.fidelity import main as measure
+from alignopsd_trl.measure.commands import run_fidelity as measure
 from research.rectified.__main__ import PLACES, main, places
 from research.rectified.views import Views, ask
 
@@ -52,7 +52,6 @@ def test_the_command_says_whose_views_take_credit_away(tmp_path: Path, capsys: p
         "3",
         "--rollouts",
         "2",
-        "--no_pictures",
     ]
     measure([*known, "--methods", "align_opsd", "--quiet", "--output", str(folder)])
     found = main([str(folder), "--model", "tiny_hops", "--output", str(tmp_path / "apart.json")])

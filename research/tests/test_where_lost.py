@@ -35,6 +35,7 @@ def test_parts_of_r_add_up_and_lie_where_the_credit_is_wrong(tmp_path: Path, cap
         "credit rlsd": [1.0 + one for one in truth[:4]] + [-1.0 + one for one in truth[4:]],
     }
     parquet.write_table(arrow.table(columns), tmp_path / "turns.parquet")
+    (tmp_path / "fidelity.json").write_text("{}")
     found = main([str(tmp_path), "--output", str(tmp_path / "lost.json")])
     assert found == json.loads((tmp_path / "lost.json").read_text())
     for side, rows in (("praised", slice(0, 4)), ("blamed", slice(4, 8))):

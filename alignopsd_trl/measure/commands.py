@@ -1,28 +1,60 @@
-"""Reads the command lines of ``alignopsd fidelity`` and ``alignopsd tune`` before heavy imports."""
+"""``alignopsd fidelity`` and ``alignopsd tune``: reads and checks their arguments before heavy imports."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.checks.model_files import check_model_name
 from alignopsd_trl.environments.loading import importable
-from alignopsd_trl.launch.errors import setup
+from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.launch.values import environment_options, read_value
 from alignopsd_trl.models import SHIPPED_MODELS
 from alignopsd_trl.runs.command import CommandParser, place
 from alignopsd_trl.runs.files import check_folder
 
-UNSKILLED = ("grpo", "gigpo", "hgpo", "graphgpo", "gagpo")
-SKILLED = ("align_opsd", "rlsd")
-VARIED = ("rectify=false", "credit_spread=0.4", "rectify=false+credit_spread=0.4")
-"""The default candidates of `tune`: methods without a teacher, methods with one, and settings of AlignOPSD."""
-
 BATCH = 8
 """Number of tasks in a batch of `tune`; another batch begins while there is time."""
+
+LEAST = {"tasks": 1, "rollouts": 1, "seed": 0, "batch_size": 1}
+"""Smallest values of arguments that both commands share."""
+
+
+def fidelity(argv: Sequence[str]) -> None:
+    """Runs `run_fidelity`; an error that a user can mend ends it with a short message."""
+    with reported("alignopsd fidelity", quietly=True, resumes=""):
+        run_fidelity(argv)
+
+
+def tune(argv: Sequence[str]) -> None:
+    """Runs `run_tune`; an error that a user can mend ends it with a short message."""
+    with reported("alignopsd tune", quietly=True, resumes=""):
+        run_tune(argv)
+
+
+def run_fidelity(argv: Sequence[str]) -> dict[str, Any]:
+    """Measures or pools, prints the page, writes the files and returns the content of the JSON file."""
+    given = read_fidelity(argv)
+    if given.pool:
+        from alignopsd_trl.measure.report import pool
+
+        with setup():
+            return pool(given.pool, given.output)
+    from alignopsd_trl.measure.fidelity import measure
+
+    return measure(given, "    alignopsd fidelity " + shlex.join(argv))
+
+
+def run_tune(argv: Sequence[str]) -> dict[str, Any]:
+    """Measures, prints the page, writes the files and returns the content of the JSON file."""
+    given = read_tune(argv)
+    from alignopsd_trl.measure.tune import tune
+
+    return tune(given, "alignopsd tune " + shlex.join(argv))
 
 
 def read_fidelity(argv: Sequence[str]) -> argparse.Namespace:
@@ -36,10 +68,10 @@ def read_fidelity(argv: Sequence[str]) -> argparse.Namespace:
     add("--everywhere", action="store_true", help="measure also groups whose siblings were all rewarded alike")
     add("--step", type=int, default=0, help="training round for which methods with a schedule give credit")
     add("--slots", type=int, default=256, help="episodes side by side")
-    add("--no_pictures", action="store_true", help="leave out PNG and SVG (which need matplotlib)")
     add("--pool", nargs="+", type=Path, metavar="FOLDER", help="take earlier measurements together; plays nothing")
     parser.set_defaults(methods=["grpo", "align_opsd"], vary=[], tasks=8, rollouts=12)
-    given = _parse(parser, argv, {"tasks": 1, "step": 0, "tasks_per_batch": 1, "slots": 1})
+    given = parser.parse_args(argv)
+    parser.at_least(given, LEAST | {"step": 0, "tasks_per_batch": 1, "slots": 1})
     if given.pool:
         return given
     if given.enough is not None and not 0 < given.enough <= 1:
@@ -58,7 +90,8 @@ def read_tune(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("recipe", metavar="RECIPE", help="as for train: a shipped recipe, or a task or recipe of yours")
     parser.add_argument("--minutes", type=float, help="begin no further batch of tasks that would end later than this")
     parser.set_defaults(tasks=32, rollouts=6, tasks_per_batch=BATCH, slots=256, enough=None, everywhere=False, step=0)
-    given = _parse(parser, argv, {"tasks": 2})
+    given = parser.parse_args(argv)
+    parser.at_least(given, LEAST | {"tasks": 2})
     if given.minutes is not None and not given.minutes > 0:
         parser.error(f"--minutes {given.minutes:g} must be more than 0")
     with setup():
@@ -72,19 +105,6 @@ def read_tune(argv: Sequence[str]) -> argparse.Namespace:
     return given
 
 
-def as_fidelity(given: argparse.Namespace, skilled: bool, known: Collection[str]) -> argparse.Namespace:
-    """Completes the arguments of `tune`, so that they serve a measurement of `fidelity`.
-
-    Args:
-        skilled: whether there are skills for a teacher.
-        known: names of the fields of `AlignOPSDConfig`; a preset's other settings belong to the recipe.
-    """
-    methods = list(dict.fromkeys(["grpo", *(given.methods or [*UNSKILLED, *(SKILLED if skilled else ())])]))
-    vary = given.vary if given.vary is not None else VARIED if "align_opsd" in methods else ()
-    fields = {name: value for name, value in given.settings.items() if name in known and name != "method_options"}
-    return argparse.Namespace(**vars(given) | {"methods": methods, "vary": vary, "set": fields | given.set})
-
-
 def _parser(command: str, about: str) -> CommandParser:
     """Makes a parser of the arguments that both commands share."""
     parser = CommandParser(prog=f"alignopsd {command}", description=about)
@@ -96,7 +116,6 @@ def _parser(command: str, about: str) -> CommandParser:
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of AlignOPSDConfig, or METHOD.OPTION")
     add("--tasks", type=int, help=f"sibling groups; tune measures {BATCH} at a time")
     add("--rollouts", type=int, help="Monte Carlo rollouts a state on average, at most")
-    add("--walks", help=argparse.SUPPRESS)
     add("--value", choices=("reward", "success"), default="success", help="what a state's value is the mean of")
     add("--seed", type=int, default=0, help="of the tasks that are drawn and of all sampling")
     add("--skill_bank", help="shipped name, path, column of the rows or module:function; by default the environment's")
@@ -114,32 +133,17 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _parse(parser: CommandParser, argv: Sequence[str], least: dict[str, int]) -> argparse.Namespace:
-    given = parser.parse_args(argv)
-    if given.walks is not None:
-        parser.error(f"--walks {given.walks} is --rollouts now; write --rollouts {given.walks}")
-    parser.at_least(given, {"seed": 0, "rollouts": 1, "batch_size": 1, **least})
-    return given
-
-
 def _check(given: argparse.Namespace) -> None:
     """Checks the values of arguments that both commands share, and reads JSON and YAML values."""
-    given.set = read_set(given.set)
+    given.set = dict(map(_setting, given.set))
     given.environment_options = environment_options(given.environment_options)
     check_model_name(given.model)
     check_folder(str(given.output), "output")
 
 
-def read_set(given: Sequence[str]) -> dict[str, Any]:
-    """Reads a setting such as ``max_turns=8``, with its value in YAML.
-
-    Raises:
-        ValueError: for a text of another form.
-    """
-    chosen = {}
-    for one in given:
-        name, equals, value = one.partition("=")
-        if not equals or not name.strip() or not value.strip():
-            raise ValueError(f"--set {one} is not NAME=VALUE")
-        chosen[name.strip()] = read_value(value, f"--set {one}")
-    return chosen
+def _setting(one: str) -> tuple[str, Any]:
+    """Reads a setting such as ``max_turns=8``, with its value in YAML."""
+    name, equals, value = one.partition("=")
+    if not equals or not name.strip() or not value.strip():
+        raise ValueError(f"--set {one} is not NAME=VALUE")
+    return name.strip(), read_value(value, f"--set {one}")
