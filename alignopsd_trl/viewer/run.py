@@ -199,7 +199,8 @@ def _plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     decimals, since their many values were float16."""
     tokens = [name for name in frame if name.startswith(f"{CREDIT}token_")]
     frame = frame.assign(**{name: frame[name].map(_rounded) for name in tokens})
-    return json.loads(frame.to_json(orient="records", double_precision=6))
+    text: Any = frame.to_json(orient="records", double_precision=6)
+    return json.loads(text)
 
 
 def _rounded(values: Any) -> Any:
