@@ -106,36 +106,21 @@ def turn_records(
     return records
 
 
-def trace_types(trace: Mapping[str, Any]) -> dict[str, pa.DataType | None]:
-    """Returns the type of each column of a trace; `None` where its values do not show it."""
-    kinds = {name: _KNOWN_COLUMNS.get(name) or _wide(pa.array(_column(one)).type) for name, one in trace.items()}
-    return {name: None if _untold(kind) else kind for name, kind in kinds.items()}
+def trace_types(trace: Mapping[str, Any]) -> dict[str, pa.DataType]:
+    """Returns the type of each column of a trace, null where its values do not show it."""
+    return {name: _KNOWN_COLUMNS.get(name) or pa.array(_column(one)).type for name, one in trace.items()}
 
 
-def merge_types(several: Sequence[Mapping[str, pa.DataType | None]]) -> dict[str, pa.DataType | None]:
+def merge_types(several: Sequence[Mapping[str, pa.DataType]]) -> dict[str, pa.DataType]:
     """Merges the types of all processes' traces. The order of columns does not depend on the processes with turns."""
-    names = sorted({name for types in several for name in types})
-    told = {name: [types[name] for types in several if types.get(name) is not None] for name in names}
-    return {name: kinds[0] if kinds else None for name, kinds in told.items()}
+    merged = pa.unify_schemas([pa.schema(types) for types in several], promote_options="permissive")
+    return {name: merged.field(name).type for name in sorted(merged.names)}
 
 
-def record_schema(types: Mapping[str, pa.DataType | None]) -> pa.Schema:
-    """Extends `SCHEMA` by the columns of a trace; an unknown type becomes float64."""
-    own = [pa.field(f"credit_{name}", _NUMBER if kind is None else kind) for name, kind in types.items()]
+def record_schema(types: Mapping[str, pa.DataType]) -> pa.Schema:
+    """Extends `SCHEMA` by the columns of a trace; a null type becomes float64."""
+    own = [pa.field(f"credit_{name}", _NUMBER if pa.types.is_null(kind) else kind) for name, kind in types.items()]
     return pa.schema([*SCHEMA, *own])
-
-
-def _wide(kind: pa.DataType) -> pa.DataType:
-    """Widens a number's type, so that the column's type does not depend on its first values."""
-    if pa.types.is_list(kind):
-        return pa.list_(_wide(kind.value_type))
-    if pa.types.is_integer(kind):
-        return _WHOLE
-    return _NUMBER if pa.types.is_floating(kind) else kind
-
-
-def _untold(kind: pa.DataType) -> bool:
-    return pa.types.is_null(kind) or (pa.types.is_list(kind) and _untold(kind.value_type))
 
 
 def _turn_columns(turn: Turn) -> dict[str, Any]:
@@ -230,11 +215,8 @@ def _read(file: Path, wanted: Sequence[str] | None) -> Any:
         there = None if wanted is None else [name for name in wanted if name in pq.read_schema(file).names]
         return pd.read_parquet(file, columns=there)
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{file} is damaged ({_first_line(error)}); move it away to read the others") from None
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{file} is damaged ({reason}); move it away to read the others") from None
 
 
 class TokenTexts:

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 
 from alignopsd_trl.chat.reading import require_tools
 from alignopsd_trl.checks.intended import Intended, check
-from alignopsd_trl.checks.model_files import check_loaded
+from alignopsd_trl.checks.model_files import beyond_positions
 from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed import strategies
 from alignopsd_trl.distributed.process_group import ProcessGroup
@@ -181,14 +181,15 @@ class AlignOPSDTrainer(GRPOTrainer):
         strategies.refuse_unproven(self.accelerator)
         strategies.keep_output_precision(self.accelerator)
         self.processes = ProcessGroup(self.accelerator)
-        self._check_model(Path(model) if isinstance(model, str) else None)
+        self._check_model()
         self._load_privileged(skill_bank, encoder)
         self.teacher_weights = self._make_teacher_weights()
         self._make_parts(reward_check)
         self._add_callbacks()
 
-    def _check_model(self, folder: Path | None) -> None:
-        told = check_loaded(self.accelerator.unwrap_model(self.model), folder, self.args)
+    def _check_model(self) -> None:
+        config = self.accelerator.unwrap_model(self.model).config.get_text_config()
+        told = beyond_positions(getattr(config, "max_position_embeddings", None), self.args)
         if told and self.accelerator.is_main_process:
             show_note(told)
         check_policy(self, self.method)

@@ -7,13 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from alignopsd_trl.checks.model_files import (
-    check_complete,
-    check_model_name,
-    check_tokenizer,
-    check_weights,
-    weight_files,
-)
+from alignopsd_trl.checks.model_files import check_model_name, check_tokenizer, check_weights, weight_shapes
 from alignopsd_trl.config import INHERITED_RULES, check_values
 from alignopsd_trl.models import SHIPPED_MODELS, end_ids, load_tokenizer, resolve_model, unreadable
 
@@ -85,26 +79,29 @@ def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedMode
         if model.generation_config.stop_strings:
             raise ValueError("it has stop_strings, which end no response here")
     if getattr(config, "quantization_config", None) is None:  # quantized weights have other shapes
-        _check_shapes(folder, model)
-        check_complete(folder, model)
+        _compare_weights(folder, model)
     return model
 
 
-def _check_shapes(folder: Path, model: PreTrainedModel) -> None:
-    """Compares the shapes of a folder's weights with those of the model, by name. Skips names that transformers
-    changes."""
-    from safetensors import safe_open
-
-    wanted = {name: list(weight.shape) for name, weight in model.named_parameters(remove_duplicate=False)}
-    for file in weight_files(folder):
-        with unreadable(folder, file.name), safe_open(file, framework="pt") as content:
-            found = {name: content.get_slice(name).get_shape() for name in wanted.keys() & set(content.keys())}
-        for name, shape in sorted(found.items()):
-            if shape != wanted[name]:
+def _compare_weights(folder: Path, model: PreTrainedModel) -> None:
+    """Compares names and shapes of a folder's weights with those of the model. transformers makes up weights that are
+    not in the files. It also renames some; files with names unknown to the model pass unchecked."""
+    wanted, written = dict(model.named_parameters(remove_duplicate=False)), weight_shapes(folder)
+    for file, shapes in written.items():
+        for name, shape in sorted(shapes.items()):
+            if name in wanted and shape != list(wanted[name].shape):
                 raise ValueError(
-                    f"{file}: {name} has the shape {shape}, and by config.json it has {wanted[name]}; copy both from "
-                    "the same model"
+                    f"{file}: {name} has the shape {shape}, and by config.json it has {list(wanted[name].shape)}; copy "
+                    "both from the same model"
                 )
+    names = {name for shapes in written.values() for name in shapes}
+    found = {id(wanted[name]) for name in names & wanted.keys()}  # tied weights are one parameter of several names
+    missing = sorted(name for name, weight in wanted.items() if id(weight) not in found)
+    if names and missing and names <= wanted.keys() | dict(model.named_buffers()).keys():
+        raise ValueError(
+            f"model={str(folder)!r} lacks {len(missing)} of {len(wanted)} weights, the first {missing[0]}; "
+            "copy the model again"
+        )
 
 
 def load_policy(name: str, dtype: str = "auto", device: str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -129,7 +126,6 @@ def load_policy(name: str, dtype: str = "auto", device: str = "cpu") -> tuple[Pr
         raise ValueError(
             f"--model {name} is no folder and no shipped policy ({shipped}), and as a Hub id: {reason}"
         ) from error
-    check_complete(Path(path), model)
     if not weights_are_finite(model):
         raise ValueError(f"the weights of {path} are not finite; copy the model again, or take an earlier checkpoint")
     return model.to(device).eval(), load_tokenizer(path, model)

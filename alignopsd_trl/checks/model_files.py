@@ -11,16 +11,9 @@ from alignopsd_trl.models import SHIPPED_MODELS, resolve_model
 from alignopsd_trl.runs.files import read_json
 
 if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
-
     from alignopsd_trl.config import AlignOPSDConfig
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-
-_PEFT = re.compile(r"^base_model\.model\.|\.(base_layer|original_module)(?=\.)")
-_ADAPTER = re.compile(r"\.default(\.|$)")
-"""Parts of parameter names under PEFT: those that PEFT inserts, and the mark of an adapter's own parameters."""
 
 
 def check_model_name(name: str) -> None:
@@ -58,13 +51,7 @@ def check_weights(folder: Path) -> None:
     wanted = ADAPTERS if (folder / "adapter_config.json").is_file() else WEIGHTS
     if not any(file for pattern in wanted for file in folder.glob(pattern)):
         raise ValueError(f"model={str(folder)!r} holds no weights ({wanted[0]}); copy the model again")
-    for file in weight_files(folder):
-        check_safetensors(file)
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """Returns the safetensors files, which can be checked without loading."""
-    return sorted(folder.glob("*.safetensors"))
+    weight_shapes(folder)
 
 
 def _check_json(file: Path) -> None:
@@ -80,65 +67,22 @@ def _check_json(file: Path) -> None:
 OBJECTS = ("config.json", "generation_config.json", "adapter_config.json", "tokenizer_config.json")
 
 
-def check_safetensors(file: Path) -> None:
-    """Compares a file's size with its header. A file is eight bytes of header length, the header as JSON, then tensors.
+def weight_shapes(folder: Path) -> dict[Path, dict[str, list[int]]]:
+    """Returns the shapes of each safetensors file by the weights' names, from its header.
 
     Raises:
-        ValueError: if the file was cut short or has no readable header.
+        ValueError: if a file was cut short or has no readable header.
     """
-    size, (length, header) = file.stat().st_size, _header(file)
-    try:
-        tensors = json.loads(header)
-        wanted = 8 + length + max([one["data_offsets"][1] for name, one in tensors.items() if name != "__metadata__"])
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{file} is damaged: its header can't be read; copy the model again") from error
-    if size < wanted:
-        raise ValueError(f"{file} is cut short: it has {size} of {wanted} bytes; copy the model again")
+    from safetensors import SafetensorError, safe_open
 
-
-def _header(file: Path) -> tuple[int, bytes]:
-    """Returns the header's length as the file states it, and the header; the header is empty if the file is shorter."""
-    with file.open("rb") as content:
-        length = int.from_bytes(content.read(8), "little")
-        return length, content.read(length) if length < file.stat().st_size else b""
-
-
-def check_complete(folder: Path, model: torch.nn.Module) -> None:
-    """Checks that all weights of a loaded model are in its files; transformers makes up those that are not.
-
-    Files with names unknown to the model pass unchecked, since transformers renames them.
-
-    Raises:
-        ValueError: if weights are missing; the message names the first.
-    """
-    files = weight_files(folder)
-    if not files or (folder / "adapter_config.json").is_file():
-        return
-    written = {name for file in files for name in json.loads(_header(file)[1]) if name != "__metadata__"}
-    named = {
-        _PEFT.sub("", name): weight
-        for name, weight in model.named_parameters(remove_duplicate=False)
-        if not _ADAPTER.search(name)
-    }
-    found = {id(named[name]) for name in written & named.keys()}
-    missing = sorted(name for name, weight in named.items() if id(weight) not in found)
-    if missing and written <= named.keys() | dict(model.named_buffers()).keys():
-        raise ValueError(
-            f"model={str(folder)!r} lacks {len(missing)} of {len(named)} weights, the first {missing[0]}; "
-            "copy the model again"
-        )
-
-
-def check_loaded(model: PreTrainedModel, folder: Path | None, args: AlignOPSDConfig) -> str:
-    """Raises `ValueError` if a model's files lack weights; returns the warning of `beyond_positions`, or an empty text.
-
-    Args:
-        folder: the folder of the model; `None` for a model that the user passed, and a folder that does not exist for
-            one from the Hub.
-    """
-    if folder is not None and folder.expanduser().is_dir():
-        check_complete(folder.expanduser(), model)
-    return beyond_positions(getattr(model.config.get_text_config(), "max_position_embeddings", None), args)
+    shapes = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="numpy") as content:
+                shapes[file] = {name: content.get_slice(name).get_shape() for name in content.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise ValueError(f"{file} is cut short or damaged ({error}); copy the model again") from error
+    return shapes
 
 
 def positions_of(name: str) -> int | None:

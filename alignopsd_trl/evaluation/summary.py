@@ -57,10 +57,13 @@ class Estimate:
         known: dict[str, Any] = {name: math.nan if value is None else value for name, value in content.items()}
         return cls(**known)
 
+    @property
+    def interval(self) -> str:
+        """The interval as text; empty where it is unknown."""
+        return "" if math.isnan(self.low) else f" [{self.low:.1f}, {self.high:.1f}]"
+
     def __str__(self) -> str:
-        if math.isnan(self.mean):
-            return "unknown"
-        return f"{self.mean:.1f}" + ("" if math.isnan(self.low) else f" [{self.low:.1f}, {self.high:.1f}]")
+        return "unknown" if math.isnan(self.mean) else f"{self.mean:.1f}{self.interval}"
 
 
 FEWEST = 5

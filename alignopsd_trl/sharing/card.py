@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from alignopsd_trl.chat.options import PlayOptions
+from alignopsd_trl.evaluation.summary import Estimate
 from alignopsd_trl.runs.provenance import is_shipped
 from alignopsd_trl.skills import skill_budget
 
@@ -112,12 +114,11 @@ def evaluation_results(results: Mapping[str, Any]) -> Iterator[EvalResult]:
     each with panel (evaluation set) and checksum."""
     categories = ("all", *results["after"]["categories"]) if results["after"] else ()
     for category, when, kind in product(categories, ("after", "before"), ("success", "score")):
-        result = results.get(when) or {}
-        estimate = _part(result, category)[kind] if result else None
-        if not estimate or estimate["mean"] is None:
+        result = results.get(when)
+        if not result or math.isnan((estimate := _estimate(result, category, kind)).mean):
             continue
         one = f", {category}" if category != "all" else ""
-        facts = {"panel": result["panel"], "checksum": result["checksum"], "episodes": estimate["episodes"]}
+        facts = {"panel": result["panel"], "checksum": result["checksum"], "episodes": estimate.episodes}
         yield EvalResult(
             task_type="reinforcement-learning",
             dataset_type=result["environment"],
@@ -125,34 +126,24 @@ def evaluation_results(results: Mapping[str, Any]) -> Iterator[EvalResult]:
             dataset_config=category,
             dataset_args=facts,
             metric_type=("success_rate" if kind == "success" else "score") + ("_before" if when == "before" else ""),
-            metric_name=f"{kind} {when} training, %{_interval(estimate)}",
-            metric_value=round(estimate["mean"], 2),
+            metric_name=f"{kind} {when} training, %{estimate.interval}",
+            metric_value=round(estimate.mean, 2),
         )
 
 
 def result_rows(results: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """Yields one row a category and one for all: success and score before and after, in percent with 95 % intervals."""
     for category in ("all", *results["after"]["categories"]):
-        row = {"category": category, "episodes": str(_part(results["after"], category)["success"]["episodes"])}
+        row = {"category": category, "episodes": str(_estimate(results["after"], category, "success").episodes)}
         for when, kind in product(("before", "after"), ("success", "score")):
             result = results.get(when)
-            row[f"{kind}_{when}"] = _shown(_part(result, category)[kind]) if result else "not measured"
+            row[f"{kind}_{when}"] = str(_estimate(result, category, kind)) if result else "not measured"
         yield row
 
 
-def _part(result: Mapping[str, Any], category: str) -> Mapping[str, Any]:
-    return result if category == "all" else result["categories"][category]
-
-
-def _shown(estimate: Mapping[str, Any] | None) -> str:
-    if not estimate or estimate["mean"] is None:
-        return "unknown"
-    return f"{estimate['mean']:.1f}{_interval(estimate)}"
-
-
-def _interval(estimate: Mapping[str, Any]) -> str:
-    known = estimate.get("low") is not None and estimate.get("high") is not None
-    return f" [{estimate['low']:.1f}, {estimate['high']:.1f}]" if known else ""
+def _estimate(result: Mapping[str, Any], category: str, kind: str) -> Estimate:
+    """Returns the estimate of ``success`` or ``score``, of all tasks or of one category."""
+    return Estimate.of((result if category == "all" else result["categories"][category])[kind])
 
 
 def changed_settings(config: Mapping[str, Any]) -> dict[str, Any]:

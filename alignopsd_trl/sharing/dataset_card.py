@@ -22,11 +22,8 @@ def write_dataset(run: Path, target: Path) -> None:
     """
     results, frame = whole_json(run / "results.json") or {}, read_records(run / "trajectories")
     turns = frame[frame.turn.notna()]
-    played = turns.groupby(["step", "task", "rollout"]).size().rename("turns").reset_index()
-    episodes = frame.drop_duplicates(["step", "task", "rollout"])[EPISODE]
-    episodes = (
-        episodes.merge(played, "left", ["step", "task", "rollout"]).fillna({"turns": 0}).astype({"turns": "int64"})
-    )
+    counts = frame.groupby(["step", "task", "rollout"]).turn.transform("count").rename("turns")
+    episodes = frame[EPISODE].join(counts).drop_duplicates(["step", "task", "rollout"])
     for name, table in (("turns", turns), ("episodes", episodes)):
         (target / name).mkdir()
         table.to_parquet(target / name / "train.parquet", index=False)

@@ -11,7 +11,6 @@ import os
 import shlex
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,7 +116,7 @@ def push_files(
     again: str,
     token: str | None = None,
     private: bool | None = None,
-    patterns: Sequence[str] | None = None,
+    patterns: Sequence[str] = ("**/*",),
     instead: Callable[[Path, str], Mapping[str, bytes]] = lambda folder, repository: {},
     base_model: str | None = None,
     kind: str = "model",
@@ -176,9 +175,7 @@ def _adapter(files: Mapping[str, Path], base_model: str | None, repository: str)
     return {ADAPTER: json.dumps(config | {"base_model_name_or_path": base}, indent=2).encode()}
 
 
-def _files(folder: Path, patterns: Sequence[str] | None) -> list[Path]:
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    if patterns is None:
-        return files
+def _files(folder: Path, patterns: Sequence[str]) -> list[Path]:
     places = (folder, folder / "additional_chat_templates")
-    return [path for path in files if path.parent in places and any(fnmatch(path.name, one) for one in patterns)]
+    found = {path for place in places for pattern in patterns for path in place.glob(pattern)}
+    return sorted(path for path in found if path.is_file())

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
+import pandas as pd
 
 from alignopsd_trl.runs.files import plain
 from alignopsd_trl.statistics import bootstrap_mean
 from alignopsd_trl.viewer.run import Curve, Run
+
+_COMPARED = ["won", "score"]
+_OUTCOME = ["task_id", "category", *_COMPARED]
 
 
 def compare(runs: Sequence[Run]) -> dict[str, Any]:
@@ -66,33 +68,27 @@ def paired(first: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[s
     over tasks; ``None`` where one has no evaluation or they share no task."""
     if not first or not other:
         return None
-    mine, theirs = ({one["task_id"]: one for one in result.get("outcomes", ())} for result in (first, other))
-    tasks = sorted(set(mine) & set(theirs))
-    if not tasks:
+    mine, theirs = (
+        pd.DataFrame(one.get("outcomes", ()), columns=_OUTCOME).set_index("task_id") for one in (first, other)
+    )
+    tasks = mine.index.intersection(theirs.index).sort_values()
+    if tasks.empty:
         return None
-    won = np.array([_won(theirs[task]) - _won(mine[task]) for task in tasks])
-    score = np.array([theirs[task]["score"] - mine[task]["score"] for task in tasks])
-    category = np.array([theirs[task].get("category") or "" for task in tasks])
-    return _differences(won, score) | {
-        "newly_won": int((won > 0).sum()),
-        "newly_lost": int((won < 0).sum()),
+    gained = (theirs[_COMPARED].astype(float) - mine[_COMPARED].astype(float)).loc[tasks]
+    return _differences(gained) | {
+        "newly_won": int((gained.won > 0).sum()),
+        "newly_lost": int((gained.won < 0).sum()),
         "categories": {
-            str(name): _differences(won[category == name], score[category == name])
-            for name in np.unique(category)
-            if name
+            str(name): _differences(part) for name, part in gained.groupby(theirs.category.loc[tasks]) if name
         },
     }
 
 
-def _won(outcome: dict[str, Any]) -> float:
-    """Returns 1.0, 0.0, or NaN where the environment does not know."""
-    return math.nan if outcome["won"] is None else float(outcome["won"])
+def _differences(gained: pd.DataFrame) -> dict[str, Any]:
+    return {"tasks": len(gained), "success": _interval(gained.won), "score": _interval(gained.score)}
 
 
-def _differences(won: np.ndarray, score: np.ndarray) -> dict[str, Any]:
-    return {"tasks": len(won), "success": _interval(won), "score": _interval(score)}
-
-
-def _interval(values: np.ndarray) -> dict[str, float]:
-    low, high = bootstrap_mean(values)
-    return {"mean": 100 * float(values.mean()), "low": 100 * low, "high": 100 * high}
+def _interval(values: pd.Series) -> dict[str, float]:
+    """Returns mean and interval; NaN if the environment does not know for some task whether it was won."""
+    low, high = bootstrap_mean(values.to_numpy())
+    return {"mean": 100 * float(values.mean(skipna=False)), "low": 100 * low, "high": 100 * high}

@@ -8,6 +8,7 @@ Nothing here depends on the method: every ``credit_*`` column of a turn is passe
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from alignopsd_trl.records import read_records
@@ -193,23 +195,13 @@ def _part(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def _plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    columns = [[_plain(value, _digits(name)) for value in frame[name].tolist()] for name in frame.columns]
-    return [dict(zip(frame.columns, row, strict=True)) for row in zip(*columns, strict=True)]
+    """Returns the rows with lists for arrays, and `None` for missing and non-finite numbers. Token columns have three
+    decimals, since their many values were float16."""
+    tokens = [name for name in frame if name.startswith(f"{CREDIT}token_")]
+    frame = frame.assign(**{name: frame[name].map(_rounded) for name in tokens})
+    text: Any = frame.to_json(orient="records", double_precision=6)
+    return json.loads(text)
 
 
-def _digits(name: str) -> int:
-    """Returns the decimals of a column: token columns have many values, which were float16."""
-    return 3 if name.startswith(f"{CREDIT}token_") else 6
-
-
-def _plain(value: Any, digits: int = 6) -> Any:
-    """Converts arrays to lists, and missing and non-finite numbers to ``None``."""
-    if isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        return round(value, digits) if math.isfinite(value) else None
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [_plain(one, digits) for one in value]
-    return None if value != value else value  # pandas' missing marks aren't equal to themselves
+def _rounded(values: Any) -> Any:
+    return np.asarray(values, dtype=np.float64).round(3) if np.ndim(values) else values
