@@ -1,4 +1,4 @@
-"""``alignopsd measure``: the ranking and what follows from it, the command on a game whose values are known, bad input."""
+"""``alignopsd measure RECIPE``: the ranking and what follows from it, the command on a known game, bad input."""
 
 from __future__ import annotations
 
