@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from trl import GRPOConfig
 
 from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 from alignopsd_trl.options import (
-    Above,
-    AtLeast,
     Count,
-    OneOf,
     Positive,
     PositiveCount,
     Share,
-    Within,
+    Size,
+    check_values,
     path_as_given,
     whole_path,
 )
@@ -29,28 +27,19 @@ from alignopsd_trl.skills import skill_budget
 
 TOKEN_MEAN_LOSSES = ("dapo", "cispo", "vespo")
 INHERITED_RULES: dict[str, Any] = {
-    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "warmup_steps"), AtLeast(0)),
-    **dict.fromkeys(("adam_beta1", "adam_beta2"), Within(0, 1, to_high=False)),
-    **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "neftune_noise_alpha"), AtLeast(0)),
-    "adam_epsilon": Above(0),
-    **dict.fromkeys(("temperature", "num_train_epochs", "max_completion_length", "repetition_penalty"), Above(0)),
-    **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"), Above(0)),
-    **dict.fromkeys(("top_p", "min_p"), Within(0, 1)),
-    "top_k": AtLeast(0),
-    **dict.fromkeys(("per_device_eval_batch_size", "generation_batch_size", "steps_per_generation"), Above(0)),
-    "pad_to_multiple_of": Above(0),
-    **dict.fromkeys(("seed", "data_seed"), Within(0, 2**32 - 1)),
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "warmup_steps"), Size),
+    **dict.fromkeys(("adam_beta1", "adam_beta2"), Annotated[float, Field(ge=0, lt=1)]),
+    **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "neftune_noise_alpha"), Size),
+    **dict.fromkeys(("adam_epsilon", "temperature", "num_train_epochs", "repetition_penalty"), Positive),
+    **dict.fromkeys(("max_completion_length", "per_device_train_batch_size", "num_iterations"), PositiveCount),
+    **dict.fromkeys(("top_p", "min_p"), Share),
+    "top_k": Count,
+    **dict.fromkeys(("gradient_accumulation_steps", "per_device_eval_batch_size"), PositiveCount),
+    **dict.fromkeys(("generation_batch_size", "steps_per_generation"), PositiveCount),
+    "pad_to_multiple_of": PositiveCount | str,  # or "auto"
+    **dict.fromkeys(("seed", "data_seed"), Annotated[int, Field(ge=0, le=2**32 - 1)]),
 }
-"""Allowed values of TRL's fields; the types of this package's own fields define theirs."""
-
-
-def check_values(values: Mapping[str, Any], rules: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for the first number or choice that its rule does not allow; `None` is always allowed."""
-    for name, rule in rules.items():
-        value = values.get(name)
-        ruled = value is not None and (isinstance(rule, OneOf) or isinstance(value, int | float))
-        if ruled and (problem := rule.problem(value)):
-            raise ValueError(f"{name}={value!r}{problem}")
+"""Types with the limits of TRL's fields; this package's own fields define theirs."""
 
 
 def has_bfloat16() -> bool:
@@ -108,7 +97,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             "round), 'base' (as it was before training) or 'ema' (an average that follows it)."
         },
     )
-    teacher_update_rate: Annotated[float, Within(0, 1)] = field(
+    teacher_update_rate: Share = field(
         default=0.05,
         metadata={"help": "Share of the way that an 'ema' teacher moves towards the policy; 1 copies the policy."},
     )
@@ -310,7 +299,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         default=4,
         metadata={"help": "Times that a request is sent to a server that is well, until its episode fails."},
     )
-    vllm_request_backoff: Annotated[float, AtLeast(0)] = field(
+    vllm_request_backoff: Size = field(
         default=1.0, metadata={"help": "Seconds before the second try of a request; doubled before each further one."}
     )
     vllm_request_timeout: Positive = field(

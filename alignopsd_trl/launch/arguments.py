@@ -11,18 +11,19 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from fractions import Fraction
-from typing import Any, NoReturn, get_args, get_type_hints
+from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 
+from pydantic import Field
 from transformers import TrainingArguments
 from trl import GRPOConfig, ModelConfig, TrlParser
 
-from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig, check_values, steps_per_round
+from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig, steps_per_round
 from alignopsd_trl.launch.flags import check_flags
 from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
 from alignopsd_trl.launch.values import json_mapping, read_yaml
 from alignopsd_trl.methods import method_names
-from alignopsd_trl.options import Above, AtLeast, Within, as_type, near
+from alignopsd_trl.options import Positive, Share, as_type, check_values, near
 
 
 def _said(default: Any, told: str) -> Any:
@@ -117,12 +118,12 @@ def kinds() -> tuple[type, type, type]:
 
 
 RULES: dict[str, Any] = {
-    **dict.fromkeys(("tasks_per_round", "num_generations", "updates_per_round"), AtLeast(1)),
-    **dict.fromkeys(("rounds", "save_rounds", "max_turns", "panel_limit"), AtLeast(1)),
-    **dict.fromkeys(("gpu_gib", "lora_r", "lora_alpha"), Above(0)),
-    "lora_dropout": Within(0, 1),
+    **dict.fromkeys(("tasks_per_round", "num_generations", "updates_per_round"), Annotated[int, Field(ge=1)]),
+    **dict.fromkeys(("rounds", "save_rounds", "max_turns", "panel_limit"), Annotated[int, Field(ge=1)]),
+    **dict.fromkeys(("gpu_gib", "lora_r", "lora_alpha"), Positive),
+    "lora_dropout": Share,
 }
-"""Allowed values of the fields of a recipe and of TRL's model arguments."""
+"""Types with the limits of a recipe's fields and of TRL's model arguments."""
 
 _KINDS = {"int": "a whole number", "float": "a number", "string_to_bool": "true or false"}
 

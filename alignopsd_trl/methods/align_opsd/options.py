@@ -7,10 +7,17 @@ recipes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
 
 from alignopsd_trl.environments.shipped import ACTION_GRAMMARS
-from alignopsd_trl.options import AtLeast, OneOf, Positive, PositiveCount, Share, Size, check_options
+from alignopsd_trl.options import Positive, PositiveCount, Share, Size, check_options
+
+if TYPE_CHECKING:
+    ActionFilter = str
+else:
+    ActionFilter = Literal[("cosine", *ACTION_GRAMMARS, "none")]
 
 
 @dataclass
@@ -39,7 +46,7 @@ class AlignOPSDOptions:
         default=0.10, metadata={"help": "tau: temperature of the softmax over matched similarities."}
     )
     alpha_max: Share = field(default=0.80, metadata={"help": "Largest weight of the matched views in the blend."})
-    action_filter: Annotated[str, OneOf(("cosine", *ACTION_GRAMMARS, "none"))] = field(
+    action_filter: ActionFilter = field(
         default="cosine",
         metadata={"help": "After matching: 'cosine' of actions, 'webshop' (also same operation, target) or 'none'."},
     )
@@ -79,7 +86,7 @@ class AlignOPSDOptions:
     weighting: Literal["capped", "band"] = field(
         default="capped", metadata={"help": "Clip range of density: 'capped' [0, density_cap], 'band' [1 - b, 1 + b]."}
     )
-    density_cap: Annotated[float, AtLeast(1)] = field(
+    density_cap: Annotated[float, Field(ge=1)] = field(
         default=4.0, metadata={"help": "d_max: upper bound of the turn density, whose mean is 1."}
     )
     band: Size = field(default=0.5, metadata={"help": "b of weighting='band'."})
