@@ -42,6 +42,36 @@ INHERITED_RULES: dict[str, Any] = {
 """Types with the limits of TRL's fields; this package's own fields define theirs."""
 
 
+ONLY: dict[str, tuple[Any, str]] = {
+    "top_entropy_quantile": (1.0, "takes its threshold per micro-batch, which sub-chunks would change"),
+    "router_aux_loss_coef": (0.0, "is a mean per micro-batch, which sub-chunks would change"),
+    "use_adaptive_entropy": (False, "is not supported over turn rows, where entropy_coef is"),
+    "multi_objective_aggregation": ("sum_then_normalize", "knows no single outcome, whose advantage turns share"),
+    "remove_unused_columns": (False, "would take the task's columns away from reset()"),
+}
+"""The only supported value of some of TRL's fields, and why."""
+
+_SERVERS = {"use_vllm": True, "vllm_mode": "server"}
+_COLOCATED = (
+    {"use_vllm": True, "vllm_mode": "colocate"},
+    "is read by a colocated vLLM only (else give it to `vllm serve`)",
+)
+NEEDS: dict[str, tuple[dict[str, Any], str]] = {
+    "continuous_play": ({"use_vllm": True}, "asks vLLM for each turn by itself"),
+    "rounds_ahead": (
+        {"continuous_play": True, **_SERVERS, "vllm_importance_sampling_correction": True},
+        "plays on vLLM's servers, with weights that are a round old and a correction for that",
+    ),
+    "vllm_server_addresses": (_SERVERS, "is read with servers only"),
+    "vllm_teacher_addresses": (
+        {"use_vllm": True, "continuous_play": True, "teacher_model_kind": "base"},
+        "keeps the initial weights and is asked turn by turn",
+    ),
+    **dict.fromkeys(("vllm_max_num_seqs", "vllm_max_num_batched_tokens", "vllm_engine_options"), _COLOCATED),
+}
+"""The values of other fields that a field needs where it is set, and why."""
+
+
 def has_bfloat16() -> bool:
     """Returns whether this machine has a GPU that computes in bfloat16."""
     return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
@@ -330,8 +360,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         super().__post_init__()
         self.output_dir = whole_path(self.output_dir)
         self._check_groups(self.steps_per_generation)
-        self._check_privileged()
-        self._check_losses()
+        self._check_supported()
         PlayOptions.of(self)  # raises for invalid tags
         self._check_conversation()
         self._check_engine()
@@ -357,38 +386,26 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
                 f"example with per_device_train_batch_size={siblings}."
             )
 
-    def _check_privileged(self) -> None:
-        if self.privileged_siblings >= self.num_generations:
-            raise ValueError(
-                f"privileged_siblings={self.privileged_siblings} leaves no ordinary sibling of num_generations="
-                f"{self.num_generations}; set it to {self.num_generations - 1} or less"
-            )
-
-    def _check_losses(self) -> None:
+    def _check_supported(self) -> None:
         if self.loss_type not in TOKEN_MEAN_LOSSES:
             raise ValueError(
                 f"loss_type={self.loss_type!r}: choose one of {', '.join(map(repr, TOKEN_MEAN_LOSSES))} (others take a "
                 "mean over rows or micro-batches, which dummy rows and sub-chunks would change)"
             )
-        if self.top_entropy_quantile < 1.0:
+        for name, (only, why) in ONLY.items():
+            if (value := getattr(self, name)) not in (only, None):
+                raise ValueError(f"{name}={value!r} {why}; set {name}={only!r}")
+        for name, (needed, why) in NEEDS.items():
+            wrong = {other: value for other, value in needed.items() if getattr(self, other) != value}
+            if wrong and (value := getattr(self, name)) not in (None, False, 0):
+                found = ", ".join(f"{other}={getattr(self, other)!r}" for other in wrong)
+                remedy = ", ".join(f"{other}={value!r}" for other, value in wrong.items())
+                raise ValueError(f"{name}={value!r} {why}, but {found}; set {remedy}")
+        if self.privileged_siblings >= self.num_generations:
             raise ValueError(
-                f"top_entropy_quantile={self.top_entropy_quantile} takes its threshold per micro-batch, which "
-                "sub-chunks would change; leave it at 1.0"
+                f"privileged_siblings={self.privileged_siblings} leaves no ordinary sibling of num_generations="
+                f"{self.num_generations}; set it to {self.num_generations - 1} or less"
             )
-        if self.router_aux_loss_coef:
-            raise ValueError(
-                f"router_aux_loss_coef={self.router_aux_loss_coef}: a load-balancing loss is a mean per micro-batch, "
-                "which sub-chunks would change; set router_aux_loss_coef=0.0"
-            )
-        if self.use_adaptive_entropy:
-            raise ValueError("use_adaptive_entropy=True is not supported over turn rows; set entropy_coef instead")
-        if self.multi_objective_aggregation != "sum_then_normalize":
-            raise ValueError(
-                f"multi_objective_aggregation={self.multi_objective_aggregation!r} is not supported: credit is "
-                "assigned to one outcome advantage per trajectory; use 'sum_then_normalize'"
-            )
-        if self.remove_unused_columns:
-            raise ValueError("remove_unused_columns=True would take the task's columns away from reset(); set False")
 
     def _check_conversation(self) -> None:
         if self.history == "window":
@@ -409,86 +426,43 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             )
 
     def _check_servers(self) -> None:
-        if self.continuous_play and not self.use_vllm:
-            raise ValueError(
-                "continuous_play=True asks vLLM for each turn by itself, but use_vllm=False samples a turn of all "
-                "episodes in one batch; set use_vllm=True or continuous_play=False"
-            )
         if self.continuous_play and not self._engines_are_apart:
             raise ValueError(
                 "continuous_play=True needs vLLM's servers, or one engine a process, but vllm_tensor_parallel_size="
                 f"{self.vllm_tensor_parallel_size}; set continuous_play=False"
             )
-        if self.rounds_ahead:
-            self._check_ahead()
-        self._check_teacher_servers()
-        addresses = self.vllm_server_addresses
-        if addresses is None:
-            return
-        if not (self.use_vllm and self.vllm_mode == "server"):
-            raise ValueError(
-                f"vllm_server_addresses={addresses} is read with servers only, but use_vllm={self.use_vllm} and "
-                f"vllm_mode={self.vllm_mode!r}; set use_vllm=True and vllm_mode='server'"
-            )
-        self._check_addresses("vllm_server_addresses")
-        if self.vllm_server_base_url not in (None, addresses[0]):
-            raise ValueError(
-                f"vllm_server_base_url={self.vllm_server_base_url!r} is not the first of vllm_server_addresses="
-                f"{addresses}; leave it out"
-            )
-        self.vllm_server_base_url = addresses[0]
-
-    def _check_ahead(self) -> None:
-        needed = {"continuous_play": True, "use_vllm": True, "vllm_mode": "server"}
-        needed |= {"vllm_importance_sampling_correction": True}
-        if wrong := {name: value for name, value in needed.items() if getattr(self, name) != value}:
-            found = ", ".join(f"{name}={getattr(self, name)!r}" for name in wrong)
-            remedy = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
-            raise ValueError(
-                "rounds_ahead=1 plays on vLLM's servers, with weights that are a round old and a correction for that, "
-                f"but {found}; set {remedy}"
-            )
-
-    def _check_teacher_servers(self) -> None:
-        addresses = self.vllm_teacher_addresses
-        if addresses is None:
-            return
-        wanted = {"use_vllm": True, "continuous_play": True, "teacher_model_kind": "base"}
-        for name, value in wanted.items():
-            if getattr(self, name) != value:
-                raise ValueError(
-                    f"vllm_teacher_addresses={addresses} keep the initial weights and are asked turn by turn, but "
-                    f"{name}={getattr(self, name)!r}; set {name}={value!r}, or leave them out"
-                )
         self._check_addresses("vllm_teacher_addresses")
-        if self.vllm_mode == "server" and (both := set(addresses) & set(self.server_addresses)):
+        self._check_addresses("vllm_server_addresses")
+        both = set(self.vllm_teacher_addresses or ()) & set(self.server_addresses)
+        if self.vllm_mode == "server" and both:
             raise ValueError(
                 f"{both.pop()} is given the policy's weights, so it can't be in vllm_teacher_addresses too"
             )
+        first = (self.vllm_server_addresses or [self.vllm_server_base_url])[0]
+        if self.vllm_server_base_url not in (None, first):
+            raise ValueError(
+                f"vllm_server_base_url={self.vllm_server_base_url!r} is not the first of vllm_server_addresses="
+                f"{self.vllm_server_addresses}; leave it out"
+            )
+        self.vllm_server_base_url = first
 
     def _check_addresses(self, name: str) -> None:
-        addresses = getattr(self, name)
+        if (addresses := getattr(self, name)) is None:
+            return
         if wrong := [one for one in addresses if not one.startswith(("http://", "https://"))]:
             raise ValueError(f"{name} has {wrong[0]!r}; write it as http://HOST:PORT")
         if len(set(addresses)) < max(len(addresses), 1):
             raise ValueError(f"{name}={addresses} must name each server once, and at least one")
 
     def _check_engine(self) -> None:
-        for name in ("vllm_max_num_seqs", "vllm_max_num_batched_tokens", "vllm_engine_options"):
-            value = getattr(self, name)
-            if value is not None and not (self.use_vllm and self.vllm_mode == "colocate"):
-                raise ValueError(
-                    f"{name}={value!r} is read by a colocated vLLM only, but use_vllm={self.use_vllm} and vllm_mode="
-                    f"{self.vllm_mode!r}; set use_vllm=True and vllm_mode='colocate', or give it to `vllm serve`"
-                )
         tokens, sequences = self.sampler_tokens, self.sampler_sequences
         if tokens < sequences:
             raise ValueError(
                 f"vllm_max_num_batched_tokens={tokens} is less than the {sequences} responses sampled at once, each of "
                 f"which takes a token a step; set it to {sequences} or more, or vllm_max_num_seqs to {tokens} or less"
             )
-        window = self.max_prompt_length + max(self.max_completion_length, self.teacher_max_completion_length or 0)
-        if self.use_vllm and (self.vllm_max_model_length or window) < window:
+        window = self._longest_turn
+        if self.use_vllm and self.sampler_length < window:
             raise ValueError(
                 f"vllm_max_model_length={self.vllm_max_model_length} can't hold a turn: max_prompt_length="
                 f"{self.max_prompt_length} and a response make {window} tokens; set it to {window}, or leave it out"
@@ -549,8 +523,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     def sampler_length(self) -> int:
         """Returns the length in tokens of the sampler's longest sequence: a prompt with a rollout's response or with a
         privileged reasoning trace."""
-        longest = max(self.max_completion_length, self.teacher_max_completion_length or 0)
-        return self.vllm_max_model_length or self.max_prompt_length + longest
+        return self.vllm_max_model_length or self._longest_turn
+
+    @property
+    def _longest_turn(self) -> int:
+        return self.max_prompt_length + max(self.max_completion_length, self.teacher_max_completion_length or 0)
 
     @property
     def merges_rows(self) -> bool:
