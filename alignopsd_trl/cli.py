@@ -9,7 +9,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from alignopsd_trl.launch.errors import WRONG, stoppable
+from alignopsd_trl.launch.errors import TRACEBACK, WRONG, stoppable
 from alignopsd_trl.launch.shipped import shipped_files, shipped_or
 from alignopsd_trl.options import near
 
@@ -33,7 +33,8 @@ def _run(argv: list[str]) -> None:
     if argv[0] not in COMMANDS:
         _refuse(f"no command {argv[0]!r}; {near(argv[0], [*COMMANDS])}choose one of {', '.join(COMMANDS)}")
     call, _ = COMMANDS[argv[0]]
-    status = (call if callable(call) else _found(call))(argv[1:])
+    words = argv[1:] if call is train else [word for word in argv[1:] if word != TRACEBACK]  # train reads it itself
+    status = (call if callable(call) else _found(call))(words)
     if isinstance(status, int) and status:
         raise SystemExit(status)
 
@@ -43,6 +44,7 @@ def usage() -> str:
     width = max(map(len, COMMANDS)) + 2
     lines = [f"  {name:<{width}}{told}" for name, (_, told) in COMMANDS.items()]
     last = "alignopsd --files [NAME] prints the paths of the shipped studies and accelerate files, or of one."
+    last += "\nalignopsd COMMAND ... --traceback shows where an error comes from."
     return "\n".join(["usage: alignopsd COMMAND ...   (alignopsd COMMAND --help)", "", *lines, "", last])
 
 

@@ -7,18 +7,15 @@ import math
 import os
 import re
 import sys
-import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 
 from pydantic import Field
-from transformers import TrainingArguments
-from trl import GRPOConfig, ModelConfig, TrlParser
+from trl import ModelConfig, TrlParser
 
 from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig, steps_per_round
-from alignopsd_trl.launch.flags import check_flags
 from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
 from alignopsd_trl.launch.values import json_mapping, read_yaml
@@ -34,6 +31,8 @@ def _said(default: Any, told: str) -> Any:
 @dataclass
 class RecipeArguments:
     """The recipe's own arguments, beside the trainer's and the model's."""
+
+    _argument_group_name = "recipe"
 
     preset: str = _said("paper", "'paper', or 'released' for the published launcher's settings.")
     plan: bool = _said(False, "Print what would run (config, rows, memory, panel) and load no weights.")
@@ -90,8 +89,8 @@ def parse(
         own (`dict`, *optional*): the caller's preset, in place of the one of ``name``.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    check_flags(argv)
     parser = Parser(kinds())
+    parser.refuse_unknown(argv)
     parser.take_file(argv)
     asked = parser.look(argv)
     options = json_mapping("method_options", asked.method_options, '{"walks": 6}')
@@ -149,6 +148,16 @@ class Parser(TrlParser):
         """Returns the current values, before any class is made from them."""
         return self.parse_known_args(list(argv))[0]
 
+    def refuse_unknown(self, argv: Sequence[str]) -> None:
+        """Raises `ValueError` for a flag that no recipe has, with the nearest name, and for a loose word."""
+        if not (rest := self.parse_known_args(list(argv))[1]):
+            return
+        flag = rest[0].partition("=")[0]
+        if flag.startswith("--"):
+            known = near(flag, [f"--{name}" for name in self._hints()])
+            raise ValueError(f"{flag} is unknown; {known}--help all shows every argument")
+        raise ValueError(f"what is {' '.join(rest)!r} meant for? Values follow a flag, such as --method grpo")
+
     def take_file(self, argv: Sequence[str]) -> None:
         """Reads the file of ``--config``; its values override all defaults."""
         if (path := self.look(argv).config) is None:
@@ -178,20 +187,20 @@ class Parser(TrlParser):
     def read(self, argv: Sequence[str]) -> tuple[RecipeArguments, AlignOPSDConfig, ModelConfig]:
         """Returns the three instances of `kinds`."""
         parsed: Any = self.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
-        recipe, args, model, _, rest = parsed
-        if rest:
-            raise ValueError(f"what is {' '.join(rest)!r} meant for? Values follow a flag, such as --method grpo")
-        return recipe, args, model
+        return parsed[:3]
 
     def _check_file(self, content: Mapping[str, Any], file: str) -> None:
         """Raises for a value of a wrong type, which would otherwise fail later and without its name."""
-        hints = {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
+        hints = self._hints()
         for name, value in content.items():
             if name not in hints:
                 raise ValueError(f"--config {file}: {name} is unknown; {near(name, [*hints])}correct or remove it")
             hint = hints[name]
             if set(get_args(hint) or (hint,)) <= {int, float, type(None)} and value not in (None, "None"):
                 as_type(value, hint, f"--config {file}: {name}={value!r}")
+
+    def _hints(self) -> dict[str, Any]:
+        return {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
 
 
 def differences_from_preset(
@@ -222,29 +231,11 @@ _OF_THE_LAUNCH = (
 
 
 def everything() -> str:
-    """Returns a text with every argument, in groups, with its type, default and help."""
-    own = {one.name for one in fields(AlignOPSDConfig)} - {one.name for one in fields(GRPOConfig)}
-    usual = {one.name for one in fields(TrainingArguments)}
-    groups = (
-        ("Recipe", [*fields(RecipeArguments)]),
-        (f"Method and trainer; --method is one of {', '.join(method_names())}", _of(lambda name: name in own)),
-        ("TRL's GRPOConfig", _of(lambda name: name not in own and name not in usual)),
-        ("transformers' TrainingArguments", _of(lambda name: name in usual)),
-        ("Model", [*fields(ModelConfig)]),
-    )
-    lines: list[str] = []
-    for title, members in groups:
-        lines += ["", title]
-        for one in members:
-            default = one.default if one.default is not MISSING else "..."
-            kind = str(getattr(one.type, "__name__", one.type))
-            text = f"{' '.join(str(one.metadata.get('help') or '').split())} [{kind}, default {default}]"
-            lines += textwrap.wrap(text, 112, initial_indent=f"  --{one.name:<28} ", subsequent_indent=" " * 33)
-    return "\n".join(lines[1:])
-
-
-def _of(wanted: Callable[[str], bool]) -> list[Any]:
-    return [one for one in fields(AlignOPSDConfig) if wanted(one.name)]
+    """Returns a text with every argument, its default and its help."""
+    parser = Parser(kinds())
+    parser.usage = "alignopsd train RECIPE [--FLAG VALUE ...]"
+    parser.description = f"--method is one of {', '.join(method_names())}"
+    return parser.format_help()
 
 
 def _batch_defaults(asked: argparse.Namespace) -> dict[str, int]:

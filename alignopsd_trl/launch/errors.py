@@ -11,7 +11,7 @@ import signal
 import sys
 import sysconfig
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,6 +21,9 @@ from alignopsd_trl.runs.readers import ends_with_its_reader
 
 WRONG, STOPPED, INTERRUPTED = 2, 1, 130
 """Exit statuses: the command can't run; the run had to stop; Ctrl-C. Other signals: 128 plus their number."""
+
+TRACEBACK = "--traceback"
+"""The argument of every command that shows where an error comes from."""
 
 RESUMES = " with --resume_from_checkpoint True"
 """The argument that makes a recipe's command resume."""
@@ -33,16 +36,6 @@ _MEMORY = (
     "not enough memory{}; lower --per_device_train_batch_size, --max_completion_length or --tokens_per_forward "
     "(--batch_size of evaluate), or take a smaller --model"
 )
-
-
-def without_debug(argv: Sequence[str]) -> tuple[list[str], bool]:
-    """Returns the command line without a bare ``--debug``, and whether it had one; one with a value stays."""
-    bare = [
-        place
-        for place, word in enumerate(argv)
-        if word == "--debug" and (place + 1 == len(argv) or argv[place + 1].startswith("--"))
-    ]
-    return [word for place, word in enumerate(argv) if place not in bare], bool(bare)
 
 
 @contextlib.contextmanager
@@ -61,10 +54,10 @@ def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Generat
 
     Args:
         name: name of the command.
-        quietly: if false, errors are raised as they are.
+        quietly: if false, errors are raised as they are, as with `TRACEBACK` on the command line.
         resumes: argument with which the same command resumes; `None` for a command that begins anew.
     """
-    if not quietly:
+    if not quietly or TRACEBACK in sys.argv:
         yield
         return
     _check_locale(name)
@@ -176,7 +169,7 @@ def _message(error: BaseException, status: int | None, resumes: str | None) -> s
     most = None if type(error).__name__ == "SkillBankError" else _LINES  # shows all, to fix a bank's file in one pass
     text = "\n".join(str(error).strip().splitlines()[:most]) or type(error).__name__
     if place := raised_by_a_task(error):
-        text = f"code of the task raised {type(error).__name__}: {text} ({place}); --debug shows the calls"
+        text = f"code of the task raised {type(error).__name__}: {text} ({place}); {TRACEBACK} shows the calls"
     if status == WRONG or resumes is None or type(error).__name__ == "PushFailed":
         return text
     return f"{text}\n{goes_on[0].upper()}{goes_on[1:]}"
