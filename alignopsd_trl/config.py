@@ -20,6 +20,7 @@ from alignopsd_trl.options import (
     Share,
     Size,
     check_values,
+    option,
     path_as_given,
     whole_path,
 )
@@ -99,255 +100,187 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         num_generations: int = 0  # ty: ignore[incompatible-mutable-override]
 
     # TRL's fields whose defaults do not suit an update over turn rows
-    max_completion_length: int = field(  # ty: ignore[incompatible-mutable-override]
-        default=512, metadata={"help": "Maximum tokens of one turn's response (not of the episode)."}
+    max_completion_length: int = option(  # ty: ignore[incompatible-mutable-override]
+        512, "Maximum tokens of one turn's response (not of the episode)."
     )
-    disable_dropout: bool = field(
-        default=True, metadata={"help": "Disable dropout: teacher and student log-probs must not differ by noise."}
-    )
+    disable_dropout: bool = option(True, "Disable dropout: teacher and student log-probs must not differ by noise.")
 
-    num_generations_eval: int | None = field(
-        default=1, metadata={"help": "Episodes per task of `eval_dataset`; 1 for success rates."}
-    )
+    num_generations_eval: int | None = option(1, "Episodes per task of `eval_dataset`; 1 for success rates.")
 
     # Method
-    method: str = field(
-        default="align_opsd", metadata={"help": "Row of the results table to train: a name registered in methods/."}
-    )
-    method_options: dict[str, Any] | str | None = field(
-        default=None,
-        metadata={"help": 'Options of a baseline, as JSON, e.g. \'{"aggregate": "turn"}\'; see the method\'s class.'},
+    method: str = option("align_opsd", "Row of the results table to train: a name registered in methods/.")
+    method_options: dict[str, Any] | str | None = option(
+        None, 'Options of a baseline, as JSON, e.g. \'{"aggregate": "turn"}\'; see the method\'s class.'
     )
 
     # Teacher
-    teacher_model_kind: Literal["live", "base", "ema"] = field(
-        default="live",
-        metadata={
-            "help": "Weights of the privileged view, as in TRL's self-distillation: 'live' (the policy as it is in the "
-            "round), 'base' (as it was before training) or 'ema' (an average that follows it)."
-        },
+    teacher_model_kind: Literal["live", "base", "ema"] = option(
+        "live",
+        "Weights of the privileged view, as in TRL's self-distillation: 'live' (the policy as it is in the "
+        "round), 'base' (as it was before training) or 'ema' (an average that follows it).",
     )
-    teacher_update_rate: Share = field(
-        default=0.05,
-        metadata={"help": "Share of the way that an 'ema' teacher moves towards the policy; 1 copies the policy."},
+    teacher_update_rate: Share = option(
+        0.05, "Share of the way that an 'ema' teacher moves towards the policy; 1 copies the policy."
     )
-    teacher_sync_steps: PositiveCount = field(
-        default=1, metadata={"help": "Optimiser steps from one move of an 'ema' teacher to the next."}
+    teacher_sync_steps: PositiveCount = option(1, "Optimiser steps from one move of an 'ema' teacher to the next.")
+    privileged_siblings: Count = option(
+        0,
+        "Siblings of each group that the teacher plays with the skill in its prompt, trained on the "
+        "ordinary prompt; less than num_generations. 0: none.",
     )
-    privileged_siblings: Count = field(
-        default=0,
-        metadata={
-            "help": "Siblings of each group that the teacher plays with the skill in its prompt, trained on the "
-            "ordinary prompt; less than num_generations. 0: none."
-        },
-    )
-    privileged_rounds: PositiveCount | None = field(
-        default=None, metadata={"help": "Rounds with privileged siblings, from the first. None: all."}
+    privileged_rounds: PositiveCount | None = option(
+        None, "Rounds with privileged siblings, from the first. None: all."
     )
 
     # Rollout
-    max_prompt_length: PositiveCount = field(
-        default=4096,
-        metadata={"help": "Maximum tokens of a rendered prompt. Older history is dropped first; never the task."},
+    max_prompt_length: PositiveCount = option(
+        4096, "Maximum tokens of a rendered prompt. Older history is dropped first; never the task."
     )
-    history: Literal["window", "conversation"] = field(
-        default="window",
-        metadata={
-            "help": "What a turn's prompt shows of the past: a 'window' of the last turns, as in the paper, or the "
-            "whole 'conversation' (docs/conversations.md)."
-        },
+    history: Literal["window", "conversation"] = option(
+        "window",
+        "What a turn's prompt shows of the past: a 'window' of the last turns, as in the paper, or the "
+        "whole 'conversation' (docs/conversations.md).",
     )
-    past_thinking: Literal["template", "keep", "drop"] = field(
-        default="template",
-        metadata={
-            "help": "Thinking of earlier responses in a conversation: 'keep' it, 'drop' it, or as the chat 'template' "
-            "does."
-        },
+    past_thinking: Literal["template", "keep", "drop"] = option(
+        "template",
+        "Thinking of earlier responses in a conversation: 'keep' it, 'drop' it, or as the chat 'template' does.",
     )
-    merge_rows: bool = field(
-        default=True,
-        metadata={
-            "help": "In a conversation, turns that go on from the turn before them share one row of the update. Loss "
-            "and gradient are the same."
-        },
+    merge_rows: bool = option(
+        True,
+        "In a conversation, turns that go on from the turn before them share one row of the update. Loss "
+        "and gradient are the same.",
     )
     thinking_tags: list[str] = field(
         default_factory=lambda: ["<think>", "</think>"],
         metadata={"help": "Between which the model thinks, e.g. [THINK] [/THINK]. Environments are shown <think>."},
     )
-    max_turns: PositiveCount | None = field(
-        default=None, metadata={"help": "Turns per episode at most. None: the environment's own limit."}
+    max_turns: PositiveCount | None = option(None, "Turns per episode at most. None: the environment's own limit.")
+    skill_tokens: PositiveCount | None = option(
+        None, "Token budget of the skill block. None: min(512, max_prompt_length // 4)."
     )
-    skill_tokens: PositiveCount | None = field(
-        default=None,
-        metadata={"help": "Token budget of the skill block. None: min(512, max_prompt_length // 4)."},
+    teacher_max_completion_length: PositiveCount | None = option(
+        None, "Maximum tokens of the privileged thinking (2048 in the release). None: as the student."
     )
-    teacher_max_completion_length: PositiveCount | None = field(
-        default=None,
-        metadata={"help": "Maximum tokens of the privileged thinking (2048 in the release). None: as the student."},
+    eval_temperature: Positive = option(
+        0.4, "Sampling temperature of evaluations (0.4 in the paper for all benchmarks)."
     )
-    eval_temperature: Positive = field(
-        default=0.4, metadata={"help": "Sampling temperature of evaluations (0.4 in the paper for all benchmarks)."}
+    environment_time_limit: Positive = option(
+        60.0, "Seconds for one reset or step; an episode that outlasts it ends as an error."
     )
-    environment_time_limit: Positive = field(
-        default=60.0, metadata={"help": "Seconds for one reset or step; an episode that outlasts it ends as an error."}
+    save_trajectories: bool = option(True, "Write trajectories with credit traces as parquet under output_dir.")
+    record_tokens: bool = option(
+        True,
+        "Record the text of each response token and, of methods with a teacher, its gaps as float16: for "
+        "the viewer and the analyses; docs/runs.md says how many bytes that takes.",
     )
-    save_trajectories: bool = field(
-        default=True, metadata={"help": "Write trajectories with credit traces as parquet under output_dir."}
-    )
-    record_tokens: bool = field(
-        default=True,
-        metadata={
-            "help": "Record the text of each response token and, of methods with a teacher, its gaps as float16: for "
-            "the viewer and the analyses; docs/runs.md says how many bytes that takes."
-        },
-    )
-    tracked_trajectories: Count = field(
-        default=4,
-        metadata={
-            "help": "Siblings of one task that wandb, trackio or tensorboard (report_to) get every round as a table of "
-            "turns with their credit, at most; 0: none."
-        },
+    tracked_trajectories: Count = option(
+        4,
+        "Siblings of one task that wandb, trackio or tensorboard (report_to) get every round as a table of "
+        "turns with their credit, at most; 0: none.",
     )
 
-    max_failed_share: Share = field(
-        default=0.5,
-        metadata={"help": "Share of failed episodes over three rounds above which the run ends, with a checkpoint."},
+    max_failed_share: Share = option(
+        0.5, "Share of failed episodes over three rounds above which the run ends, with a checkpoint."
     )
-    overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "Remove the run that output_dir holds. Without it such a folder is refused."}
+    overwrite_output_dir: bool = option(
+        False, "Remove the run that output_dir holds. Without it such a folder is refused."
     )
-    self_check: bool = field(
-        default=True,
-        metadata={
-            "help": "Compare, in the first rounds, signals that must be equal (encoder, reference, teacher, sampler, "
-            "shared prefixes), and stop if they are not. Later rounds only log the cheap ones."
-        },
+    self_check: bool = option(
+        True,
+        "Compare, in the first rounds, signals that must be equal (encoder, reference, teacher, sampler, "
+        "shared prefixes), and stop if they are not. Later rounds only log the cheap ones.",
     )
 
     # Fidelity of the credit
-    fidelity_every: Count = field(
-        default=0, metadata={"help": "Rounds between measurements of the credit against Monte Carlo; 0: never."}
+    fidelity_every: Count = option(0, "Rounds between measurements of the credit against Monte Carlo; 0: never.")
+    fidelity_tasks: PositiveCount = option(
+        4, "Sibling groups of a process that a measurement takes, of those that differ."
     )
-    fidelity_tasks: PositiveCount = field(
-        default=4, metadata={"help": "Sibling groups of a process that a measurement takes, of those that differ."}
-    )
-    fidelity_walks: PositiveCount = field(
-        default=8, metadata={"help": "Monte Carlo rollouts a state on average, at most."}
-    )
+    fidelity_walks: PositiveCount = option(8, "Monte Carlo rollouts a state on average, at most.")
 
     # Memory
-    rows_per_forward: PositiveCount = field(
-        default=64, metadata={"help": "Turn rows per forward and backward of the update, at most."}
+    rows_per_forward: PositiveCount = option(64, "Turn rows per forward and backward of the update, at most.")
+    tokens_per_forward: PositiveCount = option(
+        16384, "Padded tokens per forward and backward of the update, at most; bounds its memory."
     )
-    tokens_per_forward: PositiveCount = field(
-        default=16384,
-        metadata={"help": "Padded tokens per forward and backward of the update, at most; bounds its memory."},
+    scoring_tokens: PositiveCount = option(
+        32768, "Padded tokens per forward when responses are scored without gradient."
     )
-    scoring_tokens: PositiveCount = field(
-        default=32768, metadata={"help": "Padded tokens per forward when responses are scored without gradient."}
+    kv_memory_share: Share = option(
+        0.5,
+        "Share of a GPU's free memory for keys and values where responses are sampled without vLLM: four "
+        "fifths for prompts that are remembered, one for the batch. On the CPU: 512 and 128 MiB.",
     )
-    kv_memory_share: Share = field(
-        default=0.5,
-        metadata={
-            "help": "Share of a GPU's free memory for keys and values where responses are sampled without vLLM: four "
-            "fifths for prompts that are remembered, one for the batch. On the CPU: 512 and 128 MiB."
-        },
+    skip_zero_advantage: bool = option(
+        True,
+        "Leave out what can't change the update: rows without advantage (with beta=0, no entropy bonus and "
+        "no auxiliary loss), and scores and privileged thoughts that only weigh an advantage of 0. Metrics are "
+        "then means over what is left.",
     )
-    skip_zero_advantage: bool = field(
-        default=True,
-        metadata={
-            "help": "Leave out what can't change the update: rows without advantage (with beta=0, no entropy bonus and "
-            "no auxiliary loss), and scores and privileged thoughts that only weigh an advantage of 0. Metrics are "
-            "then means over what is left."
-        },
-    )
-    share_prefixes: bool = field(
-        default=True,
-        metadata={
-            "help": "Encode a prompt once for all responses scored under it, where that is proven for the model; else "
-            "each pair is scored alone, which a warning says."
-        },
+    share_prefixes: bool = option(
+        True,
+        "Encode a prompt once for all responses scored under it, where that is proven for the model; else "
+        "each pair is scored alone, which a warning says.",
     )
 
     # Sampling with a colocated vLLM
-    vllm_max_num_seqs: PositiveCount | None = field(
-        default=None,
-        metadata={
-            "help": "Responses that a colocated vLLM samples at once, at most; fewer where its cache is full. None: "
-            "256, or the trajectories that share an engine if they are more."
-        },
+    vllm_max_num_seqs: PositiveCount | None = option(
+        None,
+        "Responses that a colocated vLLM samples at once, at most; fewer where its cache is full. None: "
+        "256, or the trajectories that share an engine if they are more.",
     )
-    vllm_max_num_batched_tokens: int | None = field(
-        default=None,
-        metadata={"help": "Tokens of one step of a colocated vLLM; longer prompts are read in pieces. None: 8192."},
+    vllm_max_num_batched_tokens: int | None = option(
+        None, "Tokens of one step of a colocated vLLM; longer prompts are read in pieces. None: 8192."
     )
-    vllm_engine_options: dict[str, Any] | str | None = field(
-        default=None,
-        metadata={
-            "help": "Further options of a colocated vLLM's engine, as JSON, over all others, e.g. "
-            '\'{"dtype": "float16", "enforce_eager": true}\'.'
-        },
+    vllm_engine_options: dict[str, Any] | str | None = option(
+        None,
+        "Further options of a colocated vLLM's engine, as JSON, over all others, e.g. "
+        '\'{"dtype": "float16", "enforce_eager": true}\'.',
     )
 
     # Synchronisation of episodes
-    continuous_play: bool = field(
-        default=False,
-        metadata={
-            "help": "Episodes do not wait for each other's responses: each process asks its vLLM engine or the servers "
-            "for each turn by itself, with a seed from the episode and the turn's number."
-        },
+    continuous_play: bool = option(
+        False,
+        "Episodes do not wait for each other's responses: each process asks its vLLM engine or the servers "
+        "for each turn by itself, with a seed from the episode and the turn's number.",
     )
 
-    rounds_ahead: Literal[0, 1] = field(
-        default=0,
-        metadata={
-            "help": "1: while a round is credited and optimised, vLLM's servers play the next one, with weights that "
-            "are a round old at most (docs/experimental.md). 0: on-policy."
-        },
+    rounds_ahead: Literal[0, 1] = option(
+        0,
+        "1: while a round is credited and optimised, vLLM's servers play the next one, with weights that "
+        "are a round old at most (docs/experimental.md). 0: on-policy.",
     )
 
     # Sampling with vLLM's servers
-    vllm_server_addresses: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Addresses of several vLLM servers, as http://10.0.0.5:8000. Each gets the weights; a request goes "
-            "to the one with the fewest. None: TRL's vllm_server_base_url, or vllm_server_host and _port."
-        },
+    vllm_server_addresses: list[str] | None = option(
+        None,
+        "Addresses of several vLLM servers, as http://10.0.0.5:8000. Each gets the weights; a request goes "
+        "to the one with the fewest. None: TRL's vllm_server_base_url, or vllm_server_host and _port.",
     )
-    vllm_teacher_addresses: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Addresses of vLLM servers that think and play for teacher_model_kind='base' with continuous_play: "
-            "started with the model as it was before training; no weights are pushed to them."
-        },
+    vllm_teacher_addresses: list[str] | None = option(
+        None,
+        "Addresses of vLLM servers that think and play for teacher_model_kind='base' with continuous_play: "
+        "started with the model as it was before training; no weights are pushed to them.",
     )
-    vllm_requests_in_flight: PositiveCount = field(
-        default=256, metadata={"help": "Requests that a process has on their way to the servers, at most."}
+    vllm_requests_in_flight: PositiveCount = option(
+        256, "Requests that a process has on their way to the servers, at most."
     )
-    vllm_request_tries: PositiveCount = field(
-        default=4,
-        metadata={"help": "Times that a request is sent to a server that is well, until its episode fails."},
+    vllm_request_tries: PositiveCount = option(
+        4, "Times that a request is sent to a server that is well, until its episode fails."
     )
-    vllm_request_backoff: Size = field(
-        default=1.0, metadata={"help": "Seconds before the second try of a request; doubled before each further one."}
+    vllm_request_backoff: Size = option(
+        1.0, "Seconds before the second try of a request; doubled before each further one."
     )
-    vllm_request_timeout: Positive = field(
-        default=600.0, metadata={"help": "Seconds that one try of a request may take."}
-    )
+    vllm_request_timeout: Positive = option(600.0, "Seconds that one try of a request may take.")
 
     # Outcome advantage
-    scale_rewards: Literal["group", "none"] = field(  # ty: ignore[incompatible-mutable-override]
-        default="group",
-        metadata={"help": "Divide the centred reward by the group's deviation ('group') or do not ('none')."},
+    scale_rewards: Literal["group", "none"] = option(  # ty: ignore[incompatible-mutable-override]
+        "group", "Divide the centred reward by the group's deviation ('group') or do not ('none')."
     )
-    group_statistics: Literal["trajectory", "turn"] = field(
-        default="trajectory",
-        metadata={"help": "Population of the group's mean and deviation: each 'trajectory' once, or each 'turn'."},
+    group_statistics: Literal["trajectory", "turn"] = option(
+        "trajectory", "Population of the group's mean and deviation: each 'trajectory' once, or each 'turn'."
     )
-    invalid_action_penalty: float = field(
-        default=0.0, metadata={"help": "Deduction for an invalid action, as a residual beside the credit."}
-    )
+    invalid_action_penalty: float = option(0.0, "Deduction for an invalid action, as a residual beside the credit.")
 
     def __post_init__(self) -> None:
         self._check_inherited()

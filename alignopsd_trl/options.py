@@ -1,6 +1,6 @@
 """Options as dataclasses whose fields carry limits for their values, which pydantic checks.
 
-    strength: Share = field(default=0.2, metadata={"help": "c: weights stay in [1 - c, 1 + c]."})
+    strength: Share = option(0.2, "c: weights stay in [1 - c, 1 + c].")
 
 The limits are part of a field's type (`Annotated`), where argument parsers do not see them. `check_options` checks all.
 """
@@ -11,7 +11,7 @@ import difflib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, field, fields
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -23,6 +23,11 @@ Size = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 PositiveCount = Annotated[int, Field(gt=0)]
+
+
+def option(default: Any, told: str) -> Any:
+    """Returns a dataclass field with its help text."""
+    return field(default=default, metadata={"help": told})
 
 
 def near(word: str, known: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 
@@ -20,12 +20,7 @@ from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
 from alignopsd_trl.launch.values import json_mapping, read_yaml
 from alignopsd_trl.methods import method_names
-from alignopsd_trl.options import Positive, Share, as_type, check_values, near
-
-
-def _said(default: Any, told: str) -> Any:
-    """Returns a dataclass field with its help text."""
-    return field(default=default, metadata={"help": told})
+from alignopsd_trl.options import Positive, Share, as_type, check_values, near, option
 
 
 @dataclass
@@ -34,46 +29,46 @@ class RecipeArguments:
 
     _argument_group_name = "recipe"
 
-    preset: str = _said("paper", "'paper', or 'released' for the published launcher's settings.")
-    plan: bool = _said(False, "Print what would run (config, rows, memory, panel) and load no weights.")
-    plan_for: str | None = _said(
+    preset: str = option("paper", "'paper', or 'released' for the published launcher's settings.")
+    plan: bool = option(False, "Print what would run (config, rows, memory, panel) and load no weights.")
+    plan_for: str | None = option(
         None,
         "With --plan: the launch to plan for, an accelerate configuration such as recipes/accelerate/fsdp2.yaml, "
         "or the name of a shipped one (fsdp2). None: the launch that this process is part of.",
     )
-    gpu_gib: float | None = _said(
+    gpu_gib: float | None = option(
         None, "With --plan: memory of one GPU in GiB. None: of the GPU that is here, else 80."
     )
-    environment: str = _said("webshop", "Environment by name, or a module with suite().")
-    environment_options: str | None = _said(None, "JSON, handed to the environment's suite().")
-    trajectories_hub_repo: str | None = _said(
+    environment: str = option("webshop", "Environment by name, or a module with suite().")
+    environment_options: str | None = option(None, "JSON, handed to the environment's suite().")
+    trajectories_hub_repo: str | None = option(
         None, "Data set on the Hub that the trajectories are pushed to at the end. None: they stay here."
     )
-    licence: str | None = _said(None, "Licence id of the weights, for the card. None: the base model's.")
-    train_split: str = _said("train", "Split of the environment's tasks to train on.")
-    panel: str = _said("test", "Panel that is evaluated before and after training.")
-    panel_limit: int | None = _said(None, "Only the first tasks of the panel.")
-    evaluate_first: bool = _said(True, "Evaluate the panel before training as well.")
-    skill_bank: str | None = _said(None, "Shipped skill bank or a JSON file; by default the environment's own.")
-    encoder: str = _said("lexical", "Sentence encoder: 'lexical' (no weights), an id or a path.")
-    tasks_per_round: int | None = _said(
+    licence: str | None = option(None, "Licence id of the weights, for the card. None: the base model's.")
+    train_split: str = option("train", "Split of the environment's tasks to train on.")
+    panel: str = option("test", "Panel that is evaluated before and after training.")
+    panel_limit: int | None = option(None, "Only the first tasks of the panel.")
+    evaluate_first: bool = option(True, "Evaluate the panel before training as well.")
+    skill_bank: str | None = option(None, "Shipped skill bank or a JSON file; by default the environment's own.")
+    encoder: str = option("lexical", "Sentence encoder: 'lexical' (no weights), an id or a path.")
+    tasks_per_round: int | None = option(
         None, "Task groups per rollout round over all processes; sets the batch arguments."
     )
-    updates_per_round: int | None = _said(
+    updates_per_round: int | None = option(
         None, "Optimiser steps per pass over a rollout round. None: by rows_per_step; 1 without it."
     )
-    rows_per_step: int | None = _said(
+    rows_per_step: int | None = option(
         None,
         "Turn rows of one optimiser step, about (64 or 256 in the published launchers): the round is cut into as "
         "many equal parts as come nearest. updates_per_round=1 makes the round one step.",
     )
-    rounds: int | None = _said(
+    rounds: int | None = option(
         None, "Rollout rounds, however often each is passed over (num_iterations); sets max_steps."
     )
-    save_rounds: int | None = _said(
+    save_rounds: int | None = option(
         None, "Rounds between two checkpoints, which never fall inside one; sets save_steps."
     )
-    threads: int | None = _said(
+    threads: int | None = option(
         None, "CPU threads of a process. None: OMP_NUM_THREADS, else the process's share of the cores."
     )
 
