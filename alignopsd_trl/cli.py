@@ -9,9 +9,10 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from alignopsd_trl.launch.errors import TRACEBACK, WRONG, stoppable
+from alignopsd_trl.launch.errors import WRONG, stoppable
 from alignopsd_trl.launch.shipped import shipped_files, shipped_or
 from alignopsd_trl.options import near
+from alignopsd_trl.runs.command import TRACEBACK
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -50,8 +51,9 @@ def usage() -> str:
 
 def train(argv: list[str]) -> None:
     """Runs a recipe by its name, as its script does."""
-    recipes = f"{', '.join(_recipes())}, or a module with a mapping PRESET"
-    if _wants_help(argv):
+    known = _found("alignopsd_trl.launch.presets:preset_names")()
+    recipes = f"{', '.join(known)}, or a module with a mapping PRESET"
+    if argv[:1] in (["-h"], ["--help"]):
         print("usage: alignopsd train RECIPE [--plan] [--FLAG VALUE ...]   (alignopsd train webshop_tiny --help)")
         print(f"\nRECIPE: {recipes}")
         return
@@ -85,14 +87,6 @@ def files(argv: list[str]) -> str:
     if argv and argv[0] not in found:
         _refuse(f"no shipped file {argv[0]!r}; {near(argv[0], [*found])}there are {', '.join(found)}")
     return str(found[argv[0]]) if argv else "\n".join(f"{name:<20}{path}" for name, path in found.items())
-
-
-def _wants_help(argv: Sequence[str]) -> bool:
-    return argv[:1] in (["-h"], ["--help"])
-
-
-def _recipes() -> list[str]:
-    return _found("alignopsd_trl.launch.presets:preset_names")()
 
 
 def _found(place: str):

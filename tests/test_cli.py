@@ -105,6 +105,13 @@ def test_a_command_ends_with_a_message_and_no_traceback(
     assert stopped.value.code == 2 and words in told and "Traceback" not in told and told.count("\n") <= 3
 
 
+@pytest.mark.parametrize("argv", [["check", "nowhere"], ["train", "nowhere"], ["analyse", "dynamics", "/no/such"]])
+def test_traceback_shows_where_an_error_comes_from(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["alignopsd", *argv, "--traceback"])
+    with pytest.raises((ValueError, OSError), match="no"):
+        cli.main()
+
+
 def test_a_plan_takes_a_shipped_file_by_its_name(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     from alignopsd_trl.launch.machine import from_file
 

@@ -15,15 +15,13 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import NoReturn
 
+from alignopsd_trl.runs.command import TRACEBACK
 from alignopsd_trl.runs.files import in_units
 from alignopsd_trl.runs.lost import Terminated, handled, is_loss, speaks, terminable
 from alignopsd_trl.runs.readers import ends_with_its_reader
 
 WRONG, STOPPED, INTERRUPTED = 2, 1, 130
 """Exit statuses: the command can't run; the run had to stop; Ctrl-C. Other signals: 128 plus their number."""
-
-TRACEBACK = "--traceback"
-"""The argument of every command that shows where an error comes from."""
 
 RESUMES = " with --resume_from_checkpoint True"
 """The argument that makes a recipe's command resume."""
@@ -60,26 +58,27 @@ def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Generat
     if not quietly or TRACEBACK in sys.argv:
         yield
         return
-    _check_locale(name)
-    try:
-        with ends_with_its_reader(), terminable():
-            yield
-    except (Exception, KeyboardInterrupt, Terminated) as error:
-        status = _status(error)
-        if status is None:
-            raise
-        _end(name, error, status, resumes)
+    with _ended(name, resumes, (Exception, KeyboardInterrupt, Terminated)):
+        yield
 
 
 @contextlib.contextmanager
 def stoppable(name: str, resumes: str | None = None) -> Generator[None]:
     """Does the same as `reported`, only for signals and a closed output; other errors are raised as they are."""
+    with _ended(name, resumes, (KeyboardInterrupt, Terminated)):
+        yield
+
+
+@contextlib.contextmanager
+def _ended(name: str, resumes: str | None, kinds: tuple[type[BaseException], ...]) -> Generator[None]:
     _check_locale(name)
     try:
         with ends_with_its_reader(), terminable():
             yield
-    except (KeyboardInterrupt, Terminated) as error:
-        _end(name, error, _status(error), resumes)
+    except kinds as error:
+        if (status := _status(error)) is None:
+            raise
+        _end(name, error, status, resumes)
 
 
 def _check_locale(name: str) -> None:
@@ -97,7 +96,7 @@ def _check_locale(name: str) -> None:
                 raise SystemExit(WRONG)
 
 
-def _end(name: str, error: BaseException, status: int | None, resumes: str | None) -> NoReturn:
+def _end(name: str, error: BaseException, status: int, resumes: str | None) -> NoReturn:
     """Ends the process. The launcher's signals wait until the message is out; a closed terminal shows none."""
     with handled(signal.SIG_IGN), contextlib.suppress(OSError):
         if _says(error):
@@ -154,7 +153,7 @@ def wants_memory(error: BaseException) -> bool:
     )
 
 
-def _message(error: BaseException, status: int | None, resumes: str | None) -> str:
+def _message(error: BaseException, status: int, resumes: str | None) -> str:
     goes_on = _goes_on(error, resumes)
     if status == INTERRUPTED:
         return "; ".join(filter(None, ["stopped by Ctrl-C", goes_on]))

@@ -101,11 +101,12 @@ class Job:
         """Returns the lines that a plan and the first screen of a run share, by their labels."""
         args, panel = self.args, self.panel
         groups = args.per_device_train_batch_size * args.steps_per_generation * launch.processes // args.num_generations
+        model, weights = self.policy, weights_checksum(self.policy)
         rounds = f"{args.max_steps / float(args.steps_per_round):g} rounds, {args.max_steps} updates"
         length = rounds if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
         return {
             "method": f"{args.method}, preset {self.recipe.preset}, seed {args.seed}",
-            "model": f"{self.policy} ({weights_checksum(self.policy)})",
+            "model": model if model == weights else f"{model} ({weights})",
             "environment": f"{self.suite.name}, {len(self.tasks)} training tasks",
             "panel": f"{panel.name}, {len(panel)} tasks, checksum {panel.checksum}",
             "round": f"{groups} tasks x {args.num_generations} rollouts, {length}",

@@ -80,8 +80,8 @@ MADE = (
 
 def all_settings(args: AlignOPSDConfig, suite: Suite) -> list[str]:
     """Returns a line for each setting, the environment's last; leaves out tokens."""
-    found = {one.name: getattr(args, one.name) for one in fields(AlignOPSDConfig)}
-    lines = [f"  {name}: {found[name]}" for name in sorted(found) if not name.endswith("_token")]
+    names = sorted(one.name for one in fields(AlignOPSDConfig) if not one.name.endswith("_token"))
+    lines = [f"  {name}: {getattr(args, name)}" for name in names]
     return [*lines, f"  environment: {json.dumps(dict(suite.description), default=str)}"]
 
 
