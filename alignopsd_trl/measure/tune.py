@@ -123,7 +123,7 @@ def _batches(session: Session, rows: Sequence[dict[str, Any]], minutes: float | 
         rollouts += found[0].tree.taken
         if not session.arguments.quiet:
             done, seconds = first + len(chosen), time.monotonic() - began
-            line = f"tune: {done} of {len(rows)} tasks, {rollouts} Monte Carlo rollouts, {seconds:.0f} s"
+            line = f"measure: {done} of {len(rows)} tasks, {rollouts} Monte Carlo rollouts, {seconds:.0f} s"
             print(line, file=sys.stderr, flush=True)
         yield found
 
