@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from alignopsd_trl.launch.errors import WRONG, stoppable
 from alignopsd_trl.launch.shipped import shipped_files, shipped_or
 from alignopsd_trl.options import near
+from alignopsd_trl.runs.command import TRACEBACK
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -33,7 +34,8 @@ def _run(argv: list[str]) -> None:
     if argv[0] not in COMMANDS:
         _refuse(f"no command {argv[0]!r}; {near(argv[0], [*COMMANDS])}choose one of {', '.join(COMMANDS)}")
     call, _ = COMMANDS[argv[0]]
-    status = (call if callable(call) else _found(call))(argv[1:])
+    words = argv[1:] if call is train else [word for word in argv[1:] if word != TRACEBACK]  # train reads it itself
+    status = (call if callable(call) else _found(call))(words)
     if isinstance(status, int) and status:
         raise SystemExit(status)
 
@@ -43,13 +45,15 @@ def usage() -> str:
     width = max(map(len, COMMANDS)) + 2
     lines = [f"  {name:<{width}}{told}" for name, (_, told) in COMMANDS.items()]
     last = "alignopsd --files [NAME] prints the paths of the shipped studies and accelerate files, or of one."
+    last += "\nalignopsd COMMAND ... --traceback shows where an error comes from."
     return "\n".join(["usage: alignopsd COMMAND ...   (alignopsd COMMAND --help)", "", *lines, "", last])
 
 
 def train(argv: list[str]) -> None:
     """Runs a recipe by its name, as its script does."""
-    recipes = f"{', '.join(_recipes())}, or a module with a mapping PRESET"
-    if _wants_help(argv):
+    known = _found("alignopsd_trl.launch.presets:preset_names")()
+    recipes = f"{', '.join(known)}, or a module with a mapping PRESET"
+    if argv[:1] in (["-h"], ["--help"]):
         print("usage: alignopsd train RECIPE [--plan] [--FLAG VALUE ...]   (alignopsd train webshop_tiny --help)")
         print(f"\nRECIPE: {recipes}")
         return
@@ -65,16 +69,16 @@ def study(argv: list[str]) -> int:
     return _found("alignopsd_trl.study.__main__:command")([*map(shipped_or, argv[:1]), *argv[1:]])
 
 
-def play(argv: list[str]) -> None:
-    """Lets the user play an environment by hand."""
+def check(argv: list[str]) -> int | None:
+    """Checks a task, or lets the user play a shipped environment by hand."""
+    if "--play" not in argv:
+        return _found("alignopsd_trl.own_task.commands:check")(argv)
     games = _found("alignopsd_trl.environments.shipped:BENCHMARKS")
-    if _wants_help(argv):
-        print("usage: alignopsd play ENVIRONMENT ...   (alignopsd play webshop --help)")
-        print(f"\nENVIRONMENT: {', '.join(games)}")
-        return
-    if not argv or argv[0] not in games:
-        _refuse(f"play needs an environment: {', '.join(games)}")
-    _found(f"alignopsd_trl.environments.{argv[0]}.__main__:main")(argv[1:])
+    if argv[0] not in games:
+        _refuse(f"check --play needs an environment first: {', '.join(games)}")
+    return _found(f"alignopsd_trl.environments.{argv[0]}.__main__:main")(
+        [word for word in argv[1:] if word != "--play"]
+    )
 
 
 def files(argv: list[str]) -> str:
@@ -83,14 +87,6 @@ def files(argv: list[str]) -> str:
     if argv and argv[0] not in found:
         _refuse(f"no shipped file {argv[0]!r}; {near(argv[0], [*found])}there are {', '.join(found)}")
     return str(found[argv[0]]) if argv else "\n".join(f"{name:<20}{path}" for name, path in found.items())
-
-
-def _wants_help(argv: Sequence[str]) -> bool:
-    return argv[:1] in (["-h"], ["--help"])
-
-
-def _recipes() -> list[str]:
-    return _found("alignopsd_trl.launch.presets:preset_names")()
 
 
 def _found(place: str):
@@ -105,24 +101,19 @@ def _refuse(reason: str) -> None:
 
 COMMANDS = {
     "new": ("alignopsd_trl.own_task.commands:new", "a task of your own, which runs as it is written"),
-    "check": ("alignopsd_trl.own_task.commands:check", "what would ruin a run on a task, found without a policy"),
+    "check": (check, "what would ruin a run on a task, found without a policy; --play: play it by hand"),
     "demonstrate": ("alignopsd_trl.own_task.commands:demonstrate", "let a scripted player or an endpoint play a task"),
     "warm_start": ("alignopsd_trl.own_task.commands:warm_start", "a first policy from these demonstrations"),
     "train": (train, "a recipe: alignopsd train webshop_tiny [--method grpo ...]; --plan says what it would run"),
     "evaluate": ("alignopsd_trl.launch.evaluate:command", "play a panel with a policy"),
-    "fidelity": (
-        "alignopsd_trl.measure.commands:fidelity",
-        "is the credit right: methods against Monte Carlo advantages of the same turns",
-    ),
-    "tune": (
-        "alignopsd_trl.measure.commands:tune",
-        "what to train with: lift of the skills and credit of methods, measured before training",
+    "measure": (
+        "alignopsd_trl.measure.commands:measure",
+        "what to train with: lift of the skills, and credit of methods against Monte Carlo advantages",
     ),
     "study": (study, "methods x environments x seeds under one protocol"),
     "view": ("alignopsd_trl.viewer.__main__:view", "a run as a page: where the credit went; several runs: compared"),
     "analyse": ("alignopsd_trl.analysis.__main__:main", "the paper's analyses of a run: a figure and its data"),
     "push": ("alignopsd_trl.sharing.__main__:main", "a finished run to the Hub"),
-    "play": (play, "play an environment by hand"),
 }
 """Name of a subcommand -> the function that takes its arguments, or its import path; the line of ``--help``."""
 
@@ -130,6 +121,9 @@ RENAMED = {
     "plan": "alignopsd train RECIPE --plan",
     "compare": "alignopsd view RUN RUN",
     "files": "alignopsd --files",
+    "tune": "alignopsd measure RECIPE",
+    "fidelity": "alignopsd measure --model PATH --environment NAME --output FOLDER",
+    "play": "alignopsd check ENVIRONMENT --play",
 }
 """Commands of earlier releases -> their replacements."""
 

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from trl import GRPOConfig
 
 from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
 from alignopsd_trl.options import (
-    Above,
-    AtLeast,
     Count,
-    OneOf,
     Positive,
     PositiveCount,
     Share,
-    Within,
+    Size,
+    check_values,
+    option,
     path_as_given,
     whole_path,
 )
@@ -29,28 +28,49 @@ from alignopsd_trl.skills import skill_budget
 
 TOKEN_MEAN_LOSSES = ("dapo", "cispo", "vespo")
 INHERITED_RULES: dict[str, Any] = {
-    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "warmup_steps"), AtLeast(0)),
-    **dict.fromkeys(("adam_beta1", "adam_beta2"), Within(0, 1, to_high=False)),
-    **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "neftune_noise_alpha"), AtLeast(0)),
-    "adam_epsilon": Above(0),
-    **dict.fromkeys(("temperature", "num_train_epochs", "max_completion_length", "repetition_penalty"), Above(0)),
-    **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"), Above(0)),
-    **dict.fromkeys(("top_p", "min_p"), Within(0, 1)),
-    "top_k": AtLeast(0),
-    **dict.fromkeys(("per_device_eval_batch_size", "generation_batch_size", "steps_per_generation"), Above(0)),
-    "pad_to_multiple_of": Above(0),
-    **dict.fromkeys(("seed", "data_seed"), Within(0, 2**32 - 1)),
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "beta", "epsilon", "warmup_steps"), Size),
+    **dict.fromkeys(("adam_beta1", "adam_beta2"), Annotated[float, Field(ge=0, lt=1)]),
+    **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "neftune_noise_alpha"), Size),
+    **dict.fromkeys(("adam_epsilon", "temperature", "num_train_epochs", "repetition_penalty"), Positive),
+    **dict.fromkeys(("max_completion_length", "per_device_train_batch_size", "num_iterations"), PositiveCount),
+    **dict.fromkeys(("top_p", "min_p"), Share),
+    "top_k": Count,
+    **dict.fromkeys(("gradient_accumulation_steps", "per_device_eval_batch_size"), PositiveCount),
+    **dict.fromkeys(("generation_batch_size", "steps_per_generation"), PositiveCount),
+    "pad_to_multiple_of": PositiveCount | str,  # or "auto"
+    **dict.fromkeys(("seed", "data_seed"), Annotated[int, Field(ge=0, le=2**32 - 1)]),
 }
-"""Allowed values of TRL's fields; the types of this package's own fields define theirs."""
+"""Types with the limits of TRL's fields; this package's own fields define theirs."""
 
 
-def check_values(values: Mapping[str, Any], rules: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for the first number or choice that its rule does not allow; `None` is always allowed."""
-    for name, rule in rules.items():
-        value = values.get(name)
-        ruled = value is not None and (isinstance(rule, OneOf) or isinstance(value, int | float))
-        if ruled and (problem := rule.problem(value)):
-            raise ValueError(f"{name}={value!r}{problem}")
+ONLY: dict[str, tuple[Any, str]] = {
+    "top_entropy_quantile": (1.0, "takes its threshold per micro-batch, which sub-chunks would change"),
+    "router_aux_loss_coef": (0.0, "is a mean per micro-batch, which sub-chunks would change"),
+    "use_adaptive_entropy": (False, "is not supported over turn rows, where entropy_coef is"),
+    "multi_objective_aggregation": ("sum_then_normalize", "knows no single outcome, whose advantage turns share"),
+    "remove_unused_columns": (False, "would take the task's columns away from reset()"),
+}
+"""The only supported value of some of TRL's fields, and why."""
+
+_SERVERS = {"use_vllm": True, "vllm_mode": "server"}
+_COLOCATED = (
+    {"use_vllm": True, "vllm_mode": "colocate"},
+    "is read by a colocated vLLM only (else give it to `vllm serve`)",
+)
+NEEDS: dict[str, tuple[dict[str, Any], str]] = {
+    "continuous_play": ({"use_vllm": True}, "asks vLLM for each turn by itself"),
+    "rounds_ahead": (
+        {"continuous_play": True, **_SERVERS, "vllm_importance_sampling_correction": True},
+        "plays on vLLM's servers, with weights that are a round old and a correction for that",
+    ),
+    "vllm_server_addresses": (_SERVERS, "is read with servers only"),
+    "vllm_teacher_addresses": (
+        {"use_vllm": True, "continuous_play": True, "teacher_model_kind": "base"},
+        "keeps the initial weights and is asked turn by turn",
+    ),
+    **dict.fromkeys(("vllm_max_num_seqs", "vllm_max_num_batched_tokens", "vllm_engine_options"), _COLOCATED),
+}
+"""The values of other fields that a field needs where it is set, and why."""
 
 
 def has_bfloat16() -> bool:
@@ -80,255 +100,187 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         num_generations: int = 0  # ty: ignore[incompatible-mutable-override]
 
     # TRL's fields whose defaults do not suit an update over turn rows
-    max_completion_length: int = field(  # ty: ignore[incompatible-mutable-override]
-        default=512, metadata={"help": "Maximum tokens of one turn's response (not of the episode)."}
+    max_completion_length: int = option(  # ty: ignore[incompatible-mutable-override]
+        512, "Maximum tokens of one turn's response (not of the episode)."
     )
-    disable_dropout: bool = field(
-        default=True, metadata={"help": "Disable dropout: teacher and student log-probs must not differ by noise."}
-    )
+    disable_dropout: bool = option(True, "Disable dropout: teacher and student log-probs must not differ by noise.")
 
-    num_generations_eval: int | None = field(
-        default=1, metadata={"help": "Episodes per task of `eval_dataset`; 1 for success rates."}
-    )
+    num_generations_eval: int | None = option(1, "Episodes per task of `eval_dataset`; 1 for success rates.")
 
     # Method
-    method: str = field(
-        default="align_opsd", metadata={"help": "Row of the results table to train: a name registered in methods/."}
-    )
-    method_options: dict[str, Any] | str | None = field(
-        default=None,
-        metadata={"help": 'Options of a baseline, as JSON, e.g. \'{"aggregate": "turn"}\'; see the method\'s class.'},
+    method: str = option("align_opsd", "Row of the results table to train: a name registered in methods/.")
+    method_options: dict[str, Any] | str | None = option(
+        None, 'Options of a baseline, as JSON, e.g. \'{"aggregate": "turn"}\'; see the method\'s class.'
     )
 
     # Teacher
-    teacher_model_kind: Literal["live", "base", "ema"] = field(
-        default="live",
-        metadata={
-            "help": "Weights of the privileged view, as in TRL's self-distillation: 'live' (the policy as it is in the "
-            "round), 'base' (as it was before training) or 'ema' (an average that follows it)."
-        },
+    teacher_model_kind: Literal["live", "base", "ema"] = option(
+        "live",
+        "Weights of the privileged view, as in TRL's self-distillation: 'live' (the policy as it is in the "
+        "round), 'base' (as it was before training) or 'ema' (an average that follows it).",
     )
-    teacher_update_rate: Annotated[float, Within(0, 1)] = field(
-        default=0.05,
-        metadata={"help": "Share of the way that an 'ema' teacher moves towards the policy; 1 copies the policy."},
+    teacher_update_rate: Share = option(
+        0.05, "Share of the way that an 'ema' teacher moves towards the policy; 1 copies the policy."
     )
-    teacher_sync_steps: PositiveCount = field(
-        default=1, metadata={"help": "Optimiser steps from one move of an 'ema' teacher to the next."}
+    teacher_sync_steps: PositiveCount = option(1, "Optimiser steps from one move of an 'ema' teacher to the next.")
+    privileged_siblings: Count = option(
+        0,
+        "Siblings of each group that the teacher plays with the skill in its prompt, trained on the "
+        "ordinary prompt; less than num_generations. 0: none.",
     )
-    privileged_siblings: Count = field(
-        default=0,
-        metadata={
-            "help": "Siblings of each group that the teacher plays with the skill in its prompt, trained on the "
-            "ordinary prompt; less than num_generations. 0: none."
-        },
-    )
-    privileged_rounds: PositiveCount | None = field(
-        default=None, metadata={"help": "Rounds with privileged siblings, from the first. None: all."}
+    privileged_rounds: PositiveCount | None = option(
+        None, "Rounds with privileged siblings, from the first. None: all."
     )
 
     # Rollout
-    max_prompt_length: PositiveCount = field(
-        default=4096,
-        metadata={"help": "Maximum tokens of a rendered prompt. Older history is dropped first; never the task."},
+    max_prompt_length: PositiveCount = option(
+        4096, "Maximum tokens of a rendered prompt. Older history is dropped first; never the task."
     )
-    history: Literal["window", "conversation"] = field(
-        default="window",
-        metadata={
-            "help": "What a turn's prompt shows of the past: a 'window' of the last turns, as in the paper, or the "
-            "whole 'conversation' (docs/conversations.md)."
-        },
+    history: Literal["window", "conversation"] = option(
+        "window",
+        "What a turn's prompt shows of the past: a 'window' of the last turns, as in the paper, or the "
+        "whole 'conversation' (docs/conversations.md).",
     )
-    past_thinking: Literal["template", "keep", "drop"] = field(
-        default="template",
-        metadata={
-            "help": "Thinking of earlier responses in a conversation: 'keep' it, 'drop' it, or as the chat 'template' "
-            "does."
-        },
+    past_thinking: Literal["template", "keep", "drop"] = option(
+        "template",
+        "Thinking of earlier responses in a conversation: 'keep' it, 'drop' it, or as the chat 'template' does.",
     )
-    merge_rows: bool = field(
-        default=True,
-        metadata={
-            "help": "In a conversation, turns that go on from the turn before them share one row of the update. Loss "
-            "and gradient are the same."
-        },
+    merge_rows: bool = option(
+        True,
+        "In a conversation, turns that go on from the turn before them share one row of the update. Loss "
+        "and gradient are the same.",
     )
     thinking_tags: list[str] = field(
         default_factory=lambda: ["<think>", "</think>"],
         metadata={"help": "Between which the model thinks, e.g. [THINK] [/THINK]. Environments are shown <think>."},
     )
-    max_turns: PositiveCount | None = field(
-        default=None, metadata={"help": "Turns per episode at most. None: the environment's own limit."}
+    max_turns: PositiveCount | None = option(None, "Turns per episode at most. None: the environment's own limit.")
+    skill_tokens: PositiveCount | None = option(
+        None, "Token budget of the skill block. None: min(512, max_prompt_length // 4)."
     )
-    skill_tokens: PositiveCount | None = field(
-        default=None,
-        metadata={"help": "Token budget of the skill block. None: min(512, max_prompt_length // 4)."},
+    teacher_max_completion_length: PositiveCount | None = option(
+        None, "Maximum tokens of the privileged thinking (2048 in the release). None: as the student."
     )
-    teacher_max_completion_length: PositiveCount | None = field(
-        default=None,
-        metadata={"help": "Maximum tokens of the privileged thinking (2048 in the release). None: as the student."},
+    eval_temperature: Positive = option(
+        0.4, "Sampling temperature of evaluations (0.4 in the paper for all benchmarks)."
     )
-    eval_temperature: Positive = field(
-        default=0.4, metadata={"help": "Sampling temperature of evaluations (0.4 in the paper for all benchmarks)."}
+    environment_time_limit: Positive = option(
+        60.0, "Seconds for one reset or step; an episode that outlasts it ends as an error."
     )
-    environment_time_limit: Positive = field(
-        default=60.0, metadata={"help": "Seconds for one reset or step; an episode that outlasts it ends as an error."}
+    save_trajectories: bool = option(True, "Write trajectories with credit traces as parquet under output_dir.")
+    record_tokens: bool = option(
+        True,
+        "Record the text of each response token and, of methods with a teacher, its gaps as float16: for "
+        "the viewer and the analyses; docs/runs.md says how many bytes that takes.",
     )
-    save_trajectories: bool = field(
-        default=True, metadata={"help": "Write trajectories with credit traces as parquet under output_dir."}
-    )
-    record_tokens: bool = field(
-        default=True,
-        metadata={
-            "help": "Record the text of each response token and, of methods with a teacher, its gaps as float16: for "
-            "the viewer and the analyses; docs/runs.md says how many bytes that takes."
-        },
-    )
-    tracked_trajectories: Count = field(
-        default=4,
-        metadata={
-            "help": "Siblings of one task that wandb, trackio or tensorboard (report_to) get every round as a table of "
-            "turns with their credit, at most; 0: none."
-        },
+    tracked_trajectories: Count = option(
+        4,
+        "Siblings of one task that wandb, trackio or tensorboard (report_to) get every round as a table of "
+        "turns with their credit, at most; 0: none.",
     )
 
-    max_failed_share: Share = field(
-        default=0.5,
-        metadata={"help": "Share of failed episodes over three rounds above which the run ends, with a checkpoint."},
+    max_failed_share: Share = option(
+        0.5, "Share of failed episodes over three rounds above which the run ends, with a checkpoint."
     )
-    overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "Remove the run that output_dir holds. Without it such a folder is refused."}
+    overwrite_output_dir: bool = option(
+        False, "Remove the run that output_dir holds. Without it such a folder is refused."
     )
-    self_check: bool = field(
-        default=True,
-        metadata={
-            "help": "Compare, in the first rounds, signals that must be equal (encoder, reference, teacher, sampler, "
-            "shared prefixes), and stop if they are not. Later rounds only log the cheap ones."
-        },
+    self_check: bool = option(
+        True,
+        "Compare, in the first rounds, signals that must be equal (encoder, reference, teacher, sampler, "
+        "shared prefixes), and stop if they are not. Later rounds only log the cheap ones.",
     )
 
     # Fidelity of the credit
-    fidelity_every: Count = field(
-        default=0, metadata={"help": "Rounds between measurements of the credit against Monte Carlo; 0: never."}
+    fidelity_every: Count = option(0, "Rounds between measurements of the credit against Monte Carlo; 0: never.")
+    fidelity_tasks: PositiveCount = option(
+        4, "Sibling groups of a process that a measurement takes, of those that differ."
     )
-    fidelity_tasks: PositiveCount = field(
-        default=4, metadata={"help": "Sibling groups of a process that a measurement takes, of those that differ."}
-    )
-    fidelity_walks: PositiveCount = field(
-        default=8, metadata={"help": "Monte Carlo rollouts a state on average, at most."}
-    )
+    fidelity_walks: PositiveCount = option(8, "Monte Carlo rollouts a state on average, at most.")
 
     # Memory
-    rows_per_forward: PositiveCount = field(
-        default=64, metadata={"help": "Turn rows per forward and backward of the update, at most."}
+    rows_per_forward: PositiveCount = option(64, "Turn rows per forward and backward of the update, at most.")
+    tokens_per_forward: PositiveCount = option(
+        16384, "Padded tokens per forward and backward of the update, at most; bounds its memory."
     )
-    tokens_per_forward: PositiveCount = field(
-        default=16384,
-        metadata={"help": "Padded tokens per forward and backward of the update, at most; bounds its memory."},
+    scoring_tokens: PositiveCount = option(
+        32768, "Padded tokens per forward when responses are scored without gradient."
     )
-    scoring_tokens: PositiveCount = field(
-        default=32768, metadata={"help": "Padded tokens per forward when responses are scored without gradient."}
+    kv_memory_share: Share = option(
+        0.5,
+        "Share of a GPU's free memory for keys and values where responses are sampled without vLLM: four "
+        "fifths for prompts that are remembered, one for the batch. On the CPU: 512 and 128 MiB.",
     )
-    kv_memory_share: Share = field(
-        default=0.5,
-        metadata={
-            "help": "Share of a GPU's free memory for keys and values where responses are sampled without vLLM: four "
-            "fifths for prompts that are remembered, one for the batch. On the CPU: 512 and 128 MiB."
-        },
+    skip_zero_advantage: bool = option(
+        True,
+        "Leave out what can't change the update: rows without advantage (with beta=0, no entropy bonus and "
+        "no auxiliary loss), and scores and privileged thoughts that only weigh an advantage of 0. Metrics are "
+        "then means over what is left.",
     )
-    skip_zero_advantage: bool = field(
-        default=True,
-        metadata={
-            "help": "Leave out what can't change the update: rows without advantage (with beta=0, no entropy bonus and "
-            "no auxiliary loss), and scores and privileged thoughts that only weigh an advantage of 0. Metrics are "
-            "then means over what is left."
-        },
-    )
-    share_prefixes: bool = field(
-        default=True,
-        metadata={
-            "help": "Encode a prompt once for all responses scored under it, where that is proven for the model; else "
-            "each pair is scored alone, which a warning says."
-        },
+    share_prefixes: bool = option(
+        True,
+        "Encode a prompt once for all responses scored under it, where that is proven for the model; else "
+        "each pair is scored alone, which a warning says.",
     )
 
     # Sampling with a colocated vLLM
-    vllm_max_num_seqs: PositiveCount | None = field(
-        default=None,
-        metadata={
-            "help": "Responses that a colocated vLLM samples at once, at most; fewer where its cache is full. None: "
-            "256, or the trajectories that share an engine if they are more."
-        },
+    vllm_max_num_seqs: PositiveCount | None = option(
+        None,
+        "Responses that a colocated vLLM samples at once, at most; fewer where its cache is full. None: "
+        "256, or the trajectories that share an engine if they are more.",
     )
-    vllm_max_num_batched_tokens: int | None = field(
-        default=None,
-        metadata={"help": "Tokens of one step of a colocated vLLM; longer prompts are read in pieces. None: 8192."},
+    vllm_max_num_batched_tokens: int | None = option(
+        None, "Tokens of one step of a colocated vLLM; longer prompts are read in pieces. None: 8192."
     )
-    vllm_engine_options: dict[str, Any] | str | None = field(
-        default=None,
-        metadata={
-            "help": "Further options of a colocated vLLM's engine, as JSON, over all others, e.g. "
-            '\'{"dtype": "float16", "enforce_eager": true}\'.'
-        },
+    vllm_engine_options: dict[str, Any] | str | None = option(
+        None,
+        "Further options of a colocated vLLM's engine, as JSON, over all others, e.g. "
+        '\'{"dtype": "float16", "enforce_eager": true}\'.',
     )
 
     # Synchronisation of episodes
-    continuous_play: bool = field(
-        default=False,
-        metadata={
-            "help": "Episodes do not wait for each other's responses: each process asks its vLLM engine or the servers "
-            "for each turn by itself, with a seed from the episode and the turn's number."
-        },
+    continuous_play: bool = option(
+        False,
+        "Episodes do not wait for each other's responses: each process asks its vLLM engine or the servers "
+        "for each turn by itself, with a seed from the episode and the turn's number.",
     )
 
-    rounds_ahead: Literal[0, 1] = field(
-        default=0,
-        metadata={
-            "help": "1: while a round is credited and optimised, vLLM's servers play the next one, with weights that "
-            "are a round old at most (docs/experimental.md). 0: on-policy."
-        },
+    rounds_ahead: Literal[0, 1] = option(
+        0,
+        "1: while a round is credited and optimised, vLLM's servers play the next one, with weights that "
+        "are a round old at most (docs/experimental.md). 0: on-policy.",
     )
 
     # Sampling with vLLM's servers
-    vllm_server_addresses: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Addresses of several vLLM servers, as http://10.0.0.5:8000. Each gets the weights; a request goes "
-            "to the one with the fewest. None: TRL's vllm_server_base_url, or vllm_server_host and _port."
-        },
+    vllm_server_addresses: list[str] | None = option(
+        None,
+        "Addresses of several vLLM servers, as http://10.0.0.5:8000. Each gets the weights; a request goes "
+        "to the one with the fewest. None: TRL's vllm_server_base_url, or vllm_server_host and _port.",
     )
-    vllm_teacher_addresses: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Addresses of vLLM servers that think and play for teacher_model_kind='base' with continuous_play: "
-            "started with the model as it was before training; no weights are pushed to them."
-        },
+    vllm_teacher_addresses: list[str] | None = option(
+        None,
+        "Addresses of vLLM servers that think and play for teacher_model_kind='base' with continuous_play: "
+        "started with the model as it was before training; no weights are pushed to them.",
     )
-    vllm_requests_in_flight: PositiveCount = field(
-        default=256, metadata={"help": "Requests that a process has on their way to the servers, at most."}
+    vllm_requests_in_flight: PositiveCount = option(
+        256, "Requests that a process has on their way to the servers, at most."
     )
-    vllm_request_tries: PositiveCount = field(
-        default=4,
-        metadata={"help": "Times that a request is sent to a server that is well, until its episode fails."},
+    vllm_request_tries: PositiveCount = option(
+        4, "Times that a request is sent to a server that is well, until its episode fails."
     )
-    vllm_request_backoff: Annotated[float, AtLeast(0)] = field(
-        default=1.0, metadata={"help": "Seconds before the second try of a request; doubled before each further one."}
+    vllm_request_backoff: Size = option(
+        1.0, "Seconds before the second try of a request; doubled before each further one."
     )
-    vllm_request_timeout: Positive = field(
-        default=600.0, metadata={"help": "Seconds that one try of a request may take."}
-    )
+    vllm_request_timeout: Positive = option(600.0, "Seconds that one try of a request may take.")
 
     # Outcome advantage
-    scale_rewards: Literal["group", "none"] = field(  # ty: ignore[incompatible-mutable-override]
-        default="group",
-        metadata={"help": "Divide the centred reward by the group's deviation ('group') or do not ('none')."},
+    scale_rewards: Literal["group", "none"] = option(  # ty: ignore[incompatible-mutable-override]
+        "group", "Divide the centred reward by the group's deviation ('group') or do not ('none')."
     )
-    group_statistics: Literal["trajectory", "turn"] = field(
-        default="trajectory",
-        metadata={"help": "Population of the group's mean and deviation: each 'trajectory' once, or each 'turn'."},
+    group_statistics: Literal["trajectory", "turn"] = option(
+        "trajectory", "Population of the group's mean and deviation: each 'trajectory' once, or each 'turn'."
     )
-    invalid_action_penalty: float = field(
-        default=0.0, metadata={"help": "Deduction for an invalid action, as a residual beside the credit."}
-    )
+    invalid_action_penalty: float = option(0.0, "Deduction for an invalid action, as a residual beside the credit.")
 
     def __post_init__(self) -> None:
         self._check_inherited()
@@ -341,8 +293,7 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
         super().__post_init__()
         self.output_dir = whole_path(self.output_dir)
         self._check_groups(self.steps_per_generation)
-        self._check_privileged()
-        self._check_losses()
+        self._check_supported()
         PlayOptions.of(self)  # raises for invalid tags
         self._check_conversation()
         self._check_engine()
@@ -368,38 +319,26 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
                 f"example with per_device_train_batch_size={siblings}."
             )
 
-    def _check_privileged(self) -> None:
-        if self.privileged_siblings >= self.num_generations:
-            raise ValueError(
-                f"privileged_siblings={self.privileged_siblings} leaves no ordinary sibling of num_generations="
-                f"{self.num_generations}; set it to {self.num_generations - 1} or less"
-            )
-
-    def _check_losses(self) -> None:
+    def _check_supported(self) -> None:
         if self.loss_type not in TOKEN_MEAN_LOSSES:
             raise ValueError(
                 f"loss_type={self.loss_type!r}: choose one of {', '.join(map(repr, TOKEN_MEAN_LOSSES))} (others take a "
                 "mean over rows or micro-batches, which dummy rows and sub-chunks would change)"
             )
-        if self.top_entropy_quantile < 1.0:
+        for name, (only, why) in ONLY.items():
+            if (value := getattr(self, name)) not in (only, None):
+                raise ValueError(f"{name}={value!r} {why}; set {name}={only!r}")
+        for name, (needed, why) in NEEDS.items():
+            wrong = {other: value for other, value in needed.items() if getattr(self, other) != value}
+            if wrong and (value := getattr(self, name)) not in (None, False, 0):
+                found = ", ".join(f"{other}={getattr(self, other)!r}" for other in wrong)
+                remedy = ", ".join(f"{other}={value!r}" for other, value in wrong.items())
+                raise ValueError(f"{name}={value!r} {why}, but {found}; set {remedy}")
+        if self.privileged_siblings >= self.num_generations:
             raise ValueError(
-                f"top_entropy_quantile={self.top_entropy_quantile} takes its threshold per micro-batch, which "
-                "sub-chunks would change; leave it at 1.0"
+                f"privileged_siblings={self.privileged_siblings} leaves no ordinary sibling of num_generations="
+                f"{self.num_generations}; set it to {self.num_generations - 1} or less"
             )
-        if self.router_aux_loss_coef:
-            raise ValueError(
-                f"router_aux_loss_coef={self.router_aux_loss_coef}: a load-balancing loss is a mean per micro-batch, "
-                "which sub-chunks would change; set router_aux_loss_coef=0.0"
-            )
-        if self.use_adaptive_entropy:
-            raise ValueError("use_adaptive_entropy=True is not supported over turn rows; set entropy_coef instead")
-        if self.multi_objective_aggregation != "sum_then_normalize":
-            raise ValueError(
-                f"multi_objective_aggregation={self.multi_objective_aggregation!r} is not supported: credit is "
-                "assigned to one outcome advantage per trajectory; use 'sum_then_normalize'"
-            )
-        if self.remove_unused_columns:
-            raise ValueError("remove_unused_columns=True would take the task's columns away from reset(); set False")
 
     def _check_conversation(self) -> None:
         if self.history == "window":
@@ -420,86 +359,43 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
             )
 
     def _check_servers(self) -> None:
-        if self.continuous_play and not self.use_vllm:
-            raise ValueError(
-                "continuous_play=True asks vLLM for each turn by itself, but use_vllm=False samples a turn of all "
-                "episodes in one batch; set use_vllm=True or continuous_play=False"
-            )
         if self.continuous_play and not self._engines_are_apart:
             raise ValueError(
                 "continuous_play=True needs vLLM's servers, or one engine a process, but vllm_tensor_parallel_size="
                 f"{self.vllm_tensor_parallel_size}; set continuous_play=False"
             )
-        if self.rounds_ahead:
-            self._check_ahead()
-        self._check_teacher_servers()
-        addresses = self.vllm_server_addresses
-        if addresses is None:
-            return
-        if not (self.use_vllm and self.vllm_mode == "server"):
-            raise ValueError(
-                f"vllm_server_addresses={addresses} is read with servers only, but use_vllm={self.use_vllm} and "
-                f"vllm_mode={self.vllm_mode!r}; set use_vllm=True and vllm_mode='server'"
-            )
-        self._check_addresses("vllm_server_addresses")
-        if self.vllm_server_base_url not in (None, addresses[0]):
-            raise ValueError(
-                f"vllm_server_base_url={self.vllm_server_base_url!r} is not the first of vllm_server_addresses="
-                f"{addresses}; leave it out"
-            )
-        self.vllm_server_base_url = addresses[0]
-
-    def _check_ahead(self) -> None:
-        needed = {"continuous_play": True, "use_vllm": True, "vllm_mode": "server"}
-        needed |= {"vllm_importance_sampling_correction": True}
-        if wrong := {name: value for name, value in needed.items() if getattr(self, name) != value}:
-            found = ", ".join(f"{name}={getattr(self, name)!r}" for name in wrong)
-            remedy = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
-            raise ValueError(
-                "rounds_ahead=1 plays on vLLM's servers, with weights that are a round old and a correction for that, "
-                f"but {found}; set {remedy}"
-            )
-
-    def _check_teacher_servers(self) -> None:
-        addresses = self.vllm_teacher_addresses
-        if addresses is None:
-            return
-        wanted = {"use_vllm": True, "continuous_play": True, "teacher_model_kind": "base"}
-        for name, value in wanted.items():
-            if getattr(self, name) != value:
-                raise ValueError(
-                    f"vllm_teacher_addresses={addresses} keep the initial weights and are asked turn by turn, but "
-                    f"{name}={getattr(self, name)!r}; set {name}={value!r}, or leave them out"
-                )
         self._check_addresses("vllm_teacher_addresses")
-        if self.vllm_mode == "server" and (both := set(addresses) & set(self.server_addresses)):
+        self._check_addresses("vllm_server_addresses")
+        both = set(self.vllm_teacher_addresses or ()) & set(self.server_addresses)
+        if self.vllm_mode == "server" and both:
             raise ValueError(
                 f"{both.pop()} is given the policy's weights, so it can't be in vllm_teacher_addresses too"
             )
+        first = (self.vllm_server_addresses or [self.vllm_server_base_url])[0]
+        if self.vllm_server_base_url not in (None, first):
+            raise ValueError(
+                f"vllm_server_base_url={self.vllm_server_base_url!r} is not the first of vllm_server_addresses="
+                f"{self.vllm_server_addresses}; leave it out"
+            )
+        self.vllm_server_base_url = first
 
     def _check_addresses(self, name: str) -> None:
-        addresses = getattr(self, name)
+        if (addresses := getattr(self, name)) is None:
+            return
         if wrong := [one for one in addresses if not one.startswith(("http://", "https://"))]:
             raise ValueError(f"{name} has {wrong[0]!r}; write it as http://HOST:PORT")
         if len(set(addresses)) < max(len(addresses), 1):
             raise ValueError(f"{name}={addresses} must name each server once, and at least one")
 
     def _check_engine(self) -> None:
-        for name in ("vllm_max_num_seqs", "vllm_max_num_batched_tokens", "vllm_engine_options"):
-            value = getattr(self, name)
-            if value is not None and not (self.use_vllm and self.vllm_mode == "colocate"):
-                raise ValueError(
-                    f"{name}={value!r} is read by a colocated vLLM only, but use_vllm={self.use_vllm} and vllm_mode="
-                    f"{self.vllm_mode!r}; set use_vllm=True and vllm_mode='colocate', or give it to `vllm serve`"
-                )
         tokens, sequences = self.sampler_tokens, self.sampler_sequences
         if tokens < sequences:
             raise ValueError(
                 f"vllm_max_num_batched_tokens={tokens} is less than the {sequences} responses sampled at once, each of "
                 f"which takes a token a step; set it to {sequences} or more, or vllm_max_num_seqs to {tokens} or less"
             )
-        window = self.max_prompt_length + max(self.max_completion_length, self.teacher_max_completion_length or 0)
-        if self.use_vllm and (self.vllm_max_model_length or window) < window:
+        window = self._longest_turn
+        if self.use_vllm and self.sampler_length < window:
             raise ValueError(
                 f"vllm_max_model_length={self.vllm_max_model_length} can't hold a turn: max_prompt_length="
                 f"{self.max_prompt_length} and a response make {window} tokens; set it to {window}, or leave it out"
@@ -560,8 +456,11 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     def sampler_length(self) -> int:
         """Returns the length in tokens of the sampler's longest sequence: a prompt with a rollout's response or with a
         privileged reasoning trace."""
-        longest = max(self.max_completion_length, self.teacher_max_completion_length or 0)
-        return self.vllm_max_model_length or self.max_prompt_length + longest
+        return self.vllm_max_model_length or self._longest_turn
+
+    @property
+    def _longest_turn(self) -> int:
+        return self.max_prompt_length + max(self.max_completion_length, self.teacher_max_completion_length or 0)
 
     @property
     def merges_rows(self) -> bool:

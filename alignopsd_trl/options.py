@@ -1,87 +1,33 @@
-"""Options as dataclasses whose fields carry rules for their values.
+"""Options as dataclasses whose fields carry limits for their values, which pydantic checks.
 
-    strength: Share = field(default=0.2, metadata={"help": "c: weights stay in [1 - c, 1 + c]."})
+    strength: Share = option(0.2, "c: weights stay in [1 - c, 1 + c].")
 
-A field's rule is part of its type (`Annotated`), where argument parsers do not see it. `check_options` checks all.
+The limits are part of a field's type (`Annotated`), where argument parsers do not see them. `check_options` checks all.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, field, fields
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-@dataclass(frozen=True)
-class OneOf:
-    """One of some values: the rule of each ``Literal[...]``. Fields name it where their choices are read from files.
-
-    Args:
-        choices: the values.
-    """
-
-    choices: tuple[Any, ...]
-
-    def problem(self, value: Any) -> str:
-        return "" if value in self.choices else f": choose one of {', '.join(map(repr, self.choices))}"
+Share = Annotated[float, Field(ge=0, le=1)]
+Size = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+PositiveCount = Annotated[int, Field(gt=0)]
 
 
-@dataclass(frozen=True)
-class Within:
-    """A number in [low, high].
-
-    Args:
-        low, high: the bounds.
-        to_high: whether `high` itself is allowed.
-    """
-
-    low: float
-    high: float
-    to_high: bool = True
-
-    def problem(self, value: Any) -> str:
-        if self.low <= value <= self.high and (self.to_high or value < self.high):
-            return ""
-        return f" must lie in [{self.low:g}, {self.high:g}{']' if self.to_high else ')'}"
-
-
-@dataclass(frozen=True)
-class AtLeast:
-    """A number from `low` on.
-
-    Args:
-        low: inclusive.
-    """
-
-    low: float
-
-    def problem(self, value: Any) -> str:
-        if self.low <= value < math.inf:
-            return ""
-        if not math.isfinite(value):
-            return " must be a finite number"
-        return f" must be {self.low:g} or more" if self.low else " must not be negative"
-
-
-@dataclass(frozen=True)
-class Above:
-    """A number greater than `low`.
-
-    Args:
-        low: exclusive.
-    """
-
-    low: float
-
-    def problem(self, value: Any) -> str:
-        if self.low < value < math.inf:
-            return ""
-        return f" must be greater than {self.low:g}" if math.isfinite(value) else " must be a finite number"
+def option(default: Any, told: str) -> Any:
+    """Returns a dataclass field with its help text."""
+    return field(default=default, metadata={"help": told})
 
 
 def near(word: str, known: Sequence[str]) -> str:
@@ -90,47 +36,21 @@ def near(word: str, known: Sequence[str]) -> str:
     return f"did you mean {found[0]!r}? " if found else ""
 
 
-Share = Annotated[float, Within(0, 1)]
-Size = Annotated[float, AtLeast(0)]
-Positive = Annotated[float, Above(0)]
-Count = Annotated[int, AtLeast(0)]
-PositiveCount = Annotated[int, Above(0)]
-
-
-def rules(kind: type[Any]) -> dict[str, Any]:
-    """Returns the rules of a dataclass by field name, for the fields that have one."""
-    hints = get_type_hints(kind, include_extras=True)
-    found = {one.name: _rule(hints[one.name]) for one in fields(kind)}
-    return {name: rule for name, rule in found.items() if rule is not None}
-
-
-def _rule(hint: Any) -> Any:
-    """Returns the rule of ``Annotated[type, rule]`` or of ``Literal[...]``, also inside of ``... | None``."""
-    if get_origin(hint) is Literal:
-        return OneOf(get_args(hint))
-    if get_origin(hint) is Annotated:
-        return next((one for one in hint.__metadata__ if hasattr(one, "problem")), None)
-    return next((rule for part in get_args(hint) if (rule := _rule(part)) is not None), None)
-
-
-def check_options(options: Any, place: str = "{name}={value!r}") -> None:
-    """Checks each field of a dataclass by its rule. `None` passes where it is the default.
-
-    Args:
-        options: an instance of the dataclass.
-        place: how the message names a field and its value.
+def check_options(options: Any) -> None:
+    """Checks each field of a dataclass whose type has limits or choices.
 
     Raises:
-        ValueError: names the field, its value and the rule.
+        ValueError: names the field, its value and what is allowed.
     """
-    defaults = {one.name: one.default for one in fields(options)}
-    for name, rule in rules(type(options)).items():
-        value = getattr(options, name)
-        if value is None and defaults[name] is None:
-            continue
-        if problem := rule.problem(value):
-            also = ", or None for the default rule" if defaults[name] is None else ""
-            raise ValueError(place.format(name=name, value=value) + problem + also)
+    hints = get_type_hints(type(options), include_extras=True)
+    check_values(vars(options), {one.name: hints[one.name] for one in fields(options) if _is_ruled(hints[one.name])})
+
+
+def check_values(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for the first value that its type does not allow; `None` is always allowed."""
+    for name, hint in hints.items():
+        if (value := values.get(name)) is not None:
+            as_type(value, hint, f"{name}={value!r}")
 
 
 def as_mapping(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
@@ -141,7 +61,7 @@ def as_mapping(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
 def read_options(kind: type[Any], given: Mapping[str, Any] | None, owner: str) -> Any:
     """Makes an instance of the options class ``kind`` from a mapping such as `AlignOPSDConfig.method_options`.
 
-    A value must be of its field's type, see `as_type`.
+    Values are converted and checked by `as_type`.
 
     Args:
         kind: a dataclass whose fields all have defaults.
@@ -158,60 +78,76 @@ def read_options(kind: type[Any], given: Mapping[str, Any] | None, owner: str) -
     place = f"method_options[{{name!r}}]={{value!r}} of {owner}"
     hints = get_type_hints(kind, include_extras=True)
     values = {name: as_type(value, hints[name], place.format(name=name, value=value)) for name, value in given.items()}
-    options = kind(**values)
-    check_options(options, place)
-    return options
+    return kind(**values)
 
 
-_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
+_NAMES: dict[Any, str] = {
+    **{bool: "true or false", int: "a whole number", float: "a number", str: "text"},
+    **{list: "a list", dict: "a mapping", type(None): "null"},
+}
 
 
 def as_type(value: Any, hint: Any, place: str) -> Any:
-    """Converts a value to the type of its field.
+    """Converts a value to the type of its field and checks its limits.
 
     A whole number may stand for a float, a float without fraction for a whole number, and text for either: YAML reads
-    5e-2, which has no point, as text. Values of other types, such as `Literal`, are returned as they
-    are: `check_options` checks them.
+    5e-2, which has no point, as text.
 
     Args:
         hint: the field's type, `Annotated` or not.
         place (`str`): field and value, for the message.
 
     Raises:
-        ValueError: if the value can't be converted.
+        ValueError: if the value can't be converted or is not allowed.
     """
-    kinds = _kinds(hint)
-    if any(type(value) is (get_origin(kind) or kind) for kind in kinds) or not all(_known(kind) for kind in kinds):
-        return value
-    if float in kinds or int in kinds:
-        number = _number(value)
-        if number is not None and (float in kinds or float(number).is_integer()):
-            return number if float in kinds else int(number)
-    collections = {list: "a list", dict: "a mapping"}
-    wanted = [_NAMES.get(kind) or collections[get_origin(kind) or kind] for kind in kinds]
-    raise ValueError(f"{place} must be {' or '.join(wanted)}")
-
-
-def _kinds(hint: Any) -> list[Any]:
-    """Returns the alternatives of a type."""
-    if get_origin(hint) is Annotated:
-        return _kinds(get_args(hint)[0])
-    if get_origin(hint) in (Union, UnionType):
-        return [kind for part in get_args(hint) for kind in _kinds(part)]
-    return [hint]
-
-
-def _known(kind: Any) -> bool:
-    return kind in _NAMES or (get_origin(kind) or kind) in (list, dict)
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
     try:
-        return float(value)
-    except ValueError:
-        return None
+        return _adapter(hint).validate_python(value, strict=isinstance(value, int))  # true is no number, 1 not true
+    except ValidationError as error:
+        raise ValueError(place + _problem(error.errors()[0]["type"], [*_parts(hint)])) from None
+
+
+@cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True))
+
+
+def _problem(kind: str, parts: Sequence[tuple[Any, dict[str, Any]]]) -> str:
+    """Returns the end of a message: what a value of this kind of pydantic's errors must be."""
+    if kind == "finite_number":
+        return " must be a finite number"
+    choices = [repr(choice) for part, _ in parts if get_origin(part) is Literal for choice in get_args(part)]
+    limits = {name: limit for _, own in parts for name, limit in own.items()}
+    if kind == "literal_error":
+        told = f": choose one of {', '.join(choices)}"
+    elif kind.startswith(("greater_than", "less_than")):
+        told = _limited(**limits)
+    else:
+        return f" must be {' or '.join(_NAMES.get(get_origin(part) or part, str(part)) for part, _ in parts)}"
+    return told + (", or None for the default rule" if type(None) in dict(parts) else "")
+
+
+def _limited(ge: float | None = None, gt: float | None = None, le: float | None = None, lt: float | None = None) -> str:
+    if le is not None or lt is not None:
+        return f" must lie in [{ge:g}, {lt:g})" if le is None else f" must lie in [{ge:g}, {le:g}]"
+    if gt is not None:
+        return f" must be greater than {gt:g}"
+    return f" must be {ge:g} or more" if ge else " must not be negative"
+
+
+def _parts(hint: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yields the alternatives of a type, each with its limits by pydantic's names."""
+    if get_origin(hint) is Annotated:
+        limits = [asdict(limit) for limit in hint.__metadata__[0].metadata]
+        yield get_args(hint)[0], {name: number for one in limits for name, number in one.items()}
+    elif get_origin(hint) in (Union, UnionType):
+        for part in get_args(hint):
+            yield from _parts(part)
+    else:
+        yield hint, {}
+
+
+def _is_ruled(hint: Any) -> bool:
+    return any(limits or get_origin(part) is Literal for part, limits in _parts(hint))
 
 
 _START = [os.getcwd()]

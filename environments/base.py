@@ -87,7 +87,7 @@ class Step:
             False overrides `Projection.valid`, for an action that was not on offer where that counts as invalid.
         lost (`bool`, *optional*, defaults to `False`):
             The environment is sure that the episode can't be won any more within its ``max_turns``. Training plays on;
-            measurements of success alone (`alignopsd fidelity`) stop the episode.
+            measurements of success alone (`alignopsd measure`) stop the episode.
         metrics (`Mapping[str, float]`, *optional*):
             Numbers. Those of an episode's last step are logged as ``last_step/<name>``.
         info (`Mapping[str, Any]`, *optional*):

@@ -1,6 +1,6 @@
 """Holds A_MC of a measurement against plain walks by other code: nothing pooled, nothing backed up, no tree.
 
-    alignopsd fidelity --model tiny --environment webshop_tiny --methods grpo --tasks 4 --rollouts 12 \
+    alignopsd measure --model tiny --environment webshop_tiny --methods grpo --tasks 4 --rollouts 12 \
         --output outputs/fidelity
     python -m research.plain_walks outputs/fidelity --model tiny --environment webshop_tiny --walks 60 \
         --output plain_walks.json

@@ -1,4 +1,4 @@
-"""What experiments read from finished measurements of `alignopsd fidelity`, beside the pooled turns."""
+"""What experiments read from finished measurements of `alignopsd measure`, beside the pooled turns."""
 
 from __future__ import annotations
 

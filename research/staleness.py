@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from transformers import AutoModelForCausalLM
 
-from alignopsd_trl.measure.commands import read_fidelity
+from alignopsd_trl.measure.commands import read_measure
 from alignopsd_trl.measure.measurement import Cache, assign_credit, cpu_seconds, measured
 from alignopsd_trl.measure.metrics import agreement, reliability
 from alignopsd_trl.measure.setup import prepare
@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("newer", nargs="+", help="folders of weights, each after one update more")
     newer = parser.parse_args(sys.argv[1:place]).newer
-    arguments = read_fidelity(sys.argv[place + 1 :])
+    arguments = read_measure(sys.argv[place + 1 :])
     found = measure(arguments, newer)
     write_json(Path(arguments.output) / "staleness.json", found)
     for label, own in found["figures"].items():

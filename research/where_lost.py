@@ -27,7 +27,7 @@ CAREFUL_SEARCHES = ("search all its words", "search another")
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, help="what --output of alignopsd fidelity was")
+    parser.add_argument("folders", nargs="+", type=Path, help="what --output of alignopsd measure was")
     parser.add_argument("--variants", nargs="+", default=["align_opsd", "rlsd"])
     parser.add_argument("--output", type=Path, help="JSON")
     arguments = parser.parse_args(argv)

@@ -96,7 +96,7 @@ MAY_IMPORT = {
         "skills",
         "statistics",
     ),
-    "cli": ("launch", "options"),
+    "cli": ("launch", "options", "runs.command"),
 }
 """What a package or top-level module of `alignopsd_trl` may import of ours, whatever the place of the import."""
 

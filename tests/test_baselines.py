@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
@@ -16,7 +16,6 @@ from fakes.trainers import difference, losses, make_config, make_trainer
 from alignopsd_trl.methods import Method, get_method
 from alignopsd_trl.methods import objectives as o
 from alignopsd_trl.methods.baseline import Baseline
-from alignopsd_trl.options import rules
 from alignopsd_trl.rollout import SortedByLength
 from alignopsd_trl.turns import Groups, TurnBatch
 
@@ -322,7 +321,8 @@ def test_every_option_has_help_and_every_choice_is_accepted(tmp_path: Path) -> N
         assert issubclass(kind, Baseline) and kind.__doc__
         for field in dataclasses.fields(kind.Options):
             assert field.metadata["help"]
-            for choice in getattr(rules(kind.Options).get(field.name), "choices", (field.default,)):
+            hint = get_type_hints(kind.Options)[field.name]
+            for choice in get_args(hint) if get_origin(hint) is Literal else (field.default,):
                 assert (
                     getattr(method(name, tmp_path, method_options={field.name: choice}).options, field.name) == choice
                 )

@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 
 from alignopsd_trl import AlignOPSDConfig, AlignOPSDTrainer, cli
 from alignopsd_trl.environments.loading import load
-from alignopsd_trl.launch.flags import flag_names
 from alignopsd_trl.models import resolve_model
 
 
@@ -131,13 +130,6 @@ def test_plan_and_train_refuse_it_in_the_same_words(
     told = capsys.readouterr().err
     assert end.value.code == 2 and said in told and len(told.splitlines()) == 1
     assert not (tmp_path / "run").exists()
-
-
-def test_flags_are_those_of_the_parser() -> None:
-    from alignopsd_trl.launch.arguments import Parser, kinds
-
-    actions = {action.dest for action in Parser(kinds())._actions} - {"help", "config"}
-    assert {name.removeprefix("no_") if name not in flag_names() else name for name in actions} == set(flag_names())
 
 
 def test_weights_of_another_shape_are_one_line(

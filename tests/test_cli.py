@@ -23,11 +23,14 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
     [
         (["fly"], "no command 'fly'; choose one of new"),
         (["train"], "needs the name of a recipe first: alfworld_3b"),
-        (["play", "chess"], "alfworld, searchqa, webshop"),
+        (["check", "chess", "--play"], "alfworld, searchqa, webshop"),
         (["--files", "ddp9"], "no shipped file 'ddp9'; did you mean 'ddp'? there are"),
         (["trian"], "no command 'trian'; did you mean 'train'?"),
         (["plan", "webshop_tiny"], "alignopsd plan is now alignopsd train RECIPE --plan"),
         (["compare", "a", "b"], "alignopsd compare is now alignopsd view RUN RUN"),
+        (["tune", "webshop_tiny"], "alignopsd tune is now alignopsd measure RECIPE"),
+        (["fidelity", "--model", "tiny"], "alignopsd fidelity is now alignopsd measure --model PATH"),
+        (["play", "webshop"], "alignopsd play is now alignopsd check ENVIRONMENT --play"),
         (["files"], "alignopsd files is now alignopsd --files"),
         (["view", "/no/such"], "alignopsd view: "),
         (["view", "/no/such", "/nor/this"], "alignopsd view: "),
@@ -52,7 +55,7 @@ def test_shipped_files_are_there(capsys: pytest.CaptureFixture) -> None:
 
 PAGES = [
     *([name, "--help"] for name in cli.COMMANDS),
-    *(["play", game, "--help"] for game in ("webshop", "alfworld", "searchqa")),
+    *(["check", game, "--play", "--help"] for game in ("webshop", "alfworld", "searchqa")),
     ["train", "webshop_tiny", "--help"],
 ]
 
@@ -83,10 +86,10 @@ def test_every_command_has_a_page_before_anything_heavy_is_imported() -> None:
         *[([name], "alignopsd " + name + ": the following") for name in ("view", "push", "evaluate", "new")],
         (["analyse", "temporla", "x"], "alignopsd analyse: argument NAME: invalid choice: 'temporla'"),
         (
-            ["fidelity", "--model", "a/b/c", "--environment", "x", "--output", "x"],
-            "fidelity: model='a/b/c' is no folder",
+            ["measure", "--model", "a/b/c", "--environment", "x", "--output", "x"],
+            "measure: model='a/b/c' is no folder",
         ),
-        (["fidelity", "--nonsense"], "alignopsd fidelity: unrecognized arguments: --nonsense; --help shows"),
+        (["measure", "--nonsense"], "alignopsd measure: unrecognized arguments: --nonsense; --help shows"),
         (["evaluate", "--model", "tiny", "--environment", "x", "--limit", "0"], "--limit 0 must be 1 or more"),
         (["view", __file__], "is no folder"),
         (["train", "webshop_tny", "--plan"], "did you mean 'webshop_tiny'?"),
@@ -102,6 +105,13 @@ def test_a_command_ends_with_a_message_and_no_traceback(
     assert stopped.value.code == 2 and words in told and "Traceback" not in told and told.count("\n") <= 3
 
 
+@pytest.mark.parametrize("argv", [["check", "nowhere"], ["train", "nowhere"], ["analyse", "dynamics", "/no/such"]])
+def test_traceback_shows_where_an_error_comes_from(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["alignopsd", *argv, "--traceback"])
+    with pytest.raises((ValueError, OSError), match="no"):
+        cli.main()
+
+
 def test_a_plan_takes_a_shipped_file_by_its_name(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     from alignopsd_trl.launch.machine import from_file
 
@@ -110,7 +120,7 @@ def test_a_plan_takes_a_shipped_file_by_its_name(capsys: pytest.CaptureFixture, 
         from_file("fsdp9")
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "fidelity", "tune", "study", "view", "analyse", "push"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "measure", "study", "view", "analyse", "push"])
 def test_every_command_is_called_by_its_name(command: str, capsys: pytest.CaptureFixture) -> None:
     with contextlib.suppress(SystemExit):
         cli.main([command, "--help"])

@@ -14,7 +14,7 @@ from alignopsd_trl.chat.options import PlayOptions
 from alignopsd_trl.chat.prompts import Renderer
 from alignopsd_trl.chat.thinking import without_thinking
 from alignopsd_trl.environments import Chat, Opening, Projection, Step, TextEnvironment, View, open_batch
-from alignopsd_trl.measure.commands import run_fidelity
+from alignopsd_trl.measure.commands import run_measure
 from alignopsd_trl.rollout import Player, conversation_metrics
 from alignopsd_trl.turns import Seeds, StopReason, Trajectory
 
@@ -252,6 +252,6 @@ def test_what_does_not_go_together_is_named(tmp_path: Path, options: dict, messa
 def test_walks_need_a_window(tmp_path: Path) -> None:
     flags = ["--model", "tiny", "--environment", "webshop_tiny", "--output", str(tmp_path / "out")]
     with pytest.raises(ValueError, match="rollouts replay actions"):
-        run_fidelity([*flags, "--set", "history=conversation"])
+        run_measure([*flags, "--set", "history=conversation"])
     with pytest.raises(ValueError, match="monte_carlo.*replays actions"):
         make_trainer(tmp_path, factory=ToyEnvironment, method="monte_carlo", history="conversation")

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from alignopsd_trl import AlignOPSDConfig
 from alignopsd_trl.environments import Suite, TaskPanel
 from alignopsd_trl.launch.evaluate import main as evaluate
-from alignopsd_trl.measure.commands import run_fidelity as main
+from alignopsd_trl.measure.commands import run_measure as main
 from alignopsd_trl.measure.mc_rollouts import ReplayError
 from alignopsd_trl.measure.policy import make_sampler
 from alignopsd_trl.models import load_tokenizer

@@ -19,8 +19,8 @@ from fakes.toy import ToyEnvironment
 from fakes.trainers import make_trainer
 
 from alignopsd_trl.measure import measurement
-from alignopsd_trl.measure.commands import fidelity as command
-from alignopsd_trl.measure.commands import run_fidelity as main
+from alignopsd_trl.measure.commands import measure as command
+from alignopsd_trl.measure.commands import run_measure as main
 from alignopsd_trl.measure.mc_rollouts import ReplayError
 from alignopsd_trl.measure.policy import ModelScorer, make_sampler
 from alignopsd_trl.measure.variants import CachedTeacher, read_vary
@@ -184,7 +184,7 @@ def test_a_command_that_was_cut_off_goes_on_and_the_page_can_be_pasted(
         found = _command(policy, tmp_path, *few)
     assert found["cpu_seconds"] > 0 and found["walks"] > 0
     page = (tmp_path / "report.md").read_text()
-    line = next(line for line in page.splitlines() if "alignopsd fidelity" in line)
+    line = next(line for line in page.splitlines() if "alignopsd measure" in line)
     assert shlex.split(line)[-3:] == [tasks, "--methods", "grpo"]
 
 

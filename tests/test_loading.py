@@ -95,7 +95,7 @@ def test_a_folder_called_environments_of_the_users_is_in_nobodys_way(own_environ
     assert ended.stdout == "1\n", ended.stderr
 
 
-@pytest.mark.parametrize("command", [["train", "webshop_tiny", "--plan"], ["play", "--help"]])
+@pytest.mark.parametrize("command", [["train", "webshop_tiny", "--plan"], ["check", "--help"]])
 @pytest.mark.full
 def test_commands_work_where_the_user_has_a_package_of_this_name(own_environments: Path, command: list[str]) -> None:
     line = [sys.executable, "-m", "alignopsd_trl.cli", *command]

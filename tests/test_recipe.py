@@ -364,7 +364,7 @@ def test_bfloat16_is_the_default_where_a_gpu_has_it(
 ) -> None:
     assert AlignOPSDConfig(str(tmp_path), use_cpu=True, per_device_train_batch_size=8).bf16 is False
     monkeypatch.setattr("trl.GRPOConfig.__post_init__", lambda self: None)
-    for check in ("_check_groups", "_check_engine", "_check_conversation", "_check_losses"):
+    for check in ("_check_groups", "_check_engine", "_check_conversation", "_check_supported"):
         monkeypatch.setattr(AlignOPSDConfig, check, lambda *ignored: None)
     _Gpu(monkeypatch, bfloat16)
     assert AlignOPSDConfig(str(tmp_path), use_cpu=use_cpu).bf16 is (bfloat16 and not use_cpu)

@@ -60,7 +60,7 @@ def test_engine_options_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (COLOCATE | {"vllm_max_num_batched_tokens": 100}, "set it to 256 or more"),
         (COLOCATE | {"vllm_max_model_length": 100}, "set it to 140"),
         (COLOCATE | {"continuous_play": True, "vllm_tensor_parallel_size": 2}, "vllm_tensor_parallel_size=2"),
-        (COLOCATE | {"vllm_server_addresses": ["http://a:1"]}, "set use_vllm=True and vllm_mode='server'"),
+        (COLOCATE | {"vllm_server_addresses": ["http://a:1"]}, "vllm_mode='colocate'; set vllm_mode='server'"),
         (SERVER | {"vllm_server_addresses": ["a:1"]}, "'a:1'; write it as http://HOST:PORT"),
         (SERVER | {"vllm_server_addresses": ["http://a:1"] * 2}, "name each server once"),
         (SERVER | {"vllm_server_addresses": ["http://a:1"], "vllm_server_base_url": "http://b:1"}, "leave it out"),

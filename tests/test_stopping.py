@@ -128,8 +128,8 @@ def test_want_of_memory_is_one_sentence_that_says_what_to_lower(error: str, caps
         ["warm_start", "no_such_task", "--data", "DATA", "--output", "/proc/x"],
         ["evaluate", "--model", "tiny", "--environment", "no_such_task", "--output", "/proc/x"],
         ["analyse", "play", "tiny", "--environment", "no_such_task", "--output", "/proc/x"],
-        ["fidelity", "--model", "tiny", "--environment", "no_such_task", "--output", "/proc/x"],
-        ["tune", "webshop_tiny", "--output", "/proc/x"],
+        ["measure", "--model", "tiny", "--environment", "no_such_task", "--output", "/proc/x"],
+        ["measure", "webshop_tiny", "--output", "/proc/x"],
     ],
 )
 def test_where_nothing_can_be_written_is_said_before_anything_is_played(

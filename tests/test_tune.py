@@ -1,4 +1,4 @@
-"""``alignopsd tune``: the ranking and what follows from it, the command on a game whose values are known, bad input."""
+"""``alignopsd measure RECIPE``: the ranking and what follows from it, the command on a known game, bad input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from alignopsd_trl import cli
 from alignopsd_trl.launch.arguments import parse
 from alignopsd_trl.launch.presets import preset
 from alignopsd_trl.measure import commands, measurement, tune
-from alignopsd_trl.measure.commands import run_tune as main
+from alignopsd_trl.measure.commands import run_measure as main
 from alignopsd_trl.measure.metrics import Turns, agreement
 from alignopsd_trl.measure.ranking import ABOVE, BELOW, EVERYTHING, UNTOLD, advise, rank, successes
 from alignopsd_trl.measure.table import measured_rows, turns_of
@@ -179,7 +179,7 @@ def test_the_command_measures_a_recipe_of_ones_own_and_goes_on_with_more_tasks(
 ) -> None:
     monkeypatch.setattr(commands, "BATCH", 6)
     found = main(["walk", *FEW, "--vary", "rlsd.band=0.4"])
-    folder = game / "outputs" / "tune_walk"
+    folder = game / "outputs" / "measure_walk"
     assert {path.name for path in folder.iterdir()} == {"parts", "report.md", "tune.json", "tuned.yaml"}
     assert json.loads((folder / "tune.json").read_text()) == found
     assert set(found["figures"]) == {"grpo", "gagpo", "rlsd", "rlsd band=0.4"} == set(found["settings"])
@@ -187,7 +187,7 @@ def test_the_command_measures_a_recipe_of_ones_own_and_goes_on_with_more_tasks(
     assert found["tasks"] == 12 and found["episodes"] == found["skilled_episodes"] == 96
     assert found["success"]["all"]["tasks"] == 12 and 0 <= found["teacher_agreement"]["value"] <= 1
     told = capsys.readouterr().out
-    assert (folder / "report.md").read_text() in told and "train walk --config outputs/tune_walk/tuned.yaml" in told
+    assert (folder / "report.md").read_text() in told and "train walk --config outputs/measure_walk/tuned.yaml" in told
     assert yaml.safe_load((folder / "tuned.yaml").read_text()) == found["advice"]["settings"]
     parse("walk", ["--config", str(folder / "tuned.yaml"), "--output_dir", "out"])
 
@@ -208,7 +208,7 @@ def test_time_and_methods_without_a_teacher(game: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(commands, "BATCH", 2)
     found = main(["walk", *FEW, "--methods", "gigpo", "--minutes", "0.001", "--set", "temperature=0.9"])
     assert found["tasks"] == 2 and found["teacher_agreement"] is None and found["success"]["all"]["tasks"] == 2
-    written = yaml.safe_load((game / "outputs" / "tune_walk" / "tuned.yaml").read_text())
+    written = yaml.safe_load((game / "outputs" / "measure_walk" / "tuned.yaml").read_text())
     assert written["temperature"] == 0.9
 
 
@@ -248,15 +248,15 @@ def test_a_written_task_is_tuned_by_its_name_and_trains_with_what_is_advised(
     monkeypatch.chdir(tmp_path)
     cli.main(["new", "vault"])
     with pytest.raises(SystemExit):
-        cli.main(["tune", "vault"])
+        cli.main(["measure", "vault"])
     assert "vault/policy' is no folder" in (told := capsys.readouterr().err) and "alignopsd warm_start" in told
     monkeypatch.chdir(tmp_path / "vault")
     cli.main(["demonstrate", "vault", "--episodes", "6"])
     cli.main(["warm_start", "vault", "--max_steps", "2", "--tasks", "0"])
-    cli.main(["tune", "vault", "--tasks", "2", "--rollouts", "1", "--methods", "gigpo", "--quiet"])
-    written = Path("outputs", "tune_vault", "tuned.yaml")
+    cli.main(["measure", "vault", "--tasks", "2", "--rollouts", "1", "--methods", "gigpo", "--quiet"])
+    written = Path("outputs", "measure_vault", "tuned.yaml")
     assert "# Credit: nothing can be told from GRPO here" in written.read_text()
-    assert "train with it: alignopsd train vault --config outputs/tune_vault/tuned.yaml" in capsys.readouterr().out
+    assert "train with it: alignopsd train vault --config outputs/measure_vault/tuned.yaml" in capsys.readouterr().out
     for own in (None, preset("vault")):  # alignopsd train vault, python train.py
         recipe, args, model = parse("vault", ["--config", str(written)], own)
         assert (recipe.environment, args.method, args.privileged_siblings) == ("vault", "grpo", 0)
@@ -269,6 +269,7 @@ def test_a_written_task_is_tuned_by_its_name_and_trains_with_what_is_advised(
     ("argv", "words"),
     [
         ([], "required: RECIPE"),
+        (["webshop_tiny", "--environment", "x"], "RECIPE names its environment"),
         (["webshop_tny"], "did you mean 'webshop_tiny'?"),
         (["webshop_tiny", "--tasks", "1"], "--tasks 1 must be 2 or more"),
         (["webshop_tiny", "--rollouts", "0"], "--rollouts 0 must be 1 or more"),
@@ -289,7 +290,7 @@ def test_bad_input_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["tune", *argv])
+        cli.main(["measure", *argv])
     told = capsys.readouterr().err
     assert stopped.value.code == 2 and words in told and "Traceback" not in told and told.count("\n") <= 3
     assert not (tmp_path / "outputs").exists()

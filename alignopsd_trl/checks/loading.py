@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from alignopsd_trl.checks.model_files import check_model_name, check_tokenizer, check_weights, weight_shapes
-from alignopsd_trl.config import INHERITED_RULES, check_values
 from alignopsd_trl.models import SHIPPED_MODELS, end_ids, load_tokenizer, resolve_model, unreadable
+from alignopsd_trl.options import Share, check_values
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -75,7 +75,7 @@ def empty_model(folder: Path, trust_remote_code: bool = False) -> PreTrainedMode
         if (folder / "generation_config.json").is_file():
             model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
         end_ids(model, 0)
-        check_values({"min_p": model.generation_config.min_p}, INHERITED_RULES)
+        check_values({"min_p": model.generation_config.min_p}, {"min_p": Share})
         if model.generation_config.stop_strings:
             raise ValueError("it has stop_strings, which end no response here")
     if getattr(config, "quantization_config", None) is None:  # quantized weights have other shapes

@@ -7,73 +7,68 @@ import math
 import os
 import re
 import sys
-import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import Any, NoReturn, get_args, get_type_hints
+from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 
-from transformers import TrainingArguments
-from trl import GRPOConfig, ModelConfig, TrlParser
+from pydantic import Field
+from trl import ModelConfig, TrlParser
 
-from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig, check_values, steps_per_round
-from alignopsd_trl.launch.flags import check_flags
+from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig, steps_per_round
 from alignopsd_trl.launch.machine import Launch, from_file, launched
 from alignopsd_trl.launch.presets import optimiser_steps, own_preset, preset, round_shape
 from alignopsd_trl.launch.values import json_mapping, read_yaml
 from alignopsd_trl.methods import method_names
-from alignopsd_trl.options import Above, AtLeast, Within, as_type, near
-
-
-def _said(default: Any, told: str) -> Any:
-    """Returns a dataclass field with its help text."""
-    return field(default=default, metadata={"help": told})
+from alignopsd_trl.options import Positive, Share, as_type, check_values, near, option
 
 
 @dataclass
 class RecipeArguments:
     """The recipe's own arguments, beside the trainer's and the model's."""
 
-    preset: str = _said("paper", "'paper', or 'released' for the published launcher's settings.")
-    plan: bool = _said(False, "Print what would run (config, rows, memory, panel) and load no weights.")
-    plan_for: str | None = _said(
+    _argument_group_name = "recipe"
+
+    preset: str = option("paper", "'paper', or 'released' for the published launcher's settings.")
+    plan: bool = option(False, "Print what would run (config, rows, memory, panel) and load no weights.")
+    plan_for: str | None = option(
         None,
         "With --plan: the launch to plan for, an accelerate configuration such as recipes/accelerate/fsdp2.yaml, "
         "or the name of a shipped one (fsdp2). None: the launch that this process is part of.",
     )
-    gpu_gib: float | None = _said(
+    gpu_gib: float | None = option(
         None, "With --plan: memory of one GPU in GiB. None: of the GPU that is here, else 80."
     )
-    environment: str = _said("webshop", "Environment by name, or a module with suite().")
-    environment_options: str | None = _said(None, "JSON, handed to the environment's suite().")
-    trajectories_hub_repo: str | None = _said(
+    environment: str = option("webshop", "Environment by name, or a module with suite().")
+    environment_options: str | None = option(None, "JSON, handed to the environment's suite().")
+    trajectories_hub_repo: str | None = option(
         None, "Data set on the Hub that the trajectories are pushed to at the end. None: they stay here."
     )
-    licence: str | None = _said(None, "Licence id of the weights, for the card. None: the base model's.")
-    train_split: str = _said("train", "Split of the environment's tasks to train on.")
-    panel: str = _said("test", "Panel that is evaluated before and after training.")
-    panel_limit: int | None = _said(None, "Only the first tasks of the panel.")
-    evaluate_first: bool = _said(True, "Evaluate the panel before training as well.")
-    skill_bank: str | None = _said(None, "Shipped skill bank or a JSON file; by default the environment's own.")
-    encoder: str = _said("lexical", "Sentence encoder: 'lexical' (no weights), an id or a path.")
-    tasks_per_round: int | None = _said(
+    licence: str | None = option(None, "Licence id of the weights, for the card. None: the base model's.")
+    train_split: str = option("train", "Split of the environment's tasks to train on.")
+    panel: str = option("test", "Panel that is evaluated before and after training.")
+    panel_limit: int | None = option(None, "Only the first tasks of the panel.")
+    evaluate_first: bool = option(True, "Evaluate the panel before training as well.")
+    skill_bank: str | None = option(None, "Shipped skill bank or a JSON file; by default the environment's own.")
+    encoder: str = option("lexical", "Sentence encoder: 'lexical' (no weights), an id or a path.")
+    tasks_per_round: int | None = option(
         None, "Task groups per rollout round over all processes; sets the batch arguments."
     )
-    updates_per_round: int | None = _said(
+    updates_per_round: int | None = option(
         None, "Optimiser steps per pass over a rollout round. None: by rows_per_step; 1 without it."
     )
-    rows_per_step: int | None = _said(
+    rows_per_step: int | None = option(
         None,
         "Turn rows of one optimiser step, about (64 or 256 in the published launchers): the round is cut into as "
         "many equal parts as come nearest. updates_per_round=1 makes the round one step.",
     )
-    rounds: int | None = _said(
+    rounds: int | None = option(
         None, "Rollout rounds, however often each is passed over (num_iterations); sets max_steps."
     )
-    save_rounds: int | None = _said(
+    save_rounds: int | None = option(
         None, "Rounds between two checkpoints, which never fall inside one; sets save_steps."
     )
-    threads: int | None = _said(
+    threads: int | None = option(
         None, "CPU threads of a process. None: OMP_NUM_THREADS, else the process's share of the cores."
     )
 
@@ -89,8 +84,8 @@ def parse(
         own (`dict`, *optional*): the caller's preset, in place of the one of ``name``.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    check_flags(argv)
     parser = Parser(kinds())
+    parser.refuse_unknown(argv)
     parser.take_file(argv)
     asked = parser.look(argv)
     options = json_mapping("method_options", asked.method_options, '{"walks": 6}')
@@ -117,12 +112,12 @@ def kinds() -> tuple[type, type, type]:
 
 
 RULES: dict[str, Any] = {
-    **dict.fromkeys(("tasks_per_round", "num_generations", "updates_per_round"), AtLeast(1)),
-    **dict.fromkeys(("rounds", "save_rounds", "max_turns", "panel_limit"), AtLeast(1)),
-    **dict.fromkeys(("gpu_gib", "lora_r", "lora_alpha"), Above(0)),
-    "lora_dropout": Within(0, 1),
+    **dict.fromkeys(("tasks_per_round", "num_generations", "updates_per_round"), Annotated[int, Field(ge=1)]),
+    **dict.fromkeys(("rounds", "save_rounds", "max_turns", "panel_limit"), Annotated[int, Field(ge=1)]),
+    **dict.fromkeys(("gpu_gib", "lora_r", "lora_alpha"), Positive),
+    "lora_dropout": Share,
 }
-"""Allowed values of the fields of a recipe and of TRL's model arguments."""
+"""Types with the limits of a recipe's fields and of TRL's model arguments."""
 
 _KINDS = {"int": "a whole number", "float": "a number", "string_to_bool": "true or false"}
 
@@ -147,6 +142,16 @@ class Parser(TrlParser):
     def look(self, argv: Sequence[str]) -> argparse.Namespace:
         """Returns the current values, before any class is made from them."""
         return self.parse_known_args(list(argv))[0]
+
+    def refuse_unknown(self, argv: Sequence[str]) -> None:
+        """Raises `ValueError` for a flag that no recipe has, with the nearest name, and for a loose word."""
+        if not (rest := self.parse_known_args(list(argv))[1]):
+            return
+        flag = rest[0].partition("=")[0]
+        if flag.startswith("--"):
+            known = near(flag, [f"--{name}" for name in self._hints()])
+            raise ValueError(f"{flag} is unknown; {known}--help all shows every argument")
+        raise ValueError(f"what is {' '.join(rest)!r} meant for? Values follow a flag, such as --method grpo")
 
     def take_file(self, argv: Sequence[str]) -> None:
         """Reads the file of ``--config``; its values override all defaults."""
@@ -177,20 +182,20 @@ class Parser(TrlParser):
     def read(self, argv: Sequence[str]) -> tuple[RecipeArguments, AlignOPSDConfig, ModelConfig]:
         """Returns the three instances of `kinds`."""
         parsed: Any = self.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
-        recipe, args, model, _, rest = parsed
-        if rest:
-            raise ValueError(f"what is {' '.join(rest)!r} meant for? Values follow a flag, such as --method grpo")
-        return recipe, args, model
+        return parsed[:3]
 
     def _check_file(self, content: Mapping[str, Any], file: str) -> None:
         """Raises for a value of a wrong type, which would otherwise fail later and without its name."""
-        hints = {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
+        hints = self._hints()
         for name, value in content.items():
             if name not in hints:
                 raise ValueError(f"--config {file}: {name} is unknown; {near(name, [*hints])}correct or remove it")
             hint = hints[name]
             if set(get_args(hint) or (hint,)) <= {int, float, type(None)} and value not in (None, "None"):
                 as_type(value, hint, f"--config {file}: {name}={value!r}")
+
+    def _hints(self) -> dict[str, Any]:
+        return {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
 
 
 def differences_from_preset(
@@ -221,29 +226,11 @@ _OF_THE_LAUNCH = (
 
 
 def everything() -> str:
-    """Returns a text with every argument, in groups, with its type, default and help."""
-    own = {one.name for one in fields(AlignOPSDConfig)} - {one.name for one in fields(GRPOConfig)}
-    usual = {one.name for one in fields(TrainingArguments)}
-    groups = (
-        ("Recipe", [*fields(RecipeArguments)]),
-        (f"Method and trainer; --method is one of {', '.join(method_names())}", _of(lambda name: name in own)),
-        ("TRL's GRPOConfig", _of(lambda name: name not in own and name not in usual)),
-        ("transformers' TrainingArguments", _of(lambda name: name in usual)),
-        ("Model", [*fields(ModelConfig)]),
-    )
-    lines: list[str] = []
-    for title, members in groups:
-        lines += ["", title]
-        for one in members:
-            default = one.default if one.default is not MISSING else "..."
-            kind = str(getattr(one.type, "__name__", one.type))
-            text = f"{' '.join(str(one.metadata.get('help') or '').split())} [{kind}, default {default}]"
-            lines += textwrap.wrap(text, 112, initial_indent=f"  --{one.name:<28} ", subsequent_indent=" " * 33)
-    return "\n".join(lines[1:])
-
-
-def _of(wanted: Callable[[str], bool]) -> list[Any]:
-    return [one for one in fields(AlignOPSDConfig) if wanted(one.name)]
+    """Returns a text with every argument, its default and its help."""
+    parser = Parser(kinds())
+    parser.usage = "alignopsd train RECIPE [--FLAG VALUE ...]"
+    parser.description = f"--method is one of {', '.join(method_names())}"
+    return parser.format_help()
 
 
 def _batch_defaults(asked: argparse.Namespace) -> dict[str, int]:

@@ -11,10 +11,11 @@ import signal
 import sys
 import sysconfig
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from pathlib import Path
 from typing import NoReturn
 
+from alignopsd_trl.runs.command import TRACEBACK
 from alignopsd_trl.runs.files import in_units
 from alignopsd_trl.runs.lost import Terminated, handled, is_loss, speaks, terminable
 from alignopsd_trl.runs.readers import ends_with_its_reader
@@ -35,16 +36,6 @@ _MEMORY = (
 )
 
 
-def without_debug(argv: Sequence[str]) -> tuple[list[str], bool]:
-    """Returns the command line without a bare ``--debug``, and whether it had one; one with a value stays."""
-    bare = [
-        place
-        for place, word in enumerate(argv)
-        if word == "--debug" and (place + 1 == len(argv) or argv[place + 1].startswith("--"))
-    ]
-    return [word for place, word in enumerate(argv) if place not in bare], bool(bare)
-
-
 @contextlib.contextmanager
 def setup() -> Generator[None]:
     """Marks errors before the first episode as errors that the user can fix."""
@@ -61,32 +52,33 @@ def reported(name: str, quietly: bool, resumes: str | None = RESUMES) -> Generat
 
     Args:
         name: name of the command.
-        quietly: if false, errors are raised as they are.
+        quietly: if false, errors are raised as they are, as with `TRACEBACK` on the command line.
         resumes: argument with which the same command resumes; `None` for a command that begins anew.
     """
-    if not quietly:
+    if not quietly or TRACEBACK in sys.argv:
         yield
         return
-    _check_locale(name)
-    try:
-        with ends_with_its_reader(), terminable():
-            yield
-    except (Exception, KeyboardInterrupt, Terminated) as error:
-        status = _status(error)
-        if status is None:
-            raise
-        _end(name, error, status, resumes)
+    with _ended(name, resumes, (Exception, KeyboardInterrupt, Terminated)):
+        yield
 
 
 @contextlib.contextmanager
 def stoppable(name: str, resumes: str | None = None) -> Generator[None]:
     """Does the same as `reported`, only for signals and a closed output; other errors are raised as they are."""
+    with _ended(name, resumes, (KeyboardInterrupt, Terminated)):
+        yield
+
+
+@contextlib.contextmanager
+def _ended(name: str, resumes: str | None, kinds: tuple[type[BaseException], ...]) -> Generator[None]:
     _check_locale(name)
     try:
         with ends_with_its_reader(), terminable():
             yield
-    except (KeyboardInterrupt, Terminated) as error:
-        _end(name, error, _status(error), resumes)
+    except kinds as error:
+        if (status := _status(error)) is None:
+            raise
+        _end(name, error, status, resumes)
 
 
 def _check_locale(name: str) -> None:
@@ -104,7 +96,7 @@ def _check_locale(name: str) -> None:
                 raise SystemExit(WRONG)
 
 
-def _end(name: str, error: BaseException, status: int | None, resumes: str | None) -> NoReturn:
+def _end(name: str, error: BaseException, status: int, resumes: str | None) -> NoReturn:
     """Ends the process. The launcher's signals wait until the message is out; a closed terminal shows none."""
     with handled(signal.SIG_IGN), contextlib.suppress(OSError):
         if _says(error):
@@ -161,7 +153,7 @@ def wants_memory(error: BaseException) -> bool:
     )
 
 
-def _message(error: BaseException, status: int | None, resumes: str | None) -> str:
+def _message(error: BaseException, status: int, resumes: str | None) -> str:
     goes_on = _goes_on(error, resumes)
     if status == INTERRUPTED:
         return "; ".join(filter(None, ["stopped by Ctrl-C", goes_on]))
@@ -176,7 +168,7 @@ def _message(error: BaseException, status: int | None, resumes: str | None) -> s
     most = None if type(error).__name__ == "SkillBankError" else _LINES  # shows all, to fix a bank's file in one pass
     text = "\n".join(str(error).strip().splitlines()[:most]) or type(error).__name__
     if place := raised_by_a_task(error):
-        text = f"code of the task raised {type(error).__name__}: {text} ({place}); --debug shows the calls"
+        text = f"code of the task raised {type(error).__name__}: {text} ({place}); {TRACEBACK} shows the calls"
     if status == WRONG or resumes is None or type(error).__name__ == "PushFailed":
         return text
     return f"{text}\n{goes_on[0].upper()}{goes_on[1:]}"

@@ -75,14 +75,13 @@ def _check(given: argparse.Namespace) -> None:
     Raises:
         ValueError: names the first option that breaks its rule.
     """
-    from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig, check_values
-    from alignopsd_trl.options import Above, AtLeast, as_type, rules
+    from alignopsd_trl.config import INHERITED_RULES, AlignOPSDConfig
+    from alignopsd_trl.options import PositiveCount, Size, check_values
 
-    hints = get_type_hints(AlignOPSDConfig)
-    for name, value in given.sizes.items():
-        as_type(value, hints[name], f"{name}={value!r}")
-    own = {"temperature": AtLeast(0), "batch_size": Above(0)}
-    check_values(vars(given) | given.sizes, INHERITED_RULES | rules(AlignOPSDConfig) | own)
+    values = vars(given) | given.sizes
+    hints = get_type_hints(AlignOPSDConfig, include_extras=True) | INHERITED_RULES
+    hints |= {"temperature": Size, "batch_size": PositiveCount}
+    check_values(values, {name: hints[name] for name in values if name in hints})
     PlayOptions(**{name: given.sizes[name] for name in PlayOptions.names()})  # raises for invalid tags
 
 

@@ -13,8 +13,8 @@ HELP = """\
 
 Looking before running
   --plan                      checks everything a run would, and shows rows, memory and settings; loads no weights
-  --help all                  every argument, in groups
-  --debug                     shows where an error comes from
+  --help all                  every argument
+  --traceback                 shows where an error comes from
 
 What is trained
   --method NAME               align_opsd (default), grpo, gigpo, hgpo, graphgpo, gagpo, rlsd, sdar, opsd, grpo_opsd,

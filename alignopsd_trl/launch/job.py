@@ -17,6 +17,7 @@ from alignopsd_trl.environments.base import Suite
 from alignopsd_trl.environments.loading import load
 from alignopsd_trl.environments.panel import TaskPanel
 from alignopsd_trl.launch.arguments import RecipeArguments
+from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.values import environment_options, named, policy_of
 from alignopsd_trl.methods import get_method
 from alignopsd_trl.runs.files import plain
@@ -95,6 +96,22 @@ class Job:
         )
         if recipe.trajectories_hub_repo:
             check_hub(args.hub_token, f"trajectories_hub_repo={recipe.trajectories_hub_repo!r}")
+
+    def facts(self, launch: Launch) -> dict[str, str]:
+        """Returns the lines that a plan and the first screen of a run share, by their labels."""
+        args, panel = self.args, self.panel
+        groups = args.per_device_train_batch_size * args.steps_per_generation * launch.processes // args.num_generations
+        model, weights = self.policy, weights_checksum(self.policy)
+        rounds = f"{args.max_steps / float(args.steps_per_round):g} rounds, {args.max_steps} updates"
+        length = rounds if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
+        return {
+            "method": f"{args.method}, preset {self.recipe.preset}, seed {args.seed}",
+            "model": model if model == weights else f"{model} ({weights})",
+            "environment": f"{self.suite.name}, {len(self.tasks)} training tasks",
+            "panel": f"{panel.name}, {len(panel)} tasks, checksum {panel.checksum}",
+            "round": f"{groups} tasks x {args.num_generations} rollouts, {length}",
+            "launch": str(launch),
+        }
 
     def part_facts(self) -> dict[str, str]:
         """Returns a plan's lines about skill bank, encoder and output folder.

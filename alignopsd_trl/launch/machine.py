@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from alignopsd_trl.config import AlignOPSDConfig
+from alignopsd_trl.launch.presets import divisors
 from alignopsd_trl.launch.shipped import shipped_or
 from alignopsd_trl.launch.values import read_yaml
 
@@ -58,25 +58,30 @@ class Launch:
 def launched(environment: Mapping[str, str] = os.environ) -> Launch:
     """Returns the launch that this process is part of, from the variables that launchers set."""
     processes = int(environment.get("WORLD_SIZE", "1"))
-    local = int(environment.get("LOCAL_WORLD_SIZE", str(processes)))
+    nodes = max(processes // max(int(environment.get("LOCAL_WORLD_SIZE", str(processes))), 1), 1)
 
     def says(name: str) -> bool:
         return environment.get(name, "false").lower() in ("true", "1", "yes")
 
-    nodes = max(processes // max(local, 1), 1)
     if says("ACCELERATE_USE_FSDP"):
         version = environment.get("FSDP_VERSION", "1")
         once, offloads = says("FSDP_CPU_RAM_EFFICIENT_LOADING"), says("FSDP_OFFLOAD_PARAMS")
         return Launch(processes, nodes, f"FSDP{version}", once, offloads)
     if says("ACCELERATE_USE_DEEPSPEED"):
-        devices = [environment.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_DEVICE") for part in ("OPTIMIZER", "PARAM")]
-        return _deepspeed(processes, nodes, environment.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2"), devices)
+        stage = environment.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
+        devices = [
+            environment.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_DEVICE", "") for part in ("OPTIMIZER", "PARAM")
+        ]
+        offloads = any(device.lower() not in ("", "none") for device in devices)
+        return Launch(processes, nodes, f"ZeRO-{stage}", stage == "3", offloads)
     return Launch(processes, nodes, "DDP" if processes > 1 else "one process")
 
 
-def _deepspeed(processes: int, nodes: int, stage: object, devices: Sequence[str | None]) -> Launch:
-    offloads = any(device not in (None, "", "none") for device in devices)
-    return Launch(processes, nodes, f"ZeRO-{stage}", str(stage) == "3", offloads)
+_SECTIONS = {
+    "FSDP": ("fsdp_config", "ACCELERATE_USE_FSDP", ""),
+    "DEEPSPEED": ("deepspeed_config", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_DEEPSPEED_"),
+}
+"""Kind of distribution -> its section in accelerate's file, the variable that names it, the prefix of the others."""
 
 
 def from_file(path: str | Path) -> Launch:
@@ -90,17 +95,13 @@ def from_file(path: str | Path) -> Launch:
         raise ValueError(
             f"plan_for={str(path)!r} is no accelerate configuration (it has no num_processes); see recipes/accelerate"
         )
-    kind = str(content.get("distributed_type", "NO")).upper()
-    processes, nodes = int(content["num_processes"]), int(content.get("num_machines", 1))
-    if kind == "FSDP":
-        options: dict[str, Any] = content.get("fsdp_config") or {}
-        once, offloads = (bool(options.get(f"fsdp_{name}")) for name in ("cpu_ram_efficient_loading", "offload_params"))
-        return Launch(processes, nodes, f"FSDP{options.get('fsdp_version', 1)}", once, offloads)
-    if kind == "DEEPSPEED":
-        options = content.get("deepspeed_config") or {}
-        devices = [options.get(f"offload_{part}_device") for part in ("optimizer", "param")]
-        return _deepspeed(processes, nodes, options.get("zero_stage", 2), devices)
-    return Launch(processes, nodes, "DDP" if processes > 1 else "one process")
+    processes = int(content["num_processes"])
+    found = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes // int(content.get("num_machines", 1))}
+    if section := _SECTIONS.get(str(content.get("distributed_type")).upper()):
+        name, used, prefix = section
+        found[used] = True
+        found |= {f"{prefix}{option.upper()}": value for option, value in (content.get(name) or {}).items()}
+    return launched({name: str(value) for name, value in found.items()})
 
 
 def processes_of(launcher: Sequence[str]) -> int:
@@ -141,7 +142,7 @@ def check_launch(launch: Launch, args: AlignOPSDConfig, installed: bool = True) 
     if args.vllm_mode == "colocate" and here % parallel:
         raise ValueError(
             f"vllm_tensor_parallel_size={parallel} must divide the {here} processes of a node: an engine is shared by "
-            f"neighbours. Use one of {[size for size in range(1, here + 1) if here % size == 0]}"
+            f"neighbours. Use one of {divisors(here)}"
         )
 
 

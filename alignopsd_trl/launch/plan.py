@@ -34,20 +34,20 @@ def plan(job: Job, changed: Mapping[str, Any], whole: bool = False) -> str:
     Raises:
         ValueError: if the run can't succeed.
     """
-    recipe, args, suite, panel = job.recipe, job.args, job.suite, job.panel
+    recipe, args, suite = job.recipe, job.args, job.suite
     launch = planned_launch(recipe.plan_for)
     check_launch(launch, args, installed=recipe.plan_for is None)
     trajectories = args.per_device_train_batch_size * args.steps_per_generation * launch.processes
     job.check(trajectories // args.num_generations)
     turns = args.max_turns or suite.factory().max_turns
     facts = {
-        "recipe": f"{args.method} on {suite.name}, preset {recipe.preset}, {launch}",
-        **round_facts(args, trajectories, turns),
+        **job.facts(launch),
+        "trajectories per round": f"{trajectories}, optimiser steps {args.steps_per_round}",
+        "turn rows per round, at most": trajectories * turns,
+        "tokens per turn, at most": args.max_prompt_length + args.max_completion_length,
+        "trained tokens per round, at most": trajectories * turns * args.max_completion_length,
         **memory_facts(recipe, args, job.model, launch, turns * trajectories // launch.processes),
         "seconds a round": seconds_a_round(Path(args.output_dir)),
-        "model": job.model.model_name_or_path,
-        "training tasks": len(job.tasks),
-        "panel": f"{panel.name} of {panel.environment}: {len(panel)} tasks, checksum {panel.checksum}",
         **job.part_facts(),
     }
     width = max(map(len, facts)) + 2
@@ -80,20 +80,9 @@ MADE = (
 
 def all_settings(args: AlignOPSDConfig, suite: Suite) -> list[str]:
     """Returns a line for each setting, the environment's last; leaves out tokens."""
-    found = {one.name: getattr(args, one.name) for one in fields(AlignOPSDConfig)}
-    lines = [f"  {name}: {found[name]}" for name in sorted(found) if not name.endswith("_token")]
+    names = sorted(one.name for one in fields(AlignOPSDConfig) if not one.name.endswith("_token"))
+    lines = [f"  {name}: {getattr(args, name)}" for name in names]
     return [*lines, f"  environment: {json.dumps(dict(suite.description), default=str)}"]
-
-
-def round_facts(args: AlignOPSDConfig, trajectories: int, turns: int) -> dict[str, Any]:
-    """Returns the maximum of episodes, rows and tokens of a round."""
-    rounds = f"{args.max_steps / float(args.steps_per_round):g}" if args.max_steps > 0 else "until the epochs end"
-    return {
-        "trajectories per round": f"{trajectories}, optimiser steps {args.steps_per_round}, rounds {rounds}",
-        "turn rows per round, at most": trajectories * turns,
-        "tokens per turn, at most": args.max_prompt_length + args.max_completion_length,
-        "trained tokens per round, at most": trajectories * turns * args.max_completion_length,
-    }
 
 
 def seconds_a_round(folder: Path) -> str:

@@ -190,6 +190,10 @@ def preset_beside(module: ModuleType | None) -> Mapping[str, Any]:
     return dict(preset) if isinstance(preset, Mapping) else {}
 
 
+def divisors(number: int) -> list[int]:
+    return [one for one in range(1, number + 1) if number % one == 0]
+
+
 def optimiser_steps(rows: int | None, tasks: int, siblings: int, max_turns: int | None, processes: int) -> int:
     """Returns the optimiser steps of a round, so that each has about ``rows`` turn rows.
 
@@ -207,8 +211,7 @@ def optimiser_steps(rows: int | None, tasks: int, siblings: int, max_turns: int 
     if rows is None or max_turns is None or local == 0:
         return 1
     wanted = tasks * siblings * (2 + max_turns) / 2 / rows
-    parts = [number for number in range(1, local + 1) if local % number == 0]
-    return min(parts, key=lambda number: (abs(math.log(number / wanted)), -number))
+    return min(divisors(local), key=lambda number: (abs(math.log(number / wanted)), -number))
 
 
 def round_shape(tasks: int, siblings: int, updates: int, processes: int) -> dict[str, int]:
@@ -228,9 +231,9 @@ def round_shape(tasks: int, siblings: int, updates: int, processes: int) -> dict
         raise ValueError(f"tasks_per_round={tasks} can't be spread over {processes} processes; use {near}")
     local = tasks // processes * siblings
     if local % updates:
-        fits = [number for number in range(1, local + 1) if local % number == 0]
         raise ValueError(
-            f"updates_per_round={updates} does not divide the {local} trajectories of a process; use one of {fits}"
+            f"updates_per_round={updates} does not divide the {local} trajectories of a process; "
+            f"use one of {divisors(local)}"
         )
     return {
         "per_device_train_batch_size": local // updates,

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alignopsd_trl.launch import presets
-from alignopsd_trl.launch.errors import reported, setup, without_debug
-from alignopsd_trl.launch.flags import check_flags
+from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.help import HELP, wanted_help
+from alignopsd_trl.runs.command import TRACEBACK
 from alignopsd_trl.runs.cores import use_machine
 
 
@@ -26,16 +26,17 @@ def main(
     """Runs a recipe; returns the content of its ``results.json`` (``None`` for a plan or a help page).
 
     A process that a command line started ends with a message of a few lines and status 2 for a run that can't
-    start, 1 for one that had to stop; ``--debug`` shows the traceback. With ``argv`` given, errors are raised.
+    start, 1 for one that had to stop; ``--traceback`` shows where the error comes from. With ``argv`` given, errors
+    are raised.
 
     Args:
         name (`str`): name of a shipped recipe, of your own preset, or of a module with a mapping ``PRESET``.
         argv (`list[str]`, *optional*): command line; the process's own by default.
         preset (`dict`, *optional*): defaults of your own recipe, by argument; see ``docs/your_own_task.md``.
     """
-    given, debug = without_debug(sys.argv[1:] if argv is None else argv)
-    given = [_spelt_out(word) for word in given]
-    with reported(name, quietly=argv is None and not debug):
+    words = sys.argv[1:] if argv is None else argv
+    given = [_spelt_out(word) for word in words if word != TRACEBACK]
+    with reported(name, quietly=argv is None):
         if topic := wanted_help(given):
             if topic == "page":
                 print(HELP.format(recipe=name))
@@ -45,7 +46,6 @@ def main(
                 print(everything())
             return None
         with setup():
-            check_flags(given)
             if preset is None:
                 presets.preset(name)
         return start(name, given, preset)
@@ -55,7 +55,7 @@ def start(name: str, argv: Sequence[str], preset: Mapping[str, Any] | None) -> d
     """Plans or trains; returns the value of `main`.
 
     Args:
-        argv: command line, already checked for unknown flags.
+        argv: command line.
     """
     with setup():
         from alignopsd_trl.launch.arguments import differences_from_preset, parse

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from alignopsd_trl.models import resolve_model
 from alignopsd_trl.options import as_mapping, path_as_given
 from alignopsd_trl.runs.files import write_json, write_text
 from alignopsd_trl.runs.folder import LOG_FILE, RESULTS_FILE, claim_together, claimed
-from alignopsd_trl.runs.provenance import weights_checksum
 from alignopsd_trl.runs.readers import outlives_its_readers
 from alignopsd_trl.sharing.card import model_card
 from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
@@ -71,10 +69,8 @@ def run(
         results = run_results(job, folder, trainer, evaluations, config, changed or {})
         if folder.writes:
             write_json(folder.path / RESULTS_FILE, results)
-            name, place = (
-                args.hub_model_id or Path(args.output_dir).name,
-                args.hub_model_id or path_as_given(args.output_dir),
-            )
+            name = args.hub_model_id or Path(args.output_dir).name
+            place = args.hub_model_id or path_as_given(args.output_dir)
             write_text(folder.path / "README.md", model_card(results, name, place=place))
             print(closing(results["before"], results["after"], folder), flush=True)
             _push(folder.path, name if push else None, job.recipe.trajectories_hub_repo, args)
@@ -116,23 +112,9 @@ def _trainer(job: Job, callbacks: Sequence[TrainerCallback]) -> Any:
     return trainer
 
 
-def opening_facts(job: Job) -> dict[str, Any]:
+def opening_facts(job: Job) -> dict[str, str]:
     """Returns the lines of the first screen, by their labels."""
-    args, panel = job.args, job.panel
-    groups = args.generation_batch_size // args.num_generations
-    rounds = f"{args.max_steps / float(args.steps_per_round):g} rounds, {args.max_steps} updates"
-    length = rounds if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    device = "CPU" if args.use_cpu or not torch.cuda.is_available() else "GPU"
-    return {
-        "method": f"{args.method}, preset {job.recipe.preset}, seed {args.seed}",
-        "model": f"{job.policy} ({weights_checksum(job.policy)})",
-        "environment": f"{job.suite.name}, {len(job.tasks)} training tasks",
-        "panel": f"{panel.name}, {len(panel)} tasks, checksum {panel.checksum}",
-        "round": f"{groups} tasks x {args.num_generations} rollouts, {length}",
-        "machine": f"{processes} process{'es' if processes > 1 else ''} on {device}",
-        **_of_the_gpu(args),
-    }
+    return job.facts(launched()) | _of_the_gpu(job.args)
 
 
 def _of_the_gpu(args: AlignOPSDConfig) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -84,10 +85,6 @@ def _row(name: str, value: Any, width: int) -> str:
 
 
 def _wrapped(name: str, words: Sequence[str], width: int) -> list[str]:
-    lines, line = [], f"{name:<{_LABEL}}"
-    for word in words:
-        if len(line) + len(word) + 2 > width and line.strip() != name and line.strip():
-            lines.append(line.rstrip())
-            line = " " * _LABEL
-        line += word + "  "
-    return [cut(one, width) for one in [*lines, line.rstrip()]]
+    text = f"{name:<{_LABEL}}{'  '.join(words)}"
+    lines = textwrap.wrap(text, width, subsequent_indent=" " * _LABEL, break_long_words=False)
+    return [cut(one, width) for one in lines]

@@ -1,17 +1,17 @@
-"""Measures turn credit: `fidelity` compares methods with Monte Carlo advantages, `tune` ranks them before training.
+"""Measures turn credit: `fidelity` compares methods with Monte Carlo advantages, `tune` ranks them for a recipe.
 
-    alignopsd fidelity --model tiny --environment webshop_tiny --methods grpo,align_opsd --output DIR
-    alignopsd tune webshop_tiny --tasks 16 --rollouts 6
+    alignopsd measure --model tiny --environment webshop_tiny --methods grpo,align_opsd --output DIR
+    alignopsd measure webshop_tiny --tasks 16 --rollouts 6
 
 A deterministic environment can be replayed from (row, seed, actions). V(s), the value of a state, is the mean outcome
 of the policy's Monte Carlo rollouts from s. A turn's true advantage A_MC is V(next state) - V(state); after the last
 turn the outcome replaces V(next state).
 
-    commands                     the command lines
+    commands                     the command line
     setup, policy, variants      objects from names; sampling and scoring; methods and settings that share a teacher
     tree, plan, mc_rollouts      states of a batch, number of rollouts from each, replay and play
     measurement, training        a measurement, with its cache in a folder; the same of a training round
     metrics                      agreement of credit and advantage with intervals
-    fidelity, report             the command ``fidelity``; its page, and several folders in one table
-    tune, ranking                the command ``tune``: batches of tasks, its page; advice
+    fidelity, report             ``measure --model``; its page, and several folders in one table
+    tune, ranking                ``measure RECIPE``: batches of tasks, its page; advice
 """

@@ -1,6 +1,6 @@
-"""``alignopsd fidelity``: compares the turn credit of methods with Monte Carlo advantages of the same turns.
+"""``alignopsd measure``: compares the turn credit of methods with Monte Carlo advantages of the same turns.
 
-    alignopsd fidelity --model tiny --environment webshop_tiny --methods grpo,align_opsd \\
+    alignopsd measure --model tiny --environment webshop_tiny --methods grpo,align_opsd \\
         --tasks 8 --rollouts 12 --output outputs/fidelity
 
 No trainer is involved; the environment must be deterministic. Episodes and rollouts stay in the output folder. An
@@ -34,7 +34,7 @@ def measure(arguments: argparse.Namespace, shown: str) -> dict[str, Any]:
     """Measures, prints the page, writes the files and returns the content of the JSON file.
 
     Args:
-        arguments: of `commands.read_fidelity`.
+        arguments: of `commands.read_measure`.
         shown: the command line.
     """
     began = cpu_seconds()

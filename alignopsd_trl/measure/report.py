@@ -1,4 +1,4 @@
-"""The page of a measurement, and several measurements of different tasks taken together (``fidelity --pool``)."""
+"""The page of a measurement, and several measurements of different tasks taken together (``measure --pool``)."""
 
 from __future__ import annotations
 

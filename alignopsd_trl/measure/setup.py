@@ -165,7 +165,7 @@ def prepare(arguments: argparse.Namespace, skilled: bool = False) -> Session:
     closes ``player.environments``.
 
     Args:
-        arguments: of `commands.read_fidelity`.
+        arguments: of `commands.read_measure`.
         skilled: whether to retrieve skills even if no method needs them.
 
     Raises:

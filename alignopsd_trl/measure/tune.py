@@ -1,4 +1,4 @@
-"""``alignopsd tune RECIPE``: measures batches of training tasks until tasks or time run out, and advises settings.
+"""``alignopsd measure RECIPE``: measures batches of training tasks until tasks or time run out, and advises settings.
 
 It writes ``tuned.yaml``, ``tune.json`` and ``report.md``.
 """
@@ -52,7 +52,7 @@ def tune(given: argparse.Namespace, shown: str) -> dict[str, Any]:
     """Measures, prints the page, writes the files and returns the content of the JSON file.
 
     Args:
-        given: of `commands.read_tune`.
+        given: of `commands.read_measure`.
         shown: the command line.
     """
     began, used = time.monotonic(), cpu_seconds()
@@ -123,7 +123,7 @@ def _batches(session: Session, rows: Sequence[dict[str, Any]], minutes: float | 
         rollouts += found[0].tree.taken
         if not session.arguments.quiet:
             done, seconds = first + len(chosen), time.monotonic() - began
-            line = f"tune: {done} of {len(rows)} tasks, {rollouts} Monte Carlo rollouts, {seconds:.0f} s"
+            line = f"measure: {done} of {len(rows)} tasks, {rollouts} Monte Carlo rollouts, {seconds:.0f} s"
             print(line, file=sys.stderr, flush=True)
         yield found
 
@@ -240,5 +240,5 @@ def _teacher_lines(agrees: Interval | None) -> list[str]:
 
 def yaml_text(recipe: str, settings: Mapping[str, Any], advice: Advice) -> str:
     """Returns the text of a ``--config`` file."""
-    comments = [f"# Written by alignopsd tune {recipe}; figures: report.md", *(f"# {one}" for one in advice.reasons)]
+    comments = [f"# Written by alignopsd measure {recipe}; figures: report.md", *(f"# {one}" for one in advice.reasons)]
     return "\n".join([*comments, yaml.safe_dump(dict(settings), sort_keys=False, default_flow_style=False, width=200)])

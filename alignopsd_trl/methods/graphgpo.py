@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
 
 import torch
 
@@ -13,13 +12,13 @@ from alignopsd_trl.methods.baseline import Baseline, step_credit
 from alignopsd_trl.methods.grpo import outcome
 from alignopsd_trl.methods.registry import register
 from alignopsd_trl.methods.state_credit import graph_returns, state_labels, turn_rewards
-from alignopsd_trl.options import Size, Within
+from alignopsd_trl.options import Share, Size
 from alignopsd_trl.turns import TurnBatch, number_rows
 
 
 @dataclass(frozen=True)
 class GraphGPOOptions:
-    distance_discount: Annotated[float, Within(0, 1)] = field(
+    distance_discount: Share = field(
         default=0.1, metadata={"help": "omega: R of an edge shrinks by it with each step to the goal."}
     )
     graph_weight: Size = field(default=1.0, metadata={"help": "beta_G: weight of the graph advantage."})

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from alignopsd_trl.environments.shipped import BENCHMARKS
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options
 from alignopsd_trl.options import path_as_given
@@ -51,12 +52,14 @@ def check(argv: Sequence[str]) -> int:
     parser.add_argument("--max_completion_length", type=int, help="likewise")
     parser.add_argument("--time_limit", type=float, default=TIME_LIMIT, help="seconds of one call of the environment")
     parser.add_argument("--json", action="store_true")
+    games = ", ".join(BENCHMARKS)
+    parser.add_argument("--play", action="store_true", help=f"play {games} by hand instead; --play --help says how")
     given = parser.parse_args(argv)
     with reported("alignopsd check", quietly=True, resumes=None), setup():
         _at_least_one(episodes=given.episodes, max_prompt_length=given.max_prompt_length)
         from alignopsd_trl.own_task.check import check_task
 
-        here = ("task", "environment_options", "rows", "model", "json")
+        here = ("task", "environment_options", "rows", "model", "json", "play")
         options = {name: value for name, value in vars(given).items() if name not in here}
         report = check_task(_task(given), tokenizer=_tokenizer(given.model), stage=_say, **options)
         print(json.dumps(report.to_dict(), indent=2) if given.json else report.told())

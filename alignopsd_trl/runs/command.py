@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,9 @@ def place(text: str) -> Path:
     """Returns a path of the command line, resolved against the folder where the process started."""
     return Path(whole_path(text))
 
+
+TRACEBACK = "--traceback"
+"""The argument of every command that shows where an error comes from."""
 
 _CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<known>.*)\)")
 
@@ -40,6 +44,9 @@ class CommandParser(argparse.ArgumentParser):
     @contextmanager
     def told(self) -> Generator[None]:
         """Ends the process with the message of an error that a user can fix: files, values, missing extras."""
+        if TRACEBACK in sys.argv:
+            yield
+            return
         try:
             yield
         except BrokenPipeError:

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="alignopsd play alfworld", description=__doc__)
+    parser = argparse.ArgumentParser(prog="alignopsd check alfworld --play", description=__doc__)
     parser.add_argument("--type", default="pick", help=f"task type: {', '.join(c.lower() for c in CATEGORIES)}")
     parser.add_argument("--seed", type=int, default=0, help="of the generated game")
     parser.add_argument("--held-out", action="store_true", help="in a room that training never sees")

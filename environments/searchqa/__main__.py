@@ -26,7 +26,7 @@ ENTRIES = {"capital of Marevia": "search for these words", "= Lumloom": "give th
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = argparse.ArgumentParser(prog="alignopsd play searchqa", description="Play Search-QA.")
+    options = argparse.ArgumentParser(prog="alignopsd check searchqa --play", description="Play Search-QA.")
     options.add_argument("--seed", type=int, default=0, help="which question of the panel")
     options.add_argument("--panel", default="test", help="test, train, or one data source as in test/hotpotqa")
     options.add_argument("--task", metavar="ID", help="play this task of the panel, e.g. nq/test_0")

@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="alignopsd play webshop", description="Shop in the terminal.")
+    parser = argparse.ArgumentParser(prog="alignopsd check webshop --play", description="Shop in the terminal.")
     parser.add_argument("--seed", type=int, default=0, help="draws the goal (default: %(default)s)")
     parser.add_argument("--task", metavar="ID", help="play this task, e.g. canonical-00012")
     parser.add_argument("--goal", type=int, help="take this goal of the list instead")

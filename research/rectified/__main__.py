@@ -3,7 +3,7 @@
     python -m research.rectified outputs/fidelity_0 outputs/fidelity_1 --model tiny_pairs --output rectified_pairs.json
 
 Evidence here is the mean gap of a turn; r is the correlation of |A| times it with A_MC within trajectories, pooled over
-the folders (what ``--output`` of `alignopsd fidelity` was), with 95 % intervals over resampled tasks.
+the folders (what ``--output`` of `alignopsd measure` was), with 95 % intervals over resampled tasks.
 
 * signals: the own gap, the aligned gap and its two parts, both ways to rectify, and these with all siblings' turns of
   the very same decision as sources (an oracle), each with H = 1

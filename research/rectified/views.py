@@ -1,4 +1,4 @@
-"""The matched views of a measurement of `alignopsd fidelity`, each with and without the skill in its prompt."""
+"""The matched views of a measurement of `alignopsd measure`, each with and without the skill in its prompt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from alignopsd_trl.environments.base import Suite, View
-from alignopsd_trl.measure.commands import read_fidelity
+from alignopsd_trl.measure.commands import read_measure
 from alignopsd_trl.measure.setup import Session, environment_preset, prepare
 from alignopsd_trl.methods.align_opsd.correspondence import correspond
 from alignopsd_trl.methods.align_opsd.options import AlignOPSDOptions
@@ -121,7 +121,7 @@ def ask(folder: Path, model: str, encoder: str | None = None) -> Iterator[Views]
     """
     identity = folder / "parts" / "identity.json"
     if missing := [name for name in ("parts/identity.json", "fidelity.json") if not (folder / name).is_file()]:
-        raise ValueError(f"{folder} is no --output of a finished alignopsd fidelity: it has no {missing[0]}")
+        raise ValueError(f"{folder} is no --output of a finished alignopsd measure: it has no {missing[0]}")
     known = json.loads(identity.read_text(encoding="utf-8"))
     if known["environment"] not in WORLDS:
         raise ValueError(f"{folder} is of {known['environment']}; decisions are known in {', '.join(WORLDS)}")
@@ -139,7 +139,7 @@ def ask(folder: Path, model: str, encoder: str | None = None) -> Iterator[Views]
         "output": folder,
     }
     flags = [word for name, value in asked.items() if value for word in (f"--{name}", str(value))]
-    session = prepare(read_fidelity([*flags, "--quiet"]))
+    session = prepare(read_measure([*flags, "--quiet"]))
     if session.identity()["weights"] != known["weights"]:
         raise ValueError(f"--model {model} has other weights than those that were measured in {folder}")
     played = [one for one in pickle.loads((folder / "parts" / "played.pkl").read_bytes()) if not one.failed]

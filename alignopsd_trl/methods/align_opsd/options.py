@@ -6,11 +6,18 @@ recipes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Literal
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
 
 from alignopsd_trl.environments.shipped import ACTION_GRAMMARS
-from alignopsd_trl.options import AtLeast, OneOf, Positive, PositiveCount, Share, Size, check_options
+from alignopsd_trl.options import Positive, PositiveCount, Share, Size, check_options, option
+
+if TYPE_CHECKING:
+    ActionFilter = str
+else:
+    ActionFilter = Literal[("cosine", *ACTION_GRAMMARS, "none")]
 
 
 @dataclass
@@ -22,99 +29,72 @@ class AlignOPSDOptions:
     """
 
     # Decision-aligned supervision rectification
-    rectify: bool = field(
-        default=True, metadata={"help": "Re-score under matched sibling views. False: the identity gap (ablation 1)."}
+    rectify: bool = option(True, "Re-score under matched sibling views. False: the identity gap (ablation 1).")
+    similarity_threshold: Share = option(0.80, "gamma_H: least cosine of thinking traces for a match.")
+    max_sources: PositiveCount = option(3, "K: most matched sources of a turn, at most one per sibling.")
+    aggregation: Literal["probability_mixture", "log_mean"] = option(
+        "probability_mixture", "How matched views are mixed: 'probability_mixture' or 'log_mean'."
     )
-    similarity_threshold: Share = field(
-        default=0.80, metadata={"help": "gamma_H: least cosine of thinking traces for a match."}
+    aggregation_temperature: Positive = option(0.10, "tau: temperature of the softmax over matched similarities.")
+    alpha_max: Share = option(0.80, "Largest weight of the matched views in the blend.")
+    action_filter: ActionFilter = option(
+        "cosine", "After matching: 'cosine' of actions, 'webshop' (also same operation, target) or 'none'."
     )
-    max_sources: PositiveCount = field(
-        default=3, metadata={"help": "K: most matched sources of a turn, at most one per sibling."}
-    )
-    aggregation: Literal["probability_mixture", "log_mean"] = field(
-        default="probability_mixture",
-        metadata={"help": "How matched views are mixed: 'probability_mixture' or 'log_mean'."},
-    )
-    aggregation_temperature: Positive = field(
-        default=0.10, metadata={"help": "tau: temperature of the softmax over matched similarities."}
-    )
-    alpha_max: Share = field(default=0.80, metadata={"help": "Largest weight of the matched views in the blend."})
-    action_filter: Annotated[str, OneOf(("cosine", *ACTION_GRAMMARS, "none"))] = field(
-        default="cosine",
-        metadata={"help": "After matching: 'cosine' of actions, 'webshop' (also same operation, target) or 'none'."},
-    )
-    action_threshold: Share = field(default=0.80, metadata={"help": "Least cosine of actions for the filter."})
+    action_threshold: Share = option(0.80, "Least cosine of actions for the filter.")
 
     # Semi-Markov hierarchical credit assignment
-    allocation: Literal["span", "turn", "token", "random", "none"] = field(
-        default="span",
-        metadata={
-            "help": "Unit of credit: 'span' (the method), 'turn', 'token', 'random' (ablations), or 'none' for the "
-            "outcome advantage itself."
-        },
+    allocation: Literal["span", "turn", "token", "random", "none"] = option(
+        "span",
+        "Unit of credit: 'span' (the method), 'turn', 'token', 'random' (ablations), or 'none' for the "
+        "outcome advantage itself.",
     )
-    profile_temperature: Positive = field(
-        default=0.10, metadata={"help": "Temperature of the dense correspondence profile."}
+    profile_temperature: Positive = option(0.10, "Temperature of the dense correspondence profile.")
+    profile_distance: Literal["jsd", "entropy", "cosine"] = option(
+        "jsd", "Distance of neighbouring profiles: 'jsd', 'entropy' or 'cosine'."
     )
-    profile_distance: Literal["jsd", "entropy", "cosine"] = field(
-        default="jsd", metadata={"help": "Distance of neighbouring profiles: 'jsd', 'entropy' or 'cosine'."}
+    boundary_quantile: Share = option(0.80, "Quantile of the batch's profile shifts above which a span may end.")
+    boundary_min: Size = option(0.01, "Lower clip of the boundary threshold.")
+    boundary_max: Size = option(0.10, "Upper clip of the boundary threshold.")
+    min_span: PositiveCount = option(2, "Fewest turns of a span.")
+    max_span: PositiveCount = option(8, "Most turns of a span; at least 2 * min_span - 1.")
+    random_span_seed: int = option(0, "Seed of the cuts of allocation='random'.")
+    credit_temperature: Positive = option(0.5, "T: how sharply evidence tilts the credit.")
+    credit_spread: Positive | None = option(
+        None,
+        "Beyond the paper: standard deviation over tokens that the weights of a round get; T is then found "
+        "every round, in place of credit_temperature.",
     )
-    boundary_quantile: Share = field(
-        default=0.80, metadata={"help": "Quantile of the batch's profile shifts above which a span may end."}
+    credit_mixing: Share = option(0.5, "eta: share of the tilted density in the weights.")
+    weighting: Literal["capped", "band"] = option(
+        "capped", "Clip range of density: 'capped' [0, density_cap], 'band' [1 - b, 1 + b]."
     )
-    boundary_min: Size = field(default=0.01, metadata={"help": "Lower clip of the boundary threshold."})
-    boundary_max: Size = field(default=0.10, metadata={"help": "Upper clip of the boundary threshold."})
-    min_span: PositiveCount = field(default=2, metadata={"help": "Fewest turns of a span."})
-    max_span: PositiveCount = field(default=8, metadata={"help": "Most turns of a span; at least 2 * min_span - 1."})
-    random_span_seed: int = field(default=0, metadata={"help": "Seed of the cuts of allocation='random'."})
-    credit_temperature: Positive = field(default=0.5, metadata={"help": "T: how sharply evidence tilts the credit."})
-    credit_spread: Positive | None = field(
-        default=None,
-        metadata={
-            "help": "Beyond the paper: standard deviation over tokens that the weights of a round get; T is then found "
-            "every round, in place of credit_temperature."
-        },
-    )
-    credit_mixing: Share = field(default=0.5, metadata={"help": "eta: share of the tilted density in the weights."})
-    weighting: Literal["capped", "band"] = field(
-        default="capped", metadata={"help": "Clip range of density: 'capped' [0, density_cap], 'band' [1 - b, 1 + b]."}
-    )
-    density_cap: Annotated[float, AtLeast(1)] = field(
-        default=4.0, metadata={"help": "d_max: upper bound of the turn density, whose mean is 1."}
-    )
-    band: Size = field(default=0.5, metadata={"help": "b of weighting='band'."})
+    density_cap: Annotated[float, Field(ge=1)] = option(4.0, "d_max: upper bound of the turn density, whose mean is 1.")
+    band: Size = option(0.5, "b of weighting='band'.")
 
     # Auxiliary loss: none in the paper, two of the released launchers, and one beyond both
-    auxiliary_loss: Literal["none", "alignment", "sdar", "distribution"] = field(
-        default="none",
-        metadata={
-            "help": "'none' (paper), 'alignment' (rectified teacher), 'sdar' (identity), or, beyond the paper, "
-            "'distribution': a divergence to the rectified teacher's likeliest tokens."
-        },
+    auxiliary_loss: Literal["none", "alignment", "sdar", "distribution"] = option(
+        "none",
+        "'none' (paper), 'alignment' (rectified teacher), 'sdar' (identity), or, beyond the paper, "
+        "'distribution': a divergence to the rectified teacher's likeliest tokens.",
     )
-    auxiliary_coefficient: float = field(
-        default=0.01, metadata={"help": "Weight of auxiliary_loss='alignment' and 'sdar'."}
+    auxiliary_coefficient: float = option(0.01, "Weight of auxiliary_loss='alignment' and 'sdar'.")
+    gate_beta: float = option(5.0, "Slope of the sigmoid gate of these two.")
+    distribution_coefficient: Size = option(
+        1.0, "Weight of auxiliary_loss='distribution', beside 1 for the policy loss."
     )
-    gate_beta: float = field(default=5.0, metadata={"help": "Slope of the sigmoid gate of these two."})
-    distribution_coefficient: Size = field(
-        default=1.0, metadata={"help": "Weight of auxiliary_loss='distribution', beside 1 for the policy loss."}
+    distribution_size: PositiveCount = option(
+        50, "The teacher's likeliest tokens that 'distribution' compares, renormalised."
     )
-    distribution_size: PositiveCount = field(
-        default=50, metadata={"help": "The teacher's likeliest tokens that 'distribution' compares, renormalised."}
+    distribution_beta: Share = option(
+        0.5, "Of 'distribution': 0 is KL(teacher || student), 1 the reverse, 0.5 is symmetric."
     )
-    distribution_beta: Share = field(
-        default=0.5,
-        metadata={"help": "Of 'distribution': 0 is KL(teacher || student), 1 the reverse, 0.5 is symmetric."},
+    distribution_temperature: Positive = option(
+        1.0, "Divides the logits of the student and of each view in 'distribution'."
     )
-    distribution_temperature: Positive = field(
-        default=1.0, metadata={"help": "Divides the logits of the student and of each view in 'distribution'."}
-    )
-    distribution_weighting: Literal["flat", "span", "evidence"] = field(
-        default="flat",
-        metadata={
-            "help": "Weight of a token in 'distribution': 'flat', its 'span's share of the credit, or 'evidence', the "
-            "weight of its credit."
-        },
+    distribution_weighting: Literal["flat", "span", "evidence"] = option(
+        "flat",
+        "Weight of a token in 'distribution': 'flat', its 'span's share of the credit, or 'evidence', the "
+        "weight of its credit.",
     )
 
     def __post_init__(self) -> None:
