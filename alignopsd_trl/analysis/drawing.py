@@ -79,7 +79,8 @@ def curve(
         axis.plot(steps, values, color=colour, alpha=0.25, linewidth=0.8)
     drawn = smoothed(values) if many else values
     if ends is not None:
-        band(axis, steps, *(smoothed(one) if many else one for one in ends), colour)
+        low, high = (smoothed(one) if many else one for one in ends)
+        band(axis, steps, low, high, colour)
     axis.plot(
         steps, drawn, color=colour, linestyle=dashes, linewidth=1.6, label=name, marker=None if many else "o", ms=3
     )

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pandas as pd
 
-from alignopsd_trl.analysis.drawing import Figure, label, panels
+from alignopsd_trl.analysis.drawing import Figure, MaxNLocator, label, panels
 from alignopsd_trl.statistics import paired
 from alignopsd_trl.study.figures import curves, draw, trained
 from alignopsd_trl.study.tables import Column, Entry, columns, entries, per_seed
@@ -38,7 +38,7 @@ def difference_figure(rows: pd.DataFrame, table: str, reference: Entry | None) -
         draw(axis, common, "black", 0.15, linewidth=1.6)
         label(axis, "", "update", f"rollout success\nminus {reference.label} (points)")
         axis.label_outer()
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         told = ", ".join(_told(line, reference, head) for head in heads[name])
         axis.set_title(f"{name}: {line.label}\n{told}", fontsize=8)
     return figure
