@@ -91,7 +91,7 @@ class RunFolder:
         try:
             if overwrite and not resumes:
                 clear(path)
-            elif aside and not resumes and look(path).state is State.ENDED:
+            elif aside and not resumes and look(path).ended:
                 say(f"{path} held a finished run, which is in {set_aside(path)} now")
             left = look(path)
             if summary := broken_off(path, ours=True):
@@ -170,6 +170,15 @@ class Left:
     checkpoints: tuple[Path, ...]
     anything: bool
 
+    @property
+    def ended(self) -> bool:
+        """Returns whether the run made all its updates, with or without a recipe's results."""
+        return self.state is State.ENDED or self._has_results
+
+    @property
+    def _has_results(self) -> bool:
+        return (self.path / RESULTS_FILE).is_file()
+
     def refusal(self, configuration: Mapping[str, Any], resume: str | bool | None) -> str | None:
         """Returns the reason why a run of this configuration may not use the folder; `None` if it may."""
         if self.state is State.DAMAGED:
@@ -192,9 +201,9 @@ class Left:
                 f"{self.path} holds another run: {shown(changed)}. Choose another output_dir, or "
                 f"overwrite_output_dir=True to remove that run"
             )
-        if not self.checkpoints and not (self.path / RESULTS_FILE).is_file():
+        if not self.checkpoints and not self._has_results:
             return None
-        state = "finished" if self.state is State.ENDED else f"stopped after {self.checkpoints[-1].name}"
+        state = "finished" if self.ended else f"stopped after {self.checkpoints[-1].name}"
         return (
             f"{self.path} holds this very run ({state}): resume_from_checkpoint=True goes on with "
             f"what is missing, overwrite_output_dir=True removes it and starts again"
