@@ -92,6 +92,7 @@ setup(
         "peft>=0.18",
         "sentence-transformers>=6",  # brings scikit-learn, of which the lexical encoder is made
         "bm25s>=0.2.14",
+        "filelock>=3.15",  # locks a run's folder
         "gymnasium>=1.1",
         "httpx",  # the client of vLLM servers and of an endpoint that demonstrates
         "huggingface_hub>=1",
@@ -99,10 +100,12 @@ setup(
         "joblib",  # knows the cores that a container may use
         "pandas>=2.2",
         "pyarrow>=18",
+        "psutil",  # knows whether the owner of a partial folder lives
         "pydantic>=2.10",
         "pyyaml",
         "regex",
         "rich>=13",
+        "safetensors>=0.4",
         "scipy>=1.13",
         "tqdm",
         "urllib3>=2",

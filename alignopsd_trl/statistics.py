@@ -118,28 +118,24 @@ def resampled(drawn: np.ndarray, tasks: int, limits: tuple[float, float] = (-np.
     others = drawn[1:][np.isfinite(drawn[1:])]
     if not np.isfinite(drawn[0]) or not len(others):
         return Interval(np.nan)
-    low, high = np.quantile(others, [TAIL, 1 - TAIL])
-    found = stretched(drawn[0], low, high, tasks)
-    return Interval(found.value, *np.clip([found.low, found.high], *limits).tolist())
-
-
-def stretched(value: float, low: float, high: float, tasks: int) -> Interval:
-    """Widens both halves of a bootstrap interval by `stretch`.
-
-    Bootstrap percentiles of few tasks are too narrow: they use the sample's standard deviation for the population's,
-    and the normal distribution for Student's."""
+    value = float(drawn[0])
     if tasks < LEAST_TASKS:
-        return Interval(float(value))
-    factor = stretch(tasks)
-    return Interval(
-        float(value), float(value - factor * max(value - low, 0)), float(value + factor * max(high - value, 0))
-    )
+        return Interval(value)
+    low, high = np.quantile(others, [TAIL, 1 - TAIL])
+    found = _widened(Interval(value, min(low, value), max(high, value)), stretch(tasks))
+    return Interval(value, *np.clip([found.low, found.high], *limits).tolist())
+
+
+def _widened(interval: Interval, factor: float) -> Interval:
+    low, high = (interval.value + factor * (end - interval.value) for end in (interval.low, interval.high))
+    return Interval(interval.value, low, high)
 
 
 def stretch(tasks: int) -> float:
     """Returns sqrt(n / (n - 1)) times Student's quantile over the normal one: the ratio of Student's interval to the
-    bootstrap percentiles for a mean of n tasks. Hesterberg (2015, What teachers should know about the bootstrap)
-    corrects the percentiles by it; here it moves the ends, so that a finished interval can be stretched."""
+    bootstrap percentiles for a mean of n tasks, which are too narrow: they use the sample's standard deviation for the
+    population's, and the normal distribution for Student's. Hesterberg (2015, What teachers should know about the
+    bootstrap) corrects the percentiles by it; here it moves the ends, so that a finished interval can be stretched."""
     return float(np.sqrt(tasks / (tasks - 1)) * stats.t.ppf(1 - TAIL, tasks - 1) / stats.norm.ppf(1 - TAIL))
 
 
@@ -148,9 +144,7 @@ def for_several(interval: Interval, comparisons: int, tasks: int) -> Interval:
     fewer than `LEAST_TASKS` tasks is returned unchanged."""
     if tasks < LEAST_TASKS:
         return interval
-    factor = float(stats.t.ppf(1 - TAIL / comparisons, tasks - 1) / stats.t.ppf(1 - TAIL, tasks - 1))
-    low, high = (interval.value + factor * (end - interval.value) for end in (interval.low, interval.high))
-    return Interval(interval.value, low, high)
+    return _widened(interval, float(stats.t.ppf(1 - TAIL / comparisons, tasks - 1) / stats.t.ppf(1 - TAIL, tasks - 1)))
 
 
 # Clusters of turns
@@ -172,8 +166,7 @@ def clustered_ratio(top: ArrayLike, bottom: ArrayLike) -> list[float] | None:
     picks = np.random.default_rng(0).integers(0, len(above), (DRAWS, len(above)))
     compared = below[picks].sum(1)
     drawn = above[picks].sum(1)[compared > 0] / compared[compared > 0]
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return [value, float(low), float(high)]
+    return [value, *np.quantile(drawn, [TAIL, 1 - TAIL]).tolist()]
 
 
 # Episodes
@@ -218,5 +211,5 @@ def surely_apart(one: Interval, other: Interval) -> bool:
 def bootstrap_mean(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """Returns the percentiles of the mean over resampled values, which stay within the values' range."""
     drawn = np.random.default_rng(0).integers(len(values), size=(EPISODE_DRAWS, len(values)))
-    low, high = np.quantile(np.asarray(values, dtype=np.float64)[drawn].mean(axis=1), [TAIL, 1 - TAIL])
-    return float(low), float(high)
+    low, high = np.quantile(np.asarray(values, dtype=np.float64)[drawn].mean(axis=1), [TAIL, 1 - TAIL]).tolist()
+    return low, high

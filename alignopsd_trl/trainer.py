@@ -37,10 +37,11 @@ from alignopsd_trl.options import path_as_given
 from alignopsd_trl.patched import patched
 from alignopsd_trl.rollout import SamplerDown, no_skills, rollout_metrics
 from alignopsd_trl.runs.checkpoints import last_good
+from alignopsd_trl.runs.configuration import configuration_of
 from alignopsd_trl.runs.console import Lines, show_note
 from alignopsd_trl.runs.cores import use_what_is_left
 from alignopsd_trl.runs.files import full_disk_named, plain, readable_as_others, replacing, write_text
-from alignopsd_trl.runs.folder import LOG_FILE, RunFolder, claim_together, configuration_of
+from alignopsd_trl.runs.folder import LOG_FILE, RunFolder, claim_together
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
 from alignopsd_trl.runs.log import LogFile
 from alignopsd_trl.runs.order import EpochSampler, Upcoming, WholeRounds

@@ -10,7 +10,7 @@ import pytest
 from fakes.trainers import make_trainer
 from transformers import TrainerCallback
 
-from alignopsd_trl.runs.folder import RunFolderError
+from alignopsd_trl.runs.state import RunFolderError
 
 
 class Interrupted(TrainerCallback):

@@ -50,7 +50,7 @@ MAY_IMPORT = {
     ),
     "evaluation": ("turns", "chat", "models", "rollout", "runs.progress", "statistics", "evaluation"),
     "runs": ("chat.options", "models", "options", "rollout.metrics", "runs", "statistics", "turns"),
-    "viewer": ("records", "runs.broken_off", "runs.command", "runs.files", "statistics", "viewer"),
+    "viewer": ("records", "runs.state", "runs.command", "runs.files", "statistics", "viewer"),
     "analysis": (
         *("records", "runs.command", "runs.files", "runs.progress", "runs.sizes", "encoder", "methods.align_opsd"),
         "analysis",
@@ -81,7 +81,18 @@ MAY_IMPORT = {
         *("chat", "models", "records", "rollout", "runs", "sampling", "scoring", "skills", "statistics", "training"),
         "turns",
     ),
-    "study": ("chat.options", "config", "evaluation", "launch", "methods", "records", "runs", "statistics", "study"),
+    "study": (
+        "analysis",
+        "chat.options",
+        "config",
+        "evaluation",
+        "launch",
+        "methods",
+        "records",
+        "runs",
+        "statistics",
+        "study",
+    ),
     "own_task": (
         "checks",
         "encoder",

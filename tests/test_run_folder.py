@@ -17,9 +17,9 @@ import pytest
 
 from alignopsd_trl.cli import main
 from alignopsd_trl.records import SCHEMA, merge_types, record_schema, trace_types, write_records
-from alignopsd_trl.runs.broken_off import broken_off
 from alignopsd_trl.runs.files import plain, read_json, write_json, write_text
-from alignopsd_trl.runs.folder import RunFolder, RunFolderError
+from alignopsd_trl.runs.folder import RunFolder
+from alignopsd_trl.runs.state import RunFolderError, broken_off
 
 CONFIGURATION = {"method": "grpo", "learning_rate": 1e-3, "max_steps": 5, "save_steps": 1}
 

@@ -10,11 +10,12 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 try:
+    from matplotlib import rc_context as rc_context
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("analyses draw with matplotlib: pip install 'alignopsd-trl[studies]'") from error
+    raise ModuleNotFoundError("figures need matplotlib: pip install 'alignopsd-trl[studies]'") from error
 
 
 BLUE, ORANGE, PURPLE, GREEN, GREY = "#2166ac", "#b35806", "#7b3294", "#1b7837", "#8a919c"
@@ -25,15 +26,15 @@ SMOOTH = 7  # updates of the exponential moving average, as in the paper's train
 
 
 def panels(
-    count: int, width: float = 3.6, height: float = 3.0, columns: int | None = None
+    count: int, width: float = 3.6, height: float = 3.0, columns: int | None = None, **shared: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Makes a figure of ``count`` axes, ``columns`` in a row."""
+    """Makes a figure of ``count`` axes, ``columns`` in a row; ``shared`` is of `matplotlib.figure.Figure.subplots`."""
     columns = min(count, columns or count)
     rows = -(-count // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     layout: Any = figure.get_layout_engine()
     layout.set(w_pad=0.1, h_pad=0.08)  # inches, so that labels of neighbours do not overlap
-    grid = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    grid = figure.subplots(rows, columns, squeeze=False, **shared).ravel().tolist()
     for spare in grid[count:]:
         spare.set_axis_off()
     return figure, grid[:count]
@@ -78,12 +79,13 @@ def curve(
         axis.plot(steps, values, color=colour, alpha=0.25, linewidth=0.8)
     drawn = smoothed(values) if many else values
     if ends is not None:
-        band(axis, steps, *(smoothed(one) if many else one for one in ends), colour)
+        low, high = (smoothed(one) if many else one for one in ends)
+        band(axis, steps, low, high, colour)
     axis.plot(
         steps, drawn, color=colour, linestyle=dashes, linewidth=1.6, label=name, marker=None if many else "o", ms=3
     )
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def band(axis: Axes, x: Any, low: Any, high: Any, colour: str) -> None:
-    axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+def band(axis: Axes, x: Any, low: Any, high: Any, colour: str, alpha: float = 0.15) -> None:
+    axis.fill_between(x, low, high, color=colour, alpha=alpha, linewidth=0)

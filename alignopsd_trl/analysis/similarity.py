@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from alignopsd_trl.analysis.loading import Records, name_of, places, results_of
+from alignopsd_trl.analysis.loading import Records, name_of, results_of, used_pairs
 from alignopsd_trl.encoder import Encoder, load_encoder
 from alignopsd_trl.methods.align_opsd.correspondence import cosine, eligibility
 
@@ -57,27 +57,18 @@ def task_pairs(run: Records, frame: pd.DataFrame, encoder: Encoder) -> Iterator[
     Raises:
         ValueError: if the encoder does not reproduce the recorded similarities.
     """
-    for (step, _), turns in frame[frame.credit_teacher_thinking.notna()].groupby(["step", "task"], sort=True):
+    for _, turns in frame[frame.credit_teacher_thinking.notna()].groupby(["step", "task"], sort=True):
         turns = turns.reset_index(drop=True)
         teacher, student = turns.credit_teacher_thinking.fillna(""), turns.thinking.fillna("")
         similarity = cosine(*(encoder(texts.tolist()).float().cpu() for texts in (teacher, student))).numpy()
         rollout = torch.tensor(turns.groupby("rollout").ngroup().to_numpy())
         said = [torch.tensor((side != "").to_numpy()) for side in (teacher, student)]
-        used, weights, recorded = _used(turns, int(step))
+        pairs = used_pairs(turns)
+        used = pairs[["at_source", "at"]].to_numpy(int)
+        recorded, weights = (pairs[f"credit_source_{name}"].to_numpy(float) for name in ("similarities", "weights"))
         if (apart := np.abs(similarity[used[:, 0], used[:, 1]] - recorded).max(initial=0)) > TOLERANCE:
             raise ValueError(
                 f"encoder {encoder.name!r} gives similarities that are up to {apart:.2f} from those that "
                 f"{name_of(run)} recorded; pass the encoder that the run was trained with: --encoder"
             )
         yield TaskPairs(turns, similarity, eligibility(rollout, *said).numpy(), used, weights)
-
-
-def _used(turns: pd.DataFrame, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    where, at = places(turns), {place: row for row, place in enumerate(zip(turns.rollout, turns.turn, strict=True))}
-    pairs, weights, recorded = [], [], []
-    matches = (turns.task, turns.credit_sources, turns.credit_source_weights, turns.credit_source_similarities)
-    for target, (task, sources, given, similar) in enumerate(zip(*matches, strict=True)):
-        pairs += [(at[where[step, task, int(source)]], target) for source in sources]
-        weights += list(given)
-        recorded += list(similar)
-    return np.array(pairs, dtype=int).reshape(-1, 2), np.array(weights, float), np.array(recorded, float)

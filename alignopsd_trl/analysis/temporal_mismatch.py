@@ -16,7 +16,7 @@ import pandas as pd
 
 from alignopsd_trl.analysis.drawing import BLUE, LINES, ORANGE, band, curve, label, panels, percent
 from alignopsd_trl.analysis.finding import Finding
-from alignopsd_trl.analysis.loading import EPISODE, Records, name_of, places, turns_of
+from alignopsd_trl.analysis.loading import EPISODE, Records, name_of, turns_of, used_pairs
 from alignopsd_trl.analysis.operations import Operation, operations
 from alignopsd_trl.statistics import clustered_ratio
 
@@ -150,16 +150,13 @@ def _training_use(run: Records, steps: Sequence[int] | None) -> pd.DataFrame | N
         frame = turns_of(run, _SOURCES, steps)
     except ValueError:
         return None
-    where, lists = places(frame), _SOURCES[1:]
-    pairs = frame[frame.credit_row.notna()].explode(lists).dropna(subset=lists)
+    pairs = used_pairs(frame)
     if pairs.empty:
         return None
-    turns = [
-        where[step, task, int(at)][1]
-        for step, task, at in zip(pairs.step, pairs.task, pairs.credit_sources, strict=True)
-    ]
-    weight = pairs.credit_source_weights.astype(float)
-    sums = pd.DataFrame({"step": pairs.step, "weight": weight, "off_turn_weight": weight * (turns != pairs.turn)})
+    weight = pairs.credit_source_weights
+    sums = pd.DataFrame(
+        {"step": pairs.step, "weight": weight, "off_turn_weight": weight * (pairs.turn_source != pairs.turn)}
+    )
     found = sums.groupby("step").sum().reset_index()
     return found.assign(share=found.off_turn_weight / found.weight)
 

@@ -6,17 +6,16 @@ requests go to another server, or wait for it, and use up no try.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
+from alignopsd_trl.experimental.ahead import SECONDS_TO_END, in_background
 from alignopsd_trl.rollout import RequestFailed, Response, SamplerDown
 
 IDLE = 2.0
@@ -25,8 +24,6 @@ PROBE = 5.0
 """Seconds within which a healthy server answers ``/health``."""
 PAUSE = 0.25
 """Seconds between two health checks of a server that is away."""
-SECONDS_TO_END = 5.0
-"""Seconds that closing waits for requests in flight."""
 PASSING = (408, 425, 429)
 """Status codes of temporary refusals."""
 
@@ -72,7 +69,7 @@ class Servers:
 
     Args:
         addresses: e.g. ``http://10.0.0.5:8000``. A request goes to the server with the fewest requests in flight.
-        in_flight: the number of requests in flight at most, each on a thread of its own.
+        in_flight: the number of requests in flight at most. Each request has a thread of its own.
         patience: limits of retries.
         pushed: whether weights are pushed to the servers, which a restarted server has lost.
 
@@ -90,9 +87,8 @@ class Servers:
         self._probes = httpx.Client(timeout=PROBE)
         self._servers = [_Server(address.rstrip("/")) for address in addresses]
         self._lock, self._probing, self._closed = threading.Lock(), threading.Lock(), threading.Event()
-        self._threads = _Threads(in_flight)
+        self._slots, self._requests = threading.Semaphore(in_flight), set[Future[Response]]()
         self.weights: int | None = None
-        weakref.finalize(self, self._threads.close).atexit = False  # ends the threads of a pool that was not closed
         try:
             for server in self._servers:
                 self._meet(server)
@@ -108,7 +104,10 @@ class Servers:
         Args:
             wanted: returns whether the request is still needed; else it is not tried again.
         """
-        return self._threads.submit(lambda: self._complete(body, wanted))
+        request = in_background(lambda: self._complete(body, wanted), "request")
+        self._requests.add(request)
+        request.add_done_callback(self._requests.discard)
+        return request
 
     def check(self) -> None:
         """Raises `SamplerDown` if a server was restarted and so has lost the pushed weights."""
@@ -118,7 +117,7 @@ class Servers:
     def close(self) -> None:
         """Stops all retries and waits `SECONDS_TO_END` for requests in flight."""
         self._closed.set()
-        self._threads.close()
+        wait(tuple(self._requests), SECONDS_TO_END)
         self._client.close()
         self._probes.close()
 
@@ -137,6 +136,10 @@ class Servers:
         server.born, server.away_since = self._birth(server), None
 
     def _complete(self, body: Mapping[str, Any], wanted: Callable[[], bool]) -> Response:
+        with self._slots:
+            return self._tried(body, wanted)
+
+    def _tried(self, body: Mapping[str, Any], wanted: Callable[[], bool]) -> Response:
         faults = losses = 0
         problem = ""
         while max(faults, losses) < self._patience.tries:  # losses count: a request may crash each server it meets
@@ -259,50 +262,6 @@ def order(addresses: Sequence[str], what: str, timeout: float) -> None:
 
 
 _REMEDY = "start the servers again and resume, so that they take the policy's weights"
-
-
-class _Threads:
-    """A pool of threads, started as needed. They are daemons: unlike with `concurrent.futures`, a request that hangs
-    does not keep the process from ending."""
-
-    def __init__(self, most: int):
-        self._most, self._threads, self._busy, self._ended = most, [], 0, False
-        self._work: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-
-    def submit(self, act: Callable[[], Any]) -> Future:
-        future: Future = Future()
-        with self._lock:
-            if self._ended:
-                future.set_exception(RequestFailed("it was dropped"))
-                return future
-            self._busy += 1
-            if self._busy > len(self._threads) and len(self._threads) < self._most:
-                thread = threading.Thread(target=self._run, daemon=True, name="request")
-                self._threads.append(thread)
-                thread.start()
-            self._work.put((future, act))
-        return future
-
-    def close(self) -> None:
-        with self._lock:
-            self._ended = True
-            for _ in self._threads:
-                self._work.put(None)
-        end = time.monotonic() + SECONDS_TO_END
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
-
-    def _run(self) -> None:
-        while (job := self._work.get()) is not None:
-            future, act = job
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(act())
-                except BaseException as error:
-                    future.set_exception(error)
-            with self._lock:
-                self._busy -= 1
 
 
 def _number(value: Any) -> bool:

@@ -17,11 +17,11 @@ from alignopsd_trl.environments.loading import load
 from alignopsd_trl.launch.errors import reported, setup
 from alignopsd_trl.launch.values import environment_options, json_mapping
 from alignopsd_trl.models import SHIPPED_MODELS
-from alignopsd_trl.runs.broken_off import broken_off
 from alignopsd_trl.runs.command import CommandParser, place
 from alignopsd_trl.runs.files import check_folder
 from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.runs.sizes import USUAL, choose_sizes
+from alignopsd_trl.runs.state import broken_off
 
 if TYPE_CHECKING:
     from alignopsd_trl.evaluation.summary import EvaluationResult

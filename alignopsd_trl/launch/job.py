@@ -20,9 +20,11 @@ from alignopsd_trl.launch.arguments import RecipeArguments
 from alignopsd_trl.launch.machine import Launch
 from alignopsd_trl.launch.values import environment_options, named, policy_of
 from alignopsd_trl.methods import get_method
+from alignopsd_trl.runs.configuration import configuration_of
 from alignopsd_trl.runs.files import plain
-from alignopsd_trl.runs.folder import RunFolderError, configuration_of, look
+from alignopsd_trl.runs.folder import look
 from alignopsd_trl.runs.provenance import weights_checksum
+from alignopsd_trl.runs.state import RunFolderError
 from alignopsd_trl.skills import foreign_bank, load_skills
 
 

@@ -23,8 +23,9 @@ from alignopsd_trl.methods import get_method
 from alignopsd_trl.models import resolve_model
 from alignopsd_trl.options import as_mapping, path_as_given
 from alignopsd_trl.runs.files import write_json, write_text
-from alignopsd_trl.runs.folder import LOG_FILE, RESULTS_FILE, claim_together, claimed
+from alignopsd_trl.runs.folder import LOG_FILE, claim_together, claimed
 from alignopsd_trl.runs.readers import outlives_its_readers
+from alignopsd_trl.runs.state import RESULTS_FILE
 from alignopsd_trl.sharing.card import model_card
 from alignopsd_trl.sharing.hub import PushFailed, push_run, push_trajectories
 from alignopsd_trl.skills import foreign_bank

@@ -23,8 +23,8 @@ from alignopsd_trl.measure.table import CREDIT, turn_table
 from alignopsd_trl.measure.tree import Tree, outcome, turn_advantages
 from alignopsd_trl.measure.variants import CachedTeacher, turn_credit
 from alignopsd_trl.methods import checked_credit, grpo
+from alignopsd_trl.runs.configuration import differences
 from alignopsd_trl.runs.files import plain, read_json, write_bytes, write_json
-from alignopsd_trl.runs.folder import differences
 from alignopsd_trl.runs.progress import Bar
 from alignopsd_trl.turns import Trajectory, TurnBatch
 

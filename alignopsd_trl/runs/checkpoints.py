@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from alignopsd_trl.runs.files import read_json, write_json
 
 PREFIX = "checkpoint"
@@ -29,10 +31,11 @@ def damage(checkpoint: Path) -> str | None:
     A safetensors file holds its own length. A torch file is a zip archive with its directory at the end. A JSON file
     that can't be parsed was cut.
     """
-    for file in sorted(path for path in checkpoint.rglob("*") if path.is_file()):
-        check = _CHECKS.get(file.suffix)
-        if check and (problem := check(file)):
-            return f"{file} is damaged ({problem})"
+    for file in sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.suffix in _CHECKS):
+        try:
+            _CHECKS[file.suffix](file)
+        except (OSError, ValueError, SafetensorError) as error:
+            return f"{file} is damaged ({error}; it has {file.stat().st_size} bytes)"
     missing = [name for name in STATES if not any(checkpoint.glob(name))]
     complete = len(missing) in (0, len(STATES)) or any(checkpoint.glob("global_step*"))
     return None if complete else f"{checkpoint} is damaged (it has no {missing[0]})"
@@ -43,39 +46,23 @@ STATES = ("optimizer*", "scheduler.pt", "rng_state*.pth")
 DeepSpeed has a folder of its own."""
 
 
-def _short_safetensors(file: Path) -> str | None:
-    there = file.stat().st_size
-    with file.open("rb") as content:
-        length = int.from_bytes(content.read(8), "little")
-        header = content.read(length) if length <= there - 8 else b""
-    try:
-        tensors = [one for name, one in json.loads(header).items() if name != "__metadata__"]
-    except ValueError:
-        return f"its {there} bytes end in its header"
-    whole = 8 + length + max((one["data_offsets"][1] for one in tensors), default=0)
-    return None if there == whole else f"it has {there} of {whole} bytes"
-
-
-def _short_archive(file: Path) -> str | None:
-    """Returns the damage of a torch file that is cut. A file that is no zip archive has another source and passes."""
+def _check_archive(file: Path) -> None:
+    """Raises for a torch file that is cut. A file that is no zip archive has another source and passes."""
     with file.open("rb") as content:
         begins = content.read(2)
-    cut = not zipfile.is_zipfile(file) and (begins == b"PK" or len(begins) < 2)
-    return f"its {file.stat().st_size} bytes have no end" if cut else None
+    if not zipfile.is_zipfile(file) and (begins == b"PK" or len(begins) < 2):
+        raise ValueError("it was cut")
 
 
-def _short_json(file: Path) -> str | None:
-    try:
-        json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        return f"its {file.stat().st_size} bytes are no JSON"
-    return None
+def _check_weights(file: Path) -> None:
+    with safe_open(file, framework="pt"):
+        pass
 
 
-_CHECKS: dict[str, Callable[[Path], str | None]] = {
-    **dict.fromkeys((".pt", ".pth", ".bin"), _short_archive),
-    ".safetensors": _short_safetensors,
-    ".json": _short_json,
+_CHECKS: dict[str, Callable[[Path], object]] = {
+    **dict.fromkeys((".pt", ".pth", ".bin"), _check_archive),
+    ".safetensors": _check_weights,
+    ".json": lambda file: json.loads(file.read_text(encoding="utf-8")),
 }
 
 

@@ -17,6 +17,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -187,18 +189,8 @@ def _sweep_dead(home: Path, name: str) -> None:
     """Removes the partial folders that killed processes of this machine left."""
     for left in home.glob(f".{glob.escape(name)}.{glob.escape(socket.gethostname())}-*.partial"):
         process = left.name.removesuffix(".partial").rpartition(".")[0].rpartition("-")[2]
-        if process.isdigit() and not _alive(int(process)):
+        if process.isdigit() and not psutil.pid_exists(int(process)):
             shutil.rmtree(left, ignore_errors=True)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # the process of another user
-        return True
-    return True
 
 
 def _move_files(source: Path, folder: Path) -> None:

@@ -6,59 +6,43 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from alignopsd_trl.runs.broken_off import RELEASED, RESULTS_FILE, RUN_FILE, broken_off
 from alignopsd_trl.runs.checkpoints import MARK, damage, is_numbered, is_whole, update_of, whole_checkpoints
+from alignopsd_trl.runs.configuration import FREE_ON_RESUME, differences, shown
 from alignopsd_trl.runs.files import json_line, plain, read_json, sweep_partials, write_json, write_text
-from alignopsd_trl.runs.lock import Lock, RunFolderError
-from alignopsd_trl.runs.progress import cut
 from alignopsd_trl.runs.provenance import code_checksum, versions
+from alignopsd_trl.runs.state import (
+    ENDED,
+    RELEASED,
+    RESULTS_FILE,
+    RUN_FILE,
+    RunFolderError,
+    State,
+    broken_off,
+    lock,
+    read_run,
+    state_of,
+)
 
-SCHEMA = 1
 LOG_FILE = "log.jsonl"
-_LEFT_FILES = (RESULTS_FILE, "evaluation_before.json", "evaluation_after.json", LOG_FILE)
-_LEFT_FOLDERS = ("trajectories", "completions")
-_LEFT = (*_LEFT_FILES, *_LEFT_FOLDERS, "checkpoint-*/", RUN_FILE)  # the last identifies the run
+_WRITTEN = (RESULTS_FILE, "evaluation_before.json", "evaluation_after.json")
+_FOLDERS = ("trajectories", "completions")
+_LEFT = (*_WRITTEN, LOG_FILE, *_FOLDERS, "checkpoint-*/", RUN_FILE)  # the last identifies the run
 _MODEL_FILES = (
     *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
     *("tokenizer*", "*.jinja", "training_args.bin", "README.md"),
 )
-_SHOWN = 6  # most differences in a message
-
-FREE_ON_RESUME = frozenset(
-    # where and how often the run writes or shows something
-    "output_dir overwrite_output_dir resume_from_checkpoint plan plan_for gpu_gib debug run_name project "
-    "trackio_space_id trackio_bucket_id trackio_static_space_id report_to tracked_trajectories "
-    "logging_dir logging_strategy logging_first_step logging_steps logging_nan_inf_filter "
-    "log_level log_level_replica log_on_each_node disable_tqdm log_completions num_completions_to_print "
-    "log_unique_prompts save_strategy save_steps save_rounds save_total_limit save_on_each_node save_only_model "
-    "enable_jit_checkpoint trajectories_hub_repo push_to_hub hub_model_id hub_strategy hub_token hub_private_repo "
-    "hub_always_push hub_revision licence "
-    # how long the run lasts, and when it gives up
-    "max_steps rounds num_train_epochs max_failed_share environment_time_limit ddp_timeout "
-    # how the same arithmetic is spread over memory and processes
-    "per_device_train_batch_size per_device_eval_batch_size rows_per_forward tokens_per_forward scoring_tokens "
-    "share_prefixes skip_zero_advantage threads gradient_checkpointing gradient_checkpointing_kwargs "
-    "activation_checkpointing activation_checkpointing_kwargs "
-    "dataloader_num_workers dataloader_pin_memory dataloader_prefetch_factor dataloader_persistent_workers "
-    "local_rank ddp_backend torch_empty_cache_steps vllm_gpu_memory_utilization vllm_server_host vllm_server_port "
-    "vllm_server_base_url vllm_server_timeout vllm_group_port vllm_server_addresses vllm_teacher_addresses "
-    "vllm_requests_in_flight vllm_request_tries vllm_request_backoff vllm_request_timeout "
-    "ds3_gather_for_generation".split()
-)
-"""Settings that a resumed run may change, because they do not affect earlier results."""
 
 
 @dataclass
@@ -103,7 +87,7 @@ class RunFolder:
             RunFolderError: if another process uses the folder, or it holds a run that this one does not continue.
         """
         path, configuration, resumes = Path(path), plain(configuration), _wanted(resume)
-        lock = Lock(path)
+        held = lock(path)
         try:
             if overwrite and not resumes:
                 clear(path)
@@ -114,23 +98,22 @@ class RunFolder:
                 say(summary)
             if problem := left.refusal(configuration, resume):
                 raise RunFolderError(problem)
-            checkpoint = _checkpoint(resume, left)
+            checkpoint, run = _checkpoint(resume, left), left.run if resumes else None
             if resumes:
                 _tell_of_unfinished(path, checkpoint, say)
             else:
                 clear(path)
-            run = left.run if resumes else None
-            run = run or {"schema": SCHEMA, "id": uuid.uuid4().hex[:12], "configuration": configuration, "sessions": []}
-            _note_changes(run, configuration, say)
-            run["configuration"] = configuration
-            run["sessions"].append(_session(checkpoint))
+            run = run or {"schema": 1, "id": uuid.uuid4().hex[:12], "configuration": configuration, "sessions": []}
+            session = _session(checkpoint)
+            _tell_of_changes(run, configuration, session, say)
+            run |= {"configuration": configuration, "sessions": [*run["sessions"], session]}
             sweep_partials(path)
             write_json(path / RUN_FILE, run)
         except BaseException:
-            lock.release()
+            held.release()
             raise
         resume_from = str(checkpoint) if checkpoint else None
-        return cls(path, run["id"], resume_from, len(run["sessions"]), unlock=lock.release)
+        return cls(path, run["id"], resume_from, len(run["sessions"]), unlock=held.release)
 
     @property
     def update(self) -> int:
@@ -144,7 +127,7 @@ class RunFolder:
 
     def end(self) -> None:
         """Notes in ``run.json`` that the run has made all its updates."""
-        self._note("ended")
+        self._note(ENDED)
 
     def release(self) -> None:
         """Unlocks the folder and notes it; a session without this note broke off (`broken_off`)."""
@@ -159,25 +142,20 @@ class RunFolder:
             write_json(self.path / RUN_FILE, run)
 
     def forget_after(self, update: int, say: Callable[[str], None] = print) -> None:
-        """Removes the files that were written after the update at which the run resumes; the run writes them again."""
+        """Removes what was written after the update at which the run resumes; the run writes it again. Log lines that
+        are missing up to this update come from the checkpoint, which has them all."""
         if not self.writes:
             return
         for file in (self.path / "trajectories").glob("step_*.parquet"):
             if int(file.name.split("_")[1]) >= update:
                 file.unlink()
-        self._mend_log(update, say)
-
-    def _mend_log(self, update: int, say: Callable[[str], None]) -> None:
-        """Cuts the log at an update; restores missing lines from the checkpoint, which has them all."""
         log = self.path / LOG_FILE
         text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
         kept = [line for line in text.splitlines() if _update_of(line) <= update]
         history = [one for one in self._state.get("log_history", ()) if "train_runtime" not in one]
-        known = [json_line({"step": one["step"], **one}) for one in history]
-        if len(kept) < len(known):
-            lost = len(known) - len(kept)
-            say(f"{log} was cut short: {lost} of {len(known)} lines up to update {update} were gone, now written anew")
-            kept = known
+        if lost := max(len(history) - len(kept), 0):
+            kept = [json_line({"step": one["step"], **one}) for one in history]
+            say(f"{log} was cut short: {lost} of {len(kept)} lines up to update {update} were gone, now written anew")
         if text or kept:
             write_text(log, "".join(line + "\n" for line in kept))
 
@@ -188,27 +166,29 @@ class Left:
 
     path: Path
     run: dict[str, Any] | None
+    state: State
     checkpoints: tuple[Path, ...]
-    finished: bool
     anything: bool
-    damaged: bool = False
 
     @property
     def ended(self) -> bool:
-        """Returns whether its run made all its updates, with or without a recipe's results."""
-        sessions = self.run["sessions"] if self.run else []
-        return self.finished or bool(sessions and "ended" in sessions[-1])
+        """Returns whether the run made all its updates, with or without a recipe's results."""
+        return self.state is State.ENDED or self._has_results
+
+    @property
+    def _has_results(self) -> bool:
+        return (self.path / RESULTS_FILE).is_file()
 
     def refusal(self, configuration: Mapping[str, Any], resume: str | bool | None) -> str | None:
         """Returns the reason why a run of this configuration may not use the folder; `None` if it may."""
-        if self.damaged:
+        if self.state is State.DAMAGED:
             return (
                 f"{self.path / RUN_FILE} is damaged, and says no more which run this is; bring it back, choose another "
                 "output_dir, or overwrite_output_dir=True removes the run"
             )
-        if self.run and _wanted(resume):
-            return self._refusal_of_resume(self.run, configuration)
-        if not self.anything or (self.run is None and _wanted(resume)):
+        if _wanted(resume):
+            return self._refusal_of_resume(self.run, configuration) if self.run else None
+        if not self.anything:
             return None
         if self.run is None:
             return (
@@ -218,19 +198,19 @@ class Left:
         own = ("resume_from_checkpoint", "plan", "output_dir")  # the folder may have moved
         if changed := differences(self.run["configuration"], configuration, own):
             return (
-                f"{self.path} holds another run: {_shown(changed)}. Choose another output_dir, or "
+                f"{self.path} holds another run: {shown(changed)}. Choose another output_dir, or "
                 f"overwrite_output_dir=True to remove that run"
             )
-        if self.finished or self.checkpoints:
-            state = "finished" if self.ended else f"stopped after {self.checkpoints[-1].name}"
-            return (
-                f"{self.path} holds this very run ({state}): resume_from_checkpoint=True goes on with "
-                f"what is missing, overwrite_output_dir=True removes it and starts again"
-            )
-        return None
+        if not self.checkpoints and not self._has_results:
+            return None
+        state = "finished" if self.ended else f"stopped after {self.checkpoints[-1].name}"
+        return (
+            f"{self.path} holds this very run ({state}): resume_from_checkpoint=True goes on with "
+            f"what is missing, overwrite_output_dir=True removes it and starts again"
+        )
 
     def _refusal_of_resume(self, run: Mapping[str, Any], configuration: Mapping[str, Any]) -> str | None:
-        before = run["sessions"][-1]["processes"] if run["sessions"] else _processes()
+        before = run["sessions"][-1]["processes"]
         if self.checkpoints and before != _processes():
             return (
                 f"{self.path} holds a run of {before} processes, whose random states this launch of {_processes()} "
@@ -238,32 +218,25 @@ class Left:
             )
         newer = configuration.keys() ^ run["configuration"].keys()  # a setting that newer code added is not a change
         changed = differences(run["configuration"], configuration, FREE_ON_RESUME | newer)
-        if changed and (self.anything or self.checkpoints):
-            return (
-                f"{self.path} holds a run with other settings, which can't be resumed with these: "
-                f"{_shown(changed)}. Set them as they were, or choose another output_dir"
-            )
-        return None
+        if not changed or not self.anything:
+            return None
+        return (
+            f"{self.path} holds a run with other settings, which can't be resumed with these: "
+            f"{shown(changed)}. Set them as they were, or choose another output_dir"
+        )
 
 
 def look(path: Path) -> Left:
     """Returns the content of a folder; changes nothing."""
-    run = read_json(path / RUN_FILE)
-    if not (isinstance(run, dict) and isinstance(run.get("configuration"), dict) and "id" in run):
-        run = None
-    damaged = run is None and (path / RUN_FILE).exists()
-    written = (*(name for name in _LEFT_FILES if name != LOG_FILE), *(f"{name}/*.parquet" for name in _LEFT_FOLDERS))
-    anything = any(any(path.glob(pattern)) for pattern in (*written, "checkpoint-*"))
-    return Left(path, run, whole_checkpoints(path), (path / RESULTS_FILE).is_file(), anything, damaged)
+    run = read_run(path)
+    patterns = (*_WRITTEN, *(f"{name}/*.parquet" for name in _FOLDERS), "checkpoint-*")
+    anything = any(any(path.glob(pattern)) for pattern in patterns)
+    return Left(path, run, state_of(path, run), whole_checkpoints(path), anything)
 
 
 def clear(path: Path) -> None:
     """Removes the files of a run; other files of the folder stay."""
-
-    def remove(found: Path) -> None:
-        shutil.rmtree(found) if found.is_dir() else found.unlink()
-
-    _take_away(path, _LEFT, remove)
+    _take_away(path, _LEFT, lambda found: shutil.rmtree(found) if found.is_dir() else found.unlink())
 
 
 def set_aside(path: Path) -> Path:
@@ -278,16 +251,8 @@ def set_aside(path: Path) -> Path:
 def _take_away(path: Path, patterns: Sequence[str], take: Callable[[Path], object]) -> None:
     for found in [one for pattern in patterns for one in sorted(path.glob(pattern))]:
         take(found)
-        if found.name in _LEFT_FOLDERS:
+        if found.name in _FOLDERS:
             found.mkdir()  # TRL has already made the run's own, with the trainer
-
-
-def differences(
-    before: Mapping[str, Any], now: Mapping[str, Any], without: Collection[str] = ()
-) -> dict[str, tuple[Any, Any]]:
-    """Returns the settings that differ, each with its values before and now."""
-    names = [name for name in {**before, **now} if name not in without]
-    return {name: (before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name)}
 
 
 def claim_together(
@@ -314,13 +279,6 @@ def claim_together(
     return run or RunFolder(Path(path), *facts, writes=False)
 
 
-def configuration_of(args: Any, tasks: Any, **facts: Any) -> dict[str, Any]:
-    """Returns the facts that decide a run's results: the arguments, the tasks in their order, and other facts."""
-    ids = tasks["task_id"] if hasattr(tasks, "__len__") and tasks is not None else []
-    digest = hashlib.sha256("\x1f".join(map(str, ids)).encode()).hexdigest()[:16]
-    return {**args.to_dict(), **facts, "tasks": f"{len(ids)} ({digest})"}
-
-
 @contextlib.contextmanager
 def claimed(run: RunFolder) -> Generator[RunFolder]:
     """Unlocks the folder at the end, also after an error; sets ``kept`` of an error to the name of the last whole
@@ -334,22 +292,14 @@ def claimed(run: RunFolder) -> Generator[RunFolder]:
         run.release()
 
 
-def _shown(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    parts = [f"{name} {cut(str(old), 60)} there, {cut(str(new), 60)} here" for name, (old, new) in changed.items()]
-    more = [f"and {len(parts) - _SHOWN} more"] if len(parts) > _SHOWN else []
-    return "; ".join(parts[:_SHOWN] + more)
-
-
 def _wanted(resume: str | bool | None) -> bool:
     return resume not in (None, False, "", "False", "false")
 
 
 def _checkpoint(resume: str | bool | None, left: Left) -> Path | None:
     """Returns the undamaged checkpoint to resume from; `None` if there is none yet."""
-    if not _wanted(resume):
-        return None
     newest = resume in (True, "True", "true")
-    if newest and not left.checkpoints:
+    if not _wanted(resume) or (newest and not left.checkpoints):
         return None
     checkpoint = left.checkpoints[-1] if newest else Path(str(resume)).absolute()
     if not is_whole(checkpoint):
@@ -375,11 +325,23 @@ def _tell_of_unfinished(path: Path, checkpoint: Path | None, say: Callable[[str]
         say(f"{max(later, key=update_of).name} was not written to its end ({MARK}); {whole}")
 
 
+def _tell_of_changes(
+    run: Mapping[str, Any], configuration: Mapping[str, Any], session: Mapping[str, Any], say: Callable[[str], None]
+) -> None:
+    if changed := differences(run["configuration"], configuration, ("resume_from_checkpoint", "output_dir")):
+        say(f"resumed with changes: {shown(changed)}")
+    last = run["sessions"][-1] if run["sessions"] else session
+    before, now = ({"code": one["code"], **one["versions"]} for one in (last, session))
+    if other := differences(before, now):
+        say(f"resumed with other code than the session before: {shown(other)}")
+
+
 def _session(checkpoint: Path | None) -> dict[str, Any]:
     return {
         "started": _now(),
         "from": checkpoint.name if checkpoint else None,
         "host": socket.gethostname(),
+        "pid": os.getpid(),
         "processes": _processes(),
         "code": code_checksum(),
         "versions": versions(),
@@ -392,16 +354,6 @@ def _now() -> str:
 
 def _processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def _note_changes(run: Mapping[str, Any], configuration: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Reports the settings that differ from the session before, and whether the code differs."""
-    if changed := differences(run["configuration"], configuration, ("resume_from_checkpoint", "output_dir")):
-        say(f"resumed with changes: {_shown(changed)}")
-    if run["sessions"]:
-        last = run["sessions"][-1]
-        if other := differences({"code": last["code"], **last["versions"]}, {"code": code_checksum(), **versions()}):
-            say(f"resumed with other code than the session before: {_shown(other)}")
 
 
 def _update_of(line: str) -> float:

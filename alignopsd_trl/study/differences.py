@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 
 import pandas as pd
 
+from alignopsd_trl.analysis.drawing import Figure, MaxNLocator, label, panels
 from alignopsd_trl.statistics import paired
-from alignopsd_trl.study.figures import Figure, curves, draw, grid, trained
+from alignopsd_trl.study.figures import curves, draw, trained
 from alignopsd_trl.study.tables import Column, Entry, columns, entries, per_seed
 
 ACROSS = 4
@@ -30,22 +30,17 @@ def difference_figure(rows: pd.DataFrame, table: str, reference: Entry | None) -
     drawn = [(name, line, both) for name, line, one in pairs if len(both := one.dropna(axis="columns", how="all"))]
     if not drawn:
         return None
-    across = min(ACROSS, len(lines))
-    figure, axes = grid(math.ceil(len(drawn) / across), across, 2.6, sharey="row")
-    for axis, (name, line, seeds) in zip(axes.flat, drawn, strict=False):
+    figure, axes = panels(len(drawn), 2.6, columns=min(ACROSS, len(lines)), sharey="row")
+    for axis, (name, line, seeds) in zip(axes, drawn, strict=True):
         common = seeds.dropna()
         axis.plot(common.index, common, color="0.7", linewidth=0.7)
         axis.axhline(0.0, color="C3", linewidth=0.9, linestyle="--")
         draw(axis, common, "black", 0.15, linewidth=1.6)
-        axis.set_xlabel("update")
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        label(axis, "", "update", f"rollout success\nminus {reference.label} (points)")
+        axis.label_outer()
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         told = ", ".join(_told(line, reference, head) for head in heads[name])
         axis.set_title(f"{name}: {line.label}\n{told}", fontsize=8)
-    for axis in axes.flat[len(drawn) :]:
-        axis.remove()
-    for row in axes:
-        row[0].set_ylabel(f"rollout success\nminus {reference.label} (points)")
-    figure.tight_layout()
     return figure
 
 

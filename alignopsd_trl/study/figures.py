@@ -4,39 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from alignopsd_trl.analysis.drawing import Axes, Figure, band, label, panels, rc_context
+from alignopsd_trl.analysis.option_sensitivity import TITLES
 from alignopsd_trl.statistics import Mean, mean
 from alignopsd_trl.study.tables import Column, Entry, columns, entries, per_seed
 
-try:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("figures need matplotlib: pip install 'alignopsd-trl[studies]'") from error
-
-
 SPAN = 7
 """Span of the exponential moving average in updates, as in the paper's figure of training curves."""
-
-_STYLE: dict[Any, Any] = {
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "font.size": 9,
-    "svg.hashsalt": "study",
-    "svg.fonttype": "none",
-}
-_TITLES = {"max_sources": "top-K", "similarity_threshold": r"$\gamma_H$", "credit_temperature": r"$T$"}
 
 
 def training_figure(rows: pd.DataFrame, table: str, curve: str = "success") -> Figure | None:
@@ -46,12 +27,12 @@ def training_figure(rows: pd.DataFrame, table: str, curve: str = "success") -> F
     if not lines:
         return None
     environments = list(dict.fromkeys(name for line in lines for name in line.rows))
-    figure, axes = grid(1, len(environments), 4.8)
-    for axis, environment in zip(axes[0], environments, strict=True):
+    figure, axes = panels(len(environments), width=4.8)
+    for axis, environment in zip(axes, environments, strict=True):
         for number, line in enumerate(lines):
             _draw_curve(axis, line, environment, curve, number)
-        axis.set(title=environment, xlabel="update", ylabel=f"rollout {curve}" + _percent(curve))
-    axes[0][-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        label(axis, environment, "update", f"rollout {curve}" + _percent(curve))
+    axes[-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
@@ -66,7 +47,7 @@ def trained(line: Entry) -> bool:
 
 def _draw_curve(axis: Axes, line: Entry, environment: str, curve: str, number: int) -> None:
     own = line.method == "align_opsd" and line.settings == "{}"
-    color = "black" if own else plt.get_cmap("tab10")(number % 10)
+    color = "black" if own else f"C{number % 10}"
     width, dashes = 2.0 if own else 1.1, "-" if number < 10 else "--"
     draw(axis, curves(line, environment, curve), color, 0.1, label=line.label, linewidth=width, linestyle=dashes)
 
@@ -85,7 +66,7 @@ def draw(axis: Axes, seeds: pd.DataFrame, color: Any, alpha: float, **style: Any
     if len(seeds):
         center, half = _ends([mean(values) for values in seeds.to_numpy().tolist()])
         axis.plot(seeds.index, center, color=color, **style)
-        axis.fill_between(seeds.index, center - half, center + half, color=color, alpha=alpha, linewidth=0)
+        band(axis, seeds.index, center - half, center + half, color, alpha)
 
 
 def _ends(means: Sequence[Mean]) -> tuple[np.ndarray, np.ndarray]:
@@ -106,14 +87,11 @@ def sensitivity_figure(rows: pd.DataFrame, reference: Entry | None = None) -> Fi
         return None
     heads = columns(rows, averages_only=True)
     environments = list(dict.fromkeys(head.environment for head in heads))
-    figure, axes = grid(len(environments), len(names), 3.2)
-    for line, environment in zip(axes, environments, strict=True):
-        for axis, name in zip(line, names, strict=True):
-            for number, head in enumerate(head for head in heads if head.environment == environment):
-                _draw_sweep(axis, entries(rows, f"sweep {name}"), head, f"C{number}", reference)
-            axis.set(xlabel=_TITLES.get(name, name), title=environment)
-        line[0].set_ylabel("panel (%)")
-        line[-1].legend(fontsize=7, frameon=False)
+    figure, axes = panels(len(environments) * len(names), columns=len(names))
+    for axis, (environment, name) in zip(axes, product(environments, names), strict=True):
+        for number, head in enumerate(head for head in heads if head.environment == environment):
+            _draw_sweep(axis, entries(rows, f"sweep {name}"), head, f"C{number}", reference)
+        label(axis, environment, TITLES.get(name, name), "panel (%)", legend=name == names[-1])
     return figure
 
 
@@ -129,16 +107,9 @@ def _draw_sweep(axis: Axes, lines: list[Entry], head: Column, color: str, refere
         axis.axhline(level, color=color, linestyle="--", linewidth=0.9, label=f"{head.title} of {reference.label}")
 
 
-def grid(lines: int, places: int, width: float, **shared: Any) -> tuple[Figure, Any]:
-    """Makes a figure and its ``(lines, places)`` axes, in the studies' style."""
-    with plt.rc_context(_STYLE):
-        return plt.subplots(lines, places, figsize=(width * places + 1.2, 2.8 * lines + 0.4), squeeze=False, **shared)
-
-
 def save(figure: Figure, path: Path) -> None:
     """Writes ``path`` as .png and .svg; the same rows give the same bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with plt.rc_context(_STYLE):
+    with rc_context({"svg.hashsalt": "study", "svg.fonttype": "none"}):
         figure.savefig(path.with_suffix(".png"), dpi=160, bbox_inches="tight", metadata={"Software": None})
         figure.savefig(path.with_suffix(".svg"), bbox_inches="tight", metadata={"Date": None})
-    plt.close(figure)

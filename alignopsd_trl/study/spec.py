@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails
 
 from alignopsd_trl.environments.shipped import BENCHMARKS
 from alignopsd_trl.launch.presets import preset
@@ -34,11 +38,8 @@ LABELS = {
 """The rows' names in the paper's Table 1. A star means an evaluation with skills."""
 
 _TEACHER = (
-    "teacher_model_kind",
-    "teacher_update_rate",
-    "teacher_sync_steps",
-    "privileged_siblings",
-    "privileged_rounds",
+    *("teacher_model_kind", "teacher_update_rate", "teacher_sync_steps"),
+    *("privileged_siblings", "privileged_rounds"),
 )
 STEPS = ("num_iterations", "updates_per_round")
 """Settings of a row that decide the optimiser steps of a round."""
@@ -47,14 +48,33 @@ METHOD_FIELDS = ("method_options", *OPTION_NAMES, *_TEACHER, *STEPS)
 else is protocol and the same for all rows."""
 
 _OWNED = ("method", "seed", "output_dir", "evaluate_first", "resume_from_checkpoint", "plan", "config", "disable_tqdm")
-_AVERAGES = ("score", "success", "success_macro")
 
 
 class StudyError(ValueError):
     """Raised for a study that can't run as it is written. The message names place, value and remedy."""
 
 
-@dataclass(frozen=True)
+def _of_a_row(name: str) -> str:
+    if name not in METHOD_FIELDS:
+        raise ValueError(
+            f"{name!r} is part of the protocol, which all rows share; set it under the study's or the environment's "
+            f"settings. A row may set {', '.join(METHOD_FIELDS)}"
+        )
+    return name
+
+
+def _of_the_protocol(name: str) -> str:
+    if name in _OWNED:
+        raise ValueError(f"{name!r} is set by the study itself for every cell; remove it")
+    return name
+
+
+RowSettings = dict[Annotated[str, AfterValidator(_of_a_row)], Any]
+Protocol = dict[Annotated[str, AfterValidator(_of_the_protocol)], Any]
+_FILE = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+
+
+@dataclass(frozen=True, config=_FILE)
 class Line:
     """One line of a table: a method and its own settings.
 
@@ -63,7 +83,7 @@ class Line:
 
     method: str = "align_opsd"
     label: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: RowSettings = field(default_factory=dict)
     skills: bool = False
 
     @property
@@ -71,7 +91,7 @@ class Line:
         return self.label or LABELS.get(self.method, self.method) + ("*" if self.skills else "")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_FILE)
 class Benchmark:
     """A benchmark: the defaults of a recipe, and the study's settings for every row.
 
@@ -83,13 +103,35 @@ class Benchmark:
     """
 
     recipe: str
-    label: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    label: str
+    averages: dict[Literal["score", "success", "success_macro"], str]
+    settings: Protocol = field(default_factory=dict)
     categories: tuple[str, ...] = ()
-    averages: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+def _with_method(content: Any) -> Any:
+    if isinstance(content, Mapping) and "method" not in content:
+        raise ValueError(f"{content} names no method")
+    return _line(content)
+
+
+def _line(content: Any) -> Any:
+    return {"method": content} if isinstance(content, str) else content
+
+
+def _benchmark(content: Any) -> Any:
+    """Adds the defaults of the recipe's environment."""
+    content = {"recipe": content} if isinstance(content, str) else content
+    if not isinstance(content, Mapping):
+        return content
+    recipe = content.get("recipe", "")
+    preset(recipe)
+    known = BENCHMARKS.get(recipe.partition("_")[0])
+    label, averages = (known.title, dict(known.averages)) if known else (recipe, {"success": "Success"})
+    return {"label": label, "averages": averages} | dict(content)
+
+
+@dataclass(frozen=True, config=_FILE)
 class Study:
     """A study: its lines, the folders of its results, and the number of processes that share the machine.
 
@@ -104,14 +146,14 @@ class Study:
     """
 
     name: str
-    environments: tuple[Benchmark, ...]
-    output: Path = Path()
-    cells: Path = Path()
+    environments: tuple[Annotated[Benchmark, BeforeValidator(_benchmark)], ...]
+    output: Path
+    cells: Path
     seeds: tuple[int, ...] = (0,)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    methods: tuple[Line, ...] = ()
-    ablations: tuple[Line, ...] = ()
-    sweeps: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    settings: Protocol = field(default_factory=dict)
+    methods: tuple[Annotated[Line, BeforeValidator(_with_method)], ...] = ()
+    ablations: tuple[Annotated[Line, BeforeValidator(_line)], ...] = ()
+    sweeps: dict[Annotated[str, AfterValidator(_of_a_row)], tuple[Any, ...]] = field(default_factory=dict)
     reference: str = "grpo"
     processes: int = 1
     launcher: tuple[str, ...] = ()
@@ -126,27 +168,33 @@ def read_study(path: str | Path) -> Study:
             range.
     """
     try:
-        content: dict[str, Any] = {"name": Path(path).stem, **read_yaml(path, "", "methods: [grpo, align_opsd]")}
+        read = read_yaml(path, "", "methods: [grpo, align_opsd]")
+        content: dict[str, Any] = {"name": Path(path).stem} | {k: v for k, v in read.items() if v is not None}
+        content.setdefault("output", Path("outputs/studies") / str(content["name"]))
+        content.setdefault("cells", Path(content["output"]) / "cells")
+        study = TypeAdapter(Study).validate_python(content)
+    except ValidationError as error:
+        raise StudyError(f"{path}: {_problem(error.errors()[0])}") from error
     except ValueError as error:
         raise StudyError(str(error)) from error
-    output = Path(content.get("output") or Path("outputs/studies") / content["name"])
-    chosen = content | {
-        "output": output,
-        "cells": Path(content.get("cells") or output / "cells"),
-        "environments": tuple(_benchmark(one) for one in _several(content, "environments")),
-        "methods": tuple(_line(one, "methods") for one in _several(content, "methods")),
-        "ablations": tuple(_line(one, "ablations") for one in _several(content, "ablations")),
-        "sweeps": {
-            name: tuple(_several(content["sweeps"], name)) for name in _mapping(content.get("sweeps", {}), "sweeps")
-        },
-        "settings": _protocol(content.get("settings", {}), "settings"),
-        "seeds": tuple(content.get("seeds", (0,))),
-        "launcher": tuple(content.get("launcher", ())),
-        "devices": tuple(map(str, content.get("devices", ()))),
-    }
-    study = _build(Study, chosen, str(path))
     _check(study)
     return study
+
+
+def _problem(error: ErrorDetails) -> str:
+    *places, last = map(str, error["loc"])
+    place = "".join(f"{one}: " for one in [".".join(places)] if one)
+    match error["type"]:
+        case "unexpected_keyword_argument":
+            return f"{place}key {last!r} is unknown"
+        case "missing":
+            return f"{place}key {last!r} is missing"
+        case "literal_error":
+            return f"{place}{error['input']!r} is unknown; choose {error['ctx']['expected']}"
+        case "tuple_type":
+            return f"{place}{last} must be a list, got {error['input']!r}"
+    said = error["msg"].removeprefix("Value error, ")
+    return f"{place}{last}: {said}" if last != "[key]" else f"{place}{said}"
 
 
 def _check(study: Study) -> None:
@@ -161,69 +209,3 @@ def _check(study: Study) -> None:
     labels = [benchmark.label for benchmark in study.environments]
     if len(set(labels)) != len(labels):
         raise StudyError(f"environments have the labels {labels}; give each its own")
-    for name in study.sweeps:
-        _own({name: None}, f"sweeps.{name}")
-
-
-def _benchmark(content: Any) -> Benchmark:
-    content: Any = {"recipe": content} if isinstance(content, str) else _mapping(content, "environments")
-    recipe = content.get("recipe", "")
-    try:
-        preset(recipe)
-    except ValueError as error:
-        raise StudyError(f"environments: {error}") from error
-    known = BENCHMARKS.get(recipe.partition("_")[0])
-    label, averages = (known.title, dict(known.averages)) if known else (recipe, {"success": "Success"})
-    benchmark = _build(Benchmark, {"label": label, "averages": averages} | content, "environments")
-    if unknown := sorted(set(benchmark.averages) - set(_AVERAGES)):
-        raise StudyError(f"environments: average {unknown[0]!r} is unknown; choose from {', '.join(_AVERAGES)}")
-    _protocol(benchmark.settings, f"environments.{recipe}.settings")
-    return benchmark
-
-
-def _line(content: Any, place: str) -> Line:
-    content = {"method": content} if isinstance(content, str) else _mapping(content, place)
-    if place == "methods" and "method" not in content:
-        raise StudyError(f"methods: {content} names no method")
-    line = _build(Line, content, place)
-    _own(line.settings, f"{place}.{line.title}.settings")
-    return line
-
-
-def _own(settings: Mapping[str, Any], place: str) -> None:
-    for name in settings:
-        if name not in METHOD_FIELDS:
-            raise StudyError(
-                f"{place}: {name!r} is part of the protocol, which all rows share; set it under the study's or the "
-                f"environment's settings. A row may set {', '.join(METHOD_FIELDS)}"
-            )
-
-
-def _protocol(settings: Any, place: str) -> Mapping[str, Any]:
-    for name in _mapping(settings, place):
-        if name in _OWNED:
-            raise StudyError(f"{place}: {name!r} is set by the study itself for every cell; remove it")
-    return settings
-
-
-def _several(content: Mapping[str, Any], name: str) -> list[Any]:
-    found = content.get(name) or []
-    if not isinstance(found, list):
-        raise StudyError(f"{name} must be a list, got {found!r}")
-    return found
-
-
-def _mapping(content: Any, place: str) -> Mapping[str, Any]:
-    if not isinstance(content, Mapping):
-        raise StudyError(f"{place} must be a mapping, got {content!r}")
-    return content
-
-
-def _build(kind: type[Any], content: Mapping[str, Any], place: str) -> Any:
-    known = {one.name: one for one in fields(kind)}
-    if unknown := sorted(set(content) - set(known)):
-        raise StudyError(f"{place}: key {unknown[0]!r} is unknown; known are {', '.join(known)}")
-    for name, one in known.items():
-        if name not in content and one.default is MISSING and one.default_factory is MISSING:
-            raise StudyError(f"{place}: key {name!r} is missing")
-    return kind(**content)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alignopsd_trl.runs.broken_off import broken_off
 from alignopsd_trl.runs.command import CommandParser
+from alignopsd_trl.runs.state import broken_off
 
 if TYPE_CHECKING:
     from alignopsd_trl.viewer.page import Page

@@ -1,0 +1,106 @@
+"""The state of a run's folder: its lock, and what ``run.json`` notes of the last session.
+
+A session that ends, well or with an error, notes that it released the folder. A session without this note, in a folder
+that no process uses, broke off: it was killed, or its code, such as the environment's, called `os._exit`. Such a
+process leaves no message, and its exit status may be 0.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from filelock import BaseFileLock, FileLock, Timeout
+
+from alignopsd_trl.runs.files import read_json
+
+LOCK_FILE, RUN_FILE, RESULTS_FILE = "run.lock", "run.json", "results.json"
+ENDED, RELEASED = "ended", "released"  # notes of a session
+
+
+class RunFolderError(ValueError):
+    """Raised for an output folder that this run may not write to. The message gives the reason and the remedy."""
+
+
+class State(Enum):
+    """The state of the last session of a folder's run, while no process uses the folder."""
+
+    NONE = "no run"
+    DAMAGED = "run.json can't be read"
+    BROKEN_OFF = "it ended without a word"
+    STOPPED = "it released the folder before its last update"
+    ENDED = "it made all its updates"
+
+
+def read_run(path: Path) -> dict[str, Any] | None:
+    """Returns ``run.json``, or `None` if it is missing or damaged."""
+    run = read_json(path / RUN_FILE)
+    whole = isinstance(run, dict) and isinstance(run.get("configuration"), dict) and "id" in run
+    return run if whole and run.get("sessions") else None
+
+
+def state_of(path: Path, run: dict[str, Any] | None) -> State:
+    """Returns the state of a folder from its ``run.json`` (`read_run`) and its results."""
+    if run is None:
+        return State.DAMAGED if (path / RUN_FILE).exists() else State.NONE
+    if (path / RESULTS_FILE).is_file() or ENDED in run["sessions"][-1]:
+        return State.ENDED
+    return State.STOPPED if RELEASED in run["sessions"][-1] else State.BROKEN_OFF
+
+
+def broken_off(folder: str | os.PathLike, ours: bool = False) -> str:
+    """Returns the message about a folder whose run broke off, or an empty text for any other folder.
+
+    Args:
+        ours: this process holds the folder's lock, to resume the run.
+    """
+    path = Path(folder)
+    run = read_run(path)
+    if run is None or state_of(path, run) is not State.BROKEN_OFF or (not ours and _in_use(path)):
+        return ""
+    return (
+        f"the run in {path} broke off in the middle, without a word, after {run['sessions'][-1]['started']}: its "
+        "process was killed, or code in it, such as the environment's, called os._exit"
+    )
+
+
+def lock(path: Path) -> BaseFileLock:
+    """Locks a folder for this process. The lock is the operating system's: a killed run leaves none.
+
+    Raises:
+        RunFolderError: if another run holds it, or the folder is not writable.
+    """
+    held = FileLock(path / LOCK_FILE, blocking=False, thread_local=False)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        held.acquire()
+    except Timeout:
+        raise RunFolderError(
+            f"{path} is in use by another run {_holder(path)}; wait until it ends, or choose another output_dir"
+        ) from None
+    except OSError as error:
+        raise RunFolderError(
+            f"output_dir={str(path)!r} can't be written to ({error.strerror}); choose another output_dir"
+        ) from error
+    return held
+
+
+def _holder(path: Path) -> str:
+    last = (read_run(path) or {"sessions": [{}]})["sessions"][-1]
+    if (last.get("pid"), last.get("host")) == (os.getpid(), socket.gethostname()):
+        return "of this process"
+    return f"(process {last.get('pid', 'unknown')} on {last.get('host', 'an unknown host')})"
+
+
+def _in_use(path: Path) -> bool:
+    """Returns whether a process holds the lock of a folder, or may hold it: this user may not be allowed to try."""
+    if not (path / LOCK_FILE).is_file():
+        return False
+    try:
+        with FileLock(path / LOCK_FILE, blocking=False):
+            return False
+    except OSError:
+        return True
