@@ -38,14 +38,10 @@ from alignopsd_trl.patched import patched
 from alignopsd_trl.rollout import SamplerDown, no_skills, rollout_metrics
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.configuration import configuration_of
-from alignopsd_trl.runs.console import Lines, show_note
 from alignopsd_trl.runs.cores import use_what_is_left
 from alignopsd_trl.runs.files import full_disk_named, plain, readable_as_others, replacing, write_text
 from alignopsd_trl.runs.folder import LOG_FILE, RunFolder, claim_together
 from alignopsd_trl.runs.health import FailedShare, RunStopped, weights_are_finite
-from alignopsd_trl.runs.log import LogFile
-from alignopsd_trl.runs.order import EpochSampler, Upcoming, WholeRounds
-from alignopsd_trl.runs.reward_check import RewardCheck
 from alignopsd_trl.runs.sizes import write_sizes
 from alignopsd_trl.sampling.backend import Backend
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
@@ -57,9 +53,13 @@ from alignopsd_trl.skills import SkillSpec, load_skills, skill_source
 from alignopsd_trl.training.checkpoints import Checkpoints
 from alignopsd_trl.training.checks import check_policy, shares_prefixes, weights_of_rewards
 from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted
+from alignopsd_trl.training.console import Lines, show_note
+from alignopsd_trl.training.log import LogFile
+from alignopsd_trl.training.order import EpochSampler, Upcoming, WholeRounds
 from alignopsd_trl.training.panels import Panels
 from alignopsd_trl.training.phases import Phases, Seconds, Status
 from alignopsd_trl.training.recorder import Recorder, SecondsOfRounds
+from alignopsd_trl.training.reward_check import RewardCheck
 from alignopsd_trl.training.rewards import Rewards, environment_reward
 from alignopsd_trl.training.rollouts import Rollouts, ToPlay
 from alignopsd_trl.training.round import Listener, Replays, Round, Samplers, Snapshot

@@ -64,7 +64,7 @@ MAY_IMPORT = {
     ),
     "training": (
         *("chat", "config", "distributed", "evaluation", "methods", "patched", "records", "rollout", "runs"),
-        *("sampling", "scoring", "trl_compat", "turns", "training"),
+        *("sampling", "scoring", "statistics", "trl_compat", "turns", "training"),
     ),
     "trainer": (
         *("chat", "checks", "config", "distributed", "encoder", "evaluation", "experimental"),
@@ -74,7 +74,7 @@ MAY_IMPORT = {
     ),
     "launch": (
         *("checks", "config", "encoder", "evaluation", "launch", "methods", "models", "options", "patched", "records"),
-        *("chat.options", "runs", "scoring", "sharing", "skills", "trainer"),
+        *("chat.options", "runs", "scoring", "sharing", "skills", "trainer", "training.console"),
     ),
     "measure": (
         *("checks", "config", "encoder", "evaluation", "launch", "measure", "methods", "options"),

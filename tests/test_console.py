@@ -12,9 +12,20 @@ import pytest
 
 from alignopsd_trl.launch.screens import closing, opening
 from alignopsd_trl.rollout.metrics import SQUARES
-from alignopsd_trl.runs.console import LEGEND, Lines, header, line, outcome, share, shares, show_note, spark, unusual
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.statistics import Interval, share_of_tasks, wilson
+from alignopsd_trl.training.console import (
+    LEGEND,
+    Lines,
+    header,
+    line,
+    outcome,
+    share,
+    shares,
+    show_note,
+    spark,
+    unusual,
+)
 
 ARGS = SimpleNamespace(generation_batch_size=64, logging_steps=1, num_generations=8, steps_per_round=1)
 

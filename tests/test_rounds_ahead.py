@@ -22,7 +22,7 @@ from alignopsd_trl.experimental.server_backend import ServerBackend
 from alignopsd_trl.records import read_records
 from alignopsd_trl.rollout import SamplerDown
 from alignopsd_trl.runs.checkpoints import whole_checkpoints
-from alignopsd_trl.runs.order import EpochSampler, Upcoming
+from alignopsd_trl.training.order import EpochSampler, Upcoming
 from alignopsd_trl.trl_compat.policy import sampling_ratio
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from fakes.toy_suite import arguments, save_policy
 
-from alignopsd_trl.runs.trackers import MOST_CHARACTERS, MOST_ROWS, markdown, send_table, table_rows
+from alignopsd_trl.training.trackers import MOST_CHARACTERS, MOST_ROWS, markdown, send_table, table_rows
 from alignopsd_trl.turns import StopReason, Thought, Trajectory, Turn
 
 ROOT = Path(__file__).parents[1]

@@ -9,9 +9,9 @@ from typing import Any
 
 from alignopsd_trl.evaluation import Estimate, mean_score
 from alignopsd_trl.options import path_as_given
-from alignopsd_trl.runs.console import columns
 from alignopsd_trl.runs.folder import RunFolder
 from alignopsd_trl.runs.progress import WIDE, cut
+from alignopsd_trl.training.console import columns
 
 _LABEL = 14
 

@@ -18,13 +18,13 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.records import TokenTexts, merge_types, record_schema, trace_types, turn_records, write_records
 from alignopsd_trl.rollout import conversation_metrics, privileged_metrics, rollout_metrics, staleness_metrics
-from alignopsd_trl.runs.console import show_note
 from alignopsd_trl.runs.files import full_disk_named
 from alignopsd_trl.runs.health import Decay
-from alignopsd_trl.runs.order import round_ends
-from alignopsd_trl.runs.trackers import send_table, table_rows
+from alignopsd_trl.training.console import show_note
+from alignopsd_trl.training.order import round_ends
 from alignopsd_trl.training.phases import Phases
 from alignopsd_trl.training.round import Round
+from alignopsd_trl.training.trackers import send_table, table_rows
 from alignopsd_trl.turns import Trajectory
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from accelerate.utils import gather_object
 
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.adapters.waiting import settled
-from alignopsd_trl.runs.reward_check import RewardCheck, RewardError
 from alignopsd_trl.training.compatibility import conversation, is_adapted
+from alignopsd_trl.training.reward_check import RewardCheck, RewardError
 from alignopsd_trl.training.rollouts import Rollouts
 from alignopsd_trl.turns import Trajectory
 

@@ -26,9 +26,9 @@ from alignopsd_trl.rollout import (
     no_skills,
 )
 from alignopsd_trl.runs.checkpoints import last_good
-from alignopsd_trl.runs.console import show_note
 from alignopsd_trl.runs.health import FailedShare, RunStopped, Tally
 from alignopsd_trl.runs.progress import Bar
+from alignopsd_trl.training.console import show_note
 from alignopsd_trl.training.round import Replays
 from alignopsd_trl.turns import Trajectory
 
