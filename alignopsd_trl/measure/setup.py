@@ -32,6 +32,7 @@ from alignopsd_trl.measure.variants import make_variants, read_vary
 from alignopsd_trl.methods import Method
 from alignopsd_trl.models import end_ids
 from alignopsd_trl.options import as_type
+from alignopsd_trl.privileged import reserved_tokens
 from alignopsd_trl.rollout import Player, make_player, no_skills
 from alignopsd_trl.runs.sizes import read_sizes
 from alignopsd_trl.scoring.teacher import PrivilegedTeacher
@@ -145,6 +146,7 @@ class Session:
             **{name: getattr(self.arguments, name) for name in _ASKED},
             **{name: getattr(self.config, name) for name in _PLAYED},
             "skills_in_rollout": self.player.skills_in_rollout,
+            **({"reserved": self.player.renderer.reserved} if self.arguments.privileged else {}),
             "weights": _digest([float(one.detach().double().sum()) for one in self.model.parameters()]),
             "chat_template": _digest(self.tokenizer.chat_template),
         }
@@ -198,6 +200,7 @@ def prepare(arguments: argparse.Namespace, skilled: bool = False) -> Session:
         make_sampler(model, tokenizer, _sampling(config), config.max_completion_length, arguments.batch_size),
         end_ids(model, tokenizer.eos_token_id),
         PlayOptions.of(config),
+        reserved_tokens(config.skill_budget) if arguments.privileged else 0,
         skills=skills,
         skills_in_rollout=any(one.skills_in_rollout for one in methods),
     )

@@ -62,9 +62,7 @@ def function_named(about: str, module: str, name: str) -> Callable:
     """
     place = find_module(module)
     if place is None:
-        raise SkillBankError(
-            f"{about}: there is no module {module!r}; it must be importable from where you run"
-        )
+        raise SkillBankError(f"{about}: there is no module {module!r}; it must be importable from where you run")
     found = getattr(place, name, None)
     if not callable(found):
         raise SkillBankError(f"{about}: there is no function {name!r} in {place.__file__}")
