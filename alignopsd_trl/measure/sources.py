@@ -15,21 +15,13 @@ from alignopsd_trl.measure.mc_rollouts import play_again
 from alignopsd_trl.measure.measurement import Cache, Measurement
 from alignopsd_trl.measure.metrics import agreement, task_mean
 from alignopsd_trl.measure.report import markdown
-from alignopsd_trl.measure.setup import Session
+from alignopsd_trl.measure.setup import Session, source_of
 from alignopsd_trl.measure.table import measured_rows, turns_of
 from alignopsd_trl.measure.tree import outcome
-from alignopsd_trl.privileged import PrivilegedSource, TurnTexts, load_source
+from alignopsd_trl.privileged import TurnTexts
 from alignopsd_trl.turns import Trajectory, Turn, TurnBatch
 
-BANK = "bank"
-"""The name of the skill bank among the sources: the text of the task at each of its turns."""
-
 SHOWN = ("cosine", "spearman", "sign_agreement")
-
-
-def source_of(name: str) -> PrivilegedSource:
-    """Loads a source by its name, `BANK` among them."""
-    return PrivilegedSource(lambda trajectory: trajectory.skill_text, BANK) if name == BANK else load_source(name)
 
 
 def measure_sources(session: Session, one: Measurement, cache: Cache) -> dict[str, pd.DataFrame]:
@@ -85,7 +77,7 @@ def _measured(session: Session, one: Measurement, name: str, cache: Cache) -> pd
     keys = ["task", "rollout", "turn"]
     order = pd.DataFrame([(e.task, e.rollout, turn.number) for e in episodes for turn in e.turns], columns=keys)
     table = order.merge(one.table, on=keys, how="left")
-    table = table.assign(text=[bool(turn.privileged_text) for turn in batch.turns], gap=gap.cpu())
+    table = table.assign(text=[bool(turn.privileged_text) for turn in batch.turns], gap=gap.cpu().numpy())
     wanted = np.flatnonzero(table.text & table.a_mc.notna() & table.a_mc_error.notna())
     label = "".join(letter if letter.isalnum() else "_" for letter in name)
     ended = cache.take(f"view_{label}", lambda: _play_on(session, episodes, wanted, one.tree.value))
