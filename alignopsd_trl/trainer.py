@@ -325,11 +325,8 @@ class AlignOPSDTrainer(GRPOTrainer):
         return rows
 
     def _give_texts(self, trajectories: Sequence[Trajectory], replays: Replays) -> None:
-        """Gives the turns the texts of ``privileged``. A collective where there is such a source.
-
-        Raises:
-            RunStopped: on all processes, if the source failed on one; a checkpoint is saved first.
-        """
+        """Gives the turns the texts of ``privileged``. A collective where there is such a source. If it fails on one
+        process, the run ends on all of them with a checkpoint."""
         if self._texts is None:
             return
         share, problem = 0.0, None

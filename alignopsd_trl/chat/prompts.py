@@ -120,7 +120,7 @@ class Renderer:
         tokenizer: with a chat template.
         prompt: the environment's template.
         options: of playing.
-        reserved: tokens of each prompt that stay free.
+        reserved: tokens of a prompt that stay free for a text that is known after play (`Turn.shown`); 0: none.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, options: PlayOptions, reserved: int = 0):

@@ -25,9 +25,8 @@ class PrivilegedSource:
     """A function that gives the teacher a text for a turn, after its round was played.
 
     Args:
-        function: has any of the parameters ``task_text``, ``row``, ``turn``, ``trajectory`` and ``siblings`` (the other
-            trajectories of the group), or takes five arguments in this order. It returns a text; `None` or an empty
-            text leaves the turn without a teacher's view.
+        function: has parameters of `NAMES` (``siblings`` are the other trajectories of the group), or takes five
+            arguments in this order. It returns a text; `None` or "" leaves the turn without a teacher's view.
         name: for messages and records; by default the function's module and name.
 
     Raises:
@@ -37,7 +36,7 @@ class PrivilegedSource:
     def __init__(self, function: Callable[..., str | None], name: str = ""):
         own = getattr(function, "__qualname__", type(function).__name__)
         self.name = name or f"{getattr(function, '__module__', '')}:{own}"
-        self._function, self._asked = function, _asked(function, self.name)
+        self._function, self._by_name = function, _by_name(function, self.name)
 
     def __call__(self, turn: Turn, trajectory: Trajectory, siblings: Sequence[Trajectory]) -> str:
         """Returns the text of a turn, empty for none.
@@ -45,11 +44,11 @@ class PrivilegedSource:
         Raises:
             PrivilegedError: if the function raised or returned no text.
         """
-        values = (trajectory.task_text, trajectory.row, turn, trajectory, siblings)
-        given = dict(zip(NAMES, values, strict=True))
+        given: list[Any] = [trajectory.task_text, trajectory.row, turn, trajectory, siblings]
+        named = {name: value for name, value in zip(NAMES, given, strict=True) if name in self._by_name}
         place = f"privileged={self.name!r}, task {trajectory.task!r}, turn {turn.number}"
         try:
-            found = self._function(*values) if self._asked is None else self._function(**_of(given, self._asked))
+            found = self._function(**named) if named else self._function(*given)
         except Exception as error:
             raise PrivilegedError(f"{place}: {type(error).__name__}: {error}") from error
         if found is not None and not isinstance(found, str):
@@ -58,17 +57,11 @@ class PrivilegedSource:
 
 
 SourceSpec = str | PrivilegedSource | Callable[..., str | None]
+"""A name of `SHIPPED`, ``"module:function"`` (the current folder counts), a function, or a source."""
 
 
 def load_source(spec: SourceSpec) -> PrivilegedSource:
-    """Loads a source.
-
-    Args:
-        spec: a name of `SHIPPED`, ``"module:function"`` (the current folder counts), a function, or a source.
-
-    Raises:
-        PrivilegedError: if it is none of these.
-    """
+    """Loads a source; raises [`PrivilegedError`] if ``spec`` is none."""
     if not isinstance(spec, str):
         return spec if isinstance(spec, PrivilegedSource) else PrivilegedSource(spec)
     if spec in SHIPPED:
@@ -79,25 +72,16 @@ def load_source(spec: SourceSpec) -> PrivilegedSource:
     return PrivilegedSource(function_named(f"privileged={spec!r}", module, name), spec)
 
 
-def _of(given: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: given[name] for name in names}
-
-
-def _asked(function: Callable, name: str) -> list[str] | None:
-    """Returns the names that a function asks for; `None` if it takes five arguments by their places."""
+def _by_name(function: Callable, name: str) -> set[str]:
+    """Returns the names that a function asks for; none if it takes five arguments by their places."""
     signature = inspect.signature(function)
-    known = {one: None for one in signature.parameters if one in NAMES}
-    try:
-        signature.bind(**known)
-    except TypeError:
-        pass
-    else:
-        if known:
-            return list(known)
-    try:
-        signature.bind(*NAMES)
-    except TypeError:
-        raise PrivilegedError(
-            f"privileged={name!r} takes {signature}; give it parameters of {', '.join(NAMES)}, or five in this order"
-        ) from None
-    return None
+    named = set(NAMES) & set(signature.parameters)
+    for found, given in ((named, ()), (set(), NAMES)):
+        try:
+            signature.bind(*given, **dict.fromkeys(found))
+        except TypeError:
+            continue
+        if found or given:
+            return found
+    asked = f"give it parameters of {', '.join(NAMES)}, or five in this order"
+    raise PrivilegedError(f"privileged={name!r} takes {signature}; {asked}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,7 +14,6 @@ from alignopsd_trl.privileged.source import PrivilegedSource
 from alignopsd_trl.turns import Trajectory, Turn
 
 _SLOT = 16  # tokens that a prompt may write around its skill
-_LONGEST = 32  # characters of a token; a text of longer ones is cut more
 
 
 def reserved_tokens(budget: int) -> int:
@@ -25,7 +23,7 @@ def reserved_tokens(budget: int) -> int:
 
 @dataclass(eq=False)
 class TurnTexts:
-    """The texts of a source, as text that a chat template takes for nothing else, within a number of tokens.
+    """The texts of a source, as text that a chat template takes for nothing else.
 
     Args:
         source: gives the texts.
@@ -41,30 +39,21 @@ class TurnTexts:
         self._marks = marks_of(self.tokenizer)
 
     def give(self, trajectories: Sequence[Trajectory], renderer: Renderer) -> float:
-        """Gives each turn of whole sibling groups its text and, where there is one, its privileged prompt.
+        """Gives each turn of whole sibling groups its text and, where there is one, its privileged prompt. Returns the
+        share of turns with a text.
 
         Args:
             trajectories: those that failed get no texts.
             renderer: of the player, which kept what each prompt showed.
-
-        Returns:
-            The share of turns with a text.
-
-        Raises:
-            PrivilegedError: if the source raised or gave no text.
         """
         played = sorted((one for one in trajectories if not one.failed), key=lambda one: one.task)
-        turns: list[Turn] = []
-        for _, members in groupby(played, key=lambda one: one.task):
-            group = list(members)
-            for one in group:
-                siblings = [other for other in group if other is not one]
-                texts = [self._bounded(self.source(turn, one, siblings)) for turn in one.turns]
-                for turn, text in zip(one.turns, texts, strict=True):
-                    turn.privileged_text, turn.privileged_ids = text, turn.prompt_ids
-                turns += one.turns
-        self._render([turn for turn in turns if turn.privileged_text], renderer)
-        return sum(bool(turn.privileged_text) for turn in turns) / max(len(turns), 1)
+        groups = [list(members) for _, members in groupby(played, key=lambda one: one.task)]
+        every = [(turn, one, group) for group in groups for one in group for turn in one.turns]
+        for turn, one, group in every:
+            text = self.source(turn, one, [other for other in group if other is not one])
+            turn.privileged_text, turn.privileged_ids = self._bounded(text), turn.prompt_ids
+        self._render([turn for turn, _, _ in every if turn.privileged_text], renderer)
+        return sum(bool(turn.privileged_text) for turn, _, _ in every) / max(len(every), 1)
 
     def _render(self, turns: Sequence[Turn], renderer: Renderer) -> None:
         shown = [turn.shown.beside(renderer, turn.privileged_text) for turn in turns]
@@ -76,7 +65,7 @@ class TurnTexts:
                 turn.privileged_ids = ids + tail
 
     def _bounded(self, text: str) -> str:
-        text = as_text(text[: _LONGEST * self.budget].strip(), self._marks)
+        text = as_text(text.strip(), self._marks)
         return cut(text, lambda part: len(self.tokenizer(part, add_special_tokens=False)["input_ids"]), self.budget)
 
 
@@ -93,10 +82,7 @@ def as_text(text: str, marks: re.Pattern[str]) -> str:
 
 
 def cut(text: str, count: Callable[[str], int], budget: int) -> str:
-    """Returns the beginning of a text that has at most ``budget`` tokens."""
-    if count(text) <= budget:
-        return text
-    length = bisect_right(range(len(text)), budget, key=lambda length: count(text[:length])) - 1
-    while count(text[:length]) > budget:  # a longer text may have fewer tokens
-        length -= 1
-    return text[:length].rstrip()
+    """Cuts a text from its end until it has at most ``budget`` tokens."""
+    while (tokens := count(text)) > budget:
+        text = text[: min(len(text) - 1, len(text) * budget // tokens)].rstrip()
+    return text

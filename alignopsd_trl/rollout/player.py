@@ -58,7 +58,6 @@ class Player:
         reader: finds thinking and actions in responses; by default as the environments and the renderer's options say.
         privileged: whether turns hold the privileged prompt too (`Turn.privileged_ids`). Prompts are cut to the same
             history either way.
-        texts_later: whether turns keep what their prompts showed (`Turn.shown`), for texts that are known after play.
         until_lost: whether an episode ends, as at its turn limit, once the environment says that the turns left can't
             win it (`Step.lost`). For callers that need the winner alone.
         privileged_siblings: the number of episodes of each group that are played with the skill in the prompt, the
@@ -82,7 +81,6 @@ class Player:
     progress: Callable[[int, int], None] = lambda ended, turns: None
     reader: Reader | None = None
     privileged: bool = True
-    texts_later: bool = False
     until_lost: bool = False
     privileged_siblings: int = 0
     teacher: AnySampler | None = None
@@ -92,8 +90,7 @@ class Player:
     def __post_init__(self) -> None:
         self.reader = self.reader or reader_for(self.tokenizer, self.environments, self.renderer.options)
         self._prompting = Prompting(
-            *(self.renderer, self.end_ids, self.environments.history_length),
-            *(self.skills_in_rollout, self.privileged, self.texts_later),
+            self.renderer, self.end_ids, self.environments.history_length, self.skills_in_rollout, self.privileged
         )
         own = self.environments.max_turns
         if self.max_turns is not None and self.max_turns > own:
@@ -290,9 +287,8 @@ def make_player(
     """Makes a player of environments that plays by options.
 
     Args:
-        reserved: tokens of each prompt that stay free for a text that is known after play; 0: there is none.
+        reserved: as in [`Renderer`].
         own: further fields of [`Player`].
     """
     renderer = Renderer(tokenizer, environments.prompt, options, reserved)
-    own |= {"max_turns": options.max_turns, "texts_later": reserved > 0}
-    return Player(environments, renderer, sampler, tokenizer, end_ids, **own)
+    return Player(environments, renderer, sampler, tokenizer, end_ids, max_turns=options.max_turns, **own)

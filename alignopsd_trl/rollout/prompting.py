@@ -114,7 +114,7 @@ class Prompting:
     """Makes the next turn of episodes, with its ordinary and its privileged prompt.
 
     Args:
-        renderer, end_ids, skills_in_rollout, privileged, texts_later: as in [`Player`].
+        renderer, end_ids, skills_in_rollout, privileged: as in [`Player`].
         history_length: the number of past turns that a prompt shows at most.
     """
 
@@ -123,7 +123,6 @@ class Prompting:
     history_length: int
     skills_in_rollout: bool = False
     privileged: bool = True
-    texts_later: bool = False
 
     def next_turns(self, episodes: Sequence[Episode]) -> list[Turn | None]:
         """Returns the next turn of each episode. Where no prompt fits, it ends the episode and returns ``None``."""
@@ -171,7 +170,7 @@ class Prompting:
                 dialogue.forget(drop)
         shortened = len(own) < view.step_count
         turn = blank_turn(view.step_count, text_of(reply), own.ids, privileged.ids, shortened)
-        turn.shown = own.shown(episode.trajectory.turns[0].shown.view) if self.texts_later else None
+        turn.shown = own.shown(episode.trajectory.turns[0].shown.view) if self.renderer.reserved else None
         return turn
 
     def _show(self, episodes: Sequence[Episode]) -> list[Turn | None]:
@@ -209,5 +208,5 @@ class Prompting:
     def _shown_turn(self, view: View, fitted: Fitted, privileged_ids: list[int]) -> Turn:
         shortened = len(fitted.view.history) < len(view.history)
         turn = blank_turn(view.step_count, text_of(fitted.shown), fitted.ids, privileged_ids, shortened)
-        turn.shown = Shown(fitted.view) if self.texts_later else None
+        turn.shown = Shown(fitted.view) if self.renderer.reserved else None
         return turn

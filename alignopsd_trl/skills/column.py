@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import Any
 
 from alignopsd_trl.skills.function import SkillFunction
 from alignopsd_trl.skills.schema import SkillBankError
@@ -33,14 +34,9 @@ class SkillColumn(SkillFunction):
                 f"skill_bank={self._id!r} names a column that the row of {task_text!r:.80} does not have"
             )
         found = row[self._id] or ""
-        parts = [_content(one) for one in found] if isinstance(found, list) else [found]
-        texts = [one for one in parts if isinstance(one, str)]
-        text = "\n".join(texts) if len(texts) == len(parts) else found
+        parts = found if isinstance(found, list) else [found]
+        texts: list[Any] = [one.get("content") if isinstance(one, Mapping) else one for one in parts]
+        text = "\n".join(texts) if all(isinstance(one, str) for one in texts) else found
         if not isinstance(text, str):
             raise SkillBankError(f"{self._about} holds {found!r:.80} for {task_text!r:.80}; give a text or a list")
         return text
-
-
-def _content(part: object) -> object:
-    """Returns a message's content, and anything else as it is."""
-    return part.get("content") if isinstance(part, Mapping) else part

@@ -52,14 +52,7 @@ def foreign_bank(bank: Skills | None, suite: Suite) -> str:
 
 
 def function_named(about: str, module: str, name: str) -> Callable:
-    """Loads a user's function; the current folder counts as a place to import from.
-
-    Args:
-        about: what names it, for messages.
-
-    Raises:
-        SkillBankError: if there is none.
-    """
+    """Loads a user's function, also from the current folder; raises [`SkillBankError`], which begins with ``about``."""
     place = find_module(module)
     if place is None:
         raise SkillBankError(f"{about}: there is no module {module!r}; it must be importable from where you run")
