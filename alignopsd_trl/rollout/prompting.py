@@ -170,7 +170,7 @@ class Prompting:
                 dialogue.forget(drop)
         shortened = len(own) < view.step_count
         turn = blank_turn(view.step_count, text_of(reply), own.ids, privileged.ids, shortened)
-        turn.shown = own.shown(episode.trajectory.turns[0].shown.view) if self.renderer.reserved else None
+        turn.shown = own.shown(last.shown.view) if self.renderer.reserved else None
         return turn
 
     def _show(self, episodes: Sequence[Episode]) -> list[Turn | None]:
