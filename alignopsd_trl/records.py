@@ -70,6 +70,7 @@ _KNOWN_COLUMNS = {
     "token_rectified_gaps": pa.list_(pa.float16()),
     "teacher_thinking": _TEXT,
     "teacher_action": _TEXT,
+    "privileged_text": _TEXT,
     "span": _WHOLE,
     "cut": _TEXT,
     "divergence_counts": _FLAG,

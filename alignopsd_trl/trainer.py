@@ -35,6 +35,7 @@ from alignopsd_trl.methods import checked_credit, get_method
 from alignopsd_trl.models import resolve_model
 from alignopsd_trl.options import path_as_given
 from alignopsd_trl.patched import patched
+from alignopsd_trl.privileged import PrivilegedError, SourceSpec, TurnTexts, load_source
 from alignopsd_trl.rollout import SamplerDown, no_skills, rollout_metrics
 from alignopsd_trl.runs.checkpoints import last_good
 from alignopsd_trl.runs.configuration import configuration_of
@@ -49,7 +50,7 @@ from alignopsd_trl.scoring.teacher_weights import FollowingTeacher, TeacherWeigh
 from alignopsd_trl.sharing.card import model_card
 from alignopsd_trl.sharing.facts import trainer_results
 from alignopsd_trl.sharing.hub import OF_A_MODEL, OF_A_RUN, PushFailed, push_files
-from alignopsd_trl.skills import SkillSpec, load_skills, skill_source
+from alignopsd_trl.skills import CONTEXT, SkillSpec, load_skills, skill_source
 from alignopsd_trl.training.checkpoints import Checkpoints
 from alignopsd_trl.training.checks import check_policy, shares_prefixes, weights_of_rewards
 from alignopsd_trl.training.compatibility import adapted, check_rewarded, is_adapted
@@ -102,6 +103,9 @@ class AlignOPSDTrainer(GRPOTrainer):
             Privileged text; needed by methods with a teacher. A shipped bank's name, the path of a JSON file, a column
             of the dataset (hints, reference solutions, past trajectories), or a function ``(task_text, row) -> str`` or
             ``(task_text, task_key, data_source) -> str``.
+        privileged (`str` or callable, *optional*):
+            As [`AlignOPSDConfig`]'s field of this name, or the function itself: the teacher's text of a turn, known
+            after play, in place of the skill bank's.
         encoder (`str` or callable, *optional*):
             ``"lexical"``, a sentence-transformers id or path, or a callable ``list[str] -> (n, D)``; needed by methods
             that compare thinking.
@@ -137,6 +141,7 @@ class AlignOPSDTrainer(GRPOTrainer):
         quantization_config: Any = None,
         peft_config: Any = None,
         tools: list[Callable] | None = None,
+        privileged: SourceSpec | None = None,
     ):
         model = resolve_model(model) if isinstance(model, str) else model
         args = args if args is not None else AlignOPSDConfig(f"{Path(str(model)).name}-AlignOPSD")
@@ -144,10 +149,16 @@ class AlignOPSDTrainer(GRPOTrainer):
             raise TypeError(f"args must be an AlignOPSDConfig, got {type(args).__name__}")
         if args.device.type == "cpu" and (told := use_what_is_left()):
             show_note(told)
+        chosen = args.privileged if privileged is None else privileged
+        self.privileged = None if chosen is None else load_source(chosen)
+        args.privileged = None if self.privileged is None else self.privileged.name
         self.method = get_method(args.method)(args)
         self._factory, train_dataset, eval_dataset = adapted(
             environment_factory, tools, train_dataset, eval_dataset, args
         )
+        columns = getattr(train_dataset, "column_names", None) or ()
+        if skill_bank is None and chosen is None and CONTEXT in columns:
+            skill_bank = CONTEXT
         extra = [] if reward_funcs is None else reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         check_rewarded(self._factory, extra)
         args.reward_weights = weights_of_rewards(args.reward_weights, extra)
@@ -163,6 +174,7 @@ class AlignOPSDTrainer(GRPOTrainer):
                 own_environment=not is_adapted(self._factory),
                 rewards=bool(reward_funcs),
                 factory=self._factory,
+                privileged=self.privileged,
             )
         )
         reward_check = RewardCheck()
@@ -205,6 +217,9 @@ class AlignOPSDTrainer(GRPOTrainer):
             names = getattr(self.train_dataset, "column_names", None) or ()
             self.skill_bank = load_skills(skill_bank, self.encoder, names)
             self._skills = skill_source(self.skill_bank, self.processing_class, self.args.skill_budget)
+        self._texts = None
+        if self.privileged is not None and self.method.needs_teacher:
+            self._texts = TurnTexts(self.privileged, self.processing_class, self.args.skill_budget)
 
     def _make_teacher_weights(self) -> TeacherWeights | None:
         """Returns `None` where the policy is its own teacher or no teacher is needed."""
@@ -291,12 +306,15 @@ class AlignOPSDTrainer(GRPOTrainer):
                 trajectories = self.rollouts.play(self._to_play(inputs, update, snapshot))
                 replays = self.rollouts.replays(snapshot.sampler, self.method, number)
                 self.rewards.give(inputs, trajectories, update)
+                self._give_texts(trajectories, replays)
                 if isinstance(self.rollouts, RolloutsAhead):
                     self._begin_next(self.rollouts, snapshot)
             with self.phases("credit"):
                 teacher = self.scorer.teacher(snapshot, self.rollouts.reader)
                 batch = self._batch(trajectories, teacher, replays)
                 credit = checked_credit(self.method, batch, teacher, number)
+                if self._texts is not None:
+                    credit.trace["privileged_text"] = [turn.privileged_text for turn in batch.turns]
                 rows = self.row_maker.rows(batch, credit, self.method.coefficients(number).policy)
             played = Round(number, update, trajectories, batch, credit, replays)
             for listener in self._listeners:
@@ -307,6 +325,21 @@ class AlignOPSDTrainer(GRPOTrainer):
                     self.recorder.metrics("train", found)
         self.recorder.record(played, self.run_id, self.rollouts.take_counters())
         return rows
+
+    def _give_texts(self, trajectories: Sequence[Trajectory], replays: Replays) -> None:
+        """Gives the turns the texts of ``privileged``. A collective where there is such a source. If it fails on one
+        process, the run ends on all of them with a checkpoint."""
+        if self._texts is None:
+            return
+        share, problem = 0.0, None
+        try:
+            share = self._texts.give(trajectories, replays.player.renderer)
+        except PrivilegedError as error:
+            problem = str(error)
+        if problems := list(filter(None, self.processes.each(problem))):
+            self.checkpoints.save_last(self.state.global_step)
+            raise RunStopped(f"{problems[0]}; {last_good(self.args.output_dir)}")
+        self.recorder.metrics("train", {"teacher/text_share": share})
 
     def _to_play(self, rows: list[dict[str, Any]], update: int, snapshot: Snapshot) -> ToPlay:
         privileged = self.args.privileged_in(int(update // self.args.steps_per_round))

@@ -87,6 +87,8 @@ class Turn:
     info: Mapping[str, Any] = field(default_factory=dict)  # `metrics` and the other facts of the step
     staleness: int = 0  # maximum of updates by which its sampler's weights lag behind the trained ones
     chosen_on: str = ""  # the observation before the response, of the reset or the previous turn
+    privileged_text: str | None = None  # the teacher's own text here, "" for no view; None: `Trajectory.skill_text`
+    shown: Any = field(default=None, compare=False, repr=False)  # what renders the prompt again beside such a text
     row: int | None = field(default=None, compare=False)  # its row in the last `TurnBatch` that holds it
 
     def extends(self, earlier: Turn) -> bool:
@@ -231,6 +233,8 @@ class TurnBatch:
             measured; `None` unless the method needs them.
         turn_reward: ``(M,)`` float64 reward of each turn: `Trajectory.turn_rewards`, which sum to ``reward``.
         privileged: ``(M,)`` bool, turns of episodes that the teacher played (`Trajectory.privileged`); `None`: none.
+        taught: ``(M,)`` bool, turns at which the teacher has a view (`Turn.privileged_text`); `None`: all. At other
+            turns its log-probs are the policy's own, and no auxiliary loss counts.
     """
 
     turns: list[Turn]
@@ -247,6 +251,7 @@ class TurnBatch:
     turn_advantages: torch.Tensor | None = None
     turn_reward: torch.Tensor | None = None
     privileged: torch.Tensor | None = None
+    taught: torch.Tensor | None = None
 
     @property
     def scored_mask(self) -> torch.Tensor:
@@ -296,6 +301,8 @@ class TurnBatch:
         def column(values: list[Any], dtype: torch.dtype) -> torch.Tensor:
             return torch.tensor(values, dtype=dtype, device=device)
 
+        own_texts = any(turn.privileged_text is not None for turn in turns)
+
         return cls(
             turns=turns,
             task=column([task for task, _, _, _ in rows], torch.int64),
@@ -307,4 +314,5 @@ class TurnBatch:
             action_valid=column([turn.action_valid for turn in turns], torch.bool),
             turn_reward=column([reward for one in counted for reward in one.turn_rewards], torch.float64),
             privileged=column([one.privileged for one in counted for _ in one.turns], torch.bool),
+            taught=column([turn.privileged_text != "" for turn in turns], torch.bool) if own_texts else None,
         )

@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "encoder": ("offline",),
     "statistics": (),
     "skills": ("encoder", "options", "skills"),
+    "privileged": ("chat.prompts", "privileged", "skills", "turns"),
     "config": ("chat.options", "options", "skills", "methods.align_opsd.options"),
     "records": ("turns",),
     "rollout": ("turns", "chat", "rollout"),
@@ -57,18 +58,21 @@ MAY_IMPORT = {
         *("chat", "checks.loading", "evaluation", "models", "rollout", "scoring", "skills", "statistics"),
     ),
     "sharing": ("chat.options", "config", "evaluation", "records", "runs", "sharing", "skills"),
-    "checks": ("chat", "checks", "config", "encoder", "methods", "models", "options", "rollout", "runs", "skills"),
+    "checks": (
+        *("chat", "checks", "config", "encoder", "methods", "models", "options", "privileged", "rollout", "runs"),
+        "skills",
+    ),
     "trl_compat": (
         *("chat", "config", "distributed", "options", "patched", "rollout", "sampling", "scoring", "trl_compat"),
         "turns",
     ),
     "training": (
-        *("chat", "config", "distributed", "evaluation", "methods", "patched", "records", "rollout", "runs"),
-        *("sampling", "scoring", "statistics", "trl_compat", "turns", "training"),
+        *("chat", "config", "distributed", "evaluation", "methods", "patched", "privileged", "records", "rollout"),
+        *("runs", "sampling", "scoring", "statistics", "trl_compat", "turns", "training"),
     ),
     "trainer": (
         *("chat", "checks", "config", "distributed", "encoder", "evaluation", "experimental"),
-        *("methods", "models", "options", "patched", "rollout", "runs", "sampling", "scoring"),
+        *("methods", "models", "options", "patched", "privileged", "rollout", "runs", "sampling", "scoring"),
         *("sharing", "skills", "training"),
         *("trl_compat", "turns"),
     ),
@@ -78,8 +82,8 @@ MAY_IMPORT = {
     ),
     "measure": (
         *("checks", "config", "encoder", "evaluation", "launch", "measure", "methods", "options"),
-        *("chat", "models", "records", "rollout", "runs", "sampling", "scoring", "skills", "statistics", "training"),
-        "turns",
+        *("chat", "models", "privileged", "records", "rollout", "runs", "sampling", "scoring", "skills", "statistics"),
+        *("training", "turns"),
     ),
     "study": (
         "analysis",

@@ -29,6 +29,7 @@ AS_ONE = {
         "max_steps": 4,
     },
     "continuous": {"method": "rlsd", "script": "seeded", "beta": 0.0},
+    "hindsight": {"privileged": "sibling_action", "auxiliary_loss": "distribution", "similarity_threshold": 0.1},
     "privileged": {"privileged_siblings": 2, "teacher_model_kind": "ema", "num_iterations": 2, "max_steps": 4},
 }
 """Runs that one process must equal."""

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from alignopsd_trl.chat.options import PlayOptions
-from alignopsd_trl.chat.prompts import Renderer, messages_of, tools_of
+from alignopsd_trl.chat.prompts import Renderer, Shown, messages_of, tools_of
 from alignopsd_trl.chat.thinking import closes_thinking, without_thinking
-from alignopsd_trl.environments.base import Chat, Message, Rendered
+from alignopsd_trl.environments.base import Chat, Message, Rendered, View
 from alignopsd_trl.turns import Trajectory
 
 _MARK = "\ufdd0past\ufdd1"  # noncharacters, which no response holds
@@ -105,6 +105,11 @@ class Conversation:
 
     def _chat(self, turns: Sequence[Sequence[Message]]) -> Chat:
         return Chat([*self._opening, *(message for turn in turns for message in turn)], self._tools)
+
+    def shown(self, opening: View) -> Shown:
+        """Returns what the next prompt shows after the first one, which showed the view ``opening``."""
+        past = [message for turn in self._turns for message in turn]
+        return Shown(opening, past, None if self._parts is None else self.ids[len(self._first) :])
 
     def without_oldest(self, count: int) -> list[int]:
         """Returns the ids without that many of the oldest turns."""

@@ -91,6 +91,28 @@ class Fitted:
     ids: list[int]
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What a turn's prompt showed, to render it again with a text in its skill slot.
+
+    Args:
+        view: of the prompt; in a conversation of its first prompt.
+        past: a conversation's messages since then.
+        tail: their token ids; `None` where the chat template rewrote them.
+    """
+
+    view: View
+    past: Sequence[Mapping[str, Any]] = ()
+    tail: Sequence[int] | None = ()
+
+    def beside(self, renderer: Renderer, text: str) -> tuple[Rendered, list[int]]:
+        """Returns a prompt with the text, and the token ids that follow the prompt's own."""
+        prompt = renderer.show(self.view, text)
+        if self.tail is not None:
+            return prompt, list(self.tail)
+        return Chat([*messages_of(prompt), *self.past], tools_of(prompt)), []
+
+
 class Renderer:
     """Turns a `View` into prompt token ids through the tokenizer's chat template. A text is one user message.
 
@@ -98,13 +120,15 @@ class Renderer:
         tokenizer: with a chat template.
         prompt: the environment's template.
         options: of playing.
+        reserved: tokens of a prompt that stay free for a text that is known after play (`Turn.shown`); 0: none.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, options: PlayOptions):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, options: PlayOptions, reserved: int = 0):
         self._tokenizer: Any = tokenizer  # its annotations give a union whatever it is asked for
         self._prompt, self.options = prompt, options
         self._kwargs = dict(options.chat_template_kwargs or {})
-        self.max_length, self.converses = options.max_prompt_length, options.history == "conversation"
+        self.reserved, self.max_length = reserved, options.max_prompt_length - reserved
+        self.converses = options.history == "conversation"
         self._known: dict[str, array[int]] = {}
         self._held = 0
 

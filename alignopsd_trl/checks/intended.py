@@ -25,6 +25,7 @@ from alignopsd_trl.environments.loading import loaded_as
 from alignopsd_trl.environments.shipped import SHIPPED
 from alignopsd_trl.methods import Method
 from alignopsd_trl.options import as_mapping, near
+from alignopsd_trl.privileged import load_source
 from alignopsd_trl.skills import load_skills
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Intended:
         groups (`int`, *optional*): tasks of one round; by default of this launch.
         factory (*optional*): makes the environments. The checks count its server's sessions, or open a task unless the
             environment comes with the package.
+        privileged: as the trainer takes it; by default that of ``args``.
     """
 
     args: AlignOPSDConfig
@@ -60,6 +62,7 @@ class Intended:
     rewards: bool = False
     groups: int | None = None
     factory: Any = None
+    privileged: Any = None
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -103,11 +106,13 @@ def _model(run: Intended) -> None:
 
 
 def _skills(run: Intended) -> None:
-    method = run.method
-    if run.skill_bank is None and (method.needs_teacher or method.skills_in_rollout):
+    method, source = run.method, run.privileged or run.args.privileged
+    if source is not None:
+        load_source(source)
+    if run.skill_bank is None and ((method.needs_teacher and source is None) or method.skills_in_rollout):
         raise ValueError(
             f"method={method.name!r} needs a skill_bank: pass 'webshop', 'alfworld', 'searchqa', a file's path, a "
-            "column of the dataset, or a function from a task's text and its row to a text"
+            "column of the dataset, or a function from a task's text and its row to a text; or set privileged"
         )
     if run.skill_bank is not None:
         load_skills(run.skill_bank, columns=run.columns or ())

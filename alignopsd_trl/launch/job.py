@@ -25,7 +25,7 @@ from alignopsd_trl.runs.files import plain
 from alignopsd_trl.runs.folder import look
 from alignopsd_trl.runs.provenance import weights_checksum
 from alignopsd_trl.runs.state import RunFolderError
-from alignopsd_trl.skills import foreign_bank, load_skills
+from alignopsd_trl.skills import CONTEXT, foreign_bank, load_skills
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,16 @@ class Job:
     def bank(self) -> str | None:
         """Returns the name of the skill bank; `None` if nothing in the run reads skills."""
         method = get_method(self.args.method)(self.args)
-        asked = method.needs_teacher or method.skills_in_rollout or method.skills_in_evaluation
+        reads_bank = method.needs_teacher and self.args.privileged is None
+        asked = reads_bank or method.skills_in_rollout or method.skills_in_evaluation
         if not asked and not self.args.privileged_siblings:
             return None
-        return self.recipe.skill_bank or self.suite.skill_bank or self.suite.name
+        named = self.recipe.skill_bank or self.suite.skill_bank
+        return named or (CONTEXT if CONTEXT in self.tasks.column_names else self.suite.name)
 
     @property
     def encoder(self) -> str | None:
-        return self.recipe.encoder if self.bank else None
+        return self.recipe.encoder if self.bank or self.args.privileged else None
 
     def configuration(self) -> dict[str, Any]:
         """Returns the settings that decide what the run computes, for ``run.json``."""

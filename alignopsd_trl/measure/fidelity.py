@@ -22,6 +22,7 @@ from alignopsd_trl.measure.measurement import Cache, Measurement, cpu_seconds, m
 from alignopsd_trl.measure.metrics import agreement, by_kind, kinds
 from alignopsd_trl.measure.report import page
 from alignopsd_trl.measure.setup import environment_preset, prepare
+from alignopsd_trl.measure.sources import figures_of, measure_sources, source_lines
 from alignopsd_trl.measure.table import credit_of, measured_rows, turns_of
 from alignopsd_trl.methods import Method
 from alignopsd_trl.options import path_as_given
@@ -48,20 +49,22 @@ def measure(arguments: argparse.Namespace, shown: str) -> dict[str, Any]:
             cache = Cache(arguments.output / "parts", identity)
             rows = session.draw_tasks(arguments.tasks)
         one = measured(session, rows, cache)
+        sources = measure_sources(session, one, cache)
     table = one.table.assign(kind=kinds(one.table.action, one.table.task))
     known = measured_rows([table])
     turns, credit = turns_of(known), credit_of(known)
     facts = {"command": shown, **_facts(one, known), **turns.quality, "cpu_seconds": cpu_seconds() - began}
     reference = "align_opsd" if "align_opsd" in credit else next(iter(credit))
     figures = agreement(turns, credit, reference, arguments.seed) if len(known) else {}
+    texts = {name: figures_of([table], arguments.seed) for name, table in sources.items()}
     rows = by_kind(turns, list(known.kind), credit)
     result = plain(
         facts
-        | {"figures": figures, "kinds": rows, "identity": identity}
+        | {"figures": figures, "privileged": texts, "kinds": rows, "identity": identity}
         | {"encoder": arguments.encoder, "step": arguments.step, "environment": dict(session.suite.description)}
         | {"settings": {label: _settings(method) for label, method in session.variants.items()}}
     )
-    folder, text = arguments.output, page(facts, figures, rows)
+    folder, text = arguments.output, "\n".join([page(facts, figures, rows), *source_lines(texts)])
     write_json(folder / "fidelity.json", result)
     write_records(folder / "turns.parquet", table.to_dict("records"))
     write_text(folder / "report.md", text)

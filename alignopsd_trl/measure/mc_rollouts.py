@@ -126,7 +126,7 @@ def roll_out(player: Player, tree: Tree, starts: Sequence[Start], seed: int) -> 
         origins.append(visits[(2 * number + half) % len(visits)])
     played = [tree.trajectories[place] for place, _ in origins]
     paths = [tree.states[state].path for _, state, _ in starts]
-    finished = _again(player, played, paths, ["/".join(map(str, start)) for start in starts])
+    finished = play_again(player, played, paths, ["/".join(map(str, start)) for start in starts])
     rollouts = []
     for (half, state, _), (_, number), origin, one in zip(starts, origins, played, finished, strict=True):
         _check_prompt(origin, number, one)
@@ -136,10 +136,10 @@ def roll_out(player: Player, tree: Tree, starts: Sequence[Start], seed: int) -> 
     return rollouts
 
 
-def _again(
+def play_again(
     player: Player, played: Sequence[Trajectory], paths: Sequence[Sequence[str]], draws: Sequence[str] = ()
 ) -> list[Trajectory]:
-    """Plays episodes again from their first actions."""
+    """Plays episodes again from their first actions, with a label for each that tells its sampling from others'."""
     rows, seeds, tasks = ([getattr(one, name) for one in played] for name in ("row", "seeds", "task"))
     return player.play(rows, seeds, tasks, paths, draws)
 
@@ -152,7 +152,7 @@ def verify(replays: Replays, trajectories: Sequence[Trajectory]) -> None:
     """
     for number in range(replays.player.agree(-(-len(trajectories) // replays.slots))):
         played = trajectories[number * replays.slots : (number + 1) * replays.slots]
-        again = _again(replays.player, played, [[turn.action for turn in one.turns] for one in played])
+        again = play_again(replays.player, played, [[turn.action for turn in one.turns] for one in played])
         for one, other in zip(played, again, strict=True):
             _compare(one, other)
 

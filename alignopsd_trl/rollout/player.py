@@ -281,12 +281,14 @@ def make_player(
     sampler: AnySampler,
     end_ids: Sequence[int],
     options: PlayOptions,
+    reserved: int = 0,
     **own: Any,
 ) -> Player:
     """Makes a player of environments that plays by options.
 
     Args:
+        reserved: as in [`Renderer`].
         own: further fields of [`Player`].
     """
-    renderer = Renderer(tokenizer, environments.prompt, options)
+    renderer = Renderer(tokenizer, environments.prompt, options, reserved)
     return Player(environments, renderer, sampler, tokenizer, end_ids, max_turns=options.max_turns, **own)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from alignopsd_trl.chat.conversations import Conversation, oldest_to_drop
-from alignopsd_trl.chat.prompts import Fitted, Renderer, text_of
+from alignopsd_trl.chat.prompts import Fitted, Renderer, Shown, text_of
 from alignopsd_trl.environments.base import Ending, Failure, Opening, Record, Rendered, Step, View
 from alignopsd_trl.environments.batch import guarded
 from alignopsd_trl.turns import NO_THOUGHT, StopReason, Trajectory, Turn
@@ -142,9 +142,11 @@ class Prompting:
         skill, view = episode.trajectory.skill_text, episode.view(0)
         bare, whole = map(len, self.renderer.encode([self.renderer.show(view, text) for text in ("", skill)]))
         share = f", {whole - bare:,} of them the skill's" if skill else ""
-        remedy = "lower skill_tokens" if bare <= self.renderer.max_length else "shorten what reset() returns"
+        limit, reserved = self.renderer.options.max_prompt_length, self.renderer.reserved
+        remedy = "lower skill_tokens" if bare <= limit else "shorten what reset() returns"
+        kept = f" less {reserved} for a later text" if reserved else ""
         return (
-            f"its first prompt has {whole:,} tokens{share}, more than max_prompt_length={self.renderer.max_length}; "
+            f"its first prompt has {whole:,} tokens{share}, more than max_prompt_length={limit}{kept}; "
             f"raise that, or {remedy}"
         )
 
@@ -167,7 +169,9 @@ class Prompting:
             if drop:
                 dialogue.forget(drop)
         shortened = len(own) < view.step_count
-        return blank_turn(view.step_count, text_of(reply), own.ids, privileged.ids, shortened)
+        turn = blank_turn(view.step_count, text_of(reply), own.ids, privileged.ids, shortened)
+        turn.shown = own.shown(last.shown.view) if self.renderer.reserved else None
+        return turn
 
     def _show(self, episodes: Sequence[Episode]) -> list[Turn | None]:
         """Makes turns whose prompts are rendered from views."""
@@ -176,7 +180,7 @@ class Prompting:
         if not (self.privileged or self.skills_in_rollout or self.renderer.converses):
             fitted = self.renderer.fit_ordinary(full, skills)
             pairs = zip(full, fitted, strict=True)
-            return [None if one is None else _shown_turn(view, one, []) for view, one in pairs]
+            return [None if one is None else self._shown_turn(view, one, []) for view, one in pairs]
         fitted = self.renderer.fit(full, skills)
         ordinary = self._ordinary([one for one in fitted if one is not None])
         turns: list[Turn | None] = []
@@ -185,7 +189,7 @@ class Prompting:
                 turns.append(None)
                 continue
             prompt, ids = next(ordinary)
-            turns.append(_shown_turn(view, Fitted(privileged.view, prompt, ids), privileged.ids))
+            turns.append(self._shown_turn(view, Fitted(privileged.view, prompt, ids), privileged.ids))
             if self.renderer.converses:
                 own = Conversation(self.renderer, prompt, ids)
                 same = prompt == privileged.shown
@@ -201,7 +205,8 @@ class Prompting:
         for prompt, one in zip(prompts, fitted, strict=True):
             yield prompt, one.ids if prompt == one.shown else next(encoded)
 
-
-def _shown_turn(view: View, fitted: Fitted, privileged_ids: list[int]) -> Turn:
-    shortened = len(fitted.view.history) < len(view.history)
-    return blank_turn(view.step_count, text_of(fitted.shown), fitted.ids, privileged_ids, shortened)
+    def _shown_turn(self, view: View, fitted: Fitted, privileged_ids: list[int]) -> Turn:
+        shortened = len(fitted.view.history) < len(view.history)
+        turn = blank_turn(view.step_count, text_of(fitted.shown), fitted.ids, privileged_ids, shortened)
+        turn.shown = Shown(fitted.view) if self.renderer.reserved else None
+        return turn

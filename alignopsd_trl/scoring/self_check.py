@@ -171,7 +171,7 @@ def shortest(batch: TurnBatch, count: int) -> TurnBatch:
         for field in dataclasses.fields(batch)
         if isinstance(value := getattr(batch, field.name), torch.Tensor)
     }
-    return dataclasses.replace(batch, turns=turns, **columns | {"scored": None})
+    return dataclasses.replace(batch, turns=turns, **columns | {"scored": None, "taught": None})
 
 
 def _sampler(few: TurnBatch, like: torch.Tensor) -> torch.Tensor:

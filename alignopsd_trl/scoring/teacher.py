@@ -17,7 +17,7 @@ from alignopsd_trl.rollout import BatchSampler
 from alignopsd_trl.scoring.prefix_cache import PrefixCache
 from alignopsd_trl.scoring.ragged import Ragged
 from alignopsd_trl.scoring.teacher_forcing import Agree, Mix, ScoringModel, largest_logits, score_pairs
-from alignopsd_trl.turns import Thought, TurnBatch
+from alignopsd_trl.turns import NO_THOUGHT, Thought, TurnBatch
 
 
 @dataclass(eq=False)
@@ -54,9 +54,11 @@ class PrivilegedTeacher:
     prefixes: PrefixCache | None = None
 
     def score(self, batch: TurnBatch, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Returns log-probs ``(P, L)`` of identity and matched views; 0 for turns that are not `TurnBatch.scored`."""
+        """Returns log-probs ``(P, L)`` of identity and matched views; 0 for turns that are not `TurnBatch.scored`, and
+        the policy's own, if they are known, for those that are not `TurnBatch.taught`."""
         source, target = source.cpu(), target.cpu()
         wanted = torch.ones(len(target), dtype=torch.bool) if batch.scored is None else batch.scored.cpu()[target]
+        wanted = wanted if batch.taught is None else wanted & batch.taught.cpu()[target]
         with self.phases("scoring"):
             scores = score_pairs(
                 self.model,
@@ -71,7 +73,10 @@ class PrivilegedTeacher:
                 agree=self.agree,
                 prefixes=self.prefixes,
             )
-        result = scores.new_zeros((len(target), batch.policy_mask.size(1)))
+        if batch.taught is None or batch.student_log_probs is None:
+            result = scores.new_zeros((len(target), batch.policy_mask.size(1)))
+        else:
+            result = torch.where(batch.taught[:, None], 0.0, batch.student_log_probs)[target.to(scores.device)]
         result[wanted.to(result.device)] = scores[:, : result.size(1)]
         return result
 
@@ -79,7 +84,8 @@ class PrivilegedTeacher:
         self, batch: TurnBatch, count: int, sources: torch.Tensor | None = None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns ids and values ``(M, L, count)`` of the privileged view's largest logits along each turn's own
-        response; with ``sources``, of its mixture with the views of these turns."""
+        response; with ``sources``, of its mixture with the views of these turns; 0 for turns that are not
+        `TurnBatch.taught`."""
         with self.phases("scoring"):
             ids, logits = largest_logits(
                 self.model,
@@ -91,19 +97,28 @@ class PrivilegedTeacher:
                 agree=self.agree,
                 sources=sources,
                 mix=mix,
+                among=batch.taught,
             )
         width = batch.policy_mask.size(1)
         return ids[:, :width], logits[:, :width]
 
     def thoughts(self, batch: TurnBatch, rows: torch.Tensor | None = None, actions: bool = True) -> list[Thought]:
         """Samples the thinking and, with ``actions``, the action of the privileged view at each turn, or at the turns
-        ``rows``, in one generation."""
-        turns = batch.turns if rows is None else [batch.turns[row] for row in rows.tolist()]
+        ``rows``, in one generation; blank at turns that are not `TurnBatch.taught`."""
+        places = list(range(len(batch))) if rows is None else rows.tolist()
+        if batch.taught is None:
+            return self._thoughts(batch, places, actions)
+        taught = batch.taught.tolist()
+        known = [place for place in places if taught[place]]
+        found = dict(zip(known, self._thoughts(batch, known, actions), strict=True))
+        return [found.get(place, NO_THOUGHT) for place in places]
+
+    def _thoughts(self, batch: TurnBatch, places: list[int], actions: bool) -> list[Thought]:
+        turns = [batch.turns[place] for place in places]
         width = self.agree(len(turns))
         if width == 0:
             return []
         if self.prefixes is not None and batch.scored is not None:
-            places = range(len(batch.turns)) if rows is None else rows.tolist()
             wanted = batch.scored.tolist()
             scored = [turn for place, turn in zip(places, turns, strict=True) if wanted[place]]
             self.prefixes.keep([turn.privileged_ids[:-1] for turn in scored])

@@ -207,6 +207,7 @@ def largest_logits(
     agree: Agree = lambda number: number,
     sources: torch.Tensor | None = None,
     mix: Mix | None = None,
+    among: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the model's ``count`` largest logits at each position of each response under its own prompt; with
     ``sources``, of a mixture of its logits under several prompts.
@@ -216,16 +217,18 @@ def largest_logits(
         agree: as in `score_pairs`.
         sources: ``(n, K)`` int64 prompts beside a response's own, padded with -1; equal K on all processes.
         mix: mixes the logits of each response's views; needed with ``sources``.
+        among: ``(n,)`` bool, the responses to score; all by default.
 
     Returns:
-        Token ids int64 and logits float32, ``(n, T, count)`` each, 0 past a response's end.
+        Token ids int64 and logits float32, ``(n, T, count)`` each, 0 past a response's end and outside ``among``.
     """
+    wanted = torch.ones(len(prompts), dtype=torch.bool) if among is None else among.cpu()
     width, own = _longest(responses), torch.arange(len(prompts))[:, None]
     views = own if sources is None else torch.cat([own, sources.cpu()], dim=1)
     ids = torch.zeros((len(prompts), width, count), dtype=torch.int64, device=model.device)
     logits = torch.zeros((len(prompts), width, count), dtype=torch.float32, device=model.device)
     for number in range(1, views.size(1) + 1):
-        rows = ((views >= 0).sum(1) == number).nonzero().squeeze(1)
+        rows = (wanted & ((views >= 0).sum(1) == number)).nonzero().squeeze(1)
         longest = prompts.length[views[rows, :number]].amax(1) + responses.length[rows]
         chunks = [rows[chunk] for chunk in plan_chunks(number * longest, budget)]
         missing = agree(len(chunks)) - len(chunks)  # before the forwards, as in `score_pairs`

@@ -38,7 +38,7 @@ def load_skills(spec: SkillSpec, encoder: Encoder | None = None, columns: Collec
         return SkillFunction(spec)
     module, colon, name = str(spec).rpartition(":")
     if colon and all(part.isidentifier() for part in (*module.split("."), name)):
-        return SkillFunction(_function(module, name))
+        return SkillFunction(function_named(f"skill bank {str(spec)!r}", module, name))
     return SkillBank.load(spec, encoder, columns=columns)
 
 
@@ -51,13 +51,12 @@ def foreign_bank(bank: Skills | None, suite: Suite) -> str:
     return f"skill bank of {bank.environment!r} is used for environment {suite.name!r}; {own}"
 
 
-def _function(module: str, name: str) -> Callable:
+def function_named(about: str, module: str, name: str) -> Callable:
+    """Loads a user's function, also from the current folder; raises [`SkillBankError`], which begins with ``about``."""
     place = find_module(module)
     if place is None:
-        raise SkillBankError(
-            f"skill bank '{module}:{name}': there is no module {module!r}; it must be importable from where you run"
-        )
+        raise SkillBankError(f"{about}: there is no module {module!r}; it must be importable from where you run")
     found = getattr(place, name, None)
     if not callable(found):
-        raise SkillBankError(f"skill bank '{module}:{name}': there is no function {name!r} in {place.__file__}")
+        raise SkillBankError(f"{about}: there is no function {name!r} in {place.__file__}")
     return found

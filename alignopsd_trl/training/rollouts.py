@@ -16,6 +16,7 @@ from alignopsd_trl.config import AlignOPSDConfig
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.environments.batch import ValidatedBatch, open_batch
 from alignopsd_trl.methods import Method
+from alignopsd_trl.privileged import reserved_tokens
 from alignopsd_trl.rollout import (
     AnySampler,
     Player,
@@ -128,12 +129,14 @@ class Rollouts:
         skilled: bool,
         skills_in_rollout: bool,
         progress: Callable[[int, int], None] = lambda ended, turns: None,
+        reserved: int = 0,
     ) -> Player:
         """Makes a player of these environments.
 
         Args:
             skilled: whether turns hold privileged prompts.
             skills_in_rollout: whether the policy itself sees the skill.
+            reserved: as in `make_player`.
         """
         return make_player(
             self.environments,
@@ -141,6 +144,7 @@ class Rollouts:
             sampler,
             self.end_ids,
             self.options,
+            reserved,
             skills=self.skills if skilled else no_skills,
             skills_in_rollout=skills_in_rollout,
             agree=self.processes.agree,
@@ -155,8 +159,11 @@ class Rollouts:
         method: Method,
         progress: Callable[[int, int], None] = lambda ended, turns: None,
     ) -> Player:
-        skilled = method.needs_teacher or method.skills_in_rollout or self.config.privileged_siblings > 0
-        player = self.player(sampler, skilled, method.skills_in_rollout, progress)
+        later = method.needs_teacher and self.config.privileged is not None
+        reads = method.needs_teacher and not later
+        skilled = reads or method.skills_in_rollout or self.config.privileged_siblings > 0
+        reserved = reserved_tokens(self.config.skill_budget) if later else 0
+        player = self.player(sampler, skilled, method.skills_in_rollout, progress, reserved)
         player.sampling_seed = self.config.seed
         return player
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TARGET = "target/"
 VOCABULARY = "vocabulary_ids"
+TAUGHT = "taught"
 _UNREAD = {"ref_per_token_logps": -1e4}
 """Fill values other than 0 for positions that the loss does not read. A reference of 0 would make exp(reference -
 log-prob) of an unlikely token infinite, and infinity times the mask's 0 is NaN."""
@@ -164,6 +165,8 @@ class RowMaker:
         if batch.reference_log_probs is not None:
             columns["ref_per_token_logps"] = batch.reference_log_probs
         columns |= {TARGET + name: values for name, values in credit.targets.items()}
+        if credit.targets and batch.taught is not None:
+            columns[TARGET + TAUGHT] = batch.taught[:, None].float()
         columns |= self.policy.sampling_columns(batch, partial(self.recorder.metrics, "train"))
         count = -(-max(self.processes.agree(len(layout)), 1) // parts) * parts
         rows = collate_rows(batch, columns, count, self.pad_id, self.end_id, layout)

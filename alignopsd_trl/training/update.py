@@ -16,7 +16,7 @@ from alignopsd_trl.distributed import strategies
 from alignopsd_trl.distributed.process_group import ProcessGroup
 from alignopsd_trl.methods import Method
 from alignopsd_trl.training.recorder import Recorder
-from alignopsd_trl.training.turn_rows import TARGET, VOCABULARY, live_rows, sub_chunks
+from alignopsd_trl.training.turn_rows import TARGET, TAUGHT, VOCABULARY, live_rows, sub_chunks
 
 if TYPE_CHECKING:
     from alignopsd_trl.trl_compat.policy import PolicyLoss, TrainedPolicy
@@ -89,7 +89,8 @@ class Update:
         per_token = -bonus * policy.entropies
         if targets:
             old = rows.get("old_per_token_logps", log_probs.detach())
-            per_token = per_token + auxiliary * self.method.auxiliary(targets, log_probs, old)
+            taught = targets.pop(TAUGHT, 1.0)
+            per_token = per_token + auxiliary * taught * self.method.auxiliary(targets, log_probs, old)
         return (per_token * mask).sum()
 
 

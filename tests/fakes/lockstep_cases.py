@@ -198,6 +198,7 @@ def shown(played: list[Trajectory]) -> list[dict[str, Any]]:
         one["message"] = re.sub(r"\(\w+\.py, line \d+\)", "", one["message"])
         for turn in one["turns"]:
             assert turn.pop("staleness") == 0  # younger than the captured files
+            assert [turn.pop(name) for name in ("privileged_text", "shown")] == [None, None]  # as well
             del turn["row"]
             values = turn["sampling_log_probs"]
             turn["sampling_log_probs"] = values and len(values)

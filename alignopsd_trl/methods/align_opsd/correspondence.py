@@ -150,7 +150,8 @@ def correspond(
         match: `False` computes H alone.
     """
     groups = batch.groups
-    student = [turn.thought if one else NO_THOUGHT for turn, one in zip(batch.turns, compared.tolist(), strict=True)]
+    asked = (compared if batch.taught is None else compared & batch.taught).tolist()
+    student = [turn.thought if one else NO_THOUGHT for turn, one in zip(batch.turns, asked, strict=True)]
     states = decision_states(thoughts, student, encode, match and options.action_filter != "none", batch.task.device)
     tasks = [_task_similarity(states, rows, groups.rollout[rows]) for rows in groups.by_task if compared[rows[0]]]
     sources = torch.full((len(batch), options.max_sources if match else 0), -1, device=batch.task.device)

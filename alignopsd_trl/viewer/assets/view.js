@@ -338,7 +338,7 @@ function played(rollout, turn) {
   const outcome = make("p", { class: rollout.won ? "won" : "lost" }, `episode ${rollout.won == null ? "ended (success unknown)" : rollout.won ? "won" : "not won"}, reward ${shown(rollout.reward)}, ended: ${rollout.stop || "–"}`);
   const earned = turn.turn_reward === undefined ? null : make("p", { class: "earned" }, `this turn's reward ${shown(turn.turn_reward, 3)} of the episode's ${shown(rollout.reward, 3)}`);
   return make("div", { class: "turn" }, make("h3", {}, `sibling ${rollout.rollout}, turn ${turn.turn}`), outcome, earned, ...block("thinking", turn.thinking || "(none)"), ...block(turn.action_valid ? "action" : "action (invalid)", turn.action), ...block("observation", turn.observation),
-    make("details", {}, make("summary", {}, "prompt"), make("p", { class: "text" }, turn.prompt || "")), ...block("what the teacher thought here", turn.credit.teacher_thinking), ...block("and would have done", turn.credit.teacher_action));
+    make("details", {}, make("summary", {}, "prompt"), make("p", { class: "text" }, turn.prompt || "")), ...block("what the teacher read here", turn.credit.privileged_text), ...block("what the teacher thought here", turn.credit.teacher_thinking), ...block("and would have done", turn.credit.teacher_action));
 }
 
 function matched(turn, source, other) {

@@ -1,0 +1,12 @@
+"""What the environment answered to this very action."""
+
+from __future__ import annotations
+
+from alignopsd_trl.turns import Turn
+
+
+def next_observation(turn: Turn) -> str | None:
+    """Tells the answer to the turn's action; `None` where there was no action or no answer. An environment that has
+    better words for this than its observation gives them as ``Step.info["next_observation"]``."""
+    answer = turn.info.get("next_observation", turn.observation)
+    return f"After the action {turn.action} you will see: {answer}" if turn.action and answer else None
