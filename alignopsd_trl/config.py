@@ -131,12 +131,10 @@ class AlignOPSDConfig(AlignOPSDOptions, GRPOConfig):
     privileged_rounds: PositiveCount | None = option(
         None, "Rounds with privileged siblings, from the first. None: all."
     )
-    privileged: str | None = field(
-        default=None,
-        metadata={
-            "help": "What the teacher reads at each turn, known after play, in place of the skill bank: "
-            "'next_observation', 'sibling_action', 'feedback', or module:function (docs/trainer.md)."
-        },
+    privileged: str | None = option(
+        None,
+        "What the teacher reads at each turn, known after play, in place of the skill bank: "
+        "'next_observation', 'sibling_action', 'feedback', or module:function (docs/trainer.md).",
     )
 
     # Rollout

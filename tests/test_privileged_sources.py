@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from alignopsd_trl.measure import sources
-from alignopsd_trl.measure.commands import run_fidelity
+from alignopsd_trl.measure.commands import run_measure
 from alignopsd_trl.measure.sources import figures_of, source_lines
 
 SHOP = ["--model", "tiny", "--environment", "webshop_tiny", "--methods", "grpo", "--tasks", "3", "--rollouts", "2"]
@@ -19,7 +19,7 @@ SHOP += ["--set", "num_generations=4"]
 
 
 def measured(folder: Path, *names: str) -> dict[str, Any]:
-    found = run_fidelity([*SHOP, "--quiet", "--output", str(folder), "--privileged", *names])
+    found = run_measure([*SHOP, "--quiet", "--output", str(folder), "--privileged", *names])
     assert json.loads((folder / "fidelity.json").read_text())["privileged"] == found["privileged"]
     return found["privileged"]
 
