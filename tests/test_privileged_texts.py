@@ -258,6 +258,16 @@ def test_the_text_changes_the_gap(tmp_path: Path) -> None:
     assert not torch.equal(*found)
 
 
+def test_packed_rows_score_the_same_views(tmp_path: Path) -> None:
+    found = []
+    for shared in (True, False):
+        options = {"method": "align_opsd", "similarity_threshold": 0.1, "share_prefixes": shared}
+        trainer = make_trainer(tmp_path / str(shared), parts={"privileged": marked}, **options)
+        trainer.train()
+        found.append(trainer.seen_rows[0]["advantages"])
+    assert torch.allclose(*found, atol=1e-4) and found[0].any()
+
+
 def test_a_failing_source_stops_the_run_and_says_where(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, method="rlsd", parts={"privileged": lambda turn: turn.nothing})
     with pytest.raises(RunStopped, match=r"task 'toy/\d+', turn 0: AttributeError"):
