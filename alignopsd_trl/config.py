@@ -58,7 +58,10 @@ _COLOCATED = (
     "is read by a colocated vLLM only (else give it to `vllm serve`)",
 )
 NEEDS: dict[str, tuple[dict[str, Any], str]] = {
-    "continuous_play": ({"use_vllm": True}, "asks vLLM for each turn by itself"),
+    "continuous_play": (
+        {"use_vllm": True},
+        "goes on with each episode by itself (use_vllm=False samples a turn of all episodes in one batch)",
+    ),
     "rounds_ahead": (
         {"continuous_play": True, **_SERVERS, "vllm_importance_sampling_correction": True},
         "plays on vLLM's servers, with weights that are a round old and a correction for that",
