@@ -96,6 +96,10 @@ MAY_IMPORT = {
         "skills",
         "statistics",
     ),
+    "skill_work": (
+        *("analysis", "checks", "encoder", "launch", "measure", "models", "own_task", "records", "rollout", "runs"),
+        *("skill_work", "skills", "statistics"),
+    ),
     "cli": ("launch", "options"),
 }
 """What a package or top-level module of `alignopsd_trl` may import of ours, whatever the place of the import."""
