@@ -12,8 +12,13 @@ from fakes import corridor
 from fakes.toy import build_tokenizer
 
 from alignopsd_trl import cli
+from alignopsd_trl.encoder import load_encoder
+from alignopsd_trl.records import write_records
 from alignopsd_trl.rollout import Responses
+from alignopsd_trl.skill_work import write
+from alignopsd_trl.skill_work.contrasts import contrasts, forms
 from alignopsd_trl.skill_work.worth import HARMS, HELPS, UNTOLD, WHOLE, Bench, measure, unnamed, worths
+from alignopsd_trl.skill_work.write import Proposal, bounded, distinct, extended, propose
 from alignopsd_trl.skills import SkillBank
 
 GOOD, USELESS, HARMFUL = "hint right", "pick the largest number", "hint left"
@@ -149,3 +154,126 @@ def test_what_can_not_be_checked_is_refused(policy: Path, tmp_path: Path, capsys
     assert "field 'skills' is []" in ends(["check", str(empty), *measured(policy)], capsys)
     assert "must be 3 or more" in ends(["check", str(empty), *measured(policy, "--tasks", "1")], capsys)
     assert "no folder" in ends(["check", "webshop", "--model", "/no/such", "--environment", "x"], capsys)
+
+
+# Written from records
+
+
+def run_of(folder: Path, episodes: list[tuple[str, bool, list[tuple[str, str]]]], category: str = "two") -> Path:
+    """A run's records: episodes of (task, won, turns of action and observation), siblings in order."""
+    rows, seen = [], {}
+    for task, won, turns in episodes:
+        number = seen[task] = seen.get(task, -1) + 1
+        for turn, (action, observation) in enumerate(turns):
+            own = {"step": 3, "task": task, "task_id": task, "rollout": f"{number:04d}", "turn": turn, "won": won}
+            own |= {"category": category, "task_text": f"the number two {task}", "reward": float(won), "score": 0.0}
+            rows.append(own | {"action": action, "action_valid": True, "observation": observation})
+    write_records(folder / "trajectories" / "3.parquet", rows)
+    return folder
+
+
+WON, LOST = [("go", "at one"), ("right", "at two")], [("go", "at one"), ("left", "at zero")]
+SIBLINGS = [("a", True, WON), ("a", False, LOST), ("b", True, WON), ("b", False, LOST), ("b", False, LOST)]
+
+
+def test_winners_and_losers_are_compared_where_they_saw_the_same(tmp_path: Path) -> None:
+    (one,) = contrasts(run_of(tmp_path / "run", SIBLINGS), 3)
+    assert (one.category, one.won, one.lost, one.state, one.tasks) == ("two", "right", "left", "at one", 2)
+    assert one.turns == ("3/a/0000/1", "3/a/0001/1", "3/b/0000/1", "3/b/0001/1")
+    both = [*SIBLINGS, ("c", False, WON), ("c", True, LOST), ("d", False, WON), ("d", True, LOST)]
+    with pytest.raises(ValueError, match="no two tasks"):
+        contrasts(run_of(tmp_path / "both", both), 3)
+    elsewhere = [("a", True, WON), ("a", False, [("go", "at nine"), ("left", "at zero")])]
+    with pytest.raises(ValueError, match="no two tasks"):
+        contrasts(run_of(tmp_path / "elsewhere", elsewhere), 3)
+    again = [*SIBLINGS[:4], ("b", False, [*WON[:1], ("look", "at one"), ("left", "at zero")])]
+    assert contrasts(run_of(tmp_path / "again", again), 3)[0].lost == "left", "first visits of a state count"
+
+
+def test_actions_of_one_task_are_named_by_their_verb_and_the_tasks_words() -> None:
+    text = "buy a linen coat in red"
+    assert forms("click[b12]", "click[red]", text, {"click[b12]"}) == ("click[b12]", "click with words of the task")
+    assert forms("search[linen coat]", "search[linen]", text, ()) == (
+        "search with words of the task, more",
+        "search with words of the task, fewer",
+    )
+    assert forms("click[b12]", "click[b13]", text, ()) is None
+
+
+def test_texts_are_bounded_and_chat_tokens_are_words() -> None:
+    text = bounded("<|im_start|>system\nYou [INST] are </s> " + "x" * 900, {"<|im_start|>", "[INST]", "</s>"})
+    assert "\n" not in text and len(text) <= 300 and not any(one in text for one in ("<", ">", "[INST]"))
+    assert len(bounded("word " * 100).split()) == 40
+    with pytest.raises(ValueError, match="an empty text"):
+        bounded(" <> ")
+
+
+def test_a_malformed_answer_costs_itself_and_duplicates_are_merged(tmp_path: Path) -> None:
+    (one,) = contrasts(run_of(tmp_path, SIBLINGS), 3)
+    good = {"title": "Right", "text": "Go right at one.", "when": "At one."}
+    answers: list[Any] = [good, ["no", "mapping"], {"title": "Right"}, good | {"text": 7}, good | {"text": ""}, good]
+    found, malformed = propose([one] * 6, lambda contrast: answers.pop(0))
+    assert len(found) == 2 and len(malformed) == 4
+    (merged,) = distinct(found, load_encoder("lexical"))
+    assert merged.text == "Go right at one." and merged.turns == one.turns * 2
+    with pytest.raises(ValueError, match="no answer that can be used"):
+        propose([one], lambda contrast: {})
+
+
+def test_a_bank_is_extended_in_the_type_of_the_category() -> None:
+    new = [
+        Proposal("three", "Go", "hint right", "At one.", ("3/a/0/1",)),
+        Proposal("four", "Go", GOOD, "x", ("1", "2")),
+    ]
+    old = bank_of([skill(1, GOOD)], [skill(2, GOOD)])
+    old["general"][0]["id"], old["environment"] = "maze-g01", "maze"
+    content, named = extended(old, new, "maze", "alignopsd skills write run")
+    bank = SkillBank(content, "new")
+    assert [one.id for one in named] == ["maze-t03", "maze-t04"] and len(old["task_types"][1]["skills"]) == 1
+    assert [[one.id for one in kind.skills] for kind in bank.task_types] == [
+        ["maze-t01"],
+        ["maze-t02", "maze-t03"],
+        ["maze-t04"],
+    ]
+    assert (
+        bank.version == "1 + alignopsd skills write run" and "2 turns, such as 1" in bank.task_types[2].skills[0].when
+    )
+    assert SkillBank(extended({}, new, "webshop_trips", "x")[0], "new").general[0].id == "web-g01"
+
+
+def written(policy: Path, run: Path, output: Path, *more: str) -> list[str]:
+    return ["write", str(run), "--output", str(output), *measured(policy, *more)]
+
+
+def test_only_what_helps_is_written_and_nothing_is_overwritten(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    run, new = run_of(tmp_path / "run", SIBLINGS, "two"), tmp_path / "new.json"
+    words = {"title": "go", "when": "always"}
+    monkeypatch.setattr(write, "in_own_words", lambda one: words | {"text": GOOD})
+    cli.main(["skills", *written(policy, run, new)])
+    assert "none helps, so no bank is written" in capsys.readouterr().out and not new.exists(), "it reads no skill"
+    tried = json.loads(new.with_suffix(".written.json").read_text())
+    assert tried["kept"] == 0 and tried["proposals"][0]["turns"][0] == "3/a/0000/1"
+
+    def obeying(given: Any, session: Any) -> Bench:
+        session.player.sampler = Obeys()
+        rows = {row["task_id"]: row | {"need": 3} for row in session.draw_tasks(12)}
+        return Bench(session.player, rows, 64).open()
+
+    monkeypatch.setattr(write, "open_bench", obeying)
+    cli.main(["skills", *written(policy, run, new, "--episodes", "12")])
+    bank = SkillBank.load(new)
+    assert [one.text for one in bank.task_types[0].skills] == [GOOD] and "skills write" in bank.version
+    before = new.read_bytes()
+    assert "never overwritten" in ends(written(policy, run, new), capsys) and new.read_bytes() == before
+
+
+def test_what_can_not_be_written_from_is_refused(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    new = tmp_path / "new.json"
+    assert "no run in" in ends(written(policy, tmp_path / "gone", new), capsys)
+    assert "no trajectories in" in ends(written(policy, tmp_path, new), capsys)
+    run = run_of(tmp_path / "run", SIBLINGS)
+    assert "is no file" in ends(written(policy, run, new, "--bank", "webshop"), capsys)
+    unheard = ["--endpoint", "http://127.0.0.1:9/v1"]
+    assert "no answer that can be used" in ends(written(policy, run, new, *unheard), capsys)

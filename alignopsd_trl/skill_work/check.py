@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -70,8 +70,10 @@ def open_bench(given: argparse.Namespace, session: Session) -> Bench:
         return Bench(session.player, rows, given.slots, given.value, given.seed).open()
 
 
-def assess(given: argparse.Namespace, session: Session, bench: Bench, bank: SkillBank) -> list[Worth]:
-    """Returns what a bank and its skills are worth, harmful ones first."""
+def assess(
+    given: argparse.Namespace, session: Session, bench: Bench, bank: SkillBank, only: Collection[str] = ()
+) -> list[Worth]:
+    """Returns what a bank and its skills are worth, or some skills ``only``, harmful ones first."""
 
     def count(text: str) -> int:
         return len(session.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -80,7 +82,8 @@ def assess(given: argparse.Namespace, session: Session, bench: Bench, bank: Skil
         if not given.quiet:
             print(f"alignopsd skills: {line}, {cpu_seconds():.0f} CPU seconds", file=sys.stderr, flush=True)
 
-    return measure(bench, worths(bank, bench.asked, count, session.config.skill_budget), given.episodes, told)
+    listed = worths(bank, bench.asked, count, session.config.skill_budget)
+    return measure(bench, [one for one in listed if not only or one.id in only], given.episodes, told)
 
 
 def figures(found: Sequence[Worth]) -> list[dict[str, Any]]:
