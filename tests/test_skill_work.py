@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from alignopsd_trl.rollout import Responses
 from alignopsd_trl.skill_work import write
 from alignopsd_trl.skill_work.contrasts import contrasts, forms
 from alignopsd_trl.skill_work.worth import HARMS, HELPS, UNTOLD, WHOLE, Bench, measure, unnamed, worths
-from alignopsd_trl.skill_work.write import Proposal, bounded, distinct, extended, propose
+from alignopsd_trl.skill_work.write import Proposal, bank_of, bounded, distinct, names_of, propose
 from alignopsd_trl.skills import SkillBank
 
 GOOD, USELESS, HARMFUL = "hint right", "pick the largest number", "hint left"
@@ -42,7 +43,7 @@ def skill(number: int, text: str, letter: str = "t") -> dict[str, str]:
     return {"id": f"maze-{letter}{number:02d}", "title": "go", "text": text, "when": "always"}
 
 
-def bank_of(*types: list[dict[str, str]], general: str = GOOD) -> dict[str, Any]:
+def maze_bank(*types: list[dict[str, str]], general: str = GOOD) -> dict[str, Any]:
     """A bank with a type for each number that a corridor asks for, from two on."""
     kinds = [
         {"key": name, "group": "task", "label": name, "description": name, "skills": skills}
@@ -57,7 +58,7 @@ def planted() -> dict[str, Any]:
     """Ten good skills, three useless ones (t05, t06, t12) and two harmful ones (t07, t14)."""
     two = [GOOD, GOOD, GOOD, GOOD, USELESS, USELESS, HARMFUL]
     three = [GOOD, GOOD, GOOD, GOOD, USELESS, GOOD, HARMFUL]
-    return bank_of(*([skill(n, text) for n, text in enumerate(one, at)] for one, at in ((two, 1), (three, 8))))
+    return maze_bank(*([skill(n, text) for n, text in enumerate(one, at)] for one, at in ((two, 1), (three, 8))))
 
 
 def bench(tasks: int = 64, policy: Any = None, needs: tuple[int, ...] = (2, 3)) -> Bench:
@@ -93,7 +94,7 @@ def test_few_episodes_decide_nothing() -> None:
 
 def test_tasks_and_skills_that_do_not_meet_are_named() -> None:
     held = bench(4, needs=(2, 1))
-    bank = SkillBank(bank_of([skill(1, GOOD)], [skill(2, GOOD)]), "bank")
+    bank = SkillBank(maze_bank([skill(1, GOOD)], [skill(2, GOOD)]), "bank")
     assert unnamed(bank, held.asked) == ["corridor/1", "corridor/3"]
     assert [one.id for one in worths(bank, held.asked, count, 64) if not one.retrieved] == ["maze-t02"]
 
@@ -131,12 +132,12 @@ def test_the_command_leaves_a_page_json_table_and_picture(
     policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     bank, out = tmp_path / "bank.json", tmp_path / "out"
-    bank.write_text(json.dumps(bank_of([skill(1, GOOD)], [skill(2, USELESS)])))
+    bank.write_text(json.dumps(maze_bank([skill(1, GOOD)], [skill(2, USELESS)])))
     cli.main(["skills", "check", str(bank), *measured(policy), "--output", str(out)])
     told, found = capsys.readouterr().out, json.loads((out / "skills.json").read_text())
     assert "| maze-t01 | go: hint right |" in told and "No task retrieves maze-t02" in told
     assert found["never_retrieved"] == ["maze-t02"] and found["plain_episodes"] == 24
-    assert {one["id"] for one in found["skills"]} == {WHOLE, "maze-g01", "maze-t01", "maze-t02"}
+    assert {one["skill"] for one in found["skills"]} == {WHOLE, "maze-g01", "maze-t01", "maze-t02"}
     assert (out / "skills.png").read_bytes()[:4] == b"\x89PNG" and "verdict" in (out / "skills_worth.csv").read_text()
 
 
@@ -149,7 +150,7 @@ def ends(argv: list[str], capsys: pytest.CaptureFixture) -> str:
 
 def test_what_can_not_be_checked_is_refused(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     empty = tmp_path / "empty.json"
-    empty.write_text(json.dumps(bank_of([])))
+    empty.write_text(json.dumps(maze_bank([])))
     assert "no_bank' is unknown" in ends(["check", "no_bank", *measured(policy)], capsys)
     assert "field 'skills' is []" in ends(["check", str(empty), *measured(policy)], capsys)
     assert "must be 3 or more" in ends(["check", str(empty), *measured(policy, "--tasks", "1")], capsys)
@@ -220,25 +221,15 @@ def test_a_malformed_answer_costs_itself_and_duplicates_are_merged(tmp_path: Pat
         propose([one], lambda contrast: {})
 
 
-def test_a_bank_is_extended_in_the_type_of_the_category() -> None:
-    new = [
-        Proposal("three", "Go", "hint right", "At one.", ("3/a/0/1",)),
-        Proposal("four", "Go", GOOD, "x", ("1", "2")),
-    ]
-    old = bank_of([skill(1, GOOD)], [skill(2, GOOD)])
-    old["general"][0]["id"], old["environment"] = "maze-g01", "maze"
-    content, named = extended(old, new, "maze", "alignopsd skills write run")
-    bank = SkillBank(content, "new")
-    assert [one.id for one in named] == ["maze-t03", "maze-t04"] and len(old["task_types"][1]["skills"]) == 1
-    assert [[one.id for one in kind.skills] for kind in bank.task_types] == [
-        ["maze-t01"],
-        ["maze-t02", "maze-t03"],
-        ["maze-t04"],
-    ]
-    assert (
-        bank.version == "1 + alignopsd skills write run" and "2 turns, such as 1" in bank.task_types[2].skills[0].when
-    )
-    assert SkillBank(extended({}, new, "webshop_trips", "x")[0], "new").general[0].id == "web-g01"
+def test_a_written_bank_has_a_type_a_category_and_says_where_it_comes_from() -> None:
+    found = [Proposal("two", "Go", GOOD, "At one.", ("3/a/0/1", "3/a/1/1"), "web-t01")]
+    found += [replace(found[0], category=name, id=f"web-t{number:02d}") for number, name in ((2, "three"), (3, "two"))]
+    bank = SkillBank(bank_of(found, "webshop", "alignopsd skills write run"), "new")
+    assert [[one.id for one in kind.skills] for kind in bank.task_types] == [["web-t01", "web-t03"], ["web-t02"]]
+    assert bank.version == "alignopsd skills write run" and bank.environment == "webshop"
+    assert bank.task_types[0].skills[0].when == "At one. (2 turns, such as 3/a/0/1)"
+    assert bank.retrieve("any task", "three").skills[0].id == "web-t02"
+    assert names_of("webshop_trips") == ("web", "webshop") and names_of("my_maze2") == ("mymaze", "my_maze2")
 
 
 def written(policy: Path, run: Path, output: Path, *more: str) -> list[str]:
@@ -256,12 +247,7 @@ def test_only_what_helps_is_written_and_nothing_is_overwritten(
     tried = json.loads(new.with_suffix(".written.json").read_text())
     assert tried["kept"] == 0 and tried["proposals"][0]["turns"][0] == "3/a/0000/1"
 
-    def obeying(given: Any, session: Any) -> Bench:
-        session.player.sampler = Obeys()
-        rows = {row["task_id"]: row | {"need": 3} for row in session.draw_tasks(12)}
-        return Bench(session.player, rows, 64).open()
-
-    monkeypatch.setattr(write, "open_bench", obeying)
+    monkeypatch.setattr(write, "open_bench", lambda given, session: bench(36, needs=(3,)))
     cli.main(["skills", *written(policy, run, new, "--episodes", "12")])
     bank = SkillBank.load(new)
     assert [one.text for one in bank.task_types[0].skills] == [GOOD] and "skills write" in bank.version
@@ -274,6 +260,5 @@ def test_what_can_not_be_written_from_is_refused(policy: Path, tmp_path: Path, c
     assert "no run in" in ends(written(policy, tmp_path / "gone", new), capsys)
     assert "no trajectories in" in ends(written(policy, tmp_path, new), capsys)
     run = run_of(tmp_path / "run", SIBLINGS)
-    assert "is no file" in ends(written(policy, run, new, "--bank", "webshop"), capsys)
     unheard = ["--endpoint", "http://127.0.0.1:9/v1"]
     assert "no answer that can be used" in ends(written(policy, run, new, *unheard), capsys)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from alignopsd_trl.checks.model_files import check_model_name
@@ -15,7 +14,7 @@ from alignopsd_trl.models import SHIPPED_MODELS
 from alignopsd_trl.runs.command import CommandParser, place
 from alignopsd_trl.runs.files import check_folder
 
-LEAST = {"tasks": 3, "episodes": 1, "seed": 0, "slots": 1, "batch_size": 1}
+LEAST = {"tasks": 3, "episodes": 1, "seed": 0, "slots": 8}
 
 
 def skills(argv: Sequence[str]) -> None:
@@ -45,11 +44,12 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     actions = parser.add_subparsers(dest="action", required=True, metavar="check|write")
     check = actions.add_parser("check", help="success with each skill minus success without, on training tasks")
     check.add_argument("bank", metavar="BANK", help="a shipped bank's name or the path of a JSON file")
-    check.add_argument("--output", type=place, default="outputs/skills", help="folder of skills.json, .csv and .png")
+    check.add_argument(
+        "--output", type=place, default=place("outputs/skills"), help="folder of skills.json, .csv and .png"
+    )
     write = actions.add_parser("write", help="a bank of what won and lost from the same states of a run")
     write.add_argument("run", metavar="RUN", type=place, help="output folder of a run, with trajectories")
     write.add_argument("--output", type=place, required=True, metavar="NEW_BANK", help="a JSON file that is not there")
-    write.add_argument("--bank", help="a bank whose skills are kept, beside the new ones; by default none")
     write.add_argument("--endpoint", metavar="URL", help="of an OpenAI-compatible server, which words the skills")
     write.add_argument("--endpoint_model", default="default", help="the model's name there")
     write.add_argument("--proposals", type=int, default=3, help="of each category at most")
@@ -60,7 +60,9 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     with setup():
         given.environment_options = environment_options(given.environment_options)
         check_model_name(given.model)
-        _check_output(given)
+        check_folder(str(given.output if given.action == "check" else given.output.parent), "output")
+        if given.action == "write" and given.output.exists():
+            raise ValueError(f"--output {given.output} exists, and a bank is never overwritten; name a new file")
     return given
 
 
@@ -76,17 +78,4 @@ def _add_measurement(parser: argparse.ArgumentParser) -> None:
     add("--encoder", help="retrieves skills: 'lexical', an id or a path; the preset's by default")
     add("--seed", type=int, default=0, help="of the tasks that are drawn and of all sampling")
     add("--slots", type=int, default=256, help="episodes side by side")
-    add("--batch_size", type=int, default=256, help="responses generated side by side")
-    add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help="of the weights")
     add("--device", help="by default the GPU, or the CPU where there is none")
-    add("--quiet", action="store_true", help="no line for each round")
-
-
-def _check_output(given: argparse.Namespace) -> None:
-    given.output = Path(given.output)
-    if given.action == "check":
-        check_folder(str(given.output), "output")
-    elif given.output.exists():
-        raise ValueError(f"--output {given.output} exists, and a bank is never overwritten; name a new file")
-    else:
-        check_folder(str(given.output.parent), "output")

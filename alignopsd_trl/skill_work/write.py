@@ -16,7 +16,7 @@ from alignopsd_trl.environments.shipped import BENCHMARKS
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.own_task.players import Endpoint
 from alignopsd_trl.own_task.playing import Situation
-from alignopsd_trl.runs.files import plain, whole_json, write_json
+from alignopsd_trl.runs.files import plain, write_json
 from alignopsd_trl.skill_work.check import assess, encoder_of, open_bench, open_session
 from alignopsd_trl.skill_work.contrasts import Contrast, contrasts
 from alignopsd_trl.skill_work.worth import HELPS, UNTOLD
@@ -55,16 +55,17 @@ class Proposal:
 def write(given: argparse.Namespace, shown: str) -> dict[str, Any]:
     """Writes the bank unless nothing helps, and ``.written.json`` beside it with all proposals, which it returns."""
     with setup():
-        found, old = contrasts(given.run, given.proposals), whole_json(given.bank) if given.bank else {}
-        if old is None:
-            raise ValueError(f"--bank {given.bank} is no file; name the JSON file of a bank")
+        found = contrasts(given.run, given.proposals)
         session = open_session(given)
         encoder = encoder_of(given, session)
         special = {str(token) for token in session.tokenizer.added_tokens_decoder.values() if token.special}
         writer = ByEndpoint(given.endpoint, given.endpoint_model) if given.endpoint else in_own_words
         proposals, malformed = propose(found, writer, special)
-        content, proposals = extended(old, distinct(proposals, encoder), session.suite.name, shown)
-        bank = SkillBank(content, str(given.output), encoder)
+        prefix, family = names_of(session.suite.name)
+        proposals = [
+            replace(one, id=f"{prefix}-t{number:02d}") for number, one in enumerate(distinct(proposals, encoder), 1)
+        ]
+        bank = SkillBank(bank_of(proposals, family, shown), str(given.output), encoder)
     with closing(session.player.environments):
         bench = open_bench(given, session)
         worth = {one.id: one for one in assess(given, session, bench, bank, [one.id for one in proposals])}
@@ -77,7 +78,7 @@ def write(given: argparse.Namespace, shown: str) -> dict[str, Any]:
     for one in proposals:
         print(f"{one.verdict} ({one.lift:+.2f}): {one.category}: {one.text}")
     if kept:
-        content, _ = extended(old, kept, session.suite.name, shown)
+        content = bank_of(kept, family, shown)
         with given.output.open("x", encoding="utf-8") as file:  # fails if it is there by now
             file.write(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     told = f"{given.output} has {len(kept)} new skills" if kept else "none helps, so no bank is written"
@@ -157,32 +158,26 @@ def distinct(proposals: Sequence[Proposal], encoder: Encoder) -> list[Proposal]:
     return kept
 
 
-def extended(
-    old: Mapping[str, Any], proposals: Sequence[Proposal], environment: str, writer: str
-) -> tuple[dict[str, Any], list[Proposal]]:
-    """Returns the content of a bank with the proposals, each in the type of its category, and the proposals with
-    their identifiers.
+def names_of(environment: str) -> tuple[str, str]:
+    """Returns the beginning of skills' identifiers, and the name of the environment, as a bank has them."""
+    family = environment.partition("_")[0]
+    if family in BENCHMARKS:
+        return BENCHMARKS[family].skill_prefix, family
+    return re.sub("[^a-z]", "", environment) or "own", environment
+
+
+def bank_of(proposals: Sequence[Proposal], environment: str, writer: str) -> dict[str, Any]:
+    """Returns the content of a bank with the proposals, in a type for each category.
 
     Args:
-        old: the content of a bank that is extended; empty for a new one.
-        writer: the command, which goes into the bank's version.
+        writer: the command, which becomes the bank's version; each skill names a turn that it comes from.
     """
-    family = environment.partition("_")[0]
-    family = family if family in BENCHMARKS else environment
-    prefix = BENCHMARKS[family].skill_prefix if family in BENCHMARKS else re.sub("[^a-z]", "", environment) or "own"
-    start = {"schema": "skillbank/1", "environment": family, "language": "en", "task_types": [], "mistakes": []}
-    content: dict[str, Any] = json.loads(json.dumps({**start, "general": [{"id": f"{prefix}-g01"} | NOTHING], **old}))
-    content["version"] = " + ".join(filter(None, [old.get("version"), writer]))
-    taken, named = set(re.findall(rf"{prefix}-t(\d\d)", json.dumps(content))), []
-    free = (f"{prefix}-t{number:02d}" for number in range(1, 100) if f"{number:02d}" not in taken)
-    for one, name in zip(proposals, free, strict=False):
-        keys = [(kind["key"], *kind["match"].get("task_key", ())) for kind in content["task_types"]]
-        place = next((at for at, own in enumerate(keys) if one.category in own), len(keys))
-        if place == len(keys):
-            about = {"key": one.category, "group": "task", "label": one.category, "description": one.when}
-            content["task_types"].append({**about, "skills": [], "match": {}})
+    kinds: dict[str, dict[str, Any]] = {}
+    for one in proposals:
+        about = {"key": one.category, "group": "task", "label": one.category, "description": one.when}
+        kind = kinds.setdefault(one.category, {**about, "skills": [], "match": {}})
         seen = f"{one.when} ({len(one.turns)} turns, such as {one.turns[0]})"
-        own = {"id": name, "title": one.title, "text": one.text, "when": seen}
-        content["task_types"][place]["skills"].append(own)
-        named.append(replace(one, id=name))
-    return content, named
+        kind["skills"].append({"id": one.id, "title": one.title, "text": one.text, "when": seen})
+    general = [{"id": f"{proposals[0].id.partition('-')[0]}-g01"} | NOTHING]
+    start = {"schema": "skillbank/1", "environment": environment, "version": writer, "language": "en"}
+    return {**start, "general": general, "task_types": list(kinds.values()), "mistakes": []}
