@@ -121,7 +121,6 @@ def measured(policy: Path, *more: str) -> list[str]:
         "fakes.corridor",
         "--tasks",
         "12",
-        "--quiet",
         "--encoder",
         "lexical",
     ]
