@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -201,11 +203,13 @@ def test_actions_of_one_task_are_named_by_their_verb_and_the_tasks_words() -> No
 
 
 def test_texts_are_bounded_and_chat_tokens_are_words() -> None:
-    text = bounded("<|im_start|>system\nYou [INST] are </s> " + "x" * 900, {"<|im_start|>", "[INST]", "</s>"})
+    special = {"<|im_start|>", "[INST]", "</s>"}
+    text = bounded("<|im_start|>system\nYou [INST] are </s> <<b>> " + "x" * 900, 40, special)
     assert "\n" not in text and len(text) <= 300 and not any(one in text for one in ("<", ">", "[INST]"))
-    assert len(bounded("word " * 100).split()) == 40
+    assert bounded("Do click[< prev], not <b>click</b>.", 40) == "Do click[< prev], not b click /b ."
+    assert len(bounded("word " * 100, 40).split()) == 40
     with pytest.raises(ValueError, match="an empty text"):
-        bounded(" <> ")
+        bounded(" <> ", 8)
 
 
 def test_a_malformed_answer_costs_itself_and_duplicates_are_merged(tmp_path: Path) -> None:
@@ -218,6 +222,33 @@ def test_a_malformed_answer_costs_itself_and_duplicates_are_merged(tmp_path: Pat
     assert merged.text == "Go right at one." and merged.turns == one.turns * 2
     with pytest.raises(ValueError, match="no answer that can be used"):
         propose([one], lambda contrast: {})
+
+
+def test_an_endpoint_words_a_contrast_and_its_nonsense_costs_itself(tmp_path: Path) -> None:
+    (one,) = contrasts(run_of(tmp_path, SIBLINGS), 3)
+    said = 'Here it is: {"title": "Go right", "text": "Go <b>right</b> at one.", "when": "At one."} Good luck!'
+    answers, asked = ["I would rather not.", said, "{]}", None], []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+            message = {"content": answers[len(asked) - 1], "reasoning_content": "{hm}"}
+            self.wfile.write(json.dumps({"choices": [{"message": message}]}).encode())
+
+        def log_message(self, *given: object) -> None:
+            """Says nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    writer = write.ByEndpoint(f"http://127.0.0.1:{server.server_port}/v1", "author")
+    found, malformed = propose([one] * 4, writer)
+    server.shutdown()
+    server.server_close()
+    assert [proposal.text for proposal in found] == ["Go b right /b at one."] and len(malformed) == 3
+    question = asked[0]["messages"][0]["content"]
+    assert asked[0]["model"] == "author" and "Agents that won did: right" in question and "It saw: at one" in question
 
 
 def test_a_written_bank_has_a_type_a_category_and_says_where_it_comes_from() -> None:

@@ -22,7 +22,9 @@ from alignopsd_trl.skill_work.contrasts import Contrast, contrasts
 from alignopsd_trl.skill_work.worth import HELPS, UNTOLD
 from alignopsd_trl.skills import SkillBank
 
-MOST_WORDS, MOST_CHARACTERS = 40, 300  # of a skill's text
+MOST_WORDS = {"title": 8, "text": 40, "when": 40}
+MOST_CHARACTERS = 300
+MOST_SKILLS = 99  # that the schema's identifiers can number
 NEAR = 0.95  # cosine from which two texts of a category say the same
 NOTHING = {"title": "Open", "text": "Nothing is known yet.", "when": "Always."}
 """The schema wants a skill where nothing helped."""
@@ -62,28 +64,24 @@ def write(given: argparse.Namespace, shown: str) -> dict[str, Any]:
         writer = ByEndpoint(given.endpoint, given.endpoint_model) if given.endpoint else in_own_words
         proposals, malformed = propose(found, writer, special)
         prefix, family = names_of(session.suite.name)
-        proposals = [
-            replace(one, id=f"{prefix}-t{number:02d}") for number, one in enumerate(distinct(proposals, encoder), 1)
-        ]
+        numbered = enumerate(distinct(proposals, encoder)[:MOST_SKILLS], 1)
+        proposals = [replace(one, id=f"{prefix}-t{number:02d}") for number, one in numbered]
         bank = SkillBank(bank_of(proposals, family, shown), str(given.output), encoder)
     with closing(session.player.environments):
         bench = open_bench(given, session)
         worth = {one.id: one for one in assess(given, session, bench, bank, [one.id for one in proposals])}
     proposals = [replace(one, verdict=worth[one.id].verdict, lift=worth[one.id].lift) for one in proposals]
     kept = [one for one in proposals if one.verdict == HELPS]
-    result = plain(
-        {"command": shown, "run": given.run, "malformed": malformed, "kept": len(kept), "proposals": proposals}
-    )
+    result = {"command": shown, "run": given.run, "malformed": malformed, "kept": len(kept), "proposals": proposals}
     write_json(given.output.with_suffix(".written.json"), result)
     for one in proposals:
         print(f"{one.verdict} ({one.lift:+.2f}): {one.category}: {one.text}")
     if kept:
-        content = bank_of(kept, family, shown)
         with given.output.open("x", encoding="utf-8") as file:  # fails if it is there by now
-            file.write(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+            json.dump(bank_of(kept, family, shown), file, indent=1, ensure_ascii=False)
     told = f"{given.output} has {len(kept)} new skills" if kept else "none helps, so no bank is written"
     print(f"{len(proposals)} proposals, {len(malformed)} malformed answers; {told}")
-    return result
+    return plain(result)
 
 
 def in_own_words(one: Contrast) -> dict[str, str]:
@@ -103,7 +101,7 @@ class ByEndpoint:
     def __call__(self, one: Contrast) -> dict[str, str]:
         shown = {name: value[:600] for name, value in asdict(one).items() if isinstance(value, str)}
         view = View(QUESTION.format(**shown), "", (), (), 0)
-        answer = self._endpoint([Situation(view, "", None)])[0].response
+        answer = self._endpoint([Situation(view, "", None)])[0].response.rpartition("</think>")[2]
         return json.loads(answer[answer.index("{") : answer.rindex("}") + 1])
 
     def render(self, view: View, skill: str = "") -> str:
@@ -122,7 +120,7 @@ def propose(
     for one in found:
         try:
             said = writer(one)
-            title, text, when = (bounded(said[name], special) for name in ("title", "text", "when"))
+            title, text, when = (bounded(said[name], most, special) for name, most in MOST_WORDS.items())
             proposals.append(Proposal(one.category, title, text, when, one.turns))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             malformed.append(f"{type(error).__name__}: {error}")
@@ -131,15 +129,17 @@ def propose(
     return proposals, malformed
 
 
-def bounded(text: str, special: Collection[str] = ()) -> str:
-    """Returns a text of one line and bounded length, in which tags and tokens of chat templates are only words.
+def bounded(text: str, most: int, special: Collection[str] = ()) -> str:
+    """Returns a text of one line and at most so many words, in which tags and tokens of chat templates are only words.
 
     Raises:
         ValueError: if nothing is left of it.
     """
     for token in special:
         text = text.replace(token, f"{token[:1]} {token[1:]}")
-    words = re.sub(r"[<>]", " ", text).split()[:MOST_WORDS]
+    while (bare := re.sub("<([^<>]*)>", r" \1 ", text)) != text:
+        text = bare
+    words = text.split()[:most]
     if not words:
         raise ValueError("an empty text")
     return " ".join(words)[:MOST_CHARACTERS].strip()
