@@ -98,7 +98,7 @@ MAY_IMPORT = {
     ),
     "skill_work": (
         *("analysis", "checks", "encoder", "launch", "measure", "models", "own_task", "records", "rollout", "runs"),
-        *("skill_work", "skills", "statistics"),
+        *("skill_work", "skills", "statistics", "turns"),
     ),
     "cli": ("launch", "options"),
 }

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from fakes import corridor
 from fakes.toy import build_tokenizer
@@ -167,7 +168,15 @@ def run_of(folder: Path, episodes: list[tuple[str, bool, list[tuple[str, str]]]]
     for task, won, turns in episodes:
         number = seen[task] = seen.get(task, -1) + 1
         for turn, (action, observation) in enumerate(turns):
-            own = {"step": 3, "task": task, "task_id": task, "rollout": f"{number:04d}", "turn": turn, "won": won}
+            own = {
+                "step": 3,
+                "task": task,
+                "task_id": task,
+                "stop": "done",
+                "rollout": f"{number:04d}",
+                "turn": turn,
+                "won": won,
+            }
             own |= {"category": category, "task_text": f"the number two {task}", "reward": float(won), "score": 0.0}
             rows.append(own | {"action": action, "action_valid": True, "observation": observation})
     write_records(folder / "trajectories" / "3.parquet", rows)
@@ -188,6 +197,13 @@ def test_winners_and_losers_are_compared_where_they_saw_the_same(tmp_path: Path)
     elsewhere = [("a", True, WON), ("a", False, [("go", "at nine"), ("left", "at zero")])]
     with pytest.raises(ValueError, match="no two tasks"):
         contrasts(run_of(tmp_path / "elsewhere", elsewhere), 3)
+    stopped = pd.read_parquet(run_of(tmp_path / "failed", SIBLINGS) / "trajectories" / "3.parquet")
+    stopped["stop"] = [
+        "environment error" if one.task == "b" and not one.won else "done" for one in stopped.itertuples()
+    ]
+    write_records(tmp_path / "failed" / "trajectories" / "3.parquet", stopped.to_dict("records"))
+    with pytest.raises(ValueError, match="no two tasks"):
+        contrasts(tmp_path / "failed", 3)
     again = [*SIBLINGS[:4], ("b", False, [*WON[:1], ("look", "at one"), ("left", "at zero")])]
     assert contrasts(run_of(tmp_path / "again", again), 3)[0].lost == "left", "first visits of a state count"
 

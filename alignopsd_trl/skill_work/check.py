@@ -26,8 +26,8 @@ MOST_SHOWN = 60  # characters of a skill on the page
 HEAD = "skill,text,tokens,tasks that retrieve it,with room for it,category,played,without,with,lift,verdict".split(",")
 
 
-def check(given: argparse.Namespace, shown: str) -> dict[str, Any]:
-    """Measures, prints the page, writes the files and returns the content of the JSON file."""
+def check(given: argparse.Namespace, shown: str) -> None:
+    """Measures a bank, prints the page and writes the files."""
     with setup():
         from alignopsd_trl.skill_work.picture import finding
 
@@ -51,7 +51,6 @@ def check(given: argparse.Namespace, shown: str) -> dict[str, Any]:
     }
     print(page(content))
     finding(content, pd.DataFrame(rows), given.value).save(given.output)
-    return content
 
 
 def open_session(given: argparse.Namespace) -> Session:

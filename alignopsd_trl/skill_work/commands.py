@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 from alignopsd_trl.checks.model_files import check_model_name
 from alignopsd_trl.launch.errors import reported, setup
@@ -18,22 +17,17 @@ LEAST = {"tasks": 3, "episodes": 1, "seed": 0, "slots": 8}
 
 
 def skills(argv: Sequence[str]) -> None:
-    """Runs `run`; an error that a user can mend ends it with a short message."""
+    """Checks or writes a bank; an error that a user can mend ends it with a short message."""
     with reported("alignopsd skills", quietly=True, resumes=None):
-        run(argv)
+        given, shown = read(argv), "alignopsd skills " + shlex.join(argv)
+        if given.action == "check":
+            from alignopsd_trl.skill_work.check import check
 
+            check(given, shown)
+        else:
+            from alignopsd_trl.skill_work.write import write
 
-def run(argv: Sequence[str]) -> dict[str, Any]:
-    """Checks or writes a bank, prints the page, writes the files and returns the content of the JSON file."""
-    given = read(argv)
-    shown = "alignopsd skills " + shlex.join(argv)
-    if given.action == "check":
-        from alignopsd_trl.skill_work.check import check
-
-        return check(given, shown)
-    from alignopsd_trl.skill_work.write import write
-
-    return write(given, shown)
+            write(given, shown)
 
 
 def read(argv: Sequence[str]) -> argparse.Namespace:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from alignopsd_trl.analysis.loading import EPISODE, turns_of
+from alignopsd_trl.turns import StopReason
 
 COMMON = 0.1  # share of the tasks that must know an action for it to be named as it is
 FEWEST = 2  # tasks that must show a contrast
@@ -45,7 +46,7 @@ def contrasts(run: Path, most: int) -> list[Contrast]:
         FileNotFoundError: if there are no records.
         ValueError: if no two tasks show the same contrast.
     """
-    frame = first_visits(turns_of(run, ["observation"]))
+    frame = first_visits(turns_of(run, ["observation", "stop"]))
     known = frame.groupby("action").task.nunique()
     common = set(known[known >= max(FEWEST, COMMON * frame.task.nunique())].index)
     found: dict[tuple[str, str, str], list[tuple[dict, dict]]] = defaultdict(list)
@@ -71,7 +72,8 @@ def contrasts(run: Path, most: int) -> list[Contrast]:
 
 def first_visits(turns: pd.DataFrame) -> pd.DataFrame:
     """Adds ``state``, the observation before the turn (empty at first), as gigpo does, and ``outcome``. Keeps each
-    episode's first visit of a state."""
+    episode's first visit of a state. Leaves out episodes whose environment failed."""
+    turns = turns[turns.stop != StopReason.ENVIRONMENT_ERROR.value]
     before = turns.groupby(EPISODE).observation.shift().fillna("")
     outcome = turns.won.astype(float).fillna(turns.reward)
     return turns.assign(state=before, outcome=outcome).drop_duplicates([*EPISODE, "state"])
@@ -90,15 +92,11 @@ def forms(won: str, lost: str, task_text: str, common: Collection[str]) -> tuple
         return f"{verb} with {'words' if named == len(words) else 'other words than those'} of the task", named
 
     (one, more), (other, fewer) = form(won), form(lost)
-    if one != other:
-        return one, other
-    return (
-        None
-        if more == fewer
-        else (f"{one}, more", f"{one}, fewer")
-        if more > fewer
-        else (f"{one}, fewer", f"{one}, more")
-    )
+    if one == other and more == fewer:
+        return None
+    same = (", more", ", fewer") if more > fewer else (", fewer", ", more")
+    ends = same if one == other else ("", "")
+    return one + ends[0], other + ends[1]
 
 
 def _name(turn: dict) -> str:

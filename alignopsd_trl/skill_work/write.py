@@ -16,7 +16,7 @@ from alignopsd_trl.environments.shipped import BENCHMARKS
 from alignopsd_trl.launch.errors import setup
 from alignopsd_trl.own_task.players import Endpoint
 from alignopsd_trl.own_task.playing import Situation
-from alignopsd_trl.runs.files import plain, write_json
+from alignopsd_trl.runs.files import write_json
 from alignopsd_trl.skill_work.check import assess, encoder_of, open_bench, open_session
 from alignopsd_trl.skill_work.contrasts import Contrast, contrasts
 from alignopsd_trl.skill_work.worth import HELPS, UNTOLD
@@ -54,8 +54,8 @@ class Proposal:
     lift: float = 0.0
 
 
-def write(given: argparse.Namespace, shown: str) -> dict[str, Any]:
-    """Writes the bank unless nothing helps, and ``.written.json`` beside it with all proposals, which it returns."""
+def write(given: argparse.Namespace, shown: str) -> None:
+    """Writes the bank unless nothing helps, and ``.written.json`` beside it with all proposals."""
     with setup():
         found = contrasts(given.run, given.proposals)
         session = open_session(given)
@@ -81,7 +81,6 @@ def write(given: argparse.Namespace, shown: str) -> dict[str, Any]:
             json.dump(bank_of(kept, family, shown), file, indent=1, ensure_ascii=False)
     told = f"{given.output} has {len(kept)} new skills" if kept else "none helps, so no bank is written"
     print(f"{len(proposals)} proposals, {len(malformed)} malformed answers; {told}")
-    return plain(result)
 
 
 def in_own_words(one: Contrast) -> dict[str, str]:
