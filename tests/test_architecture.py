@@ -112,6 +112,10 @@ MAY_IMPORT = {
         "statistics",
     ),
     "cli": ("launch", "options", "runs.command"),
+    "skill_work": (
+        *("analysis", "checks", "encoder", "launch", "measure", "models", "own_task", "records", "rollout", "runs"),
+        *("skill_work", "skills", "statistics", "turns"),
+    ),
 }
 """What a package or top-level module of `alignopsd_trl` may import of ours, whatever the place of the import."""
 

@@ -120,7 +120,7 @@ def test_a_plan_takes_a_shipped_file_by_its_name(capsys: pytest.CaptureFixture, 
         from_file("fsdp9")
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "measure", "study", "view", "analyse", "push"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "measure", "skills", "study", "view", "analyse", "push"])
 def test_every_command_is_called_by_its_name(command: str, capsys: pytest.CaptureFixture) -> None:
     with contextlib.suppress(SystemExit):
         cli.main([command, "--help"])
